@@ -1,0 +1,3 @@
+"""Sparse output layers for fairseq."""
+
+__version__ = "0.1.0"

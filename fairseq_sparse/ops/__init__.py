@@ -1,0 +1,23 @@
+"""Sparse mappings, their losses and the threshold of alpha-ReLU, in pure PyTorch.
+
+Usable on its own: nothing here imports fairseq.
+"""
+
+from fairseq_sparse.ops.alpha_relu import alpha_relu
+from fairseq_sparse.ops.entmax import entmax, entmax15, entmax_threshold, softmax, sparsemax
+from fairseq_sparse.ops.losses import alpha_relu_loss, entmax_loss
+from fairseq_sparse.ops.tau import tau_from_formula, tau_from_logits, tau_from_weights
+
+__all__ = [
+    "alpha_relu",
+    "alpha_relu_loss",
+    "entmax",
+    "entmax15",
+    "entmax_loss",
+    "entmax_threshold",
+    "softmax",
+    "sparsemax",
+    "tau_from_formula",
+    "tau_from_logits",
+    "tau_from_weights",
+]

@@ -1,0 +1,73 @@
+"""alpha-ReLU: alpha-entmax with a threshold that is a constant of the model.
+
+Tezekbayev, Nikoulina, Galle, Assylbekov, "Speeding Up Entmax", Eq. 2:
+
+    p = [(alpha - 1) z - tau]_+ ** (1 / (alpha - 1)).
+
+Each coordinate is mapped by itself: there is no maximum, no sort and no normaliser, and the result
+is not a distribution, though training with its loss brings the sum near 1 (self-normalisation).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Union
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.threshold import positive_power
+
+Tau = Union[float, Tensor]
+
+
+def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
+    """alpha-ReLU, see the head of this file.
+
+    Args:
+        z: logits of any shape and floating dtype; computed in fp32 or better.
+        tau: the threshold of ``(alpha - 1) * z``, a finite number or a tensor that broadcasts.
+            No gradient flows to it.
+        alpha: a number > 1.
+
+    Returns:
+        Non-negative weights in the shape and dtype of ``z``, exactly 0 where
+        ``(alpha - 1) z <= tau``. NaN stays NaN.
+
+    Raises:
+        ValueError: ``alpha`` <= 1 or not finite, ``tau`` a number that is not finite.
+    """
+    check_alpha(alpha)
+    check_tau(tau)
+    return _AlphaReLU.apply(z, tau, alpha)
+
+
+def check_tau(tau: Tau) -> None:
+    """Raise ValueError if ``tau`` is a number that is not finite; tensors are not looked into."""
+    if not torch.is_tensor(tau) and not math.isfinite(tau):
+        raise ValueError(f"tau must be a finite number, got {tau}")
+
+
+def alpha_relu_weights(z: Tensor, tau: Tau, alpha: float) -> tuple[Tensor, Tensor]:
+    """``p`` and ``p ** (alpha - 1) = [(alpha - 1) z - tau]_+``, in fp32 or better, no gradient."""
+    logits = z if z.dtype == torch.float64 else z.float()
+    above = ((alpha - 1) * logits - tau).clamp_(min=0)
+    return positive_power(above, 1 / (alpha - 1)), above
+
+
+class _AlphaReLU(Function):
+    @staticmethod
+    def forward(ctx, z, tau, alpha):
+        p = alpha_relu_weights(z, tau, alpha)[0].to(z.dtype)
+        ctx.alpha = alpha
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx, grad):
+        (p,) = ctx.saved_tensors
+        # Jacobian diag(p ** (2 - alpha)) on the support.
+        slope = positive_power(p if p.dtype == torch.float64 else p.float(), 2 - ctx.alpha)
+        return (slope * grad.masked_fill(p == 0, 0.0)).to(p.dtype), None, None

@@ -1,0 +1,208 @@
+"""The threshold of alpha-entmax, found row by row without sorting the vocabulary.
+
+With ``x = (alpha - 1) * (z - max(z))`` and ``beta = 1 / (alpha - 1)``, alpha-entmax is
+``p = [x - tau]_+ ** beta`` for the one ``tau`` with ``sum(p) = 1`` (Peters et al. 2019, Eq. 10).
+We look for the root of ``||[x - tau]_+||_beta = 1`` rather than of ``sum(p) = 1``: for alpha <= 2
+the left side is a convex, decreasing function of tau that is straight wherever the row is
+constant, so that Newton steps from the left end ``tau = -1`` never overshoot and are few. Above
+alpha = 2 it is not convex, and we bisect.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+import torch
+from torch import Tensor
+
+# 2 MiB of fp32 logits.
+_CPU_CHUNK_ELEMENTS = 1 << 19
+# Convex Newton at least quarters (residual x slope) at each step, and bisection halves the bracket
+# of log(-tau); these bounds cover any row.
+_MAX_STEPS = {torch.float32: 32, torch.float64: 64}
+
+# The entries of a long row that a first bound is found from: one of this many.
+_BLOCK = 16
+
+Alpha = Union[float, Tensor]
+
+
+class EntmaxRows(NamedTuple):
+    """What the search finds for ``rows`` rows of ``size`` logits."""
+
+    p: Tensor  # [rows, size], the probabilities, in the dtype of the logits
+    tau: Tensor  # [rows], the threshold of (alpha - 1) * z, fp32 or fp64
+    conjugate: Tensor  # [rows], max_p <p, z> + H_alpha(p), less the row's maximum
+    maximum: Tensor  # [rows], the largest logit (0 where every logit is -inf)
+
+
+def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0) -> EntmaxRows:
+    """Solve alpha-entmax for each row of ``z``.
+
+    On a CPU the search runs in double precision over the few entries that can be in the support.
+    On other devices it runs over the whole row in fp32 (fp64 for fp64 logits), where compacting
+    would cost a synchronisation.
+
+    Args:
+        z: logits, ``[rows, size]``, any floating dtype.
+        alpha: a float > 1, or a tensor ``[rows, 1]``.
+        topk: if > 0, only the ``topk`` largest logits of a row take part.
+    """
+    if 0 < topk < z.size(-1):
+        # Ties at the k-th place are broken by torch.topk.
+        values, index = z.topk(topk, dim=-1)
+        rows = entmax_rows(values, alpha)
+        return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
+    if z.device.type != "cpu" or z.numel() == 0:
+        return _solve_dense(z, alpha)
+    p = torch.zeros_like(z, memory_format=torch.contiguous_format)
+    chunks = [
+        _solve_candidates(z[rows], alpha[rows] if torch.is_tensor(alpha) else alpha, out=p[rows])
+        for rows in row_chunks(z)
+    ]
+    tau, conjugate, maximum = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return EntmaxRows(p, tau, conjugate, maximum)
+
+
+def row_chunks(z: Tensor) -> list[slice]:
+    """Slices of the rows of ``z [rows, size]`` to work on in turn: all at once but on a CPU,
+    where a chunk and its temporaries should stay in cache."""
+    step = max(1, _CPU_CHUNK_ELEMENTS // max(1, z.size(-1)))
+    if z.device.type != "cpu":
+        step = max(1, z.size(0))
+    return [slice(start, start + step) for start in range(0, z.size(0), step)]
+
+
+def _solve_dense(z: Tensor, alpha: Alpha) -> EntmaxRows:
+    logits = z if z.dtype == torch.float64 else z.float()
+    if z.size(-1) == 0:
+        nothing = logits.new_zeros(z.size(0))
+        return EntmaxRows(z, nothing, nothing, nothing)
+    maximum = _finite_maximum(logits)
+    p, tau, conjugate = _solve((logits - maximum) * (alpha - 1), alpha)
+    tau = tau + (alpha - 1) * maximum
+    return EntmaxRows(p.to(z.dtype), tau.squeeze(-1), conjugate.squeeze(-1), maximum.squeeze(-1))
+
+
+def _solve_candidates(z: Tensor, alpha: Alpha, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Solve the rows of ``z`` over their candidates, write p to ``out`` (zeros before)."""
+    logits = z if z.dtype == torch.float64 else z.float()
+    maximum = _finite_maximum(logits)
+    # Written so that every entry of a row that holds a NaN is a candidate.
+    candidate = ~(logits < _support_floor(logits, maximum, alpha))
+    count = candidate.sum(-1, keepdim=True)
+    width = max(1, int(count.max()))
+    filled = torch.arange(width) < count
+    packed = torch.full(filled.shape, -float("inf"), dtype=torch.float64)
+    packed.masked_scatter_(filled, logits[candidate].double())  # [rows, width]
+    p, tau, conjugate = _solve((packed - maximum) * (alpha - 1), alpha)
+    out.masked_scatter_(candidate, p[filled].to(out.dtype))
+    tau = tau + (alpha - 1) * maximum
+    dtype = logits.dtype
+    return tau.squeeze(-1).to(dtype), conjugate.squeeze(-1).to(dtype), maximum.squeeze(-1)
+
+
+def _support_floor(logits: Tensor, maximum: Tensor, alpha: Alpha) -> Tensor:
+    """A bound below which no logit of a row is in the support, ``[rows, 1]``.
+
+    It is the threshold for some of the row's entries: more entries can only raise it. The maxima
+    of blocks hold most of the large entries, and so bring the bound near the true threshold.
+    """
+    width = 1 / (alpha - 1)
+    # The comparison is rounded: let a few entries too many in rather than one too few.
+    slack = 4 * torch.finfo(logits.dtype).eps * (maximum.abs() + width)
+    blocks = logits.size(-1) // _BLOCK
+    if blocks < _BLOCK or (not torch.is_tensor(alpha) and alpha > 2):  # then it costs too much
+        return maximum - width - slack
+    maxima = logits[:, : blocks * _BLOCK].unflatten(-1, (_BLOCK, blocks)).amax(1)
+    # maxima: [rows, blocks]
+    tau = _find_threshold((maxima.double() - maximum) * (alpha - 1), alpha)
+    return maximum + (tau * width).to(logits.dtype) - slack
+
+
+def _finite_maximum(logits: Tensor) -> Tensor:
+    maximum = logits.amax(-1, keepdim=True)
+    return maximum.masked_fill(torch.isneginf(maximum), 0.0)
+
+
+def _solve(x: Tensor, alpha: Alpha) -> tuple[Tensor, Tensor, Tensor]:
+    """alpha-entmax of rows ``x = (alpha - 1) * (z - max(z))``: p, tau and the conjugate."""
+    tau = _find_threshold(x, alpha)
+    above = (x - tau).clamp(min=0)
+    p = positive_power(above, 1 / (alpha - 1))
+    total = p.sum(-1, keepdim=True)
+    # tau is exact to rounding; dividing also removes its last error where beta is large.
+    p = p / total.masked_fill(total == 0, 1.0)
+    # H_alpha(p) + <p, z - max(z)>, with 0 * -inf = 0.
+    score = torch.where(p > 0, p * x, torch.zeros_like(x)).sum(-1, keepdim=True) / (alpha - 1)
+    entropy = (p - p * positive_power(p, alpha - 1)).sum(-1, keepdim=True) / (alpha * (alpha - 1))
+    # A row without a maximum (a NaN in it) has no solution.
+    return p, tau + 0 * total, score + entropy
+
+
+def _find_threshold(x: Tensor, alpha: Alpha) -> Tensor:
+    """The root of ``||[x - tau]_+||_beta = 1`` in ``[-1, -size ** (1 - alpha)]``, one a row."""
+    if not torch.is_tensor(alpha):
+        return _halve_bracket(x, alpha) if alpha > 2 else _newton(x, alpha)
+    concave = alpha > 2
+    # On other devices, looking at alpha would be a synchronisation.
+    if x.device.type == "cpu" and not concave.any():
+        return _newton(x, alpha)
+    return torch.where(concave, _halve_bracket(x, alpha), _newton(x, alpha))
+
+
+def _newton(x: Tensor, alpha: Alpha) -> Tensor:
+    """For alpha <= 2: Newton steps from the left end."""
+    beta = 1 / (alpha - 1)
+    tau = torch.full_like(x[:, :1], -1.0)
+    # Entries below -1 are never in the support; this spares us 0 * -inf.
+    reachable = x.clamp(min=-1)
+    for _ in range(_MAX_STEPS[x.dtype]):
+        above = (x - tau).clamp(min=0)
+        total = positive_power(above, beta).sum(-1, keepdim=True)
+        weight = positive_power(above, beta - 1)
+        # This is tau + (total - total^(2 - alpha)) / sum(weight) without its cancellation: both
+        # terms are negative, so that a tau near 0 is as exact as one near -1.
+        newton = (weight * reachable).sum(-1, keepdim=True) - positive_power(total, 2 - alpha)
+        newton = newton / weight.sum(-1, keepdim=True)
+        moved = newton > tau
+        tau = torch.where(moved, newton, tau)
+        if x.device.type == "cpu" and not moved.any():
+            break
+    return tau
+
+
+def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
+    """For alpha > 2, where each entry is a kink of infinite slope: bisection.
+
+    At the geometric mean, for the root may be many orders of magnitude nearer to 0 than -1 is.
+    """
+    low = torch.full_like(x[:, :1], -1.0)
+    high = (low * x.size(-1) ** (1 - alpha)).clamp(max=-torch.finfo(x.dtype).tiny)
+    for _ in range(_MAX_STEPS[x.dtype]):
+        middle = -(low.neg().sqrt() * high.neg().sqrt())
+        too_low = positive_power((x - middle).clamp(min=0), 1 / (alpha - 1)).sum(-1, True) >= 1
+        low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
+    return low
+
+
+def positive_power(x: Tensor, exponent: Alpha) -> Tensor:
+    """``x ** exponent`` where ``x > 0``, and 0 where ``x = 0``, whatever the exponent's sign.
+
+    NaN stays NaN, though ``pow`` says that NaN ** 0 = 1. The exponents of alpha = 1.5 and 2 are
+    taken without ``pow``.
+    """
+    if not torch.is_tensor(exponent):
+        if exponent == 0:
+            return x.clamp(max=1).ceil()
+        if exponent == 1:
+            return x
+        if exponent == 2:
+            return x * x
+        if exponent == 0.5:
+            return x.sqrt()
+        if exponent > 0:
+            return x.pow(exponent)
+    zero = x == 0
+    power = x.masked_fill(zero, 1.0).pow(exponent).masked_fill(zero, 0.0)
+    return torch.where(x.isnan(), x, power) if torch.is_tensor(exponent) else power

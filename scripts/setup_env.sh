@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# Makes the environment that the package is tested in.
+set -euo pipefail
+
+usage() {
+    cat <<'EOF'
+usage: bash scripts/setup_env.sh [--python PYTHON]
+       bash scripts/setup_env.sh --active
+
+Without --active: makes .venv at the repository root with the tested, pinned versions of
+requirements/, and installs this package in it, editable, with its test, dev and plot extras.
+Running it again is quick when nothing has changed.
+
+  --python PYTHON  the interpreter to make .venv with (default: that of an existing .venv, else
+                   python3); Python 3.10 gets fairseq 0.12.2, a later one fairseq-fixed
+  --active         install into the environment of the `python` on the PATH instead; torch and
+                   fairseq stay as they are where they are installed already, fairseq from source
+                   included
+EOF
+}
+
+fail() {
+    printf 'setup_env.sh: error: %s\n' "$*" >&2
+    exit 1
+}
+
+say() {
+    printf 'setup_env.sh: %s\n' "$*"
+}
+
+# Prints the name of the pin files of an interpreter: py310 or py311.
+pins_of() {
+    "$1" -c '
+import sys
+if sys.version_info < (3, 10):
+    sys.exit(f"setup_env.sh: error: Python 3.10 or later is needed, {sys.executable} is "
+             + sys.version.split()[0])
+print("py310" if sys.version_info < (3, 11) else "py311")
+'
+}
+
+# Prints what .venv is made from: the folder, the interpreter, and a checksum of the pins.
+description_of() {
+    "$1" - "$PWD" "$2" <<'EOF'
+import hashlib, pathlib, platform, sys
+folder, pins = sys.argv[1:]
+files = [f"requirements/{pins}-build.txt", f"requirements/{pins}.txt", "setup.py"]
+content = b"\0".join(pathlib.Path(name).read_bytes() for name in files)
+print("folder", folder)
+print("python", platform.python_version())
+print("pins", hashlib.sha256(content).hexdigest())
+EOF
+}
+
+# True where the interpreter can find a module, without importing it.
+has_module() {
+    "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' \
+        "$2"
+}
+
+pip_install() {
+    local python="$1"
+    shift
+    "$python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+
+# Installs everything that is pinned, and the package.
+install_pinned() {
+    local python="$1" pins="$2"
+    if [[ "$pins" == py311 ]]; then
+        say "1/3 installing torch and what fairseq is built with"
+        pip_install "$python" -r requirements/py311-build.txt
+        say "2/3 building fairseq and installing the rest (some minutes)"
+        pip_install "$python" --no-build-isolation -r requirements/py311.txt
+    else
+        say "1/3 installing a pip that can install fairseq 0.12.2, and what it is built with"
+        pip_install "$python" 'pip<24.1' -r requirements/py310-build.txt
+        say "2/3 installing torch, building fairseq and installing the rest (some minutes)"
+        PIP_CONSTRAINT=requirements/py310-build.txt \
+            pip_install "$python" -r requirements/py310.txt
+    fi
+    say "3/3 installing fairseq_sparse"
+    pip_install "$python" --no-build-isolation --no-deps --editable .
+    "$python" -m pip check
+}
+
+# Installs the pinned fairseq beside a torch that is there already.
+install_fairseq() {
+    local python="$1" pins="$2" pin
+    pin="$(grep '^fairseq' "requirements/$pins.txt")"
+    say "installing $pin beside the installed torch"
+    if [[ "$pins" == py311 ]]; then
+        pip_install "$python" numpy cython wheel 'setuptools<80'
+        pip_install "$python" --no-build-isolation "$pin"
+    else
+        pip_install "$python" 'pip<24.1' 'numpy<2'
+        pip_install "$python" "$pin" 'numpy<2'
+    fi
+}
+
+setup_active() {
+    local python pins without_fairseq=0
+    python="$(command -v python || command -v python3)" || fail "there is no python on the PATH"
+    pins="$(pins_of "$python")"
+    say "installing into the environment of $python"
+    if has_module "$python" fairseq; then
+        say "fairseq and torch are installed: they stay as they are"
+        without_fairseq=1
+    elif has_module "$python" torch; then
+        install_fairseq "$python" "$pins"
+    else
+        install_pinned "$python" "$pins"
+        return
+    fi
+    say "installing fairseq_sparse and what is missing"
+    FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ="$without_fairseq" \
+        pip_install "$python" --editable '.[test,dev,plot]'
+}
+
+setup_venv() {
+    local python="$1" venv=.venv stamp=.venv/fairseq_sparse.stamp
+    local requested pins description old=""
+    if [[ -z "$python" && -x "$venv/bin/python" ]]; then
+        python="$(readlink -f "$venv/bin/python")" # a venv cannot be made anew by itself
+    fi
+    requested="${python:-python3}"
+    python="$(command -v "$requested")" ||
+        fail "there is no $requested: give another interpreter with --python"
+    pins="$(pins_of "$python")"
+    description="$(description_of "$python" "$pins")"
+    if [[ -f "$stamp" ]]; then
+        old="$(<"$stamp")"
+    fi
+    if [[ "$old" == "$description" ]] && has_module "$venv/bin/python" fairseq; then
+        say "$venv is up to date"
+        return
+    fi
+    # Without a stamp the last run did not end. Its scripts name the folder, so it cannot be moved.
+    if [[ -z "$old" || "${old%pins*}" != "${description%pins*}" ]]; then
+        say "making $venv with $python"
+        "$python" -m venv --clear "$venv"
+    fi
+    rm -f "$stamp"
+    install_pinned "$venv/bin/python" "$pins"
+    printf '%s\n' "$description" >"$stamp.new"
+    mv "$stamp.new" "$stamp"
+    say "$venv is ready after $SECONDS s; to use it: source $venv/bin/activate"
+}
+
+main() {
+    local python="" active=0
+    while (($# > 0)); do
+        case "$1" in
+            --active) active=1 ;;
+            --python)
+                [[ $# -ge 2 && -n "$2" ]] || fail "--python needs an interpreter"
+                python="$2"
+                shift
+                ;;
+            -h | --help)
+                usage
+                exit 0
+                ;;
+            *) fail "unknown argument $1 (see --help)" ;;
+        esac
+        shift
+    done
+    [[ "$active" == 0 || -z "$python" ]] || fail "--python makes a .venv: leave out --active"
+    if [[ "$python" == */* ]]; then
+        [[ -x "$python" ]] || fail "$python is no interpreter"
+        python="$(cd "$(dirname "$python")" && pwd)/$(basename "$python")"
+    fi
+    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    if [[ "$active" == 1 ]]; then
+        setup_active
+    else
+        setup_venv "$python"
+    fi
+}
+
+main "$@"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Checks the format, lints, and runs the tests.
+set -euo pipefail
+
+usage() {
+    cat <<'EOF'
+usage: bash scripts/test.sh [--active | --python PYTHON] [PYTEST ARGUMENTS]
+
+Sets up .venv (see scripts/setup_env.sh), then runs ruff, bash -n and pytest in it.
+
+  --active         run in the environment of the `python` on the PATH, as it is
+  --python PYTHON  the interpreter to make .venv with
+  other arguments  go to pytest, for example: -k tau, -m slow, -m '' (all), -n 0 (one process)
+
+TEST_WORKERS sets the number of pytest processes (default: the number of cores, at most 4).
+EOF
+}
+
+cores() {
+    # nproc would obey OMP_NUM_THREADS
+    env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null ||
+        getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1
+}
+
+active=0
+setup_arguments=()
+while (($# > 0)); do
+    case "$1" in
+        --active) active=1 ;;
+        --python)
+            setup_arguments=(--python "${2:?--python needs an interpreter}")
+            shift
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        *) break ;;
+    esac
+    shift
+done
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+if [[ "$active" == 0 ]]; then
+    bash "$root/scripts/setup_env.sh" "${setup_arguments[@]+"${setup_arguments[@]}"}"
+    export VIRTUAL_ENV="$root/.venv" PATH="$root/.venv/bin:$PATH"
+fi
+cd "$root"
+
+python -m ruff format --check .
+python -m ruff check .
+while IFS= read -r -d '' script; do
+    bash -n "$script"
+done < <(find . -name .venv -prune -o -name .git -prune -o \( -name '*.sh' -o -path './.ci/*' \) -type f -print0)
+
+# Every process of the suite is small: threads on top of the processes make it slower.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+workers="${TEST_WORKERS:-$(cores)}"
+if [[ -z "${TEST_WORKERS:-}" ]] && ((workers > 4)); then
+    workers=4
+fi
+# A file stays in one process, so that what its tests share is made once.
+exec python -m pytest -n "$workers" --dist loadfile "$@"

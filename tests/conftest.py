@@ -1,0 +1,29 @@
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# No deadline: a busy machine is no failure. Derandomised: a run can be repeated.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tests")
+
+
+def pytest_configure():
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)

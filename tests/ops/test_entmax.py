@@ -1,0 +1,330 @@
+import subprocess
+import sys
+
+import entmax as package
+import pytest
+import torch
+
+import references
+from fairseq_sparse.ops import entmax, entmax15, entmax_threshold, softmax, sparsemax
+from op_cases import ALPHA_OF, DTYPES, HALF_DTYPES, MAPPINGS, logits
+from references import assert_close_to_naive
+
+INF = float("inf")
+NAN = float("nan")
+each_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+each_sparse_mapping = pytest.mark.parametrize("name", ALPHA_OF)
+
+
+def naive(name):
+    return lambda z: references.entmax(z, ALPHA_OF[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("size", [50, 517])
+@each_sparse_mapping
+def test_agrees_with_the_naive_version(name, size, scale, dtype):
+    z = logits(20, size, dtype=dtype, scale=scale)
+    before = z.clone()
+    p = MAPPINGS[name](z)
+    assert p.dtype == dtype and p.shape == z.shape
+    assert_close_to_naive(p, naive(name), z, slack=4)
+    assert torch.equal(z, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_is_softmax(dtype):
+    z = logits(3, 4, 5, dtype=dtype)
+    for dim in (0, 1, -1):
+        torch.testing.assert_close(softmax(z, dim), torch.softmax(z, dim))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_agrees_with_the_package(masked):
+    z = logits(30, 40, scale=2.0)
+    if masked:
+        z = z.masked_fill(torch.rand(z.shape) < 0.5, -INF)
+    exact = {"rtol": 0, "atol": 1e-12}
+    torch.testing.assert_close(sparsemax(z), package.sparsemax(z), **exact)
+    torch.testing.assert_close(entmax15(z), package.entmax15(z), **exact)
+    for alpha in (1.2, 1.5, 1.9, 2.0, 2.5):
+        expected = package.entmax_bisect(z, alpha, n_iter=100)
+        torch.testing.assert_close(entmax(z, alpha), expected, rtol=0, atol=1e-7 ** min(1, alpha))
+    alpha = 1.1 + torch.rand(30, 1, dtype=torch.float64)
+    expected = package.entmax_bisect(z, alpha, n_iter=100)
+    torch.testing.assert_close(entmax(z, alpha), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("topk", [1, 3, 10, 40, 50])
+def test_topk_agrees_with_the_naive_version(topk):
+    z = logits(10, 40, scale=0.3)
+    assert_close_to_naive(sparsemax(z, topk=topk), lambda z: references.entmax(z, 2.0, topk), z)
+    assert_close_to_naive(entmax15(z, topk=topk), lambda z: references.entmax(z, 1.5, topk), z)
+    by_columns = entmax15(z.t(), dim=0, topk=topk).t()
+    torch.testing.assert_close(by_columns, entmax15(z, topk=topk), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("mapping", [sparsemax, entmax15])
+def test_topk_is_exact_where_the_support_fits(mapping):
+    z = logits(50, 100, scale=3.0)
+    exact = mapping(z)
+    support = int((exact > 0).sum(-1).max())
+    assert 1 < support < 50
+    for topk in (support, support + 1, 99, 100, 101, 10_000):
+        torch.testing.assert_close(mapping(z, topk=topk), exact, rtol=0, atol=1e-14)
+    limited = mapping(z, topk=support - 1)
+    assert ((limited > 0).sum(-1) <= support - 1).all()
+    assert not torch.allclose(limited, exact)
+
+
+def test_topk_cuts_ties():
+    p = entmax15(torch.zeros(3, 10), topk=4)
+    assert ((p > 0).sum(-1) == 4).all()
+    torch.testing.assert_close(p.sum(-1), torch.ones(3))
+    assert torch.equal(p[p > 0], torch.full((12,), 0.25))
+    masked = torch.tensor([[1.0, -INF, 0.5, -INF]])
+    torch.testing.assert_close(sparsemax(masked, topk=3), sparsemax(masked))
+    assert (sparsemax(torch.full((1, 4), -INF), topk=2) == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5, 1), (1, 1), (2, 5, 1), (2, 1, 1)])
+def test_alpha_broadcasts_over_rows(shape):
+    z = logits(2, 5, 7)
+    alpha = 1.1 + 1.4 * torch.rand(shape, dtype=torch.float64)
+    p = entmax(z, alpha)
+    for index, row_alpha in zip(
+        torch.cartesian_prod(torch.arange(2), torch.arange(5)),
+        alpha.expand(2, 5, 1).flatten(),
+        strict=True,
+    ):
+        b, row = index.tolist()
+        torch.testing.assert_close(p[b, row], entmax(z[b, row], float(row_alpha)))
+
+
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("alpha_dtype", DTYPES)
+def test_alpha_is_taken_at_its_value_whatever_its_dtype(dtype, alpha_dtype):
+    z = logits(4, 30, dtype=dtype)
+    alpha = torch.tensor([[1.1], [1.3], [1.7], [1.9]], dtype=alpha_dtype, requires_grad=True)
+    p = entmax(z, alpha)
+    assert p.dtype == dtype
+    assert_close_to_naive(p.detach(), lambda z: references.entmax(z, alpha.detach().double()), z)
+    grad = logits(4, 30)
+    p.backward(grad.to(dtype))
+    exact = alpha.detach().double().requires_grad_()
+    entmax(z.double(), exact).backward(grad)
+    assert alpha.grad.dtype == alpha_dtype and alpha.grad.shape == alpha.shape
+    # p and the incoming gradient are kept as `dtype`, and divided by (alpha - 1)^2.
+    allowed = torch.finfo(dtype).eps * 4 * 30 / (exact.detach() - 1) ** 2
+    assert ((alpha.grad.double() - exact.grad).abs() < allowed).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_alpha_near_1_is_near_softmax(dtype):
+    z = logits(20, 100, dtype=dtype)
+    p = entmax(z, 1.001)
+    assert (p > 0).all()
+    # The distance goes to 0 as alpha - 1 does.
+    distance = (p - torch.softmax(z, -1)).abs().max()
+    assert distance < 5e-3
+    assert (entmax(z, 1.0001) - torch.softmax(z, -1)).abs().max() < 0.11 * distance
+
+
+def test_large_alpha_is_near_argmax():
+    z = logits(20, 100)
+    p = entmax(z, 5)
+    assert torch.equal(p.argmax(-1), z.argmax(-1))
+    assert ((p > 0).sum(-1) <= (sparsemax(z) > 0).sum(-1)).all()
+    torch.testing.assert_close(p.sum(-1), torch.ones(20, dtype=torch.float64))
+    assert_close_to_naive(p, lambda z: references.entmax(z, 5.0), z)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
+def test_threshold(alpha):
+    z = logits(3, 4, 20)
+    for dim in (0, 1, 2, -1, -3):
+        tau = entmax_threshold(z, alpha, dim)
+        p = ((alpha - 1) * z - tau.unsqueeze(dim)).clamp(min=0) ** (1 / (alpha - 1))
+        torch.testing.assert_close(p.sum(dim), torch.ones_like(tau), rtol=1e-6, atol=0)
+    assert_close_to_naive(tau, lambda z: references.entmax_threshold(z.movedim(0, -1), alpha), z)
+    assert not entmax_threshold(z.requires_grad_(), alpha).requires_grad
+    assert entmax_threshold(z.half(), alpha).dtype == torch.float32
+
+
+# --- any row, any layout -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@each_mapping
+def test_rows_with_a_known_answer(mapping, dtype):
+    def assert_row(row, expected):
+        # The first and last row are there to be disturbed.
+        z = torch.stack([torch.linspace(0, 3, len(row)), torch.tensor(row), torch.zeros(len(row))])
+        z = z.to(dtype).requires_grad_()
+        p = mapping(z)
+        torch.testing.assert_close(p[1].float(), torch.tensor(expected), rtol=0.01, atol=1e-6)
+        assert torch.isfinite(p).all()
+        p.square().sum().backward()
+        assert torch.isfinite(z.grad).all()
+
+    assert_row([0.7], [1.0])
+    assert_row([-INF], [0.0])
+    assert_row([0.7, 0.7, 0.7, 0.7], [0.25] * 4)
+    assert_row([1e4] * 5, [0.2] * 5)
+    assert_row([-1e4] * 5, [0.2] * 5)
+    assert_row([1e4, -1e4, 1e4, 0.0], [0.5, 0.0, 0.5, 0.0])
+    assert_row([-INF, 2.5, -INF], [0.0, 1.0, 0.0])
+    assert_row([-INF, -1e4, -INF], [0.0, 1.0, 0.0])
+    assert_row([-INF, 3.0, 3.0, -INF], [0.0, 0.5, 0.5, 0.0])
+    assert_row([-INF, -INF, -INF], [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@each_mapping
+def test_largest_and_smallest_logits_of_the_dtype(mapping, dtype):
+    top, tiny = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
+    rows = [[top, -top, 0, top], [-top, -top, -INF, -top], [tiny, -tiny, tiny, 0]]
+    z = torch.tensor(rows, dtype=dtype)
+    p = mapping(z)
+    assert torch.isfinite(p).all()
+    torch.testing.assert_close(p.double().sum(-1), torch.ones(3).double(), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+@each_mapping
+def test_nan_and_infinity_come_out_as_nan(mapping, bad):
+    z = logits(4, 6).masked_fill(torch.rand(4, 6) < 0.2, -INF)
+    z[:, 0] = 1.0
+    good = mapping(z)
+    z[1, 2] = bad
+    z[3, :] = bad
+    z.requires_grad_()
+    p = mapping(z)
+    assert p[[1, 3]].isnan().all()
+    torch.testing.assert_close(p[[0, 2]], good[[0, 2]])
+    p.square().sum().backward()
+    assert torch.isfinite(z.grad[[0, 2]]).all()
+    # A NaN that turned into a plausible gradient would go on unseen.
+    assert z.grad[[1, 3]].isnan().any(-1).all()
+
+
+def test_nan_and_infinity_with_an_alpha_for_each_row():
+    z = logits(4, 6)
+    z[1, 2], z[2, 4], z[3] = NAN, INF, -INF
+    alpha = torch.tensor([[1.2], [1.5], [2.0], [2.5]]).double().requires_grad_()
+    p = entmax(z.requires_grad_(), alpha)
+    assert p[1:3].isnan().all() and (p[3] == 0).all()
+    p.square().sum().backward()
+    assert torch.isfinite(alpha.grad[[0, 3]]).all() and torch.isfinite(z.grad[[0, 3]]).all()
+
+
+@each_mapping
+def test_layouts(mapping):
+    z = logits(4, 5, 6, dtype=torch.float32)
+    expected = mapping(z)
+    same = {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(mapping(z.transpose(0, 2), 0), expected.transpose(0, 2), **same)
+    torch.testing.assert_close(mapping(z.permute(1, 2, 0), 1), expected.permute(1, 2, 0), **same)
+    torch.testing.assert_close(mapping(z.transpose(0, 1)), expected.transpose(0, 1), **same)
+    wide = torch.zeros(4, 5, 12)
+    wide[..., ::2] = z
+    torch.testing.assert_close(mapping(wide[..., ::2]), expected, **same)
+    torch.testing.assert_close(mapping(z[1, 2]), expected[1, 2], **same)
+    repeated = mapping(z[:, :1].expand(4, 5, 6))
+    torch.testing.assert_close(repeated, expected[:, :1].expand(4, 5, 6), **same)
+    torch.testing.assert_close(mapping(z[:, :, :1].expand(4, 5, 6)), torch.full_like(z, 1 / 6))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5), (0,), (3, 0), (2, 3, 0)])
+@each_mapping
+def test_empty(mapping, shape):
+    z = torch.zeros(shape, requires_grad=True)
+    p = mapping(z)
+    assert p.shape == shape
+    p.sum().backward()
+    assert z.grad.shape == shape
+
+
+def test_empty_with_an_alpha_for_each_row():
+    for shape in ((0, 5), (3, 0)):
+        alpha = torch.full((shape[0], 1), 1.5, requires_grad=True)
+        p = entmax(torch.zeros(shape), alpha)
+        assert p.shape == shape
+        p.sum().backward()
+        assert (alpha.grad == 0).all()
+
+
+@each_mapping
+def test_sums_that_half_precision_cannot_count(mapping):
+    # Ones added up in fp16 stop at 2048, in bf16 at 256.
+    for dtype in HALF_DTYPES:
+        z = torch.zeros(2, 5000, dtype=dtype)
+        p = mapping(z)
+        expected = torch.tensor(1 / 5000, dtype=dtype)
+        torch.testing.assert_close(p, expected.expand_as(p), rtol=0.01, atol=0)
+
+
+@each_mapping
+def test_autocast(mapping):
+    layer = torch.nn.Linear(8, 30)
+    x = torch.randn(5, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = layer(x)
+        assert z.dtype == torch.bfloat16
+        p = mapping(z)
+        loss = (p.float() * torch.arange(30)).sum()
+    torch.testing.assert_close(p, mapping(z.detach()), rtol=0, atol=0)
+    loss.backward()
+    assert layer.weight.grad.dtype == torch.float32
+    assert torch.isfinite(layer.weight.grad).all() and (layer.weight.grad != 0).any()
+
+
+def test_bad_arguments():
+    z = torch.zeros(3, 4)
+    for alpha in (1.0, 0.5, -2, NAN, INF):
+        with pytest.raises(ValueError, match="alpha must be a finite number above 1"):
+            entmax(z, alpha)
+        with pytest.raises(ValueError, match="alpha must be a finite number above 1"):
+            entmax_threshold(z, alpha)
+    for shape in ((3,), (4, 1), (1, 3, 1), (3, 4)):
+        with pytest.raises(ValueError, match=r"alpha of shape .* does not broadcast to \(3, 1\)"):
+            entmax(z, torch.full(shape, 1.5))
+    with pytest.raises(ValueError, match=r"does not broadcast to \(1, 4\)"):
+        entmax(z, torch.full((3, 1), 1.5), dim=0)
+    for mapping in (sparsemax, entmax15):
+        with pytest.raises(ValueError, match="topk must be 0 .* got -1"):
+            mapping(z, topk=-1)
+
+
+# --- on its own ---------------------------------------------------------------------------------
+
+
+def test_ops_need_no_fairseq():
+    program = """
+import sys
+
+class WithoutFairseq:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, *args):
+        if name.partition(".")[0] == "fairseq":
+            return None
+        return self.finder.find_spec(name, *args)
+
+sys.meta_path[:] = [WithoutFairseq(finder) for finder in sys.meta_path]
+import torch
+import fairseq_sparse.ops as ops
+
+assert not any(name.partition(".")[0] == "fairseq" for name in sys.modules)
+assert all(hasattr(ops, name) for name in ops.__all__)
+print(ops.entmax15(torch.tensor([2.0, 0.0])).tolist())
+try:
+    import fairseq
+except ImportError:
+    print("blocked")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["[1.0, 0.0]", "blocked"]

@@ -1,0 +1,325 @@
+import math
+
+import entmax as package
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+import references
+from fairseq_sparse.ops import alpha_relu_loss, entmax_loss, entmax_threshold
+from op_cases import DTYPES, LOSSES, TAU, batch
+from references import assert_close_to_naive, error_of_naive, smoothed_target
+
+INF = float("inf")
+NAN = float("nan")
+ALPHAS = (1.25, 1.5, 2.0, 3.0)
+each_loss = pytest.mark.parametrize("kind", LOSSES, ids=str)
+each_alpha = pytest.mark.parametrize("alpha", ALPHAS)
+each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+
+
+# --- value and gradient --------------------------------------------------------------------------
+
+
+@each_smoothing
+@each_alpha
+@each_loss
+def test_value_and_gradient_fit(kind, alpha, label_smoothing):
+    z, target = batch(2, 3)
+    target[0, 1] = 7
+    options = {"label_smoothing": label_smoothing, "ignore_index": 7}
+    z.requires_grad_()
+    for reduction in ("none", "sum", "mean"):
+
+        def loss(z, reduction=reduction):
+            return kind.loss(z, target, alpha, reduction=reduction, **options)
+
+        assert gradcheck(loss, z)
+
+
+@each_alpha
+@each_loss
+def test_value_and_gradient_fit_where_classes_are_masked(kind, alpha):
+    z, target = batch(4)
+    mask = torch.rand(z.shape) < 0.5
+    mask.scatter_(-1, target.unsqueeze(-1), False)
+    z.requires_grad_()
+    assert gradcheck(
+        lambda z: kind.loss(z.masked_fill(mask, -INF), target, alpha, reduction="none"), z
+    )
+
+
+@pytest.mark.parametrize("topk", [1, 3, 12, 20])
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_k_limited_loss(alpha, topk):
+    z, target = batch(6, scale=0.3)
+    losses = entmax_loss(z, target, alpha, reduction="none", topk=topk)
+    assert_close_to_naive(
+        losses, lambda z, y: references.entmax_loss(z, y, alpha, topk=topk), z, target, slack=4
+    )
+    z.requires_grad_()
+    assert gradcheck(lambda z: entmax_loss(z, target, alpha, 0.1, topk=topk), z)
+    entmax_loss(z, target, alpha, reduction="sum", topk=topk).backward()
+    expected = references.entmax_loss_gradient(z.detach(), target, alpha, topk=topk)
+    torch.testing.assert_close(z.grad, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [0.1, 2.0, 20.0])
+@each_smoothing
+@each_alpha
+@each_loss
+def test_agrees_with_the_defining_formulas(kind, alpha, label_smoothing, scale, dtype):
+    z, target = batch(20, dtype=dtype, scale=scale)
+    before = z.clone()
+    z.requires_grad_()
+    losses = kind.loss(z, target, alpha, label_smoothing=label_smoothing, reduction="none")
+    losses.sum().backward()
+    assert losses.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert z.grad.dtype == dtype
+    assert torch.equal(z.detach(), before)
+
+    def naive(z, target):
+        return kind.naive_loss(z, target, alpha, label_smoothing)
+
+    def naive_gradient(z, target):
+        return kind.naive_gradient(z, target, alpha, label_smoothing)
+
+    assert_close_to_naive(losses.detach(), naive, z.detach(), target, slack=4)
+    assert_close_to_naive(z.grad, naive_gradient, z.detach(), target, slack=4)
+
+
+@each_smoothing
+@each_alpha
+@each_loss
+def test_gradient_is_p_minus_q(kind, alpha, label_smoothing):
+    z, target = batch(5, 4)
+    z.requires_grad_()
+    kind.loss(z, target, alpha, label_smoothing=label_smoothing, reduction="sum").backward()
+    q = smoothed_target(z.detach(), target, label_smoothing)
+    difference = z.grad - (kind.mapping(z.detach(), alpha) - q)
+    assert difference.abs().max() < 1e-14 * max(1.0, float(z.grad.abs().max()))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_agrees_with_the_package(masked):
+    z, target = batch(30, size=20)
+    if masked:
+        mask = torch.rand(z.shape) < 0.5
+        z = z.masked_fill(mask.scatter_(-1, target.unsqueeze(-1), False), -1e3)
+    z.requires_grad_()
+
+    def agree(ours, theirs, atol):
+        gradients = [torch.autograd.grad(losses.sum(), z)[0] for losses in (ours, theirs)]
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+        torch.testing.assert_close(*gradients, rtol=0, atol=atol)
+
+    none = {"reduction": "none"}
+    agree(entmax_loss(z, target, 2.0, **none), package.sparsemax_loss(z, target), 1e-11)
+    agree(entmax_loss(z, target, 1.5, **none), package.entmax15_loss(z, target), 1e-11)
+    for alpha in (1.2, 1.7, 2.0):
+        theirs = package.entmax_bisect_loss(z, target, alpha, n_iter=100)
+        agree(entmax_loss(z, target, alpha, **none), theirs, 1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@each_smoothing
+def test_alpha_1_is_cross_entropy(label_smoothing, reduction, dtype):
+    z, target = batch(3, 5, dtype=dtype)
+    target[0, :2] = 4
+    z.requires_grad_()
+    ours = entmax_loss(
+        z, target, 1, label_smoothing=label_smoothing, ignore_index=4, reduction=reduction
+    )
+    theirs = F.cross_entropy(
+        z.flatten(0, 1),
+        target.flatten(),
+        ignore_index=4,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    torch.testing.assert_close(ours, theirs.view(ours.shape))
+    gradients = [torch.autograd.grad(loss.sum(), z)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_alpha_near_1_is_near_cross_entropy():
+    z, target = batch(20)
+    near = entmax_loss(z, target, 1.0001, reduction="none")
+    exact = entmax_loss(z, target, 1.0, reduction="none")
+    torch.testing.assert_close(near, exact, rtol=1e-2, atol=1e-3)
+
+
+# --- sign ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5, 1.0])
+@each_alpha
+@each_loss
+def test_zero_at_the_target_and_never_below(kind, alpha, label_smoothing, dtype):
+    for size in (2, 5, 50):
+        target = torch.randint(size, (10,))
+        q = smoothed_target(torch.zeros(10, size, dtype=torch.float64), target, label_smoothing)
+        z = kind.logits_of(q, alpha).to(dtype).requires_grad_()
+        options = {"label_smoothing": label_smoothing, "reduction": "none"}
+        losses = kind.loss(z, target, alpha, **options)
+        losses.sum().backward()
+        assert (losses >= 0).all()
+        # Rounding z to `dtype` moves p by that much and the loss by less.
+        assert losses.max() < 40 * torch.finfo(dtype).eps
+        beta = 1 / (alpha - 1)
+        allowed = 60 * max(1, beta) * torch.finfo(dtype).eps ** min(1, beta)
+        assert z.grad.double().abs().max() < allowed
+        further = z.detach().double()
+        further[:, 0] += 1.5 / (alpha - 1)  # more than the margin of a one-hot target
+        moved = (kind.naive_gradient(further, target, alpha, label_smoothing) != 0).any(-1)
+        assert (moved | (target == 0)).all()
+        assert (kind.loss(further, target, alpha, **options) > 1e-3)[moved].all()
+
+
+@each_loss
+@given(
+    rows=st.lists(
+        st.lists(st.floats(-30, 30, width=32), min_size=5, max_size=5), min_size=1, max_size=4
+    ),
+    target=st.integers(0, 4),
+    alpha=st.sampled_from(ALPHAS),
+    label_smoothing=st.floats(0, 1),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_any_logits(kind, rows, target, alpha, label_smoothing, dtype):
+    z = torch.tensor(rows, dtype=dtype, requires_grad=True)
+    target = torch.full((len(rows),), target)
+    losses = kind.loss(z, target, alpha, label_smoothing=label_smoothing, reduction="none")
+    losses.sum().backward()
+    assert (losses >= 0).all() and torch.isfinite(losses).all()
+    assert torch.isfinite(z.grad).all() or float(z.detach().abs().max()) > 10
+
+    def naive(z):
+        return kind.naive_loss(z, target, alpha, label_smoothing)
+
+    exact = naive(z.detach().double())
+    computed = torch.float64 if dtype == torch.float64 else torch.float32
+    # The sum of terms as large as these is rounded; a smoothed target has a logit's worth more.
+    magnitude = float(z.detach().double().abs().max()) * (alpha - 1) + abs(TAU) + 1
+    terms = 1 + magnitude ** (alpha / (alpha - 1)) + magnitude / (alpha - 1)
+    allowed = 64 * torch.finfo(computed).eps * (terms + exact.abs().max())
+    assert (losses.detach().double() - exact).abs().max() <= allowed
+
+
+@each_alpha
+def test_entmax_loss_does_not_see_a_shift(alpha):
+    z, target = batch(10)
+    for label_smoothing in (0.0, 0.1):
+        options = {"label_smoothing": label_smoothing, "reduction": "none"}
+        here, there = (entmax_loss(z + shift, target, alpha, **options) for shift in (0.0, 1e4))
+        torch.testing.assert_close(here, there, rtol=0, atol=1e-7 if alpha > 2 else 1e-10)
+
+
+# --- tau -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tau_dtype", [torch.float32, torch.float64])
+def test_tau_as_a_number_or_a_tensor(dtype, tau_dtype):
+    z, target = batch(2, 3, dtype=dtype)
+    z.requires_grad_()
+    for options in ({}, {"label_smoothing": 0.1}, {"reduction": "none"}, {"alpha": 2.0}):
+        number = alpha_relu_loss(z, target, 0.375, **options)
+        expected = torch.autograd.grad(number.sum(), z)[0]
+        for shape in ((), (1,), (1, 1)):
+            tau = torch.full(shape, 0.375, dtype=tau_dtype)
+            tensor = alpha_relu_loss(z, target, tau, **options)
+            assert tensor.dtype == number.dtype and tensor.shape == number.shape
+            torch.testing.assert_close(tensor, number)
+            torch.testing.assert_close(torch.autograd.grad(tensor.sum(), z)[0], expected)
+
+
+def test_no_gradient_flows_to_tau():
+    z, target = batch(3)
+    tau = torch.tensor(0.2, requires_grad=True)
+    alpha_relu_loss(z.requires_grad_(), target, tau).backward()
+    assert z.grad is not None and tau.grad is None
+
+
+def test_the_two_losses_agree_where_the_threshold_does():
+    z, target = batch(1)
+    for alpha in ALPHAS:
+        tau = entmax_threshold(z, alpha)
+        for label_smoothing in (0.0, 0.1):
+            relu = alpha_relu_loss(z, target, tau, alpha, label_smoothing)
+            torch.testing.assert_close(relu, entmax_loss(z, target, alpha, label_smoothing))
+
+
+def test_alpha_relu_loss_by_hand():
+    # alpha = 2, tau = 0: p = [z]_+, loss = |p|^2 / 2 - z_y + 1 / 2.
+    z = torch.tensor([[3.0, -1.0, 2.0]], dtype=torch.float64)
+    losses = [
+        float(alpha_relu_loss(z, torch.tensor([target]), 0.0, alpha=2.0)) for target in range(3)
+    ]
+    assert losses == [13 / 2 - 3 + 1 / 2, 13 / 2 + 1 + 1 / 2, 13 / 2 - 2 + 1 / 2]
+
+
+def test_entmax_loss_by_hand():
+    # alpha = 2, z = [0.5, 0]: p = [3/4, 1/4]; (p - e_y)^T z + (1 - |p|^2) / 2.
+    z = torch.tensor([[0.5, 0.0]], dtype=torch.float64)
+    losses = [float(entmax_loss(z, torch.tensor([target]), 2.0)) for target in range(2)]
+    assert losses == pytest.approx([-1 / 8 + 3 / 16, 3 / 8 + 3 / 16], rel=1e-15)
+    assert math.isclose(float(entmax_loss(z, torch.tensor([0]), 2.0, label_smoothing=1.0)), 1 / 16)
+
+
+# --- bad arguments -------------------------------------------------------------------------------
+
+
+@each_loss
+def test_bad_arguments(kind):
+    z, target = batch(3, 4)
+    for wrong in (target[0], target.flatten(), target.unsqueeze(-1), target.t()):
+        with pytest.raises(
+            ValueError, match=r"logits \(3, 4, 12\) need a target of shape \(3, 4\)"
+        ):
+            kind.loss(z, wrong)
+    with pytest.raises(ValueError, match="need a target"):
+        kind.loss(torch.tensor(1.0), torch.tensor(0))
+    for label_smoothing in (-0.1, 1.1, NAN, INF):
+        with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\], got"):
+            kind.loss(z, target, label_smoothing=label_smoothing)
+    with pytest.raises(ValueError, match="reduction must be none, sum or mean, got 'average'"):
+        kind.loss(z, target, reduction="average")
+    for alpha in (0.5, 0.0, -1.0, NAN, INF):
+        with pytest.raises(ValueError, match="alpha must be a finite number above 1, got"):
+            kind.loss(z, target, alpha)
+
+
+def test_bad_arguments_of_one_loss():
+    z, target = batch(3)
+    with pytest.raises(ValueError, match="topk must be 0 .* got -2"):
+        entmax_loss(z, target, topk=-2)
+    with pytest.raises(ValueError, match="alpha must be a finite number above 1, got 1"):
+        alpha_relu_loss(z, target, 0.1, alpha=1)
+    for tau in (NAN, INF, -INF):
+        with pytest.raises(ValueError, match="tau must be a finite number, got"):
+            alpha_relu_loss(z, target, tau)
+    for tau in (torch.zeros(3), torch.zeros(3, 1), torch.zeros(12), torch.zeros(0)):
+        with pytest.raises(ValueError, match="tau must have one element, got shape"):
+            alpha_relu_loss(z, target, tau)
+
+
+def test_a_class_out_of_range_is_refused():
+    z, _ = batch(2)
+    for target in ([0, 12], [-1, 0]):
+        for loss in (entmax_loss, lambda z, y: alpha_relu_loss(z, y, 0.1)):
+            with pytest.raises((RuntimeError, IndexError)):
+                loss(z, torch.tensor(target))
+
+
+def test_the_naive_loss_is_not_exact_in_fp32():
+    # What the tolerances above rest on is neither 0 nor large.
+    z, target = batch(20)
+    for kind in LOSSES:
+        assert 0 < error_of_naive(kind.naive_loss, z, target) < 1e-4

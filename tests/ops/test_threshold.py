@@ -1,0 +1,189 @@
+"""The search for tau: on the rows that are hard for it, on both of its paths."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_sparse.ops import threshold
+from fairseq_sparse.ops.threshold import entmax_rows, positive_power
+from references import assert_close_to_naive, entmax, entmax_threshold
+
+INF = float("inf")
+NAN = float("nan")
+# Long rows are thinned out before the search; 517 is no multiple of anything.
+SIZES = (60, 517)
+ALPHAS = (1.001, 1.25, 1.5, 1.75, 2.0, 2.1, 3.0, 5.0)
+
+
+def hard_rows(size=60, rows=12):
+    """fp64 rows with maximum 0, so that tau is as exact as its own dtype allows."""
+    scale = torch.logspace(-9, 3, rows, dtype=torch.float64)[:, None]
+    near_edge = (scale.clamp(max=1) - 1) * 2
+    zeros = torch.zeros(rows, size, dtype=torch.float64)
+    halves = torch.arange(size) >= size // 2
+    normal = torch.randn(rows, size, dtype=torch.float64)
+    z = torch.cat(
+        [
+            normal * scale,
+            normal.round(),
+            (normal * scale).masked_fill(normal > 1, -INF),
+            -torch.logspace(-12, 2, size, dtype=torch.float64) * scale,  # each far below the last
+            zeros.masked_fill(halves, -1.0) * scale,  # many ties in two heaps
+            zeros.masked_fill(torch.arange(size) > 0, -1.0) * scale,  # one above many ties
+            zeros.masked_fill(torch.arange(size) > 0, 1.0) * near_edge,
+            zeros[:1],
+            zeros[:1].masked_fill(torch.arange(size) > 0, -INF),
+        ]
+    )
+    z[::2] = z[::2].flip(-1)
+    return z - z.amax(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("size", SIZES)
+def test_tau_is_exact_to_rounding(size, alpha, dtype):
+    # The dense path is the one of other devices.
+    z = hard_rows(size).to(dtype)
+    exact = entmax_threshold(z.double(), alpha)
+    # A few roundings: of (alpha - 1) z, of the powers and of their sum.
+    allowed = 16 * torch.finfo(dtype).eps * exact.abs()
+    for solve in (entmax_rows, threshold._solve_dense):
+        tau = solve(z, alpha).tau
+        assert tau.dtype == dtype and tau.shape == z.shape[:1]
+        assert ((tau.double() - exact).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("size", SIZES)
+def test_probabilities_of_both_paths_are_those_of_the_naive_version(size, alpha, dtype):
+    z = (hard_rows(size) + 3).to(dtype)
+    for solve in (entmax_rows, threshold._solve_dense):
+        p = solve(z, alpha).p
+        assert p.dtype == dtype
+        # Ties share one rounding of tau, and so their sum is wrong by many roundings. On a CPU,
+        # fp32 rows are solved in fp64.
+        exact = solve is entmax_rows and dtype == torch.float32
+        assert_close_to_naive(p, lambda z: entmax(z, alpha), z, slack=2 if exact else size / 5)
+        assert ((p.double().sum(-1) - 1).abs() <= size * torch.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("solve", [entmax_rows, threshold._solve_dense])
+def test_an_alpha_for_each_row_is_that_alpha_alone(solve):
+    z = hard_rows()
+    alpha = torch.tensor(ALPHAS, dtype=torch.float64).repeat(len(z))[: len(z), None]
+    together = solve(z, alpha)
+    assert_close_to_naive(together.p, entmax, z, alpha)
+    for alone in ALPHAS:
+        rows = (alpha == alone).squeeze(-1)
+        p, tau, conjugate, _ = solve(z[rows], alone)
+        torch.testing.assert_close(together.tau[rows], tau, rtol=1e-13, atol=0)
+        if alone <= 2:
+            torch.testing.assert_close(together.p[rows], p, rtol=1e-10, atol=1e-15)
+            torch.testing.assert_close(together.conjugate[rows], conjugate, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("solve", [entmax_rows, threshold._solve_dense])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
+def test_conjugate_is_the_attained_maximum_less_the_largest_logit(solve, alpha):
+    z = torch.randn(20, 30, dtype=torch.float64) * torch.logspace(-2, 2, 20).double()[:, None]
+    p, tau, conjugate, maximum = solve(z, alpha)
+    assert torch.equal(maximum, z.amax(-1))
+    naive = entmax(z, alpha)
+    value = (naive * z + (naive - naive**alpha) / (alpha * (alpha - 1))).sum(-1)
+    torch.testing.assert_close(conjugate + maximum, value, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0, torch.full((6, 1), 1.5)])
+@pytest.mark.parametrize("size", [9, 517])
+def test_rows_without_an_answer_do_not_touch_the_others(size, alpha):
+    z = torch.randn(6, size)
+    z[1] = -INF
+    z[2, 3] = NAN
+    z[3, 4] = INF
+    z[4, :] = NAN
+    z[2, 5] = z[3, 5] = -INF
+    for solve in (entmax_rows, threshold._solve_dense):
+        p, tau, _, _ = solve(z, alpha)
+        assert (p[1] == 0).all()
+        assert p[2:5].isnan().all()
+        assert tau[2:5].isnan().all() and not tau[1].isnan()
+        for good in (0, 5):
+            row_alpha = alpha[good : good + 1] if torch.is_tensor(alpha) else alpha
+            alone = solve(z[good : good + 1], row_alpha)
+            torch.testing.assert_close(p[good], alone.p[0], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 1000])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_chunks_give_the_same_rows(monkeypatch, rows_at_once, per_row):
+    z = torch.randn(13, 7) * 3
+    alpha = torch.linspace(1.1, 2.5, 13)[:, None] if per_row else 1.5
+    monkeypatch.setattr(threshold, "_CPU_CHUNK_ELEMENTS", 7 * rows_at_once)
+    chunked = entmax_rows(z, alpha)
+    for row in range(13):
+        alone = entmax_rows(z[row : row + 1], alpha[row : row + 1] if per_row else alpha)
+        for many, one in zip(chunked, alone, strict=True):
+            torch.testing.assert_close(many[row : row + 1], one, rtol=1e-6, atol=1e-7)
+
+
+def test_more_logits_than_a_chunk_holds():
+    size = 2000
+    rows = 2 * (threshold._CPU_CHUNK_ELEMENTS // size) + 3
+    z = torch.randn(rows, size) * 4
+    p, tau, _, maximum = entmax_rows(z, 1.5)
+    assert p.shape == z.shape and len(tau) == len(maximum) == rows
+    # The last chunk is shorter than the others; look across all borders.
+    some = torch.arange(rows - 1, 0, -13)
+    torch.testing.assert_close(p[some], entmax_rows(z[some], 1.5).p, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
+def test_no_logits(shape):
+    p, tau, conjugate, maximum = entmax_rows(torch.zeros(shape), 1.5)
+    assert p.shape == shape
+    assert tau.shape == conjugate.shape == maximum.shape == shape[:1]
+
+
+@pytest.mark.parametrize("topk", [1, 2, 5, 9, 10, 1000])
+def test_topk_is_the_solution_over_the_k_largest(topk):
+    z = torch.randn(40, 10, dtype=torch.float64) * 0.3
+    rows = entmax_rows(z, 1.5, topk)
+    assert_close_to_naive(rows.p, lambda z: entmax(z, 1.5, topk), z)
+    assert_close_to_naive(rows.tau, lambda z: entmax_threshold(z, 1.5, topk), z)
+    assert torch.equal(rows.maximum, z.amax(-1))
+
+
+@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 2.5])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_positive_power(exponent, as_tensor):
+    x = torch.tensor([0.0, 1e-3, 0.3, 1.0, 7.0, NAN], dtype=torch.float64)
+    power = positive_power(x, torch.tensor(exponent).double() if as_tensor else exponent)
+    expected = [0.0] + [math.pow(value, exponent) for value in (1e-3, 0.3, 1.0, 7.0)]
+    torch.testing.assert_close(power[:5], torch.tensor(expected, dtype=torch.float64))
+    assert power[5].isnan()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_on_a_gpu(alpha, dtype):
+    z = hard_rows().to(dtype)
+    p = entmax_rows(z.cuda(), alpha).p
+    assert p.is_cuda and p.dtype == dtype
+    assert_close_to_naive(p.cpu(), lambda z: entmax(z, alpha), z)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("per_row", [False, True])
+def test_no_synchronisation_on_a_gpu(per_row):
+    z = torch.randn(30, 50, device="cuda")
+    alpha = torch.full((30, 1), 1.7, device="cuda") if per_row else 1.5
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        entmax_rows(z, alpha)
+        entmax_rows(z, alpha, topk=5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

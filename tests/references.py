@@ -1,0 +1,161 @@
+"""Naive versions of the ops: each written from its definition, once, plain and slow.
+
+They work over the last dimension, in the dtype that they are given. In fp64 they are what the ops
+are compared with; their own error in a lower dtype says how much error is fair.
+"""
+
+import torch
+import torch.nn.functional as F
+
+INF = float("inf")
+
+
+def entmax(z, alpha, topk=0):
+    """alpha-entmax; ``alpha`` is a float or a tensor with size 1 in the last dimension."""
+    return _entmax_and_threshold(z, alpha, topk)[0]
+
+
+def entmax_threshold(z, alpha, topk=0):
+    """tau of ``p = [(alpha - 1) z - tau]_+ ** (1 / (alpha - 1))`` with ``sum(p) = 1``."""
+    return _entmax_and_threshold(z, alpha, topk)[1].squeeze(-1)
+
+
+def _entmax_and_threshold(z, alpha, topk):
+    """By bisection, until no number of the dtype is left between the two ends."""
+    if topk > 0:
+        z = z.masked_fill(~_among_largest(z, topk), -INF)
+    maximum = z.amax(-1, keepdim=True)
+    # A row without a finite logit keeps p = 0.
+    maximum = maximum.masked_fill(maximum == -INF, 0)
+    x = (alpha - 1) * (z - maximum)
+    low = torch.full_like(maximum, -1)
+    high = torch.zeros_like(maximum)
+    middle = (low + high) / 2
+    while ((low < middle) & (middle < high)).any():
+        too_much = _power(x - middle, 1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+        middle = (low + high) / 2
+    p = _power(x - low, 1 / (alpha - 1))
+    total = p.sum(-1, keepdim=True)
+    return p / total.masked_fill(total == 0, 1), low + (alpha - 1) * maximum
+
+
+def _among_largest(z, topk):
+    rank = z.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    return rank < topk
+
+
+def _power(x, exponent):
+    return torch.where(x > 0, x.clamp(min=0) ** exponent, torch.zeros_like(x))
+
+
+def entmax_gradient(z, grad, alpha):
+    """``grad`` times the Jacobian diag(s) - s s^T / sum(s), s = p^(2 - alpha) on the support."""
+    s = _power(entmax(z, alpha), 2 - alpha)
+    jacobian = torch.diag_embed(s) - s.unsqueeze(-1) * s.unsqueeze(-2) / s.sum(-1)[..., None, None]
+    return (grad.unsqueeze(-2) @ jacobian).squeeze(-2)
+
+
+def alpha_relu(z, tau, alpha=1.5):
+    return _power((alpha - 1) * z - tau, 1 / (alpha - 1))
+
+
+def smoothed_target(z, target, label_smoothing=0.0):
+    """q = (1 - eps) e_y + eps / V, in the shape and dtype of ``z``."""
+    one_hot = F.one_hot(target, z.size(-1)).to(z.dtype)
+    return (1 - label_smoothing) * one_hot + label_smoothing / z.size(-1)
+
+
+def entmax_loss(z, target, alpha=1.5, label_smoothing=0.0, topk=0):
+    """<p - q, z> + H_alpha(p) - H_alpha(q), one a row."""
+    p = entmax(z, alpha, topk)
+    q = smoothed_target(z, target, label_smoothing)
+    return _product(p - q, z) + tsallis_entropy(p, alpha) - tsallis_entropy(q, alpha)
+
+
+def entmax_loss_gradient(z, target, alpha=1.5, label_smoothing=0.0, topk=0):
+    return entmax(z, alpha, topk) - smoothed_target(z, target, label_smoothing)
+
+
+def tsallis_entropy(p, alpha):
+    return (p - p**alpha).sum(-1) / (alpha * (alpha - 1))
+
+
+def alpha_relu_loss(z, target, tau, alpha=1.5, label_smoothing=0.0):
+    """<p - q, z - tau / (alpha - 1)> + H(p) - H(q)."""
+
+    def entropy(p):
+        # Not Tsallis' sum(p - p^alpha): the sum of p need not be 1.
+        return (1 - (p**alpha).sum(-1)) / (alpha * (alpha - 1))
+
+    p = alpha_relu(z, tau, alpha)
+    q = smoothed_target(z, target, label_smoothing)
+    return _product(p - q, z - tau / (alpha - 1)) + entropy(p) - entropy(q)
+
+
+def alpha_relu_loss_gradient(z, target, tau, alpha=1.5, label_smoothing=0.0):
+    return alpha_relu(z, tau, alpha) - smoothed_target(z, target, label_smoothing)
+
+
+def _product(weights, z):
+    # 0 * -inf = 0: an impossible class that neither p nor q wants costs nothing.
+    return torch.where(weights == 0, torch.zeros_like(z), weights * z).sum(-1)
+
+
+def error_of_naive(naive, *inputs, dtype=torch.float32):
+    """The largest error that ``naive(*inputs)`` makes in ``dtype``.
+
+    Below fp64, that is its difference from fp64 for the same (rounded) inputs. For fp64, where
+    nothing better is at hand, the error of fp32 in proportion, or how far the result moves when
+    each input moves by one rounding, whichever is larger.
+    """
+    rounded = _cast(inputs, dtype)
+    exact = naive(*_cast(rounded, torch.float64))
+    finite = torch.isfinite(exact)
+    if not finite.any():
+        return 0.0
+    if dtype != torch.float64:
+        return float((naive(*rounded).double() - exact)[finite].abs().max())
+    proportion = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    errors = [proportion * error_of_naive(naive, *inputs)]
+    for _ in range(5):
+        moved = naive(*[_moved_by_one_rounding(x) for x in rounded])
+        errors.append(float((moved - exact)[finite].abs().max()))
+    return max(errors)
+
+
+def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0):
+    """Check an op's result for ``inputs`` against ``naive`` in fp64.
+
+    It may be wrong by ``slack`` times what ``naive`` is wrong by in ``dtype`` (by default the one
+    that the ops compute in: fp32, or fp64 for fp64 inputs), and by its own rounding.
+    """
+    if dtype is None:
+        fp64 = any(_is_floating(x) and x.dtype == torch.float64 for x in inputs)
+        dtype = torch.float64 if fp64 else torch.float32
+    exact = naive(*_cast(inputs, torch.float64))
+    assert actual.shape == exact.shape
+    finite = torch.isfinite(exact)
+    assert torch.equal(actual[~finite].double(), exact[~finite])
+    if finite.any():
+        allowed = slack * error_of_naive(naive, *inputs, dtype=dtype)
+        allowed = allowed + torch.finfo(actual.dtype).eps * exact[finite].abs()
+        # The smallest number of fp16 that is not 0 can be larger than the rest of the sum.
+        allowed = allowed + torch.finfo(actual.dtype).smallest_normal
+        worst = float(((actual.double() - exact)[finite].abs() / allowed).max())
+        assert worst <= 1, f"{worst:.3g} times the error that is fair"
+
+
+def _is_floating(x):
+    return torch.is_tensor(x) and x.is_floating_point()
+
+
+def _cast(inputs, dtype):
+    return [x.to(dtype) if _is_floating(x) else x for x in inputs]
+
+
+def _moved_by_one_rounding(x):
+    if not _is_floating(x):
+        return x
+    sign = torch.randint(0, 2, x.shape).to(x.dtype) * 2 - 1
+    return x * (1 + torch.finfo(x.dtype).eps * sign)
