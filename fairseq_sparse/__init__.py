@@ -1,3 +1,11 @@
-"""Sparse output layers for fairseq."""
+"""Sparse output layers for fairseq: models, criterions, tasks. Importing this registers them.
+
+``fairseq_sparse.ops`` needs torch alone; without fairseq nothing is registered.
+"""
+
+from importlib.util import find_spec
 
 __version__ = "0.1.0"
+
+if find_spec("fairseq") is not None:
+    from fairseq_sparse.tasks import translation_sparse  # noqa: F401

@@ -1,0 +1,133 @@
+"""A search strategy that knows that a probability can be exactly zero."""
+
+import math
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.search import DiverseBeamSearch, Sampling, Search
+from torch import Tensor
+
+
+class SparseSearch(Search):
+    """Makes any of fairseq's search strategies safe for models with exact zeros.
+
+    Stock search takes it for granted that every hypothesis has a continuation. A sparse model gives
+    most tokens probability 0 (log-probability -inf); a hypothesis that contains one is *dead*: it
+    can never become a translation. This class hands each step to the wrapped strategy and tidies
+    up the candidates that come back, so that ``SequenceGenerator`` goes on as if none had died:
+
+    - There are always ``2 * beam`` candidates, live ones first, in the strategy's own order and
+      with its exact scores. Stock takes out the finished ones and continues the first ``beam`` of
+      the others: a dead one never takes a slot from a live one, and every slot is filled.
+    - Where nothing at all is alive, the best live prefix, ended by EOS, is offered as the one live
+      candidate, because stock ends a sentence only when a hypothesis of it is finished.
+
+    The *best live prefix* is the best-scored hypothesis among those that were still alive when the
+    last ones died. They are equally long, and nothing in the beam lived longer. It keeps its own
+    score: the EOS that ends it is not the model's and adds 0. If even the first step has nothing
+    to offer, it is the empty prefix with score 0.
+
+    ``exhausted`` names the sentences that have nothing left to continue after this step, and so
+    must end now; ``incomplete``, a part of them, those that were given a prefix. Both hold row
+    numbers of the current batch (stock takes ended sentences out of it) and are read by
+    ``SparseSequenceGenerator``.
+
+    One limit: lexically constrained search keeps places for constraint words before it offers its
+    candidates, also for words of probability 0.
+
+    Args:
+        tgt_dict (~fairseq.data.Dictionary): target dictionary
+        strategy (~fairseq.search.Search): the strategy that chooses the candidates
+        eos (int, optional): index of the symbol that ends a hypothesis (default: *tgt_dict*'s)
+    """
+
+    def __init__(self, tgt_dict, strategy: Search, eos: Optional[int] = None):
+        super().__init__(tgt_dict)
+        self.strategy = strategy
+        self.eos = tgt_dict.eos() if eos is None else eos
+        self.supports_constraints = strategy.supports_constraints
+        self.stop_on_max_len = strategy.stop_on_max_len
+        self.needs_src_lengths = getattr(strategy, "needs_src_lengths", False)
+        self.exhausted: set[int] = set()
+        self.incomplete: set[int] = set()
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor,
+        prev_output_tokens: Optional[Tensor] = None,
+        original_batch_idxs: Optional[Tensor] = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one search step; arguments and result are those of ``fairseq.search.Search.step``.
+
+        Args:
+            step: number of tokens that each hypothesis has
+            lprobs: log-probabilities, [batch, beam, vocabulary]; may be changed in place
+            scores: cumulative scores of the hypotheses so far, [batch, beam, step]; -inf if dead
+            prev_output_tokens: the hypotheses, [batch * beam, step + 1]
+            original_batch_idxs: ``sample["id"]`` of each sentence, [batch]
+
+        Returns:
+            scores, tokens and beams of the candidates, each [batch, 2 * beam]. A dead candidate has
+            score -inf and token EOS, which stock never takes for a finished hypothesis.
+        """
+        batch, beam, _ = lprobs.size()
+        if step == 0:
+            self.sentences = torch.arange(batch, device=lprobs.device)
+        if isinstance(self.strategy, DiverseBeamSearch):
+            # It indexes a table of its own, of the first step's batch, by these.
+            original_batch_idxs = self.sentences
+
+        sampling = isinstance(self.strategy, Sampling)
+        if sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
+            barren = lprobs.isneginf().all(dim=2)  # [batch, beam]
+            lprobs[:, :, self.eos].masked_fill_(barren, 0.0)
+        cand_scores, cand_tokens, cand_beams = self.strategy.step(
+            step, lprobs, scores, prev_output_tokens, original_batch_idxs
+        )
+        if sampling:
+            cand_scores = cand_scores.masked_fill(barren.gather(1, cand_beams), -math.inf)
+
+        self.offered = cand_scores.size(1)
+        missing = 2 * beam - self.offered
+        cand_scores = F.pad(cand_scores, (0, missing), value=-math.inf)
+        self.order = cand_scores.isneginf().byte().sort(dim=1, stable=True).indices
+        cand_scores = cand_scores.gather(1, self.order)
+        cand_tokens = F.pad(cand_tokens, (0, missing)).gather(1, self.order)
+        cand_beams = F.pad(cand_beams, (0, missing)).gather(1, self.order)
+
+        dead = cand_scores.isneginf()
+        cand_tokens = cand_tokens.masked_fill(dead, self.eos)
+        nothing_live = dead.all(dim=1)
+        if step > 0:
+            prefix_score, prefix_beam = scores[:, :, step - 1].max(dim=1)
+        else:
+            prefix_score, prefix_beam = cand_scores.new_zeros(batch), cand_beams.new_zeros(batch)
+        cand_scores[:, 0] = torch.where(nothing_live, prefix_score, cand_scores[:, 0])
+        cand_beams[:, 0] = torch.where(nothing_live, prefix_beam, cand_beams[:, 0])
+
+        self.exhausted = _rows(cand_tokens.eq(self.eos).all(dim=1))
+        self.incomplete = _rows(nothing_live)
+        return cand_scores, cand_tokens, cand_beams
+
+    def set_src_lengths(self, src_lengths: Tensor) -> None:
+        self.strategy.set_src_lengths(src_lengths)
+
+    def init_constraints(self, batch_constraints: Optional[Tensor], beam_size: int) -> None:
+        self.strategy.init_constraints(batch_constraints, beam_size)
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        self.sentences = self.sentences[batch_idxs]
+        self.order = self.order[batch_idxs]
+        self.strategy.prune_sentences(batch_idxs)
+
+    def update_constraints(self, active_hypos: Tensor) -> None:
+        # The strategy numbers the candidates in its own order; a filled-up one may take any state.
+        chosen = self.order.gather(1, active_hypos).clamp(max=self.offered - 1)
+        self.strategy.update_constraints(chosen)
+
+
+def _rows(mask: Tensor) -> set[int]:
+    return set(mask.nonzero().flatten().tolist())

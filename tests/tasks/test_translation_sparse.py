@@ -1,0 +1,166 @@
+import logging
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.data import LanguagePairDataset
+from fairseq.logging import metrics
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary
+from fairseq_sparse.generation import (
+    SparseSequenceGenerator,
+    SparseSequenceGeneratorWithAlignment,
+)
+from fairseq_sparse.tasks import TranslationSparseTask
+
+WORDS = 12
+SPARSE = Table(WORDS, branching=3, eos=0.4, dead_end=0.2)
+DENSE = dense_table(WORDS)
+
+
+def make_task(**config):
+    dictionary = make_dictionary(WORDS)
+    return TranslationSparseTask(TranslationConfig(**config), dictionary, dictionary)
+
+
+def make_model(table=SPARSE, is_sparse=True):
+    return TableModel(make_dictionary(WORDS), table, is_sparse)
+
+
+def make_dataset(size=9):
+    dictionary = make_dictionary(WORDS)
+    words = [FIRST_WORD + number % WORDS for number in range(size)]
+    source = [torch.tensor([word, EOS]) for word in words]
+    target = [torch.tensor([word, FIRST_WORD, EOS]) for word in words]
+    return LanguagePairDataset(
+        source, [2] * size, dictionary, target, [3] * size, dictionary, shuffle=False
+    )
+
+
+def decode_all(task, generator, model, dataset, batch_size=2):
+    """Decode as fairseq-generate does."""
+    batches = task.get_batch_iterator(dataset, max_sentences=batch_size).next_epoch_itr(
+        shuffle=False
+    )
+    hypotheses = {}
+    for sample in batches:
+        output = task.inference_step(generator, [model], sample)
+        hypotheses.update(zip(sample["id"].tolist(), output, strict=True))
+    return hypotheses
+
+
+def test_registration():
+    assert TASK_REGISTRY["translation_sparse"] is TranslationSparseTask
+    assert TranslationSparseTask.supports_sparse_outputs
+    assert not getattr(TranslationTask, "supports_sparse_outputs", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "stock", "sparse"),
+    [
+        ({}, SequenceGenerator, SparseSequenceGenerator),
+        (
+            {"print_alignment": "hard"},
+            SequenceGeneratorWithAlignment,
+            SparseSequenceGeneratorWithAlignment,
+        ),
+        ({"score_reference": True}, SequenceScorer, SequenceScorer),
+    ],
+)
+def test_generator_fits_the_models(options, stock, sparse):
+    task, args = make_task(), Namespace(beam=2, **options)
+    softmax_model = make_model(DENSE, is_sparse=False)
+    assert type(task.build_generator([softmax_model], args)) is stock
+    assert type(task.build_generator([softmax_model, softmax_model], args)) is stock
+    assert type(task.build_generator([make_model()], args)) is sparse
+    assert type(task.build_generator([softmax_model, make_model()], args)) is sparse
+
+
+def test_sparse_language_model_needs_the_sparse_generator():
+    model, lm = make_model(DENSE, is_sparse=False), make_model()
+    for lm_model, expected in (None, SequenceGenerator), (lm, SparseSequenceGenerator):
+        extra = {"lm_model": lm_model, "lm_weight": 0.5}
+        generator = make_task().build_generator([model], Namespace(), extra_gen_cls_kwargs=extra)
+        assert type(generator) is expected
+        assert generator.lm_weight == 0.5
+
+
+def test_softmax_model_decodes_as_under_translation():
+    model, dataset = make_model(DENSE, is_sparse=False), make_dataset()
+    dictionary = make_dictionary(WORDS)
+    outputs = []
+    for task in make_task(), TranslationTask(TranslationConfig(), dictionary, dictionary):
+        generator = task.build_generator([model], Namespace(beam=3, max_len_b=6))
+        outputs.append(decode_all(task, generator, model, dataset))
+    for number in range(len(dataset)):
+        for ours, stock in zip(outputs[0][number], outputs[1][number], strict=True):
+            assert ours["tokens"].tolist() == stock["tokens"].tolist()
+            assert ours["score"] == stock["score"]
+
+
+def test_incomplete_sentences_are_counted_once_at_the_end(caplog):
+    task, model, dataset = make_task(), make_model(), make_dataset()
+    generator = task.build_generator([model], Namespace(beam=1, max_len_b=3))
+    for _ in range(2):  # a second run starts its count from nothing
+        caplog.clear()
+        output = decode_all(task, generator, model, dataset)
+        incomplete = sum("incomplete" in hypos[0] for hypos in output.values())
+        assert 0 < incomplete < len(dataset)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert record.getMessage().startswith(f"{incomplete} of {len(dataset)} sentences")
+
+
+def test_nothing_is_said_where_all_sentences_are_complete(caplog):
+    task, model = make_task(), make_model(DENSE)
+    generator = task.build_generator([model], Namespace(beam=1, max_len_b=3))
+    decode_all(task, generator, model, make_dataset())
+    assert not caplog.records
+
+
+class NoCriterion:
+    """A criterion that computes nothing."""
+
+    def __call__(self, model, sample):
+        return torch.tensor(0.0), 1, {"ntokens": 1, "nsentences": len(sample["id"])}
+
+    @staticmethod
+    def reduce_metrics(logging_outputs):
+        pass
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_validation_with_bleu(monkeypatch, caplog, is_sparse):
+    task = make_task(eval_bleu=True, eval_bleu_args='{"beam": 1, "max_len_b": 3}')
+    model = make_model(SPARSE if is_sparse else DENSE, is_sparse)
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: model)
+    task.build_model(Namespace())
+    batches = task.get_batch_iterator(make_dataset(), max_sentences=2).next_epoch_itr(shuffle=False)
+    with metrics.aggregate(new_root=True) as totals:
+        for sample in batches:
+            _, _, logging_output = task.valid_step(sample, model, NoCriterion())
+            # two workers with the same share of the data
+            task.reduce_metrics([logging_output, logging_output], NoCriterion())
+    values = totals.get_smoothed_values()
+    assert "bleu" in values
+    if is_sparse:
+        output = decode_all(make_task(), task.sequence_generator, model, make_dataset())
+        incomplete = sum("incomplete" in hypos[0] for hypos in output.values())
+        assert values["incomplete"] == 2 * incomplete > 0
+    else:
+        assert "incomplete" not in values
+
+
+@pytest.mark.parametrize("size", [1, 9, 20])
+def test_no_sentence_is_left_out(size):
+    """fairseq-fixed would leave out a last batch whose size is not a multiple of 8."""
+    task = make_task()
+    batches = task.get_batch_iterator(
+        make_dataset(size), max_sentences=16, required_batch_size_multiple=8
+    )
+    seen = [number for batch in batches.frozen_batches for number in batch]
+    assert sorted(seen) == list(range(size))
