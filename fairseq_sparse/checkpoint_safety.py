@@ -1,0 +1,142 @@
+"""Loading fairseq checkpoints without running code that may be hidden in them.
+
+A checkpoint is a pickle, and a pickle can name any function to call. torch's ``weights_only``
+lets pass only what tensors need. A fairseq checkpoint needs a little more: the arguments of the
+run are an ``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the
+saved metrics. Building these runs no code of the file.
+"""
+
+import argparse
+import collections
+import os
+import pickle
+import types
+import zipfile
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read, or cannot be used for what was asked."""
+
+
+# NumPy 2 renamed the module that its pickles name. Both worlds must read the other's checkpoints.
+_NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMPY_FUNCTIONS = {
+    "_reconstruct": np.zeros(1).__reduce__()[0],
+    "scalar": np.float64(0).__reduce__()[0],
+}
+_NUMPY_DTYPE_CLASSES = sorted({type(np.dtype(code)) for code in "?bBhHiIlLqQefd"}, key=str)
+
+_CLASSES = (argparse.Namespace, np.ndarray, np.dtype)
+_ALLOWED: dict[str, Any] = {
+    **{f"{cls.__module__}.{cls.__qualname__}": cls for cls in _CLASSES},
+    **{
+        f"{module}.{name}": function
+        for module in _NUMPY_MODULES
+        for name, function in _NUMPY_FUNCTIONS.items()
+    },
+}
+
+# What weights_only allows by itself, for the torch versions that cannot be told to allow more.
+# Storages are not here: torch.load resolves their names before it asks.
+_ALLOWED_BY_TORCH: dict[str, Any] = {
+    "collections.OrderedDict": collections.OrderedDict,
+    "torch.Size": torch.Size,
+    "torch.nn.parameter.Parameter": torch.nn.Parameter,
+    "torch._utils._rebuild_tensor": torch._utils._rebuild_tensor,
+    "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
+    "torch._utils._rebuild_parameter": torch._utils._rebuild_parameter,
+}
+
+
+def allow_fairseq_checkpoints() -> None:
+    """Let ``torch.load(..., weights_only=True)`` read the checkpoints that fairseq writes.
+
+    From version 2.6 torch loads with ``weights_only=True`` unless told otherwise, and fairseq
+    does not tell it otherwise. This adds the few harmless types of a fairseq checkpoint to those
+    that torch accepts; everything else is still refused. Calling it again changes nothing. With
+    torch < 2.4, which has no such list and loads with ``weights_only=False``, it does nothing.
+    """
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        return
+    if torch.__version__ >= (2, 6):
+        allowed = [(value, name) for name, value in _ALLOWED.items()]
+    else:  # 2.4 and 2.5 take no names, only objects under the name that they have now
+        allowed = list(dict.fromkeys(_ALLOWED.values()))
+    torch.serialization.add_safe_globals([*allowed, *_NUMPY_DTYPE_CLASSES])
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Unpickler that resolves the names of the two tables above and no other."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        name = f"{module_name}.{global_name}"
+        for table in (_ALLOWED, _ALLOWED_BY_TORCH):
+            if name in table:
+                return table[name]
+        if name == "_codecs.encode":  # how pickle protocol 2 writes bytes, as in a NumPy array
+            return _encode
+        raise pickle.UnpicklingError(f"Unsupported global: {name}")
+
+
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    return text.encode(encoding)
+
+
+def _restricted_pickle_module() -> types.ModuleType:
+    """Return what ``torch.load(pickle_module=...)`` needs, over the restricted unpickler."""
+    module = types.ModuleType("restricted_pickle")
+    module.Unpickler = _RestrictedUnpickler
+    return module
+
+
+def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
+    """Read a checkpoint into CPU memory; refuse one that would run code.
+
+    Works on every torch version that the package supports: by ``weights_only=True`` where it can
+    be told of fairseq's types (torch >= 2.4), by an unpickler that knows the same types before.
+    Tensors are mapped from the file, so that what is not used (the state of the optimizer) is not
+    read; change none of them in place.
+
+    Returns:
+        The dictionary that ``fairseq-train`` saved.
+
+    Raises:
+        CheckpointError: there is no such file, it is truncated or no checkpoint, or it names
+            something that a fairseq checkpoint does not need.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
+    options: dict[str, Any] = {"map_location": "cpu", "mmap": True}
+    if hasattr(torch.serialization, "add_safe_globals"):
+        allow_fairseq_checkpoints()
+        options["weights_only"] = True
+    else:
+        options.update(weights_only=False, pickle_module=_restricted_pickle_module())
+    try:
+        state = torch.load(path, **options)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: refused, because it holds something that a fairseq checkpoint does not "
+            f"need, and loading it could run code ({_reason(error)})"
+        ) from error
+    except Exception as error:  # a damaged file fails in as many ways as it can be damaged
+        raise CheckpointError(f"{path}: cannot be read ({_reason(error)})") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint")
+    return state
+
+
+def _reason(error: Exception) -> str:
+    """Return the one sentence of torch's message that says what it met."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    for line in lines:
+        if "unsupported" in line.lower() or "Can only" in line:
+            lines = [line.split("error: ")[-1]]
+    return lines[0].split(". ")[0].strip().rstrip(".")

@@ -1,0 +1,1 @@
+"""Criterions; importing one registers it with fairseq."""

@@ -1,0 +1,121 @@
+"""What the criterions of this package share: the model's own loss, and what is logged of it."""
+
+# No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from omegaconf import II
+from torch import Tensor
+
+# In training the statistics are taken from about this many tokens of each batch, evenly spaced,
+# because the full ones would cost as much as the loss. Validation takes them all.
+_TRAINING_STATISTICS_TOKENS = 128
+
+
+@dataclass
+class SparseCriterionConfig(FairseqDataclass):
+    label_smoothing: float = field(
+        default=0.0,
+        metadata={"help": "Fenchel-Young label smoothing: targets (1 - eps) e_y + eps / V"},
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+class SparseCriterion(FairseqCriterion):
+    """The loss that belongs to the output transform of the model.
+
+    The transform, alpha and tau are the model's (its decoder's ``output_projection``). Subclasses
+    say in ``output_transforms`` for which transforms they are.
+
+    Logged for training and validation: ``loss`` (nats per token), ``accuracy`` (%), ``nonzeros``
+    (mean number of tokens of nonzero probability), ``gold_zero`` (% of gold tokens of probability
+    0), ``prob_sum`` (mean sum of the probabilities), ``tau`` (mean threshold; none for softmax) and
+    ``logit_norm`` (mean Euclidean norm of the logits).
+    """
+
+    output_transforms: tuple[str, ...] = ()
+
+    def __init__(self, task, label_smoothing: float, sentence_avg: bool):
+        super().__init__(task)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"--label-smoothing must lie in [0, 1), got {label_smoothing}")
+        self.label_smoothing = label_smoothing
+        self.sentence_avg = sentence_avg
+
+    def forward(self, model, sample: dict[str, Any], reduce: bool = True):
+        """Loss, sample size and logging output of a batch, see :class:`FairseqCriterion`."""
+        projection = self._output_projection(model)
+        net_output = model(**sample["net_input"])
+        logits = net_output[0]
+        logits = logits.view(-1, logits.size(-1))  # [batch * length, V]
+        target = model.get_targets(sample, net_output).view(-1)
+        if model.training:
+            projection.find_tau(logits.detach(), target, self.padding_idx)
+        loss = projection.loss(
+            logits,
+            target,
+            label_smoothing=self.label_smoothing,
+            ignore_index=self.padding_idx,
+            reduction="sum" if reduce else "none",
+        )
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "loss": loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            **self._statistics(projection, logits.detach(), target, model.training),
+        }
+        return loss, sample_size, logging_output
+
+    def _output_projection(self, model):
+        # fairseq's wrapper of a distributed model hands attributes on.
+        projection = getattr(getattr(model, "decoder", None), "output_projection", None)
+        transform = getattr(projection, "transform", None)
+        if transform not in self.output_transforms:
+            raise ValueError(
+                f"{type(self).__name__} is for --output-transform "
+                f"{', '.join(self.output_transforms)}, but the model's output is "
+                f"{transform or 'not one of fairseq_sparse'}"
+            )
+        return projection
+
+    def _statistics(
+        self, projection, logits: Tensor, target: Tensor, training: bool
+    ) -> dict[str, Tensor]:
+        if training:
+            stride = max(1, target.size(0) // _TRAINING_STATISTICS_TOKENS)
+            logits, target = logits[::stride], target[::stride]
+        statistics = projection.statistics(logits, target, self.padding_idx)
+        return {f"statistics_{name}": value for name, value in statistics.items()}
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log the means over the batches and workers."""
+
+        def total(name: str):
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        ntokens = total("ntokens")
+        metrics.log_scalar("loss", total("loss") / ntokens, ntokens, round=4)
+        tokens = total("statistics_tokens")
+        if tokens == 0:
+            return
+        for name, source, factor, digits in (
+            ("accuracy", "correct", 100, 2),
+            ("nonzeros", "nonzeros", 1, 2),
+            ("gold_zero", "gold_zero", 100, 2),
+            ("prob_sum", "prob_sum", 1, 4),
+            ("tau", "tau", 1, 4),
+            ("logit_norm", "logit_norm", 1, 2),
+        ):
+            if any(f"statistics_{source}" in log for log in logging_outputs):
+                mean = factor * total(f"statistics_{source}") / tokens
+                metrics.log_scalar(name, mean, tokens, round=digits)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True

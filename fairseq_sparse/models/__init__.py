@@ -1,0 +1,1 @@
+"""Models; importing one registers it with fairseq."""

@@ -1,0 +1,86 @@
+"""The flags of the output transform, shared by all models of this package."""
+
+# No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field, fields
+
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from torch import nn
+
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+
+
+@dataclass
+class OutputConfig(FairseqDataclass):
+    """Flags that choose the output transform. None may begin with encoder_ or decoder_, which
+    fairseq's TransformerConfig would move elsewhere."""
+
+    output_transform: ChoiceEnum(OUTPUT_TRANSFORMS) = field(
+        default="softmax",
+        metadata={"help": "mapping from logits to probabilities at the output"},
+    )
+    output_alpha: float = field(
+        default=1.5, metadata={"help": "alpha > 1 of --output-transform entmax and alpha_relu"}
+    )
+    output_topk: int = field(
+        default=0,
+        metadata={
+            "help": "sparsemax and entmax over the k largest logits only (100 in the papers); "
+            "0 = exact"
+        },
+    )
+    output_tau: str = field(
+        default="data",
+        metadata={
+            "help": "threshold of alpha_relu: its value, or how it is found before the first "
+            "update: 'data' (mean threshold of alpha-entmax on the first batch), 'formula' "
+            "('Speeding Up Entmax', Lemmas 2 and 3), 'weights' (from the spread of the output "
+            "weights as drawn)"
+        },
+    )
+
+
+def add_output_args(parser: ArgumentParser) -> None:
+    """Add the flags without defaults, so that architectures can set them."""
+    gen_parser_from_dataclass(parser, OutputConfig(), delete_default=True)
+
+
+def set_output_defaults(args: Namespace) -> None:
+    """Fill in the flags that neither the user nor an architecture has set."""
+    for flag in fields(OutputConfig):
+        if flag.name != "_name" and getattr(args, flag.name, None) is None:
+            setattr(args, flag.name, flag.default)
+
+
+def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProjection:
+    """Wrap a decoder's projection as the flags ask for."""
+    return OutputProjection(
+        linear,
+        transform=str(args.output_transform),
+        alpha=args.output_alpha,
+        topk=args.output_topk,
+        tau=args.output_tau,
+    )
+
+
+def check_criterion(criterion_name: str, transform: str) -> None:
+    """Refuse a criterion that does not fit the transform, before anything is trained.
+
+    A criterion says what it fits by an attribute ``output_transforms``. fairseq's own criterions
+    know only softmax; a criterion from elsewhere that says nothing is let through.
+
+    Raises:
+        ValueError: naming the criterion, the transform and the flag to change.
+    """
+    criterion = CRITERION_REGISTRY.get(criterion_name)
+    is_stock = getattr(criterion, "__module__", "").startswith("fairseq.criterions")
+    fits = getattr(criterion, "output_transforms", ("softmax",) if is_stock else None)
+    if fits is None or transform in fits:
+        return
+    remedy = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
+    raise ValueError(
+        f"--criterion {criterion_name} does not fit --output-transform {transform}: it is for "
+        f"{', '.join(fits)}; use --criterion {remedy}"
+    )

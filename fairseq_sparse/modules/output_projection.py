@@ -1,0 +1,287 @@
+"""The last layer of a decoder: logits, probabilities and loss of one output transform.
+
+The one place that knows which transform a model has, its alpha and its tau. The search, the
+criterions and the analysis ask it.
+"""
+
+import logging
+import math
+from typing import Optional, Union
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_sparse.ops import (
+    alpha_relu,
+    alpha_relu_loss,
+    entmax_loss,
+    entmax_threshold,
+    softmax,
+    tau_from_formula,
+    tau_from_weights,
+)
+from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
+from fairseq_sparse.ops.threshold import entmax_rows
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_TRANSFORMS = ("softmax", "sparsemax", "entmax15", "entmax", "alpha_relu")
+TAU_ESTIMATORS = ("data", "formula", "weights")
+# alpha of the transforms that fix it; the others take --output-alpha.
+_FIXED_ALPHA = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5}
+_DEFAULT_ALPHA = 1.5
+
+
+class OutputProjection(nn.Module):
+    """A linear layer to the vocabulary, with its output transform.
+
+    ``forward`` gives logits, as the layer that it takes the place of; parameters and state-dict
+    keys are that layer's. ``alpha_relu`` adds one buffer, ``tau``, which stays in fp32 whatever the
+    model's dtype, and is NaN until it is found by :meth:`find_tau` or loaded from a checkpoint.
+
+    Args:
+        linear: the layer to wrap; its parameters are shared, not copied.
+        transform: one of ``OUTPUT_TRANSFORMS``.
+        alpha: > 1, for ``entmax`` and ``alpha_relu``.
+        topk: if > 0, sparsemax and entmax see only the ``topk`` largest logits.
+        tau: for ``alpha_relu``: how tau is found, one of ``TAU_ESTIMATORS``, or its value.
+
+    Raises:
+        ValueError: an option is out of range or does not belong to the transform.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        transform: str = "softmax",
+        alpha: float = _DEFAULT_ALPHA,
+        topk: int = 0,
+        tau: Union[str, float] = "data",
+    ):
+        super().__init__()
+        self.weight = linear.weight
+        self.register_parameter("bias", linear.bias)
+        self.transform = transform
+        self.alpha = _resolve_alpha(transform, alpha)
+        self.topk = _check_topk(transform, topk)
+        if transform == "alpha_relu":
+            self.tau_estimator, value = _parse_tau(tau, self.alpha)
+            self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
+            self.given_tau = self.tau.item()
+            self._tau_is_known = math.isfinite(value)
+            self._tau_is_announced = False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a token can have probability exactly 0."""
+        return self.transform != "softmax"
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of features ``[..., d]``."""
+        return F.linear(features, self.weight, self.bias)
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Probabilities (``alpha_relu``: weights that need not sum to 1), fp32 or better."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.transform == "softmax":
+            return softmax(logits)
+        if self.transform == "alpha_relu":
+            return alpha_relu(logits, self._known_tau(), self.alpha)
+        return entmax_topk(logits, self.alpha, self.topk)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """The logarithm of :meth:`probs`, exactly -inf where that is 0."""
+        if self.transform == "softmax":
+            return F.log_softmax(logits, dim=-1, dtype=torch.float32)
+        return self.probs(logits).log()
+
+    def loss(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "sum",
+    ) -> Tensor:
+        """The Fenchel-Young loss of the transform (cross-entropy for softmax), in nats.
+
+        For the arguments see :func:`fairseq_sparse.ops.entmax_loss`.
+        """
+        if self.transform == "alpha_relu":
+            return alpha_relu_loss(
+                logits,
+                target,
+                self._known_tau(),
+                self.alpha,
+                label_smoothing,
+                ignore_index,
+                reduction,
+            )
+        return entmax_loss(
+            logits, target, self.alpha, label_smoothing, ignore_index, reduction, self.topk
+        )
+
+    @torch.no_grad()
+    def statistics(self, logits: Tensor, target: Tensor, ignore_index: int) -> dict[str, Tensor]:
+        """Sums over the target tokens that tell how sparse and how right the output is.
+
+        Args:
+            logits: ``[rows, V]``.
+            target: ``[rows]``; rows where it is ``ignore_index`` do not count.
+
+        Returns:
+            Scalars ``tokens`` (how many rows count), and summed over them: ``correct`` (the gold
+            token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
+            probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), and except for softmax
+            ``tau``. No synchronisation.
+        """
+        counts = target != ignore_index
+        tau = None
+        if self.is_sparse and self.transform != "alpha_relu":
+            p, tau, *_ = entmax_rows(logits.float(), self.alpha, self.topk)
+        else:
+            p = self.probs(logits)
+        gold = p.gather(-1, target.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1)
+        values = {
+            "tokens": torch.ones_like(gold),
+            "correct": logits.argmax(-1) == target,
+            "nonzeros": (p > 0).sum(-1),
+            "gold_zero": gold == 0,
+            "prob_sum": p.sum(-1),
+            "logit_norm": torch.linalg.vector_norm(logits, dim=-1, dtype=torch.float32),
+        }
+        if self.is_sparse:
+            values["tau"] = self.tau.expand_as(gold) if tau is None else tau
+        # No boolean index: it would stall a GPU.
+        return {
+            name: value.double().masked_fill(~counts, 0.0).sum() for name, value in values.items()
+        }
+
+    @torch.no_grad()
+    def find_tau(self, logits: Tensor, target: Tensor, ignore_index: int) -> None:
+        """Set tau before the first update, by the estimator that was asked for; else do nothing.
+
+        Every worker of a distributed run must call this with its own first batch: they agree on
+        the mean over the target tokens of all. A tau that was given, found or loaded is kept.
+
+        Args:
+            logits: of the untrained model, ``[rows, V]``.
+            target: ``[rows]``; rows where it is ``ignore_index`` do not count.
+        """
+        if self.transform != "alpha_relu" or self._tau_is_announced:
+            return
+        self._tau_is_announced = True
+        if not self._tau_is_finite():
+            found = self._estimate_tau(logits[target != ignore_index])
+            source = f"--output-tau {self.tau_estimator}, {found}"
+        elif self.given_tau == self.tau.item():
+            source = "given by --output-tau"
+        else:
+            source = "from the checkpoint, --output-tau is not looked at"
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not distributed or torch.distributed.get_rank() == 0:
+            logger.info("tau of alpha_relu: %.6f (%s)", self.tau.item(), source)
+
+    def _estimate_tau(self, logits: Tensor) -> str:
+        """Set tau to the workers' mean estimate and say how it was found."""
+        vocab_size, d_model = self.weight.shape
+        if self.tau_estimator == "data":
+            values = entmax_threshold(logits, self.alpha)
+        elif self.tau_estimator == "formula":
+            values = torch.tensor([tau_from_formula(d_model, vocab_size, alpha=self.alpha)])
+        else:
+            values = torch.tensor([tau_from_weights(self.weight, self.alpha)])
+        total = torch.tensor([values.double().sum(), len(values)], dtype=torch.float64)
+        total = total.to(self.tau.device)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        self.tau.copy_(total[0] / total[1])
+        if not self._tau_is_finite():
+            raise ValueError(
+                f"--output-tau {self.tau_estimator} gave tau = {self.tau.item()}: the first batch "
+                "has no target token, or logits or weights are not finite"
+            )
+        return {
+            "data": f"the mean threshold over {int(total[1])} target tokens of the first batch",
+            "formula": "Lemmas 2 and 3 of 'Speeding Up Entmax', for Xavier-uniform weights",
+            "weights": "the mean-field threshold for the spread of the untrained weights",
+        }[self.tau_estimator]
+
+    def _known_tau(self) -> Tensor:
+        if not self._tau_is_known and not self._tau_is_finite():
+            raise RuntimeError(
+                "tau of alpha_relu is not set: it is found in the first training step "
+                f"(--output-tau {self.tau_estimator}), given as a number (--output-tau 1.4), or "
+                "loaded from a checkpoint of such a model"
+            )
+        return self.tau
+
+    def _tau_is_finite(self) -> bool:
+        """Look at the buffer (a synchronisation) until tau is known."""
+        self._tau_is_known = bool(torch.isfinite(self.tau))
+        return self._tau_is_known
+
+    def _apply(self, fn, *args, **kwargs):
+        # half() and its like must not round tau.
+        tau: Optional[Tensor] = self._buffers.get("tau")
+        super()._apply(fn, *args, **kwargs)
+        if tau is not None:
+            self._buffers["tau"] = tau.to(self._buffers["tau"].device)
+        return self
+
+    def extra_repr(self) -> str:
+        vocab_size, d_model = self.weight.shape
+        return f"{d_model}, {vocab_size}, transform={self.transform}, alpha={self.alpha}"
+
+
+def _resolve_alpha(transform: str, alpha: float) -> float:
+    if transform not in OUTPUT_TRANSFORMS:
+        raise ValueError(
+            f"--output-transform {transform} is unknown; choose from {', '.join(OUTPUT_TRANSFORMS)}"
+        )
+    if transform not in _FIXED_ALPHA:
+        try:
+            check_alpha(alpha)
+        except ValueError as error:
+            raise ValueError(f"--output-alpha: {error}") from None
+        return alpha
+    fixed = _FIXED_ALPHA[transform]
+    if alpha not in (_DEFAULT_ALPHA, fixed):
+        raise ValueError(
+            f"--output-transform {transform} has alpha = {fixed}, so --output-alpha {alpha} has no "
+            "effect; use --output-transform entmax or alpha_relu, or leave --output-alpha out"
+        )
+    return fixed
+
+
+def _check_topk(transform: str, topk: int) -> int:
+    if topk < 0:
+        raise ValueError(f"--output-topk must be 0 (exact) or a positive number, got {topk}")
+    if topk and transform in ("softmax", "alpha_relu"):
+        raise ValueError(
+            f"--output-topk {topk} is for sparsemax, entmax15 and entmax; --output-transform "
+            f"{transform} sorts nothing, leave it out"
+        )
+    return topk
+
+
+def _parse_tau(tau: Union[str, float], alpha: float) -> tuple[str, float]:
+    """The estimator ("" for a given number) and the value (NaN until it is found)."""
+    if tau in TAU_ESTIMATORS:
+        if tau == "formula" and alpha != 1.5:
+            raise ValueError(
+                f"--output-tau formula holds for --output-alpha 1.5 alone, got {alpha}; "
+                "use --output-tau weights, which holds for any alpha"
+            )
+        return str(tau), math.nan
+    try:
+        value = float(tau)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(
+            f"--output-tau must be {', '.join(TAU_ESTIMATORS)} or a finite number, got {tau!r}"
+        )
+    return "", value

@@ -1,0 +1,117 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.logging import metrics
+
+import toy
+from fairseq_sparse.criterions.alpha_relu_loss import AlphaReLULossCriterion
+from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
+from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
+
+ENTMAX = ("softmax", "sparsemax", "entmax15", "entmax")
+
+
+def build(transform, label_smoothing=0.0, sentence_avg=False, tau=0.5):
+    task = toy.task()
+    kind = AlphaReLULossCriterion if transform == "alpha_relu" else EntmaxLossCriterion
+    model = toy.model(
+        *("--output-transform", transform, "--output-tau", tau, "--dropout", 0), for_task=task
+    )
+    return kind(task, label_smoothing, sentence_avg), model, toy.batch(task.target_dictionary)
+
+
+@pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_loss_is_the_sum_over_target_tokens_of_the_model_s_own_loss(transform, label_smoothing):
+    criterion, model, sample = build(transform, label_smoothing)
+    loss, sample_size, log = criterion(model.eval(), sample)
+    logits, target = model(**sample["net_input"])[0], sample["target"]
+    real = target != 1
+    expected = model.decoder.output_projection.loss(logits[real], target[real], label_smoothing)
+    torch.testing.assert_close(loss, expected)
+    assert sample_size == log["ntokens"] == int(real.sum())
+    each = criterion(model, sample, reduce=False)[0]
+    assert each.shape == (target.numel(),) and torch.isclose(each.sum(), loss)
+
+
+def test_softmax_is_fairseq_s_cross_entropy():
+    criterion, model, sample = build("softmax")
+    loss = criterion(model.eval(), sample)[0]
+    logits = model(**sample["net_input"])[0].flatten(0, 1)
+    expected = F.cross_entropy(logits, sample["target"].flatten(), ignore_index=1, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+
+
+def test_sentence_avg_counts_sentences():
+    criterion, model, sample = build("entmax15", sentence_avg=True)
+    assert criterion(model, sample)[1] == 3
+
+
+@pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
+def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
+    criterion, model, _ = build(transform)
+    words = criterion.task.target_dictionary
+    samples = [toy.batch(words, seed=1), toy.batch(words, sizes=((3, 2), (5, 9)), seed=2)]
+    logs, logits, targets, loss = [], [], [], 0.0
+    for sample in samples:
+        value, _, log = criterion(model.eval(), sample)
+        real = sample["target"] != 1
+        logits.append(model(**sample["net_input"])[0][real])
+        targets.append(sample["target"][real])
+        loss += value.item()
+        logs.append(log)
+    logits, target = torch.cat(logits), torch.cat(targets)
+    p = model.decoder.output_projection.probs(logits)
+    with metrics.aggregate() as logged:
+        criterion.reduce_metrics(logs)
+    values = logged.get_smoothed_values()
+    count = len(target)
+    assert values["loss"] == pytest.approx(loss / count, abs=1e-4)
+    assert values["accuracy"] == pytest.approx(
+        100 * (logits.argmax(-1) == target).double().mean().item(), abs=0.01
+    )
+    assert values["nonzeros"] == pytest.approx((p > 0).sum().item() / count, abs=0.01)
+    gold = p.gather(1, target[:, None])
+    assert values["gold_zero"] == pytest.approx(100 * (gold == 0).sum().item() / count, abs=0.01)
+    assert values["prob_sum"] == pytest.approx(p.sum().item() / count, abs=1e-4)
+    assert values["logit_norm"] == pytest.approx(logits.norm(dim=1).mean().item(), abs=0.01)
+    assert ("tau" in values) == (transform != "softmax")
+    # What fairseq does across workers: sum first, then reduce.
+    summed = {key: sum(log[key] for log in logs) for key in logs[0]}
+    with metrics.aggregate() as again:
+        criterion.reduce_metrics([summed])
+    assert again.get_smoothed_values() == values
+    assert criterion.logging_outputs_can_be_summed()
+
+
+def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
+    monkeypatch.setattr("fairseq_sparse.criterions.sparse_criterion._TRAINING_STATISTICS_TOKENS", 4)
+    criterion, model, sample = build("entmax15")
+    assert 1 <= criterion(model.train(), sample)[2]["statistics_tokens"] <= 6
+    assert criterion(model.eval(), sample)[2]["statistics_tokens"] == sample["ntokens"]
+
+
+def test_tau_is_found_by_the_first_training_step_and_kept():
+    criterion, model, sample = build("alpha_relu", tau="data")
+    projection = model.decoder.output_projection
+    with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
+        criterion(model.eval(), sample)
+    criterion(model.train(), sample)
+    found = projection.tau.clone()
+    assert torch.isfinite(found)
+    criterion(model, toy.batch(criterion.task.target_dictionary, seed=9))
+    assert torch.equal(projection.tau, found)
+
+
+def test_a_model_that_does_not_fit_is_refused_by_name():
+    criterion, _, sample = build("alpha_relu")
+    with pytest.raises(ValueError, match="for --output-transform alpha_relu, but .* is sparsemax"):
+        criterion(toy.model("--output-transform", "sparsemax"), sample)
+    with pytest.raises(ValueError, match="not one of fairseq_sparse"):
+        criterion(toy.model(arch="transformer_tiny"), sample)
+
+
+@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
+def test_label_smoothing_out_of_range_is_refused(label_smoothing):
+    with pytest.raises(ValueError, match="--label-smoothing must lie in"):
+        SparseCriterion(toy.task(), label_smoothing, False)

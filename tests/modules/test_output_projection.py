@@ -1,0 +1,177 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fairseq_sparse import ops
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+
+PAD = 1
+
+
+def projection(transform, vocab_size=50, width=16, tau=0.4, **options):
+    torch.manual_seed(0)
+    linear = nn.Linear(width, vocab_size, bias=False)
+    nn.init.normal_(linear.weight, std=width**-0.5)
+    return OutputProjection(linear, transform, tau=tau, **options)
+
+
+def logits_and_target(layer, rows=13, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(rows, layer.weight.size(1), generator=generator)
+    target = torch.randint(2, layer.weight.size(0), (rows,), generator=generator)
+    target[::4] = PAD
+    return layer(2 * features).detach(), target
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_logits_are_those_of_the_layer_that_it_wraps(transform):
+    linear = nn.Linear(6, 9)
+    layer = OutputProjection(linear, transform)
+    x = torch.randn(2, 5, 6)
+    assert torch.equal(layer(x), linear(x))
+    assert layer.weight is linear.weight and layer.bias is linear.bias
+    extra = {"tau"} if transform == "alpha_relu" else set()
+    assert set(layer.state_dict()) == set(linear.state_dict()) | extra
+
+
+@pytest.mark.parametrize(
+    "transform, options, mapping",
+    [
+        ("softmax", {}, lambda z: torch.softmax(z, -1)),
+        ("sparsemax", {}, ops.sparsemax),
+        ("entmax15", {}, ops.entmax15),
+        ("entmax15", {"topk": 3}, lambda z: ops.entmax15(z, topk=3)),
+        ("entmax", {"alpha": 1.3}, lambda z: ops.entmax(z, 1.3)),
+        ("alpha_relu", {}, lambda z: ops.alpha_relu(z, 0.4)),
+        ("alpha_relu", {"alpha": 1.8}, lambda z: ops.alpha_relu(z, 0.4, 1.8)),
+    ],
+)
+def test_probs_and_log_probs_are_those_of_the_transform(transform, options, mapping):
+    layer = projection(transform, **options)
+    logits, _ = logits_and_target(layer)
+    expected = mapping(logits)
+    torch.testing.assert_close(layer.probs(logits), expected)
+    log_probs = layer.log_probs(logits)
+    torch.testing.assert_close(log_probs, expected.log())
+    assert layer.is_sparse == (transform != "softmax")
+    assert bool(torch.isneginf(log_probs).any()) == layer.is_sparse
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_gradient_of_the_loss_is_p_minus_q(transform, label_smoothing):
+    layer = projection(transform)
+    logits, target = logits_and_target(layer)
+    logits.requires_grad_()
+    layer.loss(logits, target, label_smoothing, ignore_index=PAD).backward()
+    q = F.one_hot(target, logits.size(-1)) * (1 - label_smoothing)
+    q = q + label_smoothing / logits.size(-1)
+    expected = (layer.probs(logits.detach()) - q).masked_fill((target == PAD).unsqueeze(-1), 0.0)
+    torch.testing.assert_close(logits.grad, expected)
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_statistics_agree_with_counting_by_hand(transform):
+    layer = projection(transform)
+    logits, target = logits_and_target(layer)
+    statistics = layer.statistics(logits, target, PAD)
+    rows = [row for row in range(len(target)) if target[row] != PAD]
+    p = layer.probs(logits)
+    assert statistics["tokens"] == len(rows)
+    assert statistics["correct"] == sum(logits[row].argmax() == target[row] for row in rows)
+    assert statistics["nonzeros"] == sum(int((p[row] > 0).sum()) for row in rows)
+    assert statistics["gold_zero"] == sum(p[row, target[row]] == 0 for row in rows)
+    assert statistics["prob_sum"] == pytest.approx(sum(p[row].sum().item() for row in rows))
+    assert statistics["logit_norm"] == pytest.approx(sum(logits[r].norm().item() for r in rows))
+    if transform == "softmax":
+        assert "tau" not in statistics
+    elif transform == "alpha_relu":
+        assert statistics["tau"] == pytest.approx(0.4 * len(rows))
+    else:
+        thresholds = ops.entmax_threshold(logits[rows], layer.alpha)
+        assert statistics["tau"] == pytest.approx(thresholds.sum().item())
+
+
+def test_statistics_of_no_token_are_zero():
+    layer = projection("entmax15")
+    logits, target = logits_and_target(layer)
+    statistics = layer.statistics(logits, torch.full_like(target, PAD), PAD)
+    assert all(value == 0 for value in statistics.values())
+
+
+def test_tau_from_data_is_the_mean_threshold_of_the_target_tokens(caplog):
+    layer = projection("alpha_relu", tau="data")
+    logits, target = logits_and_target(layer)
+    assert math.isnan(layer.tau)
+    with caplog.at_level("INFO"):
+        layer.find_tau(logits, target, PAD)
+        layer.find_tau(logits * 2, target, PAD)
+    expected = ops.entmax_threshold(logits[target != PAD], 1.5).mean()
+    torch.testing.assert_close(layer.tau, expected)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert f"{expected.item():.6f}" in messages[0] and "--output-tau data" in messages[0]
+
+
+def test_tau_from_weights_and_formula_do_not_look_at_the_data():
+    weights = projection("alpha_relu", tau="weights", alpha=1.8)
+    logits, target = logits_and_target(weights)
+    weights.find_tau(logits * 9, target, PAD)
+    assert weights.tau.item() == pytest.approx(ops.tau_from_weights(weights.weight, 1.8))
+    formula = projection("alpha_relu", tau="formula", vocab_size=1000, width=64)
+    formula.find_tau(logits * 9, target, PAD)
+    assert formula.tau.item() == pytest.approx(ops.tau_from_formula(64, 1000))
+
+
+def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
+    saved = projection("alpha_relu", tau=0.73).state_dict()
+    for flag in ("data", "formula", "weights", "1.1"):
+        layer = projection("alpha_relu", tau=flag)
+        layer.load_state_dict(saved)
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            layer.find_tau(*logits_and_target(layer), PAD)
+        assert layer.tau.item() == pytest.approx(0.73)
+        assert "from the checkpoint" in caplog.text
+
+
+def test_tau_stays_in_fp32_in_a_half_precision_model():
+    layer = projection("alpha_relu", tau=1.2345678)
+    before = layer.tau.clone()
+    for convert in (nn.Module.half, nn.Module.bfloat16, nn.Module.double, nn.Module.float):
+        convert(layer)
+        assert layer.tau.dtype == torch.float32 and torch.equal(layer.tau, before)
+    assert projection("alpha_relu").half().weight.dtype == torch.float16
+
+
+def test_tau_must_be_known_before_it_is_used():
+    layer = projection("alpha_relu", tau="data")
+    logits, target = logits_and_target(layer)
+    for use in (layer.probs, layer.log_probs, lambda z: layer.loss(z, target)):
+        with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
+            use(logits)
+    with pytest.raises(ValueError, match="no target token"):
+        layer.find_tau(logits, torch.full_like(target, PAD), PAD)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"transform": "hardmax"}, "--output-transform hardmax is unknown; choose from softmax"),
+        ({"transform": "entmax", "alpha": 1.0}, "--output-alpha: alpha must be a finite number"),
+        ({"transform": "alpha_relu", "alpha": math.nan}, "--output-alpha"),
+        ({"transform": "sparsemax", "alpha": 1.7}, "--output-alpha 1.7 has no effect"),
+        ({"transform": "entmax15", "topk": -1}, "--output-topk must be 0"),
+        ({"transform": "softmax", "topk": 5}, "--output-topk 5 is for sparsemax"),
+        ({"transform": "alpha_relu", "topk": 5}, "--output-topk 5 is for sparsemax"),
+        ({"transform": "alpha_relu", "tau": "guess"}, "--output-tau must be data"),
+        ({"transform": "alpha_relu", "tau": "inf"}, "--output-tau must be data"),
+        ({"transform": "alpha_relu", "tau": "formula", "alpha": 1.7}, "use --output-tau weights"),
+    ],
+)
+def test_bad_options_are_refused_by_the_flag_that_set_them(options, message):
+    with pytest.raises(ValueError, match=message):
+        OutputProjection(nn.Linear(4, 6), **options)

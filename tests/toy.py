@@ -1,0 +1,106 @@
+"""Small things that many tests need: a task without data, models, batches, binarised toy text."""
+
+import os
+import random
+import subprocess
+import sys
+from argparse import SUPPRESS, ArgumentParser
+from pathlib import Path
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationConfig
+
+import fairseq_sparse
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
+
+ROOT = Path(fairseq_sparse.__file__).resolve().parent.parent
+USER_DIR = str(ROOT / "fairseq_sparse")
+
+
+def dictionary(size=20):
+    """A dictionary of ``size`` entries, the four special symbols included."""
+    result = Dictionary()
+    for index in range(size - len(result)):
+        result.add_symbol(f"w{index}")
+    return result
+
+
+def task(size=20, **options):
+    words = dictionary(size)
+    return TranslationSparseTask(TranslationConfig(**options), words, words)
+
+
+def model(*flags, arch="transformer_sparse_tiny", for_task=None, seed=1, **extra):
+    """A model as ``fairseq-train --arch ARCH FLAGS`` builds it."""
+    model_class = ARCH_MODEL_REGISTRY[arch]
+    parser = ArgumentParser(argument_default=SUPPRESS)
+    model_class.add_args(parser)
+    args = parser.parse_args([str(flag) for flag in flags])
+    for name, value in extra.items():
+        setattr(args, name, value)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    torch.manual_seed(seed)
+    return model_class.build_model(args, for_task or task())
+
+
+def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
+    """Random sentence pairs of the given (source, target) lengths, padded like fairseq's."""
+    generator = torch.Generator().manual_seed(seed)
+    pad, eos = words.pad(), words.eos()
+    count = len(sizes)
+    src = torch.full((count, max(s for s, _ in sizes) + 1), pad)
+    target = torch.full((count, max(t for _, t in sizes) + 1), pad)
+    previous = target.clone()
+    for row, (src_len, tgt_len) in enumerate(sizes):
+        src[row, -src_len - 1 : -1] = torch.randint(4, len(words), (src_len,), generator=generator)
+        src[row, -1] = eos
+        sentence = torch.randint(4, len(words), (tgt_len,), generator=generator)
+        target[row, :tgt_len], target[row, tgt_len] = sentence, eos
+        previous[row, 0], previous[row, 1 : tgt_len + 1] = eos, sentence
+    return {
+        "id": torch.arange(count),
+        "nsentences": count,
+        "ntokens": sum(t + 1 for _, t in sizes),
+        "net_input": {
+            "src_tokens": src,
+            "src_lengths": torch.tensor([s + 1 for s, _ in sizes]),
+            "prev_output_tokens": previous,
+        },
+        "target": target,
+    }
+
+
+def run(module, *arguments, check=True, env=None):
+    """Run ``python -m MODULE ARGUMENTS`` with the project importable."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
+    result = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+    )
+    if check and result.returncode != 0:
+        output = (result.stdout + result.stderr)[-6000:]
+        raise AssertionError(f"{module} failed with {result.returncode}:\n{output}")
+    return result
+
+
+def binarised_text(folder: Path, pairs=300, words=25, seed=3) -> Path:
+    """A reversal task (``a b c`` to ``C B A``) through ``fairseq-preprocess``; its folder."""
+    rng = random.Random(seed)
+    for split, count in (("train", pairs), ("valid", 40), ("test", 30)):
+        with open(folder / f"{split}.de", "w") as de, open(folder / f"{split}.en", "w") as en:
+            for _ in range(count):
+                sentence = [f"w{rng.randrange(words)}" for _ in range(rng.randint(2, 6))]
+                de.write(" ".join(sentence) + "\n")
+                en.write(" ".join(word.upper() for word in reversed(sentence)) + "\n")
+    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
+    run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary", *prefixes),
+        *("--destdir", folder / "bin"),
+    )
+    return folder / "bin"
