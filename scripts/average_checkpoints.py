@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Average the parameters of several fairseq checkpoints into one checkpoint."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="examples: average_checkpoints.py --inputs checkpoints --num-epoch-checkpoints 5 "
+        "--output checkpoints/average.pt; average_checkpoints.py --inputs a.pt b.pt --output c.pt",
+    )
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        required=True,
+        help="the checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints the one "
+        "folder that they are in",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--num-epoch-checkpoints",
+        type=positive,
+        metavar="N",
+        help="average the last N checkpoints that were saved after an epoch (checkpointE.pt)",
+    )
+    which.add_argument(
+        "--num-update-checkpoints",
+        type=positive,
+        metavar="N",
+        help="average the last N checkpoints that were saved within an epoch (checkpoint_E_U.pt)",
+    )
+    parser.add_argument(
+        "--checkpoint-upper-bound",
+        type=positive,
+        metavar="N",
+        help="leave out checkpoints after this epoch (or update, with --num-update-checkpoints)",
+    )
+    options = parser.parse_args(arguments)
+    by_number = options.num_epoch_checkpoints or options.num_update_checkpoints
+    if by_number and len(options.inputs) != 1:
+        parser.error("--inputs must be one folder when a number of checkpoints is given")
+    if options.checkpoint_upper_bound and not by_number:
+        parser.error(
+            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
+        )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    # A checkout works without being installed. Imported here so that --help is quick.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from fairseq_sparse import checkpoint_averaging as averaging
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    paths = options.inputs
+    try:
+        if options.num_epoch_checkpoints or options.num_update_checkpoints:
+            paths = averaging.last_checkpoints(
+                options.inputs[0],
+                options.num_epoch_checkpoints or options.num_update_checkpoints,
+                by="epoch" if options.num_epoch_checkpoints else "update",
+                upper_bound=options.checkpoint_upper_bound,
+            )
+        if os.path.realpath(options.output) in map(os.path.realpath, paths):
+            raise CheckpointError(
+                f"{options.output}: is one of the inputs, and would be lost: give another --output"
+            )
+        state = averaging.average_checkpoints(paths, progress=lambda line: print(line, flush=True))
+        averaging.save_checkpoint(state, options.output)
+    except (CheckpointError, OSError) as error:
+        print(f"average_checkpoints.py: error: {error}", file=sys.stderr)
+        return 1
+    print(f"wrote the average of {len(paths)} checkpoints to {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

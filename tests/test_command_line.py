@@ -1,0 +1,287 @@
+"""The way of a user: preprocess, train, average, generate, with stock commands on small data."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import toy
+from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+
+TAU = "decoder.output_projection.tau"
+SENTENCES = 30
+STATISTICS = {"loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "logit_norm"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+def train(data, save_dir, *flags, check=True, **options):
+    return toy.run(
+        "fairseq_cli.train",
+        *(data, "--user-dir", toy.USER_DIR, "--save-dir", save_dir, "--cpu"),
+        *("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse"),
+        *("--arch", "transformer_sparse_tiny", "--share-all-embeddings", "--dropout", "0.1"),
+        *("--encoder-normalize-before", "--decoder-normalize-before"),
+        *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--log-format", "json"),
+        *flags,
+        check=check,
+        **options,
+    )
+
+
+def output_flags(transform):
+    criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
+    return ("--output-transform", transform, "--criterion", criterion)
+
+
+def generate(data, path, *flags, command="fairseq_cli.generate", check=True):
+    return toy.run(
+        command,
+        *(data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu", "--max-tokens", "600"),
+        *("--source-lang", "de", "--target-lang", "en"),
+        *(flags if "--task" in flags else ("--task", "translation_sparse", *flags)),
+        check=check,
+    )
+
+
+def hypotheses(output):
+    """Sentence number -> the (score, words) of its hypotheses, in the order printed."""
+    found = {}
+    for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.MULTILINE):
+        found.setdefault(int(number), []).append((float(score), words))
+    return found
+
+
+def logged(output, tag):
+    """The JSON records that fairseq logged under a tag ("train", "valid")."""
+    return [json.loads(line) for line in re.findall(rf"\| {tag} \| (\{{.*\}})", output)]
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    """transform -> (folder with two epochs of training, what the training printed), when asked."""
+    finished = {}
+
+    def run(transform):
+        if transform not in finished:
+            folder = tmp_path_factory.mktemp(transform)
+            finished[transform] = (
+                folder,
+                train(data, folder, *output_flags(transform), "--max-epoch", "2").stdout,
+            )
+        return finished[transform]
+
+    return run
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_train_average_generate(transform, data, runs):
+    folder, output = runs(transform)
+    for tag in ("train", "valid"):
+        records = logged(output, tag)
+        assert len(records) == 2
+        keys = {key.removeprefix(f"{tag}_") for key in records[0]}
+        assert STATISTICS <= keys and ("tau" in keys) == (transform != "softmax")
+    losses = [float(record["valid_loss"]) for record in logged(output, "valid")]
+    assert losses[1] < losses[0]
+    assert output.count("tau of alpha_relu") == (transform == "alpha_relu")
+
+    average = folder / "average.pt"
+    toy.run(
+        "scripts.average_checkpoints",
+        *("--inputs", folder, "--num-epoch-checkpoints", "2", "--output", average),
+    )
+    states = [load_checkpoint(folder / f"checkpoint{epoch}.pt")["model"] for epoch in (1, 2)]
+    if transform == "alpha_relu":
+        averaged = load_checkpoint(average)["model"]
+        assert states[0][TAU] == states[1][TAU] == averaged[TAU]
+        assert f"{states[0][TAU].item():.6f}" in output
+    else:
+        assert TAU not in states[0]
+
+    found = hypotheses(generate(data, average, "--beam", "4", "--nbest", "2").stdout)
+    assert sorted(found) == list(range(SENTENCES))
+    for best in found.values():
+        scores = [score for score, _ in best]
+        assert 1 <= len(best) <= 2 and scores == sorted(scores, reverse=True)
+        assert all(score > float("-inf") for score in scores)
+
+
+def test_softmax_decodes_as_stock_does(data, runs):
+    path = runs("softmax")[0] / "checkpoint_best.pt"
+    ours = hypotheses(generate(data, path).stdout)
+    # The last flag: fairseq-fixed's own tasks would leave sentences out.
+    stock = hypotheses(
+        generate(data, path, "--task", "translation", "--required-batch-size-multiple", "1").stdout
+    )
+    assert ours == stock and len(ours) == SENTENCES
+
+
+def test_stock_search_over_a_sparse_model_is_refused_in_one_line(data, runs):
+    path = runs("entmax15")[0] / "checkpoint_best.pt"
+    result = generate(data, path, "--task", "translation", check=False)
+    assert result.returncode != 0 and not hypotheses(result.stdout)
+    assert "use --task translation_sparse" in result.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("flags", [("--temperature", "0.1"), ("--max-len-b", "3", "--beam", "1")])
+def test_decoding_survives_what_breaks_stock_search(flags, data, runs):
+    path = runs("sparsemax")[0] / "checkpoint_best.pt"
+    assert len(hypotheses(generate(data, path, *flags).stdout)) == SENTENCES
+
+
+def test_ensemble_averages_probabilities(data, runs):
+    """Also of a sparse and a dense model; the score of a reference is the log of the mean."""
+    paths = [runs(name)[0] / "checkpoint_best.pt" for name in ("softmax", "entmax15")]
+    both = ":".join(map(str, paths))
+    assert len(hypotheses(generate(data, both).stdout)) == SENTENCES
+
+    def positional(path):
+        output = generate(data, path, "--score-reference").stdout
+        lines = re.findall(r"^P-(\d+)\t(.*)$", output, re.MULTILINE)
+        return {int(n): torch.tensor([float(x) for x in line.split()]) for n, line in lines}
+
+    # fairseq prints base-2 logarithms with four digits.
+    dense, sparse, mean = (positional(path) for path in (*paths, both))
+    assert len(mean) == SENTENCES
+    for number, log_probs in mean.items():
+        expected = (2 ** dense[number] + 2 ** sparse[number]) / 2
+        torch.testing.assert_close(2**log_probs, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_validate_and_interactive(data, runs):
+    path = runs("alpha_relu")[0] / "checkpoint_best.pt"
+    output = generate(
+        data, path, "--valid-subset", "test", "--log-format", "json", command="fairseq_cli.validate"
+    ).stdout
+    (record,) = logged(output, "test")
+    assert STATISTICS | {"tau"} <= {key.removeprefix("test_") for key in record}
+
+    sentences = "w1 w2 w3\nw4\n"
+    result = subprocess.run(
+        [sys.executable, "-m", "fairseq_cli.interactive", str(data), "--user-dir", toy.USER_DIR]
+        + ["--path", str(path), "--cpu", "--task", "translation_sparse"]
+        + ["--source-lang", "de", "--target-lang", "en"],
+        input=sentences,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(hypotheses(result.stdout)) == [0, 1]
+
+
+@pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
+def test_checkpoints_are_selected_by_bleu(transform, data, tmp_path):
+    output = train(
+        data,
+        tmp_path,
+        *output_flags(transform),
+        *("--max-epoch", "1", "--eval-bleu", "--eval-bleu-args", '{"beam": 2}'),
+        *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+    ).stdout
+    (record,) = logged(output, "valid")
+    assert float(record["valid_bleu"]) >= 0 and "valid_incomplete" in record
+    best = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["best"]
+    assert best == pytest.approx(float(record["valid_bleu"]), abs=0.01)
+
+
+def test_resuming_keeps_tau(data, tmp_path):
+    flags = output_flags("alpha_relu")
+    train(data, tmp_path, *flags, "--max-epoch", "1")
+    first = load_checkpoint(tmp_path / "checkpoint1.pt")["model"][TAU]
+    resumed = train(data, tmp_path, *flags, "--max-epoch", "2", "--output-tau", "0.1").stdout
+    assert "from the checkpoint" in resumed
+    assert load_checkpoint(tmp_path / "checkpoint2.pt")["model"][TAU] == first
+    untouched = tmp_path / "straight"
+    train(data, untouched, *flags, "--max-epoch", "2")
+    straight = load_checkpoint(untouched / "checkpoint2.pt")["model"]
+    assert straight[TAU] == first
+
+
+def test_a_stock_checkpoint_is_fine_tuned_with_a_sparse_output(data, tmp_path):
+    stock = ("--task", "translation", "--arch", "transformer_tiny", "--criterion", "cross_entropy")
+    train(data, tmp_path / "stock", *stock, "--max-epoch", "1")
+    start = tmp_path / "stock" / "checkpoint_last.pt"
+    output = train(
+        data,
+        tmp_path / "tuned",
+        *output_flags("alpha_relu"),
+        *("--max-epoch", "1", "--lr", "1e-9", "--finetune-from-model", start),
+    ).stdout
+    assert "tau of alpha_relu" in output
+    before, after = (
+        load_checkpoint(p)["model"] for p in (start, tmp_path / "tuned/checkpoint1.pt")
+    )
+    assert set(after) == set(before) | {TAU}
+    # In fairseq 0.12.2 an encoder's layers also hold copies for its fused layers, made in loading.
+    for key in (key for key in before if key.startswith("decoder.layers")):
+        torch.testing.assert_close(after[key], before[key], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (
+            ("--output-transform", "entmax15", "--criterion", "cross_entropy"),
+            ("cross_entropy", "entmax15", "--criterion entmax_loss"),
+        ),
+        (
+            ("--output-transform", "sparsemax", "--criterion", "alpha_relu_loss"),
+            ("alpha_relu_loss", "sparsemax"),
+        ),
+        (
+            ("--output-transform", "alpha_relu", "--criterion", "alpha_relu_loss")
+            + ("--output-tau", "formula", "--output-alpha", "1.7"),
+            ("--output-tau weights",),
+        ),
+        (
+            ("--output-transform", "entmax", "--criterion", "entmax_loss", "--output-alpha", "1.0"),
+            ("--output-alpha",),
+        ),
+        (("--output-transform", "top1", "--criterion", "entmax_loss"), ("--output-transform",)),
+    ],
+)
+def test_flags_that_do_not_fit_stop_the_start(flags, words, data, tmp_path):
+    result = train(data, tmp_path, *flags, check=False)
+    assert result.returncode != 0
+    assert all(word in result.stderr for word in words)
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_two_workers_agree_on_tau(data, tmp_path):
+    """Each worker has another first batch; tau is the mean over the target tokens of both."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def command(rank):
+        return [sys.executable, "-m", "fairseq_cli.train", str(data)] + (
+            f"--user-dir {toy.USER_DIR} --save-dir {tmp_path} --cpu --task translation_sparse "
+            "--source-lang de --target-lang en --arch transformer_sparse_tiny --max-update 3 "
+            "--optimizer adam --lr 0.01 --max-tokens 400 --criterion alpha_relu_loss "
+            "--output-transform alpha_relu --log-format json --dropout 0 "
+            f"--distributed-world-size 2 --distributed-rank {rank} --distributed-no-spawn "
+            f"--distributed-backend gloo --distributed-init-method tcp://127.0.0.1:{port} "
+            "--ddp-backend legacy_ddp"  # the default one takes a CPU model for one on a GPU
+        ).split()
+
+    workers = [
+        subprocess.Popen(command(rank), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(2)
+    ]
+    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)[-6000:]
+    assert sum(output.count("tau of alpha_relu") for output in outputs) == 1
+    found = re.search(r"tau of alpha_relu: (\S+) .* (\d+) target tokens", "".join(outputs))
+    state = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
+    assert float(found[1]) == pytest.approx(state[TAU].item(), abs=1e-6)
+    assert int(found[2]) > 400  # more than one worker's batch can hold
+    # fairseq itself compares the workers' parameters; tau enters every gradient.
