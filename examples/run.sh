@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Every stage from raw text to a score, for one data set and one variant. See --help.
+source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
+
+STAGE_FILES=("$EXAMPLES"/stages/[0-9]*_*.sh)
+
+stage_list() {
+  local path name list=""
+  for path in "${STAGE_FILES[@]}"; do
+    name="${path##*/}"
+    name="${name%.sh}"
+    list="$list ${name%%_*}=${name#*_}"
+  done
+  printf '%s' "${list# }"
+}
+
+usage() {
+  cat <<HELP
+usage: run.sh DATASET VARIANT [options]
+
+data sets: $(names_in "$EXAMPLES/datasets")
+variants:  $(names_in "$EXAMPLES/variants")
+stages:    $(stage_list)
+
+  --stages LIST    names, numbers or ranges, e.g. prepare,train  2-4  train-generate (default: all)
+  --cpu, --gpu     which configuration of the data set (default: gpu if PyTorch sees one, else cpu)
+  --data-dir DIR   prepared data, shared by the variants (default: data/DATASET)
+  --run-dir DIR    logs, checkpoints, results (default: runs/DATASET/VARIANT-cpu or -gpu)
+  --help           this text
+
+The defaults lie in the project's folder. A stage that is done is skipped, an interrupted one
+resumes, and a change of settings is named. examples/README.md lists the environment variables
+(RAW_DIR, PYTHON, TRAIN_FLAGS, ...).
+HELP
+}
+
+bad_usage() {
+  printf 'run.sh: %s\n\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+# The position in STAGE_FILES of a stage given by name or number.
+stage_position() {
+  local position name
+  for position in "${!STAGE_FILES[@]}"; do
+    name="${STAGE_FILES[$position]##*/}"
+    name="${name%.sh}"
+    if [[ "$1" == "${name%%_*}" || "$1" == "${name#*_}" ]]; then
+      printf '%s' "$position"
+      return
+    fi
+  done
+  return 1
+}
+
+# Mark in SELECTED every stage that the list names.
+select_stages() {
+  local part first last position parts
+  IFS=',' read -r -a parts <<<"$1"
+  for part in "${parts[@]}"; do
+    first="${part%%-*}"
+    last="${part##*-}"
+    first="$(stage_position "$first")" || bad_usage "unknown stage '$part'"
+    last="$(stage_position "$last")" || bad_usage "unknown stage '$part'"
+    (( first <= last )) || bad_usage "empty range of stages '$part'"
+    for (( position = first; position <= last; position++ )); do SELECTED[position]=yes; done
+  done
+}
+
+make_absolute() {
+  mkdir -p -- "$1"
+  (CDPATH='' cd -- "$1" && pwd)
+}
+
+NAMES=()
+STAGES=""
+CONFIG=""
+DATA_DIR=""
+RUN_DIR=""
+while (( $# )); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --cpu | --gpu) CONFIG="${1#--}" ;;
+    --stages | --data-dir | --run-dir)
+      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+      case "$1" in
+        --stages) STAGES="$2" ;;
+        --data-dir) DATA_DIR="$2" ;;
+        --run-dir) RUN_DIR="$2" ;;
+      esac
+      shift
+      ;;
+    -*) bad_usage "unknown option '$1'" ;;
+    *) NAMES+=("$1") ;;
+  esac
+  shift
+done
+(( ${#NAMES[@]} == 2 )) || bad_usage "a data set and a variant are needed"
+DATASET="${NAMES[0]}"
+VARIANT="${NAMES[1]}"
+[[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
+[[ -f "$EXAMPLES/variants/$VARIANT.sh" ]] || bad_usage "unknown variant '$VARIANT'"
+SELECTED=()
+select_stages "${STAGES:-$(printf '%s' "$(stage_list)" | tr ' ' '\n' | sed 's/=.*//' | paste -sd, -)}"
+
+missing="$("$PYTHON" - fairseq torch sacrebleu sacremoses subword_nmt fairseq_sparse <<'PY'
+import importlib.util, sys
+print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])
+PY
+)" || fail "PYTHON: cannot run $PYTHON"
+[[ -z "$missing" ]] || fail "$PYTHON does not have: $missing. Run scripts/setup_env.sh, or set PYTHON" \
+  "to a Python that has them"
+
+if [[ -z "$CONFIG" ]]; then
+  CONFIG="$("$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")')"
+fi
+DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}")"
+RUN_DIR="$(make_absolute "${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT-$CONFIG}")"
+for folder in "$ROOT" "$DATA_DIR" "$RUN_DIR"; do
+  [[ "$folder" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $folder"
+done
+export DATASET VARIANT CONFIG DATA_DIR RUN_DIR
+
+say "$DATASET, $VARIANT, $CONFIG configuration"
+say "data: $DATA_DIR"
+say "run:  $RUN_DIR"
+mkdir -p -- "$RUN_DIR/logs"
+for position in "${!STAGE_FILES[@]}"; do
+  [[ -n "${SELECTED[position]:-}" ]] || continue
+  name="${STAGE_FILES[$position]##*/}"
+  name="${name%.sh}"
+  log="$RUN_DIR/logs/$name.log"
+  STAGE="${name#*_}" bash "${STAGE_FILES[$position]}" 2>&1 | tee -a -- "$log" \
+    || fail "the stage ${name#*_} failed; its log: $log"
+done
+say "finished: $RUN_DIR"

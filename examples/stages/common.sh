@@ -1,0 +1,146 @@
+# Shared by run.sh and the stages: where things are, messages, locks, and the record of settings
+# that says whether an artefact may be used again. Source it, do not run it.
+# Written for bash 3.2 and later.
+set -euo pipefail
+
+EXAMPLES="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+ROOT="$(dirname -- "$EXAMPLES")"
+
+if [[ -z "${PYTHON:-}" ]]; then
+  PYTHON=python3
+  if [[ -x "$ROOT/.venv/bin/python" ]]; then PYTHON="$ROOT/.venv/bin/python"; fi
+fi
+# The stages change folders.
+if [[ "$PYTHON" == */* && "$PYTHON" != /* ]]; then PYTHON="$PWD/$PYTHON"; fi
+export PYTHON
+
+# The workers that fairseq starts import fairseq_sparse by name, installed or not.
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
+
+say() { printf '[%s] %s\n' "${STAGE:-run}" "$*" >&2; }
+
+fail() {
+  printf '[%s] error: %s\n' "${STAGE:-run}" "$*" >&2
+  exit 1
+}
+
+# The names of the files NAME.sh in a folder, on one line.
+names_in() {
+  local path names=""
+  for path in "$1"/*.sh; do
+    path="${path##*/}"
+    names="$names ${path%.sh}"
+  done
+  printf '%s' "${names# }"
+}
+
+# One sha256 per file, as sha256sum prints them, with file names only.
+sha256_of() {
+  "$PYTHON" - "$@" <<'PY'
+import hashlib, os, sys
+for path in sys.argv[1:]:
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for block in iter(lambda: handle.read(1 << 20), b""):
+            digest.update(block)
+    print(digest.hexdigest(), "", os.path.basename(path))
+PY
+}
+
+# Wait until no other process works in FOLDER, then keep others out until this one ends.
+lock_folder() {
+  local owner host lock="$1/.lock" waited=""
+  host="$(uname -n)"
+  mkdir -p -- "$1"
+  until mkdir -- "$lock" 2>/dev/null; do
+    owner="$(cat -- "$lock/owner" 2>/dev/null || true)"
+    if [[ "$owner" == "$host "* ]] && ! kill -0 "${owner##* }" 2>/dev/null; then
+      say "removing the lock of a process that has ended: $lock"
+      rm -rf -- "$lock"
+      continue
+    fi
+    if [[ -z "$waited" ]]; then
+      say "waiting for the process that works in $1 (${owner:-unknown});" \
+        "if it is gone, delete $lock"
+      waited=yes
+    fi
+    sleep 2
+  done
+  printf '%s %s\n' "$host" "$$" > "$lock/owner"
+  LOCK="$lock"
+  trap 'rm -rf -- "$LOCK"' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+}
+
+# Flags, one with its values a line, so that a difference names the flag.
+flags_as_lines() {
+  local argument line=""
+  for argument in "$@"; do
+    if [[ "$argument" == --* && -n "$line" ]]; then
+      printf '%s\n' "$line"
+      line=""
+    fi
+    line="$line${line:+ }$argument"
+  done
+  printf '%s\n' "$line"
+}
+
+# How the settings recorded in FILE differ from SETTINGS; nothing if they do not.
+settings_difference() {
+  { diff -- "$1" <(printf '%s\n' "$2") || true; } \
+    | sed -n -e 's/^< /    was: /p' -e 's/^> /    now: /p'
+}
+
+write_settings() {
+  printf '%s\n' "$2" > "$1.partial"
+  mv -f -- "$1.partial" "$1"
+}
+
+# Decide what to do about ARTEFACT, which the settings recorded in FILE produced.
+# Present and made with the same settings: the stage ends here. Made with other settings: it is
+# removed and made again, and the change is named. Afterwards FILE holds the present settings.
+skip_if_done_else_record() {
+  local artefact="$1" file="$2" settings="$3" difference
+  mkdir -p -- "$(dirname -- "$file")"
+  if [[ -e "$artefact" && -f "$file" ]]; then
+    difference="$(settings_difference "$file" "$settings")"
+    if [[ -z "$difference" ]]; then
+      say "done already: $artefact"
+      exit 0
+    fi
+    say "$artefact was made with other settings, and is made again:"
+    printf '%s\n' "$difference" >&2
+  fi
+  rm -f -- "$artefact"
+  write_settings "$file" "$settings"
+}
+
+# What run.sh hands over, and what the files of the data set and the variant say.
+load_recipe() {
+  : "${DATASET:?start the stages with run.sh}" "${VARIANT:?}" "${CONFIG:?}" "${DATA_DIR:?}" "${RUN_DIR:?}"
+  PREPARED="$DATA_DIR/prepared"
+  USER_DIR="$ROOT/fairseq_sparse"
+  SETTINGS_DIR="$RUN_DIR/settings"
+  DEVICE_FLAGS=()
+  if [[ "$CONFIG" == cpu ]]; then
+    DEVICE_FLAGS=(--cpu)
+    # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth
+    # of the time on a CPU; these two make it keep them.
+    export MALLOC_MMAP_MAX_="${MALLOC_MMAP_MAX_:-0}"
+    export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-4000000000}"
+  fi
+  # shellcheck source=/dev/null
+  source "$EXAMPLES/datasets/$DATASET.sh"
+  # shellcheck source=/dev/null
+  source "$EXAMPLES/variants/$VARIANT.sh"
+}
+
+require_prepared() {
+  [[ -d "$PREPARED/bin" ]] || fail "no prepared data in $PREPARED: run the stage prepare first"
+}
+
+require_file() {
+  [[ -f "$1" ]] || fail "$1 is missing: run the stage $2 first"
+}

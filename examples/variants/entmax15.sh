@@ -1,0 +1,2 @@
+# 1.5-entmax output, exact over the whole vocabulary, with its loss. S2S.
+VARIANT_FLAGS=(--criterion entmax_loss --output-transform entmax15)

@@ -1,0 +1,2 @@
+# Sparsemax output (2-entmax), with its loss. S2S.
+VARIANT_FLAGS=(--criterion entmax_loss --output-transform sparsemax)

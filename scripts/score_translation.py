@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Score the output of fairseq-generate with detokenised, cased sacreBLEU.
+
+Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
+back in the order of the test set, checks that none is missing, writes them one a line, and prints
+BLEU against the raw reference with sacreBLEU's signature.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU
+
+
+class ScoreError(Exception):
+    """The translations do not fit the reference; the message says how."""
+
+
+def read_hypotheses(path: Path) -> list[str]:
+    """The best hypothesis of each sentence, in the order of the test set."""
+    hypotheses: dict[int, str] = {}
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        for line in handle:
+            if line.startswith("D-"):
+                # D-ID <tab> score <tab> text; the best of an n-best list comes first
+                identifier, _, text = line.rstrip("\r\n").split("\t", 2)
+                hypotheses.setdefault(int(identifier[2:]), text)
+    if not hypotheses:
+        raise ScoreError(f"{path}: no line that begins with D-; is it fairseq-generate's output?")
+    missing = sorted(set(range(max(hypotheses) + 1)) - set(hypotheses))
+    if missing:
+        raise ScoreError(f"{path}: no translation of {len(missing)} sentences, first {missing[0]}")
+    return [hypotheses[number] for number in range(len(hypotheses))]
+
+
+def read_references(path: Path) -> list[str]:
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        return [line.rstrip("\r\n") for line in handle]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", encoding="utf-8", newline="\n") as handle:
+        handle.write(text)
+    os.replace(partial, path)
+
+
+def score(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+    """Corpus BLEU with sacreBLEU's defaults, as a dictionary for JSON."""
+    metric = BLEU()
+    result = metric.corpus_score(hypotheses, [references])
+    return {
+        "bleu": result.score,
+        "signature": str(metric.get_signature()),
+        "precisions": list(result.precisions),
+        "brevity_penalty": result.bp,
+        "hypothesis_length": result.sys_len,
+        "reference_length": result.ref_len,
+        "sentences": len(hypotheses),
+        "empty_translations": sum(not text.strip() for text in hypotheses),
+    }
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
+    parser.add_argument("--reference", type=Path, required=True, help="raw text, one a line")
+    parser.add_argument("--hypotheses", type=Path, required=True, help="written: the translations")
+    parser.add_argument("--json", type=Path, required=True, help="written: the score")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    try:
+        hypotheses = read_hypotheses(args.generated)
+        references = read_references(args.reference)
+        if len(hypotheses) != len(references):
+            raise ScoreError(
+                f"{args.generated} has {len(hypotheses)} translations but {args.reference} has "
+                f"{len(references)} lines: they are not of the same test set"
+            )
+        result = score(hypotheses, references)
+        write_atomically(args.hypotheses, "".join(text + "\n" for text in hypotheses))
+        write_atomically(args.json, json.dumps(result, indent=2) + "\n")
+    except (ScoreError, OSError) as error:
+        print(f"score_translation: {error}", file=sys.stderr)
+        return 1
+    print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

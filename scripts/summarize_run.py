@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Collect the results of a recipe's run in JSON.
+
+summarize_run.py train RUN_DIR   logs/2_train.log          -> train.json
+summarize_run.py all RUN_DIR     train.json, bleu.json,
+                                 generate-test.txt,
+                                 validate-test.txt         -> summary.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from importlib import metadata
+from pathlib import Path
+
+# "... | INFO | train_inner | {...}", as fairseq writes under --log-format json; or
+# "INFO:train_inner:{...}", where an optional package was missing when fairseq set up its log.
+JSON_LINE = re.compile(r"(?: \| |:)(?P<tag>\w+)(?: \| |:)(?P<json>\{\".*\})\s*$")
+GENERATE_SPEED = re.compile(
+    r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
+)
+TRAINING_STARTS = "[train] training from the start"
+STATISTICS = ("loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "tau", "logit_norm")
+
+
+class SummaryError(Exception):
+    """A file that the summary needs is missing or incomplete; the message names it."""
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SummaryError(f"{path} is missing") from error
+
+
+def write_json(path: Path, content: dict) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_records(text: str) -> list[tuple[str, dict[str, float]]]:
+    """fairseq's JSON log lines as (tag, numbers), without the tag in front of each name."""
+    records = []
+    for line in text.split("\n"):
+        match = JSON_LINE.search(line)
+        if not match:
+            continue
+        tag, numbers = match["tag"], {}
+        for name, value in json.loads(match["json"]).items():
+            try:
+                numbers[name.removeprefix(tag + "_")] = float(value)
+            except (TypeError, ValueError):
+                continue
+        records.append((tag, numbers))
+    return records
+
+
+def select_statistics(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: numbers[name] for name in STATISTICS if name in numbers}
+
+
+def describe_environment() -> dict[str, object]:
+    """Versions and hardware, for reports."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import fairseq
+    import torch
+
+    import fairseq_sparse
+
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": fairseq.__version__,
+        "fairseq_sparse": fairseq_sparse.__version__,
+        "sacrebleu": metadata.version("sacrebleu"),
+    }
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        model = match[1] if match else model
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "versions": versions,
+        "hardware": {
+            "cpu": model,
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": gpus,
+        },
+    }
+
+
+def summarize_training(run: Path) -> dict[str, object]:
+    """Updates, speed and last statistics, over all the parts of an interrupted training."""
+    log = run / "logs" / "2_train.log"
+    records = read_records(read_text(log).rpartition(TRAINING_STARTS)[2])
+    # An epoch that was interrupted and trained again counts once, by its last record.
+    epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
+    speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
+    valid = [numbers for tag, numbers in records if tag == "valid"]
+    if not epochs:
+        raise SummaryError(f"{log}: no line of a finished epoch")
+    last = epochs[max(epochs)]
+    speeds = speeds or [last["wps"]]
+    return {
+        "epochs": max(epochs),
+        "updates": int(last["num_updates"]),
+        "seconds": sum(numbers["train_wall"] for numbers in epochs.values()),
+        "words_per_second": statistics.median(speeds),
+        "train": select_statistics(last),
+        "valid": select_statistics(valid[-1]) if valid else {},
+        **describe_environment(),
+    }
+
+
+def summarize_generation(run: Path) -> dict[str, object]:
+    match = GENERATE_SPEED.search(read_text(run / "generate-test.txt"))
+    if not match:
+        raise SummaryError(f"{run / 'generate-test.txt'}: incomplete; run the stage generate again")
+    return {"sentences_per_second": float(match["speed"])}
+
+
+def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
+    """Everything that a results table needs."""
+    test = [
+        numbers
+        for tag, numbers in read_records(read_text(run / "validate-test.txt"))
+        if tag == "test"
+    ]
+    if not test:
+        raise SummaryError(f"{run / 'validate-test.txt'}: no statistics of the test set")
+    train = json.loads(read_text(run / "train.json"))
+    return {
+        **names,
+        "bleu": json.loads(read_text(run / "bleu.json")),
+        "generation": summarize_generation(run),
+        "test": select_statistics(test[-1]),
+        "training": train,
+        **describe_environment(),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("train", "all"))
+    parser.add_argument("run", type=Path, metavar="RUN_DIR")
+    args = parser.parse_args(argv)
+    names = {name.lower(): os.environ.get(name, "") for name in ("DATASET", "VARIANT", "CONFIG")}
+    try:
+        if args.part == "train":
+            write_json(args.run / "train.json", summarize_training(args.run))
+        else:
+            write_json(args.run / "summary.json", summarize_all(args.run, names))
+    except (SummaryError, OSError) as error:
+        print(f"summarize_run: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,373 @@
+"""The recipes from raw text to a score, on a miniature data set in the layout of Multi30k."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import gzip
+import hashlib
+import http.server
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = ROOT / "examples" / "run.sh"
+DATASET = "multi30k_de_en"
+
+NOUNS = ["Hund dog", "Mann man", "Frau woman", "Ball ball", "Straße street", "Tür door"]
+VERBS = ["sieht sees", "trägt carries", "hält holds", "wirft throws"]
+ADJECTIVES = ["großer big", "kleiner small", "roter red", "alter old"]
+
+
+def sentence_pair(random_state: random.Random) -> tuple[str, str]:
+    """A German and an English sentence with the same words, capitals and a full stop."""
+    kinds = (ADJECTIVES, NOUNS, VERBS, ADJECTIVES, NOUNS)
+    words = [random_state.choice(kind).split() for kind in kinds]
+    german, english = (" ".join(side) for side in zip(*words, strict=True))
+    return f"Ein {german}.", f"A {english}."
+
+
+def write_gzip(path: Path, lines: list[str]) -> None:
+    with gzip.GzipFile(path, "wb", mtime=0) as handle:
+        handle.write("".join(line + "\n" for line in lines).encode())
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of archives named as at the data set's home; its own name is awkward."""
+    folder = tmp_path_factory.mktemp("raw") / "Rohdaten für, tests"
+    folder.mkdir()
+    random_state = random.Random(1)
+    for split, count in (("train", 300), ("val", 20), ("test_2016_flickr", 20)):
+        pairs = [sentence_pair(random_state) for _ in range(count)]
+        if split == "train":
+            pairs[7] = ("", "Nothing on the other side.")
+        for side, language in enumerate(("de", "en")):
+            write_gzip(folder / f"{split}.{language}.gz", [pair[side] for pair in pairs])
+    return folder
+
+
+@pytest.fixture
+def server(raw: Path) -> Iterator[str]:
+    """The address of a local HTTP server of the raw archives."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(raw))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+# Flags given last win: a model and a training that take seconds.
+TINY = (
+    "--encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 "
+    "--encoder-attention-heads 2 --decoder-layers 1 --decoder-embed-dim 32 "
+    "--decoder-ffn-embed-dim 32 --decoder-attention-heads 2 --dropout 0 "
+    "--max-epoch 3 --lr 1e-2 --warmup-updates 10 --log-interval 2"
+)
+
+
+def run(*arguments: object, check: bool = True, **variables: object):
+    """Run the recipe from a folder that is not the project's; its output is all in stderr."""
+    environment = {
+        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ
+    }
+    environment |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "WORKERS": "2"}
+    environment |= {"BPE_MERGES": "60", "BATCH_TOKENS": "512", "TRAIN_FLAGS": TINY}
+    environment |= {"AVERAGE_LAST": "2", "GENERATE_FLAGS": "--max-len-b 20"}
+    environment |= {name: str(value) for name, value in variables.items()}
+    result = subprocess.run(
+        ["bash", str(RUN), *map(str, arguments)],
+        env=environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    if check:
+        assert result.returncode == 0, result.stdout
+    return result
+
+
+@pytest.fixture(scope="module")
+def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A --data-dir in which the data are prepared."""
+    data = tmp_path_factory.mktemp("data") / "Daten für, uns"
+    options = (DATASET, "softmax", "--cpu", "--data-dir", data, "--run-dir", data / "run")
+    result = run(*options, "--stages", "prepare", RAW_DIR=raw)
+    assert "dropped 1 pairs" in result.stdout
+    return data
+
+
+def read_gzip(path: Path) -> list[str]:
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
+
+
+def count_done(output: str) -> int:
+    return output.count("] done already")
+
+
+@pytest.fixture(scope="module")
+def finished(raw: Path, prepared: Path, tmp_path_factory) -> Callable[[str], tuple[Path, str]]:
+    """For a variant: its --run-dir after all stages, and what the recipe printed."""
+
+    @functools.cache
+    def finish(variant: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp(variant) / "Läufe hier"
+        options = (DATASET, variant, "--cpu", "--data-dir", prepared, "--run-dir", folder)
+        return folder, run(*options, RAW_DIR=raw).stdout
+
+    return finish
+
+
+@pytest.mark.parametrize("variant", ["softmax", "alpha_relu"])
+def test_from_raw_text_to_score(variant: str, finished, raw: Path, prepared: Path) -> None:
+    folder, output = finished(variant)
+    references = read_gzip(raw / "test_2016_flickr.en.gz")
+    hypotheses = (folder / "hyp.detok.txt").read_text(encoding="utf-8").splitlines()
+    score = json.loads((folder / "bleu.json").read_text())
+    assert len(hypotheses) == len(references) == score["sentences"]
+    assert not any("@@" in line or " ." in line for line in hypotheses)
+    assert "tok:13a" in score["signature"] and "case:mixed" in score["signature"]
+    assert f"BLEU = {score['bleu']:.2f}" in output
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["bleu"] == score
+    assert summary["variant"] == variant
+    assert summary["training"]["epochs"] == 3
+    assert summary["training"]["words_per_second"] > 0
+    assert summary["generation"]["sentences_per_second"] > 0
+    vocabulary = len((prepared / "prepared/bin/dict.en.txt").read_text().splitlines()) + 4
+    if variant == "softmax":
+        assert summary["test"]["nonzeros"] == pytest.approx(vocabulary, abs=8)
+        assert summary["test"]["prob_sum"] == pytest.approx(1, abs=1e-3)
+        assert summary["test"]["gold_zero"] == 0
+    else:
+        assert 0 < summary["test"]["nonzeros"] < vocabulary
+        assert summary["test"]["tau"] == pytest.approx(summary["training"]["valid"]["tau"])
+
+
+def test_done_is_skipped_and_deleted_is_made_again(
+    finished, raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
+    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    names = ("train.json", "average.pt", "bleu.json", "summary.json")
+    times = [(tmp_path / name).stat().st_mtime_ns for name in names]
+    second = run(*options, RAW_DIR=raw)
+    assert count_done(second.stdout) == 5
+    assert [(tmp_path / name).stat().st_mtime_ns for name in names] == times
+
+    score = (tmp_path / "bleu.json").read_text()
+    (tmp_path / "bleu.json").unlink()
+    third = run(*options, RAW_DIR=raw)
+    assert (tmp_path / "bleu.json").read_text() == score
+    assert count_done(third.stdout) == 4
+
+
+def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
+    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    # Preparation and training are refused: they may have cost days.
+    refused = run(*options, "--stages", "1", RAW_DIR=raw, BPE_MERGES=50, check=False)
+    assert refused.returncode != 0
+    assert "was: bpe_merges 60" in refused.stdout and "now: bpe_merges 50" in refused.stdout
+    flags = TINY.replace("--dropout 0", "--dropout 0.5")
+    refused = run(*options, "--stages", "2", RAW_DIR=raw, TRAIN_FLAGS=flags, check=False)
+    assert refused.returncode != 0
+    assert "was: --dropout 0\n" in refused.stdout and "now: --dropout 0.5\n" in refused.stdout
+    # What follows is made again.
+    average = (tmp_path / "average.pt").read_bytes()
+    changed = run(*options, "--stages", "3", RAW_DIR=raw, AVERAGE_LAST=1)
+    assert "was: average_last 2" in changed.stdout and "now: average_last 1" in changed.stdout
+    assert (tmp_path / "average.pt").read_bytes() != average
+
+
+def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
+    options = (DATASET, "entmax15", "--cpu", "--data-dir", tmp_path, "--run-dir", tmp_path / "run")
+    flags = TINY.replace("--max-epoch 3", "--max-epoch 1")
+    run(*options, "--stages", "1-2", RAW_DIR=raw, TRAIN_FLAGS=flags)
+    # As if both stages had been killed before their end.
+    (tmp_path / "run" / "train.json").unlink()
+    (tmp_path / "run" / "settings" / "train").unlink()
+    shutil.rmtree(tmp_path / "prepared" / "bin")
+    (tmp_path / "prepared").rename(tmp_path / "prepared.partial")
+    resumed = run(*options, "--stages", "1-2", RAW_DIR=raw)
+    assert "learn BPE: done already" in resumed.stdout
+    assert "resuming from" in resumed.stdout
+    assert '"epoch": 2' in resumed.stdout and '"epoch": 1' not in resumed.stdout
+    assert json.loads((tmp_path / "run" / "train.json").read_text())["epochs"] == 3
+
+
+def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> None:
+    def prepare(name: str) -> str:
+        options = ("--cpu", "--data-dir", tmp_path / "data", "--run-dir", tmp_path / name)
+        return run(DATASET, "softmax", *options, "--stages", "1", RAW_DIR=raw).stdout
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        outputs = list(pool.map(prepare, ["one", "two"]))
+    assert sum("learn BPE: 60 merges" in output for output in outputs) == 1
+    assert sum(count_done(output) for output in outputs) == 1
+    assert not (tmp_path / "data" / ".lock").exists()
+
+
+def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path: Path) -> None:
+    killed = subprocess.Popen(["sleep", "60"])
+    killed.kill()
+    killed.wait()
+    (prepared / ".lock").mkdir()
+    (prepared / ".lock" / "owner").write_text(f"{platform.node()} {killed.pid}\n")
+    options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    result = run(*options, "--stages", "1", RAW_DIR=raw)
+    assert "removing the lock" in result.stdout
+    assert count_done(result.stdout) == 1
+
+
+def test_batch_does_not_depend_on_devices(raw: Path, prepared: Path, tmp_path: Path) -> None:
+    """Half the tokens on a device means twice the accumulation, and the same settings."""
+    options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    result = run(*options, "--stages", "train", RAW_DIR=raw, DEVICE_TOKENS=300)
+    assert "512 tokens = 1 device(s) x 256 tokens x 2" in result.stdout
+    again = run(*options, "--stages", "train", RAW_DIR=raw)
+    assert count_done(again.stdout) == 1
+
+
+def checksums(raw: Path, path: Path) -> Path:
+    names = [
+        f"{split}.{lang}.gz"
+        for split in ("train", "val", "test_2016_flickr")
+        for lang in ("de", "en")
+    ]
+    lines = [f"{hashlib.sha256((raw / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    path.write_text("".join(lines))
+    return path
+
+
+def test_download(raw: Path, server: str, tmp_path: Path) -> None:
+    sums = checksums(raw, tmp_path / "sums")
+    options = (
+        DATASET,
+        "softmax",
+        "--cpu",
+        "--data-dir",
+        tmp_path / "data",
+        "--run-dir",
+        tmp_path / "run",
+    )
+    run(*options, "--stages", "prepare", BASE_URL=server, CHECKSUMS=sums)
+    assert (tmp_path / "data" / "raw" / "train.de.gz").read_bytes() == (
+        raw / "train.de.gz"
+    ).read_bytes()
+    # The same files from a folder are the same data.
+    again = run(*options, "--stages", "prepare", RAW_DIR=raw)
+    assert "done already" in again.stdout
+
+
+def test_download_of_something_else_is_refused(server: str, tmp_path: Path) -> None:
+    options = (
+        DATASET,
+        "softmax",
+        "--cpu",
+        "--data-dir",
+        tmp_path / "data",
+        "--run-dir",
+        tmp_path / "run",
+    )
+    result = run(*options, "--stages", "prepare", BASE_URL=server, check=False)
+    assert result.returncode != 0
+    assert "train.de.gz: the sha256 is" in result.stdout
+    assert not (tmp_path / "data" / "prepared").exists()
+    assert not (tmp_path / "data" / "raw" / "train.de.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-20]), "is not a complete gzip archive"),
+        (
+            lambda path: path.write_bytes(b"<html>not found</html>"),
+            "is not a complete gzip archive",
+        ),
+        (lambda path: path.unlink(), "no such file"),
+        (lambda path: write_gzip(path, ["Nur ein Satz."]), "same number of lines"),
+    ],
+    ids=["truncated", "not gzip", "missing", "line counts differ"],
+)
+def test_bad_raw_file_is_named(damage, message: str, raw: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "raw"
+    shutil.copytree(raw, folder)
+    damage(folder / "val.de.gz")
+    options = (
+        DATASET,
+        "softmax",
+        "--cpu",
+        "--data-dir",
+        tmp_path / "data",
+        "--run-dir",
+        tmp_path / "run",
+    )
+    result = run(*options, "--stages", "prepare", RAW_DIR=folder, check=False)
+    assert result.returncode != 0
+    assert message in result.stdout
+    assert str(folder / "val") in result.stdout
+    assert not (tmp_path / "data" / "prepared").exists()
+    if message == "no such file":
+        # With the file in its place, the same command works.
+        shutil.copy(raw / "val.de.gz", folder)
+        run(*options, "--stages", "prepare", RAW_DIR=folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (("no_such_data", "softmax"), ("unknown data set 'no_such_data'", DATASET)),
+        ((DATASET, "no_such_variant"), ("unknown variant 'no_such_variant'", "entmax15_k100")),
+        ((DATASET, "softmax", "--stages", "2-9"), ("unknown stage '2-9'", "2=train")),
+        ((DATASET, "softmax", "--stages", "train-prepare"), ("empty range of stages",)),
+        ((DATASET, "softmax", "--frobnicate"), ("unknown option '--frobnicate'",)),
+        ((DATASET,), ("a data set and a variant are needed",)),
+    ],
+)
+def test_wrong_command_line_is_explained(arguments, messages) -> None:
+    result = run(*arguments, check=False)
+    assert result.returncode == 2
+    for message in messages:
+        assert message in result.stdout
+
+
+def test_stage_without_its_input_says_which_stage_to_run(tmp_path: Path) -> None:
+    options = (
+        DATASET,
+        "softmax",
+        "--cpu",
+        "--data-dir",
+        tmp_path / "data",
+        "--run-dir",
+        tmp_path / "run",
+    )
+    for stage, needed in (("train", "prepare"), ("average", "train"), ("generate", "prepare")):
+        result = run(*options, "--stages", stage, check=False)
+        assert result.returncode != 0
+        assert f"run the stage {needed} first" in result.stdout
+
+
+def test_help_lists_what_there_is() -> None:
+    result = run("--help")
+    for name in (DATASET, "softmax", "sparsemax", "entmax15", "entmax15_k100", "alpha_relu"):
+        assert name in result.stdout

@@ -1,0 +1,232 @@
+"""scripts/download.py against a local HTTP server that can be told to misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "download.py"
+CONTENT = bytes(range(256)) * 2000  # 512,000 bytes: several blocks
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server:
+    """Serves CONTENT; `behave` is called for each request with its number, and may answer it."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []  # the Range header of each request
+        self.behave: Callable[[int, http.server.BaseHTTPRequestHandler], bool] = lambda *_: False
+        self.ranges = True
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                span = self.headers.get("Range", "")
+                server.requests.append(span)
+                if not server.behave(len(server.requests), self):
+                    server.answer(self, span if server.ranges else "")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.httpd.server_port}/some%20file.gz"
+
+    def answer(
+        self, handler: http.server.BaseHTTPRequestHandler, span: str, stop: int | None = None
+    ) -> None:
+        """Answer as a good server does, but break off at byte `stop`."""
+        first = int(span.removeprefix("bytes=").rstrip("-")) if span else 0
+        if first >= len(CONTENT):
+            handler.send_response(416)
+            handler.send_header("Content-Range", f"bytes */{len(CONTENT)}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
+        handler.send_response(206 if span else 200)
+        if span:
+            last = len(CONTENT) - 1
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(CONTENT)}")
+        handler.send_header("Content-Length", str(len(CONTENT) - first))
+        handler.end_headers()
+        handler.wfile.write(CONTENT[first:stop])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.httpd.serve_forever)
+    thread.start()
+    yield server
+    server.httpd.shutdown()
+    thread.join()
+    server.httpd.server_close()
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "neuer Ordner für Daten" / "file.gz"
+
+
+def part(output: Path) -> Path:
+    return output.with_name(output.name + ".part")
+
+
+def download(server: Server, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, server.url, "--output", output, "--wait", "0.01", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+
+
+def leave_part(output: Path, content: bytes) -> None:
+    output.parent.mkdir(parents=True)
+    part(output).write_bytes(content)
+
+
+def assert_complete(result: subprocess.CompletedProcess[str], output: Path) -> None:
+    assert result.returncode == 0, result.stdout
+    assert output.read_bytes() == CONTENT
+    assert list(output.parent.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("options", [(), ("--sha256", SHA256), ("--sha256", SHA256.upper())])
+def test_success(server: Server, output: Path, options: tuple[str, ...]) -> None:
+    result = download(server, output, *options)
+    assert_complete(result, output)
+    assert "100% of 512,000 bytes" in result.stdout
+
+
+def test_second_time_asks_for_nothing(server: Server, output: Path) -> None:
+    download(server, output, "--sha256", SHA256)
+    result = download(server, output, "--sha256", SHA256)
+    assert_complete(result, output)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("length", [1, 100_000, len(CONTENT) - 1])
+def test_partial_file_is_resumed(server: Server, output: Path, length: int) -> None:
+    leave_part(output, CONTENT[:length])
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+    assert server.requests == [f"bytes={length}-"]
+
+
+def test_partial_file_that_is_whole(server: Server, output: Path) -> None:
+    leave_part(output, CONTENT)
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+@pytest.mark.parametrize("length", [1000, len(CONTENT) + 1], ids=["shorter", "longer"])
+def test_partial_file_of_something_else_is_replaced(
+    server: Server, output: Path, length: int
+) -> None:
+    leave_part(output, b"x" * length)
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+def test_server_without_ranges(server: Server, output: Path) -> None:
+    server.ranges = False
+    leave_part(output, CONTENT[:1000])
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+def test_connection_dropped_midway(server: Server, output: Path) -> None:
+    stops = [150_000, 300_000]
+
+    def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        if number > len(stops):
+            return False
+        server.answer(handler, server.requests[-1], stops[number - 1])
+        return True
+
+    server.behave = behave
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+    assert server.requests == ["", "bytes=150000-", "bytes=300000-"]
+
+
+def test_server_that_never_recovers(server: Server, output: Path) -> None:
+    def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        server.answer(handler, server.requests[-1], 1000)
+        return True
+
+    server.behave = behave
+    result = download(server, output, "--retries", "2")
+    assert result.returncode == 1
+    assert "gave up after 3 tries" in result.stdout
+    assert not output.exists()
+    assert part(output).read_bytes() == CONTENT[:1000]
+    # When the server is well again, the same command goes on from there.
+    server.behave = lambda *_: False
+    assert_complete(download(server, output), output)
+
+
+def fail_with(status: int, times: int) -> Callable[[int, http.server.BaseHTTPRequestHandler], bool]:
+    def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        if number <= times:
+            handler.send_error(status)
+        return number <= times
+
+    return behave
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_passing_error_is_tried_again(server: Server, output: Path, status: int) -> None:
+    server.behave = fail_with(status, times=2)
+    result = download(server, output)
+    assert_complete(result, output)
+    assert result.stdout.count(f"HTTP status {status}") == 2
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_lasting_error_is_not_tried_again(server: Server, output: Path, status: int) -> None:
+    server.behave = fail_with(status, times=99)
+    result = download(server, output)
+    assert result.returncode == 1
+    assert f"{server.url}: HTTP status {status}" in result.stdout
+    assert len(server.requests) == 1
+    assert not output.exists() and not part(output).exists()
+
+
+def test_wrong_checksum_is_refused(server: Server, output: Path) -> None:
+    result = download(server, output, "--sha256", "0" * 64)
+    assert result.returncode == 1
+    assert SHA256 in result.stdout and "0" * 64 in result.stdout
+    assert list(output.parent.iterdir()) == []  # nothing in the way of the next try
+    assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+def test_existing_file_with_wrong_checksum_is_not_touched(server: Server, output: Path) -> None:
+    output.parent.mkdir()
+    output.write_bytes(b"mine")
+    result = download(server, output, "--sha256", SHA256)
+    assert result.returncode == 1
+    assert "delete it" in result.stdout
+    assert output.read_bytes() == b"mine"
+
+
+def test_nobody_listens(output: Path) -> None:
+    server = Server()
+    server.httpd.server_close()
+    result = download(server, output, "--retries", "1")
+    assert result.returncode == 1
+    assert "gave up after 2 tries" in result.stdout
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/file", "/etc/hostname", "file:///etc/hostname"])
+def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, SCRIPT, url, "--output", tmp_path / "file"],
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert result.returncode == 1
+    assert "not an http or https address" in result.stderr

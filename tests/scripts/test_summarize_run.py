@@ -1,0 +1,100 @@
+"""scripts/summarize_run.py and results_table.py on logs of a training that was interrupted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def line(tag: str, loose: bool = False, **numbers: object) -> str:
+    """A line of fairseq's JSON log; `loose` is the form it has when logging was set up early."""
+    if tag != "train_inner":
+        numbers = {f"{tag}_{name}" if name != "epoch" else name: numbers[name] for name in numbers}
+    text = json.dumps({name: str(value) for name, value in numbers.items()})
+    return f"INFO:{tag}:{text}" if loose else f"2024-01-01 00:00:00 | INFO | {tag} | {text}"
+
+
+def epoch(number: int, seconds: float, loss: float = 2.0) -> list[str]:
+    end = {"epoch": number, "loss": loss, "nonzeros": 90.5, "wps": 1}
+    return [
+        line("train_inner", epoch=number, wps=1000 * number, num_updates=10 * number - 5),
+        line("valid", epoch=number, loss=loss + 1, gold_zero=8, tau=1.4),
+        line("train", **end, num_updates=10 * number, train_wall=seconds),
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "ein Lauf"
+    (run / "logs").mkdir(parents=True)
+    start = "[train] training from the start"
+    log = ["[prepare] x", start, *epoch(1, 500), *epoch(2, 500), *epoch(3, 500), *epoch(9, 500)]
+    log += [start, *epoch(1, 60), *epoch(2, 70), "Killed", *epoch(2, 80, 1.5), *epoch(3, 90, 1.25)]
+    (run / "logs" / "2_train.log").write_text("\n".join(log) + "\n", encoding="utf-8")
+    return run
+
+
+def call(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPTS / script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+
+
+def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> None:
+    result = call("summarize_run.py", "train", run)
+    assert result.returncode == 0, result.stdout
+    summary = json.loads((run / "train.json").read_text(encoding="utf-8"))
+    assert (summary["epochs"], summary["updates"]) == (3, 30)
+    assert summary["seconds"] == 60 + 80 + 90
+    assert summary["words_per_second"] == 2000
+    assert summary["train"] == {"loss": 1.25, "nonzeros": 90.5}
+    assert summary["valid"] == {"loss": 2.25, "gold_zero": 8, "tau": 1.4}
+    assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
+
+
+@pytest.mark.parametrize("loose", [False, True])
+def test_everything_in_one_table(loose: bool, run: Path) -> None:
+    assert call("summarize_run.py", "train", run).returncode == 0
+    missing = call("summarize_run.py", "all", run)
+    assert missing.returncode == 1 and "validate-test.txt is missing" in missing.stdout
+    statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
+    (run / "validate-test.txt").write_text(statistics + "\n")
+    (run / "bleu.json").write_text('{"bleu": 35.125, "signature": "a|b", "empty_translations": 2}')
+    (run / "generate-test.txt").write_text(
+        "INFO:x:Translated 1,000 sentences (14,000 tokens) in 12.5s (80.04 sentences/s, 9 tokens/s)"
+    )
+    result = call("summarize_run.py", "all", run)
+    assert result.returncode == 0, result.stdout
+    table = call("results_table.py", run, run, run / "unfinished")
+    assert table.returncode == 0, table.stdout
+    rows = [row.split(" | ") for row in table.stdout.splitlines() if row.startswith("|")]
+    assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    cells = dict(zip(rows[0], rows[2], strict=True))
+    assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")
+    assert (cells["training (min)"], cells["updates"]) == ("3.8", "30")
+    assert cells["accuracy (%)"] == "-"  # not in the log
+    assert "sacreBLEU: a|b" in table.stdout
+    assert f"left out {run / 'unfinished'}" in table.stdout
+
+
+def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:
+    (run / "logs" / "2_train.log").write_text("nothing\n")
+    result = call("summarize_run.py", "train", run)
+    assert result.returncode == 1
+    assert "no line of a finished epoch" in result.stdout
+    assert not (run / "train.json").exists()
+
+
+def test_table_of_a_run_without_summary_says_what_to_do(run: Path) -> None:
+    result = call("results_table.py", run)
+    assert result.returncode == 1
+    assert "run the stage analyze first" in result.stdout
