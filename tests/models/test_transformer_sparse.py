@@ -160,6 +160,11 @@ def test_a_criterion_from_elsewhere_that_says_nothing_is_let_through():
     toy.model("--output-transform", "entmax15", criterion="a_criterion_of_the_user")
 
 
+def test_a_criterion_may_be_overridden_by_its_whole_configuration():
+    """As by ``fairseq-validate --model-overrides "{'criterion': {'_name': 'entmax_loss'}}"``."""
+    toy.model("--output-transform", "softmax", criterion={"_name": "entmax_loss"})
+
+
 def test_adaptive_softmax_with_a_sparse_output_is_refused():
     with pytest.raises(ValueError, match="--adaptive-softmax-cutoff does not fit"):
         toy.model("--output-transform", "entmax15", "--adaptive-softmax-cutoff", "8,12")
