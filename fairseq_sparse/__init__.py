@@ -1,6 +1,6 @@
 """Sparse output layers for fairseq: models, criterions, tasks. Importing this registers them.
 
-``fairseq_sparse.ops`` needs torch alone; without fairseq nothing is registered.
+``fairseq_sparse.ops`` needs torch and numpy alone; without fairseq nothing is registered.
 """
 
 from importlib.util import find_spec

@@ -48,6 +48,7 @@ def table(summaries: list[dict]) -> str:
         ("data", "dataset"),
         ("sacreBLEU", "bleu.signature"),
         ("CPU", "hardware.cpu"),
+        ("CPU threads", "hardware.threads"),
         ("GPUs", "hardware.gpus"),
         ("versions", "versions"),
     ):

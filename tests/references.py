@@ -49,9 +49,9 @@ def _power(x, exponent):
     return torch.where(x > 0, x.clamp(min=0) ** exponent, torch.zeros_like(x))
 
 
-def entmax_gradient(z, grad, alpha):
+def entmax_gradient(p, grad, alpha):
     """``grad`` times the Jacobian diag(s) - s s^T / sum(s), s = p^(2 - alpha) on the support."""
-    s = _power(entmax(z, alpha), 2 - alpha)
+    s = _power(p, 2 - alpha)
     jacobian = torch.diag_embed(s) - s.unsqueeze(-1) * s.unsqueeze(-2) / s.sum(-1)[..., None, None]
     return (grad.unsqueeze(-2) @ jacobian).squeeze(-2)
 

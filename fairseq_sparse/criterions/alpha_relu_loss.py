@@ -9,4 +9,5 @@ from fairseq_sparse.criterions.sparse_criterion import SparseCriterion, SparseCr
 class AlphaReLULossCriterion(SparseCriterion):
     """The alpha-ReLU loss."""
 
+    name = "alpha_relu_loss"
     output_transforms = ("alpha_relu",)

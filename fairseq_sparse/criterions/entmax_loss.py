@@ -9,4 +9,5 @@ from fairseq_sparse.criterions.sparse_criterion import SparseCriterion, SparseCr
 class EntmaxLossCriterion(SparseCriterion):
     """The alpha-entmax loss; for a softmax output (alpha = 1) it is cross-entropy."""
 
+    name = "entmax_loss"
     output_transforms = ("softmax", "sparsemax", "entmax15", "entmax")

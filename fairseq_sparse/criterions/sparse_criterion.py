@@ -4,14 +4,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-# In training the statistics are taken from about this many tokens of each batch, evenly spaced,
-# because the full ones would cost as much as the loss. Validation takes them all.
+# In training the statistics are taken from this many positions of each batch, because the full ones
+# would cost as much as the loss. Validation takes them all.
 _TRAINING_STATISTICS_TOKENS = 128
 
 
@@ -28,7 +29,7 @@ class SparseCriterion(FairseqCriterion):
     """The loss that belongs to the output transform of the model.
 
     The transform, alpha and tau are the model's (its decoder's ``output_projection``). Subclasses
-    say in ``output_transforms`` for which transforms they are.
+    say what they are called and for which ``output_transforms`` they are.
 
     Logged for training and validation: ``loss`` (nats per token), ``accuracy`` (%), ``nonzeros``
     (mean number of tokens of nonzero probability), ``gold_zero`` (% of gold tokens of probability
@@ -36,6 +37,7 @@ class SparseCriterion(FairseqCriterion):
     ``logit_norm`` (mean Euclidean norm of the logits).
     """
 
+    name = ""
     output_transforms: tuple[str, ...] = ()
 
     def __init__(self, task, label_smoothing: float, sentence_avg: bool):
@@ -77,9 +79,9 @@ class SparseCriterion(FairseqCriterion):
         transform = getattr(projection, "transform", None)
         if transform not in self.output_transforms:
             raise ValueError(
-                f"{type(self).__name__} is for --output-transform "
+                f"--criterion {self.name} is for --output-transform "
                 f"{', '.join(self.output_transforms)}, but the model's output is "
-                f"{transform or 'not one of fairseq_sparse'}"
+                f"{transform or 'not one of fairseq_sparse (--arch transformer_sparse)'}"
             )
         return projection
 
@@ -87,8 +89,10 @@ class SparseCriterion(FairseqCriterion):
         self, projection, logits: Tensor, target: Tensor, training: bool
     ) -> dict[str, Tensor]:
         if training:
-            stride = max(1, target.size(0) // _TRAINING_STATISTICS_TOKENS)
-            logits, target = logits[::stride], target[::stride]
+            # Not every n-th: n could be the length of a sentence, and all would be first tokens.
+            count = min(target.size(0), _TRAINING_STATISTICS_TOKENS)
+            rows = torch.linspace(0, target.size(0) - 1, count, device=target.device).long()
+            logits, target = logits[rows], target[rows]
         statistics = projection.statistics(logits, target, self.padding_idx)
         return {f"statistics_{name}": value for name, value in statistics.items()}
 

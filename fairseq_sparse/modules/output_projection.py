@@ -94,7 +94,8 @@ class OutputProjection(nn.Module):
     def log_probs(self, logits: Tensor) -> Tensor:
         """The logarithm of :meth:`probs`, exactly -inf where that is 0."""
         if self.transform == "softmax":
-            return F.log_softmax(logits, dim=-1, dtype=torch.float32)
+            dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+            return F.log_softmax(logits, dim=-1, dtype=dtype)
         return self.probs(logits).log()
 
     def loss(

@@ -56,12 +56,12 @@ class TranslationSparseTask(TranslationTask):
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
-        """Batches of a data set; outside training no sentence is left out.
+        """Batches of a data set; but for the training set, no sentence is left out.
 
         fairseq-fixed drops a last batch whose size is no multiple of
         ``--required-batch-size-multiple`` (8): 30 test sentences would become 24 translations.
         """
-        if dataset is not self.datasets.get("train"):
+        if dataset is not self.datasets.get(self.cfg.train_subset):
             kwargs["required_batch_size_multiple"] = 1
         # fairseq-generate tells a task when it asks for batches, but not when it is done with them.
         self.batches = super().get_batch_iterator(dataset, *args, **kwargs)

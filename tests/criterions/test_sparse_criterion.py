@@ -87,8 +87,21 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
 def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
     monkeypatch.setattr("fairseq_sparse.criterions.sparse_criterion._TRAINING_STATISTICS_TOKENS", 4)
     criterion, model, sample = build("entmax15")
-    assert 1 <= criterion(model.train(), sample)[2]["statistics_tokens"] <= 6
+    assert 1 <= criterion(model.train(), sample)[2]["statistics_tokens"] <= 4
     assert criterion(model.eval(), sample)[2]["statistics_tokens"] == sample["ntokens"]
+
+
+def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
+    """Also where the batch has a multiple of the sampled number of sentences."""
+    monkeypatch.setattr("fairseq_sparse.criterions.sparse_criterion._TRAINING_STATISTICS_TOKENS", 8)
+    criterion, model, _ = build("entmax15")
+    sample = toy.batch(criterion.task.target_dictionary, sizes=((3, 7),) * 8)
+    seen = []
+    projection = model.decoder.output_projection
+    monkeypatch.setattr(projection, "statistics", lambda z, target, pad: seen.append(target) or {})
+    criterion(model.train(), sample)
+    eos = criterion.task.target_dictionary.eos()
+    assert len(seen[0]) == 8 and (seen[0] == eos).sum() == 1  # eos is the last of 8 positions
 
 
 def test_tau_is_found_by_the_first_training_step_and_kept():
@@ -105,7 +118,7 @@ def test_tau_is_found_by_the_first_training_step_and_kept():
 
 def test_a_model_that_does_not_fit_is_refused_by_name():
     criterion, _, sample = build("alpha_relu")
-    with pytest.raises(ValueError, match="for --output-transform alpha_relu, but .* is sparsemax"):
+    with pytest.raises(ValueError, match="--criterion alpha_relu_loss is for .* is sparsemax"):
         criterion(toy.model("--output-transform", "sparsemax"), sample)
     with pytest.raises(ValueError, match="not one of fairseq_sparse"):
         criterion(toy.model(arch="transformer_tiny"), sample)
