@@ -15,7 +15,7 @@ BPE_MERGES="${BPE_MERGES:-8000}"
 # DEVICE_TOKENS is what one device holds at once.
 case "$CONFIG" in
   cpu)
-    # 6 million parameters, 1,500 updates; 13 minutes on 2 cores.
+    # 6 million parameters, 1,512 updates; 12 to 14 minutes on 2 cores.
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
     DATASET_FLAGS=(
