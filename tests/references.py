@@ -124,11 +124,11 @@ def error_of_naive(naive, *inputs, dtype=torch.float32):
     return max(errors)
 
 
-def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0):
+def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0, atol=0.0):
     """Check an op's result for ``inputs`` against ``naive`` in fp64.
 
     It may be wrong by ``slack`` times what ``naive`` is wrong by in ``dtype`` (by default the one
-    that the ops compute in: fp32, or fp64 for fp64 inputs), and by its own rounding.
+    that the ops compute in: fp32, or fp64 for fp64 inputs), by its own rounding, and by ``atol``.
     """
     if dtype is None:
         fp64 = any(_is_floating(x) and x.dtype == torch.float64 for x in inputs)
@@ -138,7 +138,7 @@ def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0):
     finite = torch.isfinite(exact)
     assert torch.equal(actual[~finite].double(), exact[~finite])
     if finite.any():
-        allowed = slack * error_of_naive(naive, *inputs, dtype=dtype)
+        allowed = atol + slack * error_of_naive(naive, *inputs, dtype=dtype)
         allowed = allowed + torch.finfo(actual.dtype).eps * exact[finite].abs()
         # The smallest number of fp16 that is not 0 can be larger than the rest of the sum.
         allowed = allowed + torch.finfo(actual.dtype).smallest_normal

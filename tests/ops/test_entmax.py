@@ -137,7 +137,8 @@ def test_large_alpha_is_near_argmax():
     assert torch.equal(p.argmax(-1), z.argmax(-1))
     assert ((p > 0).sum(-1) <= (sparsemax(z) > 0).sum(-1)).all()
     torch.testing.assert_close(p.sum(-1), torch.ones(20, dtype=torch.float64))
-    assert_close_to_naive(p, lambda z: references.entmax(z, 5.0), z)
+    # A fourth root: how far it is off near 0 is the luck of the rounding.
+    assert_close_to_naive(p, lambda z: references.entmax(z, 5.0), z, slack=10)
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
