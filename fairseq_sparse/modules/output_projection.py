@@ -23,7 +23,7 @@ from fairseq_sparse.ops import (
     tau_from_weights,
 )
 from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
-from fairseq_sparse.ops.threshold import entmax_rows
+from fairseq_sparse.ops.threshold import at_least_fp32, entmax_rows
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class OutputProjection(nn.Module):
 
     def probs(self, logits: Tensor) -> Tensor:
         """Probabilities (``alpha_relu``: weights that need not sum to 1), fp32 or better."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = at_least_fp32(logits)
         if self.transform == "softmax":
             return softmax(logits)
         if self.transform == "alpha_relu":

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.threshold import positive_power
+from fairseq_sparse.ops.threshold import at_least_fp32, positive_power
 
 Tau = Union[float, Tensor]
 
@@ -52,7 +52,7 @@ def check_tau(tau: Tau) -> None:
 
 def alpha_relu_weights(z: Tensor, tau: Tau, alpha: float) -> tuple[Tensor, Tensor]:
     """``p`` and ``p ** (alpha - 1) = [(alpha - 1) z - tau]_+``, in fp32 or better, no gradient."""
-    logits = z if z.dtype == torch.float64 else z.float()
+    logits = at_least_fp32(z)
     above = ((alpha - 1) * logits - tau).clamp_(min=0)
     return positive_power(above, 1 / (alpha - 1)), above
 
@@ -69,5 +69,5 @@ class _AlphaReLU(Function):
     def backward(ctx, grad):
         (p,) = ctx.saved_tensors
         # Jacobian diag(p ** (2 - alpha)) on the support.
-        slope = positive_power(p if p.dtype == torch.float64 else p.float(), 2 - ctx.alpha)
+        slope = positive_power(at_least_fp32(p), 2 - ctx.alpha)
         return (slope * grad.masked_fill(p == 0, 0.0)).to(p.dtype), None, None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops.threshold import Alpha, entmax_rows, positive_power
+from fairseq_sparse.ops.threshold import Alpha, at_least_fp32, entmax_rows, positive_power
 
 
 def softmax(z: Tensor, dim: int = -1) -> Tensor:
@@ -32,7 +32,7 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
     Returns:
         Probabilities in the shape and dtype of ``z``.
     """
-    logits = z if z.dtype == torch.float64 else z.float()
+    logits = at_least_fp32(z)
     masked = torch.isneginf(logits).all(dim, keepdim=True)
     # Both fills matter: the first keeps NaN out of the gradient, the second gives zeros.
     p = torch.softmax(logits.masked_fill(masked, 0.0), dim).masked_fill(masked, 0.0)

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights, check_tau
 from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
+from fairseq_sparse.ops.threshold import at_least_fp32, entmax_rows, row_chunks
 
 
 def entmax_loss(
@@ -64,7 +64,7 @@ def entmax_loss(
     rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
     if alpha == 1:
         losses = F.cross_entropy(
-            _loss_precision(rows),
+            at_least_fp32(rows),
             labels,
             ignore_index=ignore_index,
             reduction="none",
@@ -128,7 +128,7 @@ def _reduce(losses: Tensor, target: Tensor, ignore_index: int, reduction: str) -
 class _EntmaxLoss(Function):
     @staticmethod
     def forward(ctx, z, target, alpha, label_smoothing, ignore_index, topk):
-        dtype, z = z.dtype, _loss_precision(z)
+        dtype, z = z.dtype, at_least_fp32(z)
         rows = entmax_rows(z, alpha, topk)
         # conjugate = max_p <p, z> + H_alpha(p) takes the place of cross-entropy's logsumexp.
         expected = _expected_logit(z, target, rows.maximum, label_smoothing, ignore_index)
@@ -148,7 +148,7 @@ class _EntmaxLoss(Function):
 class _AlphaReLULoss(Function):
     @staticmethod
     def forward(ctx, z, target, tau, alpha, label_smoothing, ignore_index):
-        dtype, z = z.dtype, _loss_precision(z)
+        dtype, z = z.dtype, at_least_fp32(z)
         p = torch.empty_like(z, memory_format=torch.contiguous_format)
         power_sum = z.new_empty(z.size(0))
         for rows in row_chunks(z):
@@ -166,10 +166,6 @@ class _AlphaReLULoss(Function):
     @once_differentiable
     def backward(ctx, grad):
         return _residual_gradient(ctx, grad), None, None, None, None, None
-
-
-def _loss_precision(z: Tensor) -> Tensor:
-    return z if z.dtype == torch.float64 else z.float()
 
 
 def _expected_logit(

@@ -74,7 +74,7 @@ def row_chunks(z: Tensor) -> list[slice]:
 
 
 def _solve_dense(z: Tensor, alpha: Alpha) -> EntmaxRows:
-    logits = z if z.dtype == torch.float64 else z.float()
+    logits = at_least_fp32(z)
     if z.size(-1) == 0:
         nothing = logits.new_zeros(z.size(0))
         return EntmaxRows(z, nothing, nothing, nothing)
@@ -86,7 +86,7 @@ def _solve_dense(z: Tensor, alpha: Alpha) -> EntmaxRows:
 
 def _solve_candidates(z: Tensor, alpha: Alpha, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Solve the rows of ``z`` over their candidates, write p to ``out`` (zeros before)."""
-    logits = z if z.dtype == torch.float64 else z.float()
+    logits = at_least_fp32(z)
     maximum = _finite_maximum(logits)
     # Written so that every entry of a row that holds a NaN is a candidate.
     candidate = ~(logits < _support_floor(logits, maximum, alpha))
@@ -184,6 +184,11 @@ def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
         too_low = positive_power((x - middle).clamp(min=0), 1 / (alpha - 1)).sum(-1, True) >= 1
         low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
     return low
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def positive_power(x: Tensor, exponent: Alpha) -> Tensor:
