@@ -141,7 +141,7 @@ class OutputProjection(nn.Module):
         counts = target != ignore_index
         tau = None
         if self.is_sparse and self.transform != "alpha_relu":
-            p, tau, *_ = entmax_rows(logits.float(), self.alpha, self.topk)
+            p, tau, *_ = entmax_rows(logits.float(), self.alpha, self.topk, conjugate=False)
         else:
             p = self.probs(logits)
         gold = p.gather(-1, target.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1)

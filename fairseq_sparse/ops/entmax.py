@@ -94,7 +94,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     """
     check_alpha(alpha)
     rows = z.detach().movedim(dim, -1)
-    return entmax_rows(_flatten(rows), alpha).tau.view(rows.shape[:-1])
+    return entmax_rows(_flatten(rows), alpha, conjugate=False).tau.view(rows.shape[:-1])
 
 
 def check_alpha(alpha: float) -> None:
@@ -137,7 +137,8 @@ class _Entmax(Function):
                 row_alpha = alpha.float()  # 1 / (alpha - 1) in half precision is far off
             row_alpha = row_alpha.movedim(dim, -1) if alpha.dim() > 0 else row_alpha
             row_alpha = _flatten(row_alpha.expand([*rows.shape[:-1], 1]))
-        p = entmax_rows(_flatten(rows), row_alpha, topk).p.view(rows.shape).movedim(-1, dim)
+        p = entmax_rows(_flatten(rows), row_alpha, topk, conjugate=False).p
+        p = p.view(rows.shape).movedim(-1, dim)
         ctx.dim = dim
         ctx.alpha = None if torch.is_tensor(alpha) else alpha
         ctx.save_for_backward(p, *([alpha] if ctx.alpha is None else []))

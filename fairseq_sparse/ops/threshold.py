@@ -10,7 +10,7 @@ alpha = 2 it is not convex, and we bisect.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ _CPU_CHUNK_ELEMENTS = 1 << 19
 # Convex Newton at least quarters (residual x slope) at each step, and bisection halves the bracket
 # of log(-tau); these bounds cover any row.
 _MAX_STEPS = {torch.float32: 32, torch.float64: 64}
+
+# On a CPU, picking out the candidates of a row costs more than it saves up to this size.
+_SHORT_ROW = 256
 
 # The entries of a long row that a first bound is found from: one of this many.
 _BLOCK = 16
@@ -32,36 +35,40 @@ class EntmaxRows(NamedTuple):
 
     p: Tensor  # [rows, size], the probabilities, in the dtype of the logits
     tau: Tensor  # [rows], the threshold of (alpha - 1) * z, fp32 or fp64
-    conjugate: Tensor  # [rows], max_p <p, z> + H_alpha(p), less the row's maximum
+    conjugate: Optional[Tensor]  # [rows], max_p <p, z> + H_alpha(p), less the row's maximum
     maximum: Tensor  # [rows], the largest logit (0 where every logit is -inf)
 
 
-def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0) -> EntmaxRows:
+def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) -> EntmaxRows:
     """Solve alpha-entmax for each row of ``z``.
 
-    On a CPU the search runs in double precision over the few entries that can be in the support.
-    On other devices it runs over the whole row in fp32 (fp64 for fp64 logits), where compacting
-    would cost a synchronisation.
+    Long rows on a CPU are searched in double precision over the few entries that can be in the
+    support. Short ones, and all rows on other devices, where compacting would cost a
+    synchronisation, are searched as a whole in fp32 (fp64 for fp64 logits).
 
     Args:
         z: logits, ``[rows, size]``, any floating dtype.
         alpha: a float > 1, or a tensor ``[rows, 1]``.
         topk: if > 0, only the ``topk`` largest logits of a row take part.
+        conjugate: whether the conjugate is wanted.
     """
     if 0 < topk < z.size(-1):
         # Ties at the k-th place are broken by torch.topk.
         values, index = z.topk(topk, dim=-1)
-        rows = entmax_rows(values, alpha)
+        rows = entmax_rows(values, alpha, conjugate=conjugate)
         return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
     if z.device.type != "cpu" or z.numel() == 0:
-        return _solve_dense(z, alpha)
-    p = torch.zeros_like(z, memory_format=torch.contiguous_format)
+        return _solve_dense(z, alpha, conjugate)
+    solve = _solve_dense if z.size(-1) <= _SHORT_ROW else _solve_candidates
     chunks = [
-        _solve_candidates(z[rows], alpha[rows] if torch.is_tensor(alpha) else alpha, out=p[rows])
+        solve(z[rows], alpha[rows] if torch.is_tensor(alpha) else alpha, conjugate)
         for rows in row_chunks(z)
     ]
-    tau, conjugate, maximum = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-    return EntmaxRows(p, tau, conjugate, maximum)
+    if len(chunks) == 1:
+        return chunks[0]
+    return EntmaxRows(
+        *(None if part[0] is None else torch.cat(part) for part in zip(*chunks, strict=True))
+    )
 
 
 def row_chunks(z: Tensor) -> list[slice]:
@@ -73,19 +80,19 @@ def row_chunks(z: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, z.size(0), step)]
 
 
-def _solve_dense(z: Tensor, alpha: Alpha) -> EntmaxRows:
+def _solve_dense(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
+    """Solve the rows of ``z`` over all of their entries."""
     logits = at_least_fp32(z)
     if z.size(-1) == 0:
         nothing = logits.new_zeros(z.size(0))
         return EntmaxRows(z, nothing, nothing, nothing)
     maximum = _finite_maximum(logits)
-    p, tau, conjugate = _solve((logits - maximum) * (alpha - 1), alpha)
-    tau = tau + (alpha - 1) * maximum
-    return EntmaxRows(p.to(z.dtype), tau.squeeze(-1), conjugate.squeeze(-1), maximum.squeeze(-1))
+    p, tau, value = _solve((logits - maximum).mul_(alpha - 1), alpha, conjugate)
+    return _in_rows(p.to(z.dtype), tau, value, maximum, alpha)
 
 
-def _solve_candidates(z: Tensor, alpha: Alpha, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve the rows of ``z`` over their candidates, write p to ``out`` (zeros before)."""
+def _solve_candidates(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
+    """Solve the rows of ``z`` over their candidates."""
     logits = at_least_fp32(z)
     maximum = _finite_maximum(logits)
     # Written so that every entry of a row that holds a NaN is a candidate.
@@ -95,11 +102,20 @@ def _solve_candidates(z: Tensor, alpha: Alpha, out: Tensor) -> tuple[Tensor, Ten
     filled = torch.arange(width) < count
     packed = torch.full(filled.shape, -float("inf"), dtype=torch.float64)
     packed.masked_scatter_(filled, logits[candidate].double())  # [rows, width]
-    p, tau, conjugate = _solve((packed - maximum) * (alpha - 1), alpha)
-    out.masked_scatter_(candidate, p[filled].to(out.dtype))
-    tau = tau + (alpha - 1) * maximum
-    dtype = logits.dtype
-    return tau.squeeze(-1).to(dtype), conjugate.squeeze(-1).to(dtype), maximum.squeeze(-1)
+    found, tau, value = _solve((packed - maximum) * (alpha - 1), alpha, conjugate)
+    p = torch.zeros_like(z, memory_format=torch.contiguous_format)
+    p.masked_scatter_(candidate, found[filled].to(z.dtype))
+    return _in_rows(p, tau, value, maximum, alpha)
+
+
+def _in_rows(
+    p: Tensor, tau: Tensor, conjugate: Optional[Tensor], maximum: Tensor, alpha: Alpha
+) -> EntmaxRows:
+    """What was found for logits less their maximum, for the logits; one value a row."""
+    tau = (tau + (alpha - 1) * maximum).to(maximum.dtype).squeeze(-1)
+    if conjugate is not None:
+        conjugate = conjugate.to(maximum.dtype).squeeze(-1)
+    return EntmaxRows(p, tau, conjugate, maximum.squeeze(-1))
 
 
 def _support_floor(logits: Tensor, maximum: Tensor, alpha: Alpha) -> Tensor:
@@ -125,19 +141,21 @@ def _finite_maximum(logits: Tensor) -> Tensor:
     return maximum.masked_fill(torch.isneginf(maximum), 0.0)
 
 
-def _solve(x: Tensor, alpha: Alpha) -> tuple[Tensor, Tensor, Tensor]:
+def _solve(x: Tensor, alpha: Alpha, conjugate: bool) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """alpha-entmax of rows ``x = (alpha - 1) * (z - max(z))``: p, tau and the conjugate."""
     tau = _find_threshold(x, alpha)
-    above = (x - tau).clamp(min=0)
-    p = positive_power(above, 1 / (alpha - 1))
+    p = positive_power(torch.sub(x, tau).clamp_(min=0), 1 / (alpha - 1))
     total = p.sum(-1, keepdim=True)
     # tau is exact to rounding; dividing also removes its last error where beta is large.
-    p = p / total.masked_fill(total == 0, 1.0)
+    p = p.div_(total.masked_fill(total == 0, 1.0))
+    # A row without a maximum (a NaN in it) has no solution.
+    tau = tau + 0 * total
+    if not conjugate:
+        return p, tau, None
     # H_alpha(p) + <p, z - max(z)>, with 0 * -inf = 0.
     score = torch.where(p > 0, p * x, torch.zeros_like(x)).sum(-1, keepdim=True) / (alpha - 1)
     entropy = (p - p * positive_power(p, alpha - 1)).sum(-1, keepdim=True) / (alpha * (alpha - 1))
-    # A row without a maximum (a NaN in it) has no solution.
-    return p, tau + 0 * total, score + entropy
+    return p, tau, score + entropy
 
 
 def _find_threshold(x: Tensor, alpha: Alpha) -> Tensor:
@@ -157,10 +175,11 @@ def _newton(x: Tensor, alpha: Alpha) -> Tensor:
     tau = torch.full_like(x[:, :1], -1.0)
     # Entries below -1 are never in the support; this spares us 0 * -inf.
     reachable = x.clamp(min=-1)
+    above = torch.empty_like(x)
     for _ in range(_MAX_STEPS[x.dtype]):
-        above = (x - tau).clamp(min=0)
-        total = positive_power(above, beta).sum(-1, keepdim=True)
+        torch.sub(reachable, tau, out=above).clamp_(min=0)
         weight = positive_power(above, beta - 1)
+        total = (weight * above).sum(-1, keepdim=True)
         # This is tau + (total - total^(2 - alpha)) / sum(weight) without its cancellation: both
         # terms are negative, so that a tau near 0 is as exact as one near -1.
         newton = (weight * reachable).sum(-1, keepdim=True) - positive_power(total, 2 - alpha)
@@ -208,6 +227,4 @@ def positive_power(x: Tensor, exponent: Alpha) -> Tensor:
             return x.sqrt()
         if exponent > 0:
             return x.pow(exponent)
-    zero = x == 0
-    power = x.masked_fill(zero, 1.0).pow(exponent).masked_fill(zero, 0.0)
-    return torch.where(x.isnan(), x, power) if torch.is_tensor(exponent) else power
+    return torch.where(x > 0, x.pow(exponent), x)
