@@ -19,13 +19,16 @@ usage() {
 usage: run.sh DATASET VARIANT [options]
 
 data sets: $(names_in "$EXAMPLES/datasets")
-variants:  $(names_in "$EXAMPLES/variants")
+variants:  $(names_in "$EXAMPLES/variants" | fold -s -w 88 | sed -e '2,$s/^/           /' -e 's/ *$//')
+settings:  $(names_in "$EXAMPLES/settings")
 stages:    $(stage_list)
 
   --stages LIST    names, numbers or ranges, e.g. prepare,train  2-4  train-generate (default: all)
   --cpu, --gpu     which configuration of the data set (default: gpu if PyTorch sees one, else cpu)
+  --settings NAME  hyperparameters of a paper, over those of the data set
   --data-dir DIR   prepared data, shared by the variants (default: data/DATASET)
-  --run-dir DIR    logs, checkpoints, results (default: runs/DATASET/VARIANT-cpu or -gpu)
+  --run-dir DIR    logs, checkpoints, results (default: runs/DATASET/VARIANT-cpu or -gpu,
+                   with settings VARIANT-SETTINGS-cpu or -gpu)
   --help           this text
 
 The defaults lie in the project's folder. A stage that is done is skipped, an interrupted one
@@ -78,14 +81,16 @@ STAGES=""
 CONFIG=""
 DATA_DIR=""
 RUN_DIR=""
+SETTINGS=""
 while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --cpu | --gpu) CONFIG="${1#--}" ;;
-    --stages | --data-dir | --run-dir)
+    --stages | --settings | --data-dir | --run-dir)
       (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
       case "$1" in
         --stages) STAGES="$2" ;;
+        --settings) SETTINGS="$2" ;;
         --data-dir) DATA_DIR="$2" ;;
         --run-dir) RUN_DIR="$2" ;;
       esac
@@ -101,6 +106,7 @@ DATASET="${NAMES[0]}"
 VARIANT="${NAMES[1]}"
 [[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
 [[ -f "$EXAMPLES/variants/$VARIANT.sh" ]] || bad_usage "unknown variant '$VARIANT'"
+[[ -z "$SETTINGS" || -f "$EXAMPLES/settings/$SETTINGS.sh" ]] || bad_usage "unknown settings '$SETTINGS'"
 SELECTED=()
 select_stages "${STAGES:-$(printf '%s' "$(stage_list)" | tr ' ' '\n' | sed 's/=.*//' | paste -sd, -)}"
 
@@ -116,13 +122,13 @@ if [[ -z "$CONFIG" ]]; then
   CONFIG="$("$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")')"
 fi
 DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}")"
-RUN_DIR="$(make_absolute "${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT-$CONFIG}")"
+RUN_DIR="$(make_absolute "${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT${SETTINGS:+-$SETTINGS}-$CONFIG}")"
 for folder in "$ROOT" "$DATA_DIR" "$RUN_DIR"; do
   [[ "$folder" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $folder"
 done
-export DATASET VARIANT CONFIG DATA_DIR RUN_DIR
+export DATASET VARIANT SETTINGS CONFIG DATA_DIR RUN_DIR
 
-say "$DATASET, $VARIANT, $CONFIG configuration"
+say "$DATASET, $VARIANT, ${SETTINGS:+settings of $SETTINGS, }$CONFIG configuration"
 say "data: $DATA_DIR"
 say "run:  $RUN_DIR"
 mkdir -p -- "$RUN_DIR/logs"

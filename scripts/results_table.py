@@ -36,6 +36,8 @@ def cell(summary: dict, path: str, form: str) -> str:
     value = look_up(summary, path)
     if value is None:
         return "-"
+    if path == "variant" and summary.get("settings"):
+        value = f"{value}, settings of {summary['settings']}"
     return form.format(value / 60 if path == "training.seconds" else value)
 
 

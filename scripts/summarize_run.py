@@ -156,7 +156,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("part", choices=("train", "all"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     args = parser.parse_args(argv)
-    names = {name.lower(): os.environ.get(name, "") for name in ("DATASET", "VARIANT", "CONFIG")}
+    variables = ("DATASET", "VARIANT", "SETTINGS", "CONFIG")
+    names = {name.lower(): os.environ.get(name, "") for name in variables}
     try:
         if args.part == "train":
             write_json(args.run / "train.json", summarize_training(args.run))

@@ -131,8 +131,16 @@ load_recipe() {
     export MALLOC_MMAP_MAX_="${MALLOC_MMAP_MAX_:-0}"
     export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-4000000000}"
   fi
+  # The environment wins over the data set and the settings.
+  local average_last="${AVERAGE_LAST:-}" label_smoothing="${LABEL_SMOOTHING:-}"
   # shellcheck source=/dev/null
   source "$EXAMPLES/datasets/$DATASET.sh"
+  if [[ -n "${SETTINGS:-}" ]]; then
+    # shellcheck source=/dev/null
+    source "$EXAMPLES/settings/$SETTINGS.sh"
+  fi
+  AVERAGE_LAST="${average_last:-$AVERAGE_LAST}"
+  LABEL_SMOOTHING="${label_smoothing:-${LABEL_SMOOTHING:-0}}"
   # shellcheck source=/dev/null
   source "$EXAMPLES/variants/$VARIANT.sh"
 }

@@ -1,2 +1,5 @@
 # 1.5-entmax output, exact over the whole vocabulary, with its loss. S2S.
-VARIANT_FLAGS=(--criterion entmax_loss --output-transform entmax15)
+VARIANT_FLAGS=(
+  --criterion entmax_loss --label-smoothing "$LABEL_SMOOTHING"
+  --output-transform entmax15
+)

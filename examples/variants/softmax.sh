@@ -1,4 +1,10 @@
 # Dense output, trained with cross-entropy: what the others are compared with.
 VARIANT_FLAGS=(--criterion cross_entropy --output-transform softmax)
+if [[ "$LABEL_SMOOTHING" != 0 ]]; then
+  VARIANT_FLAGS=(
+    --criterion label_smoothed_cross_entropy --label-smoothing "$LABEL_SMOOTHING"
+    --output-transform softmax
+  )
+fi
 # entmax_loss is the same loss here, but logs the same statistics as for the other variants.
 VALIDATE_FLAGS=(--model-overrides "{'criterion': {'_name': 'entmax_loss'}}")

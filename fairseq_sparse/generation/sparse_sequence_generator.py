@@ -6,6 +6,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
+from fairseq_sparse.generation.alignment import extract_hard_alignment
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
 
@@ -64,7 +65,15 @@ class SparseSequenceGenerator(SequenceGenerator):
 
 
 class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, SparseSequenceGenerator):
-    """:class:`SparseSequenceGenerator` for ``--print-alignment``."""
+    """:class:`SparseSequenceGenerator` for ``--print-alignment``.
+
+    A target token that attends to no source token is linked to nothing.
+    """
+
+    def __init__(self, *args, print_alignment: str = "hard", **kwargs):
+        super().__init__(*args, print_alignment=print_alignment, **kwargs)
+        if print_alignment == "hard":
+            self.extract_alignment = extract_hard_alignment
 
     @torch.no_grad()
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:

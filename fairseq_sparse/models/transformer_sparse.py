@@ -1,4 +1,4 @@
-"""fairseq's Transformer with a sparse output layer."""
+"""fairseq's Transformer with a sparse output layer and sparse attention."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any, Optional
@@ -18,30 +18,36 @@ from fairseq.models.transformer import (
 from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
+from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
+from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
+from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import (
-    add_output_args,
+    OutputConfig,
     build_output_projection,
     check_criterion,
-    set_output_defaults,
 )
+from fairseq_sparse.modules.transformer_layer import (
+    SparseTransformerDecoderLayer,
+    SparseTransformerEncoderLayer,
+    wrap_layer,
+)
+
+_FLAGS = (OutputConfig, AttentionConfig)
 
 
 class SparseTransformerEncoder(TransformerEncoderBase):
-    """The stock encoder, without the fused layers of fairseq 0.12.2.
-
-    In a freshly loaded model those skip ``self_attn``, and they fail under recent torch.
-    """
+    """The stock encoder, with the attention that the flags ask for."""
 
     def build_encoder_layer(self, cfg):
-        layer = super().build_encoder_layer(cfg)
-        for module in layer.modules():
-            if hasattr(module, "can_use_fastpath"):
-                module.can_use_fastpath = False
-        return layer
+        return wrap_layer(SparseTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
 
 
 class SparseTransformerDecoder(TransformerDecoderBase):
-    """The stock decoder, with an :class:`OutputProjection` as its last layer."""
+    """The stock decoder, with the attention that the flags ask for, and with an
+    :class:`OutputProjection` as its last layer."""
+
+    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+        return wrap_layer(SparseTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def build_output_projection(self, cfg, dictionary, embed_tokens):
         super().build_output_projection(cfg, dictionary, embed_tokens)
@@ -74,20 +80,21 @@ class SparseTransformerDecoder(TransformerDecoderBase):
 
 @register_model("transformer_sparse")
 class TransformerSparseModel(TransformerModel):
-    """fairseq's ``transformer`` whose output transform is chosen by flags.
+    """fairseq's ``transformer`` whose output transform and attention are chosen by flags.
 
-    With ``--output-transform softmax`` it gives the numbers of the stock model and has the same
+    With softmax everywhere it gives the numbers of the stock model and has the same
     state-dict keys, so that either loads the other's checkpoints.
     """
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         super().add_args(parser)
-        add_output_args(parser)
+        add_flags(parser, *_FLAGS)
 
     @classmethod
     def build_model(cls, args: Namespace, task):
-        set_output_defaults(args)
+        set_flag_defaults(args, *_FLAGS)
+        check_attention(args)
         transform = str(args.output_transform)
         # With --model-overrides it can be the whole configuration of a criterion.
         if isinstance(getattr(args, "criterion", None), str):
@@ -95,7 +102,9 @@ class TransformerSparseModel(TransformerModel):
         task_cfg = getattr(task, "cfg", None)
         if getattr(task_cfg, "eval_bleu", False):
             check_search(type(task), task_cfg, transform, "--eval-bleu")
-        return super().build_model(args, task)
+        model = super().build_model(args, task)
+        log_learned_alpha(model)
+        return model
 
     @classmethod
     def build_encoder(cls, args, src_dict, embed_tokens):
@@ -139,29 +148,29 @@ def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: 
 
 @register_model_architecture("transformer_sparse", "transformer_sparse")
 def transformer_sparse(args: Namespace) -> None:
-    set_output_defaults(args)
+    set_flag_defaults(args, *_FLAGS)
     base_architecture(args)
 
 
 @register_model_architecture("transformer_sparse", "transformer_sparse_tiny")
 def transformer_sparse_tiny(args: Namespace) -> None:
-    set_output_defaults(args)
+    set_flag_defaults(args, *_FLAGS)
     tiny_architecture(args)
 
 
 @register_model_architecture("transformer_sparse", "transformer_sparse_iwslt_de_en")
 def transformer_sparse_iwslt_de_en(args: Namespace) -> None:
-    set_output_defaults(args)
+    set_flag_defaults(args, *_FLAGS)
     transformer_iwslt_de_en(args)
 
 
 @register_model_architecture("transformer_sparse", "transformer_sparse_wmt_en_de")
 def transformer_sparse_wmt_en_de(args: Namespace) -> None:
-    set_output_defaults(args)
+    set_flag_defaults(args, *_FLAGS)
     transformer_wmt_en_de(args)
 
 
 @register_model_architecture("transformer_sparse", "transformer_sparse_wmt_en_de_big")
 def transformer_sparse_wmt_en_de_big(args: Namespace) -> None:
-    set_output_defaults(args)
+    set_flag_defaults(args, *_FLAGS)
     transformer_wmt_en_de_big(args)

@@ -1,12 +1,11 @@
 """The flags of the output transform, shared by all models of this package."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
-from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, field, fields
+from argparse import Namespace
+from dataclasses import dataclass, field
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import nn
 
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
@@ -40,18 +39,6 @@ class OutputConfig(FairseqDataclass):
             "weights as drawn)"
         },
     )
-
-
-def add_output_args(parser: ArgumentParser) -> None:
-    """Add the flags without defaults, so that architectures can set them."""
-    gen_parser_from_dataclass(parser, OutputConfig(), delete_default=True)
-
-
-def set_output_defaults(args: Namespace) -> None:
-    """Fill in the flags that neither the user nor an architecture has set."""
-    for flag in fields(OutputConfig):
-        if flag.name != "_name" and getattr(args, flag.name, None) is None:
-            setattr(args, flag.name, flag.default)
 
 
 def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProjection:

@@ -12,6 +12,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
 )
+from fairseq_sparse.modules.sparse_attention import has_sparse_attention
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ class TranslationSparseTask(TranslationTask):
 
     Training, data and flags are those of ``translation``. ``fairseq-generate``,
     ``fairseq-interactive`` and ``--eval-bleu`` decode with :class:`SparseSequenceGenerator` as soon
-    as one model of the ensemble is sparse, and with fairseq's own generator otherwise.
+    as one model of the ensemble is sparse, and with fairseq's own generator otherwise. Under
+    ``--print-alignment``, a target token that attends to no source token is linked to nothing.
 
     Sentences without a complete translation are counted: in a warning after the last batch of
     ``fairseq-generate`` (of each input buffer of ``fairseq-interactive``), and as ``incomplete``
@@ -48,11 +50,12 @@ class TranslationSparseTask(TranslationTask):
         """Build the generator that *args* asks for; sparse-aware where a model needs it."""
         extra = dict(extra_gen_cls_kwargs or {})
         sparse = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
-        if sparse and seq_gen_cls is None:
+        align = getattr(args, "print_alignment", False)
+        if seq_gen_cls is None and align and (sparse or any(map(has_sparse_attention, models))):
+            seq_gen_cls = SparseSequenceGeneratorWithAlignment
+            extra["print_alignment"] = align
+        elif seq_gen_cls is None and sparse:
             seq_gen_cls = SparseSequenceGenerator
-            if getattr(args, "print_alignment", False):
-                seq_gen_cls = SparseSequenceGeneratorWithAlignment
-                extra["print_alignment"] = args.print_alignment
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
     def get_batch_iterator(self, dataset, *args, **kwargs):

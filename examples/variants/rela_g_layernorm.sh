@@ -1,0 +1,3 @@
+# ReLA-g with LayerNorm in place of RMSNorm, softmax output. ReLA, Table 1.
+source "$EXAMPLES/variants/softmax.sh"
+VARIANT_FLAGS+=(--attention rela_g_layernorm)

@@ -1,0 +1,100 @@
+"""The flags of the attention, shared by the Transformers of this package."""
+
+# No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.sparse_attention import check_attention_options
+
+# The three places of attention in a Transformer, as the flags call them.
+PLACES = ("enc", "dec", "cross")
+_DEFAULT_ALPHA = 1.5
+
+
+def _kind_in(place: str):
+    return field(default=None, metadata={"help": f"the same for {place}, over --attention"})
+
+
+@dataclass
+class AttentionConfig(FairseqDataclass):
+    """Flags that choose the attention. None may begin with encoder_ or decoder_, which fairseq's
+    TransformerConfig would move elsewhere."""
+
+    attention: ChoiceEnum(tuple(ATTENTION_KINDS)) = field(
+        default="softmax",
+        metadata={"help": "mapping from attention scores to attention weights, in all places"},
+    )
+    attention_enc: Optional[str] = _kind_in("the encoder's self-attention")
+    attention_dec: Optional[str] = _kind_in("the decoder's self-attention")
+    attention_cross: Optional[str] = _kind_in("cross-attention")
+    attention_alpha: float = field(
+        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of the attention entmax"}
+    )
+    attention_alpha_learnable: bool = field(
+        default=False,
+        metadata={
+            "help": "learn the alpha of the attention entmax, one for each head, in (1, 2]; "
+            "--attention-alpha is where it starts"
+        },
+    )
+
+
+def attention_kinds(args: Any) -> dict[str, str]:
+    """The kind of attention in each of ``PLACES`` that the flags ask for."""
+    return {
+        place: str(getattr(args, f"attention_{place}", None) or args.attention) for place in PLACES
+    }
+
+
+def attention_is_stock(args: Any) -> bool:
+    """Whether fairseq's own attention modules do: softmax in every place."""
+    return set(attention_kinds(args).values()) == {"softmax"}
+
+
+def attention_options(args: Any, place: str) -> dict[str, Any]:
+    """Arguments of :class:`SparseMultiheadAttention` for a place."""
+    kind = attention_kinds(args)[place]
+    takes_alpha = ATTENTION_KINDS[kind].takes_alpha
+    return {
+        "attention": kind,
+        "alpha": args.attention_alpha,
+        "alpha_learnable": bool(args.attention_alpha_learnable) and takes_alpha,
+    }
+
+
+def check_attention(args: Namespace) -> None:
+    """Refuse flags that are out of range or have no effect, before anything is built.
+
+    Raises:
+        ValueError: naming the flag and the remedy.
+    """
+    kinds = attention_kinds(args)
+    for place, kind in kinds.items():
+        if kind not in ATTENTION_KINDS:
+            raise ValueError(
+                f"--attention-{place} {kind} is unknown; choose from {', '.join(ATTENTION_KINDS)}"
+            )
+    if any(ATTENTION_KINDS[kind].takes_alpha for kind in kinds.values()):
+        check_attention_options(args.attention_alpha, args.attention_alpha_learnable)
+    elif args.attention_alpha != _DEFAULT_ALPHA or args.attention_alpha_learnable:
+        raise ValueError(
+            "--attention-alpha and --attention-alpha-learnable are for --attention entmax; the "
+            f"attention is {', '.join(dict.fromkeys(kinds.values()))}"
+        )
+    if set(kinds.values()) == {"softmax"}:
+        return
+    for part in ("encoder", "decoder"):
+        if getattr(args, f"{part}_xformers_att_config", None):
+            raise ValueError(
+                f"--{part}-xformers-att-config goes with softmax attention only; leave it out"
+            )
+        width = getattr(args, f"{part}_embed_dim")
+        heads = getattr(args, f"{part}_attention_heads")
+        if width % heads != 0:
+            raise ValueError(
+                f"--{part}-attention-heads {heads} does not divide --{part}-embed-dim {width}"
+            )

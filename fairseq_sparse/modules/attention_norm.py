@@ -1,0 +1,75 @@
+"""The norms of rectified linear attention, over the concatenated heads of a query.
+
+Each takes ``[..., d]`` and gives fp32 or better, in which the outputs of rectified attention, that
+have no bound, cannot overflow.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_sparse.ops import gated_rms_norm, rms_norm
+from fairseq_sparse.ops.threshold import at_least_fp32
+
+
+class RMSNorm(nn.Module):
+    """``g * z / RMS(z)`` with gain ``g = 1`` at first (ReLA, Eq. 4).
+
+    Args:
+        width: of the concatenated heads, ``d``.
+        head_width: ``d_h``; the norm is over all heads, but one initialisation looks at it.
+    """
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return rms_norm(z, self.weight)
+
+
+class RMSNormUniformGain(RMSNorm):
+    """RMSNorm of ReLA-i, whose gain is drawn from ``U(-sqrt(3 / d_h), sqrt(3 / d_h))``."""
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__(width, head_width)
+        bound = math.sqrt(3 / head_width)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+
+class GatedRMSNorm(RMSNorm):
+    """``sigmoid(w * z) * RMSNorm(z)`` of ReLA-g (Eq. 5)."""
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__(width, head_width)
+        self.gate = nn.Parameter(xavier_uniform_vector(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return gated_rms_norm(z, self.weight, self.gate)
+
+
+class GatedLayerNorm(nn.Module):
+    """``sigmoid(w * z) * LayerNorm(z)``: the ablation of ReLA-g with another norm.
+
+    Its learned offset gives a query that attends to nothing an output other than 0.
+    """
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.gate = nn.Parameter(xavier_uniform_vector(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        z, weight, bias = (at_least_fp32(x) for x in (z, self.weight, self.bias))
+        return torch.sigmoid(at_least_fp32(self.gate) * z) * F.layer_norm(
+            z, weight.shape, weight, bias
+        )
+
+
+def xavier_uniform_vector(width: int) -> Tensor:
+    """Xavier-uniform values for a vector, whose fan-in and fan-out are both its width."""
+    bound = math.sqrt(3 / width)
+    return torch.empty(width).uniform_(-bound, bound)

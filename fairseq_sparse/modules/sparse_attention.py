@@ -1,0 +1,223 @@
+"""Multi-head attention whose weights can be exactly zero."""
+
+from functools import partial
+from typing import Optional
+
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.ops.attention import attend
+from fairseq_sparse.ops.entmax import check_alpha
+
+# An additive mask hides a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
+_HIDES = -1e4
+# A learned alpha lies above this: near 1, 1 / (alpha - 1) has no good floating-point value.
+_LEAST_ALPHA = 1.01
+
+IncrementalState = dict[str, dict[str, Optional[Tensor]]]
+
+
+class SparseMultiheadAttention(MultiheadAttention):
+    """fairseq's multi-head attention with any kind of weights.
+
+    It takes the place of ``MultiheadAttention`` in a layer: arguments of ``forward``, results,
+    parameters and incremental state are the stock module's. Differences: the weights can be asked
+    for by head in training too, a query whose keys are all hidden gets zeros instead of NaN, and
+    some kinds add parameters: a norm between the heads and the output projection (``norm.weight``,
+    ``norm.gate``), a learned alpha (``alpha_logit``, one a head).
+
+    Args:
+        attention: the kind of weights, a key of ``ATTENTION_KINDS``.
+        alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2.
+        alpha_learnable: learn the alpha of ``entmax``, one for each head, in (1, 2] (Correia,
+            Niculae, Martins 2019, "Adaptively Sparse Transformers").
+        others: those of ``MultiheadAttention``.
+
+    Raises:
+        ValueError: an option is out of range or does not fit the kind.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *args,
+        attention: str = "softmax",
+        alpha: float = 1.5,
+        alpha_learnable: bool = False,
+        **kwargs,
+    ):
+        if embed_dim % num_heads != 0:
+            raise ValueError(f"{num_heads} attention heads do not divide a width of {embed_dim}")
+        super().__init__(embed_dim, num_heads, *args, **kwargs)
+        if self.use_xformers or self.bias_k is not None or self.add_zero_attn:
+            raise ValueError(
+                f"--attention {attention} cannot be combined with xFormers, with biases of keys "
+                "and values, or with an added zero attention"
+            )
+        self.attention_kind = attention
+        self.kind = ATTENTION_KINDS[attention]
+        self.norm = self.kind.norm and self.kind.norm(embed_dim, self.head_dim)
+        self.fixed_alpha = None if alpha_learnable else alpha
+        if self.kind.takes_alpha:
+            check_attention_options(alpha, alpha_learnable)
+        if alpha_learnable:
+            if not self.kind.takes_alpha:
+                raise ValueError(f"--attention {attention} has no alpha to learn; entmax has")
+            share = (alpha - _LEAST_ALPHA) / (2 - _LEAST_ALPHA)
+            self.alpha_logit = nn.Parameter(torch.full((num_heads,), share).logit())
+
+    @property
+    def learns_alpha(self) -> bool:
+        return hasattr(self, "alpha_logit")
+
+    def alpha(self) -> Tensor:
+        """The learned alpha of each head, ``[heads]``, fp32 or better."""
+        logit = self.alpha_logit
+        if logit.dtype != torch.float64:
+            logit = logit.float()
+        return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * logit.sigmoid()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor],
+        value: Optional[Tensor],
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[IncrementalState] = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """Attend from each query to the keys.
+
+        Args:
+            query: ``[length, batch, embed_dim]``.
+            key: ``[keys, batch, kdim]``; not looked at in self-attention, nor where ``static_kv``
+                and the incremental state has it.
+            value: ``[keys, batch, vdim]``, as ``key``.
+            key_padding_mask: ``[batch, keys]``, true for keys that no query may attend to.
+            incremental_state: holds the keys and values of the steps before.
+            need_weights: return the weights, the mean over the heads.
+            static_kv: the keys are those of the first step (cross-attention).
+            attn_mask: ``[length, keys]``, or ``[batch * heads, length, keys]``: boolean, true for
+                hidden, or added to the scores, where -1e4 or less stands for hidden.
+            need_head_weights: return the weights of each head.
+
+        Returns:
+            ``[length, batch, embed_dim]``, and the weights ``[batch, length, keys]``, or of the
+            heads ``[heads, batch, length, keys]``, in fp32 or better.
+        """
+        if before_softmax:
+            raise NotImplementedError(
+                f"before_softmax is not supported for --attention {self.attention_kind}"
+            )
+        length, batch, _ = query.shape
+        keys, values, hidden = self._keys_and_values(
+            query, key, value, key_padding_mask, incremental_state, static_kv
+        )
+        context, weights = attend(
+            self._split_heads(self.q_proj(query) * self.scaling),
+            keys,
+            values,
+            self._weights_function(),
+            alpha=self.alpha()[:, None, None] if self.learns_alpha else None,
+            hidden=None if hidden is None else hidden.bool(),
+            bias=self._bias(attn_mask, batch, keys),
+            dropout=self._dropout(),
+            sums_to_one=self.kind.sums_to_one,
+            need_weights=need_weights or need_head_weights,
+        )
+        # [batch, heads, length, head_dim] to [length, batch, embed_dim]
+        context = context.permute(2, 0, 1, 3).reshape(length, batch, self.embed_dim)
+        if self.norm is not None:
+            context = self.norm(context)
+        output = self.out_proj(context.to(query.dtype))
+        if not (need_weights or need_head_weights):
+            return output, None
+        return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
+
+    def _weights_function(self):
+        if not self.kind.takes_alpha or self.learns_alpha:
+            return self.kind.weights
+        return partial(self.kind.weights, alpha=self.fixed_alpha)
+
+    def _dropout(self) -> float:
+        dropout = self.dropout_module
+        return dropout.p if self.training or dropout.apply_during_inference else 0.0
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """``[length, batch, embed_dim]`` to ``[batch, heads, length, head_dim]``, a view."""
+        return x.view(*x.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def _keys_and_values(
+        self, query, key, value, key_padding_mask, incremental_state, static_kv
+    ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+        """Keys, values ``[batch, heads, keys, head_dim]`` and padding of this step and before."""
+        state = {} if incremental_state is None else self._get_input_buffer(incremental_state)
+        if static_kv and "prev_key" in state:
+            return state["prev_key"], state["prev_value"], state["prev_key_padding_mask"]
+        if self.self_attention:
+            key = value = query
+        elif self.encoder_decoder_attention:
+            value = key
+        keys, values = self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(value))
+        if "prev_key" in state:
+            keys = torch.cat([state["prev_key"], keys], dim=2)
+            values = torch.cat([state["prev_value"], values], dim=2)
+            key_padding_mask = self._append_prev_key_padding_mask(
+                key_padding_mask=key_padding_mask,
+                prev_key_padding_mask=state.get("prev_key_padding_mask"),
+                batch_size=keys.size(0),
+                src_len=keys.size(2),
+                static_kv=static_kv,
+            )
+        if incremental_state is not None:
+            state.update(prev_key=keys, prev_value=values, prev_key_padding_mask=key_padding_mask)
+            self._set_input_buffer(incremental_state, state)
+        return keys, values, key_padding_mask
+
+    def _bias(self, attn_mask: Optional[Tensor], batch: int, keys: Tensor) -> Optional[Tensor]:
+        """The mask as something to add to the scores: -inf where a key is hidden."""
+        if attn_mask is None:
+            return None
+        if attn_mask.is_floating_point():
+            bias = attn_mask.masked_fill(attn_mask <= _HIDES, -float("inf")).to(keys.dtype)
+        else:
+            bias = keys.new_zeros(attn_mask.shape).masked_fill(attn_mask.bool(), -float("inf"))
+        return bias if bias.dim() == 2 else bias.unflatten(0, (batch, self.num_heads))
+
+    def __prepare_scriptable__(self):
+        raise NotImplementedError(
+            f"TorchScript is not supported for --attention {self.attention_kind}: only a model "
+            "whose attention is softmax in every place can be scripted"
+        )
+
+    def extra_repr(self) -> str:
+        return f"attention={self.attention_kind}"
+
+
+def has_sparse_attention(model: nn.Module) -> bool:
+    """Whether *model* has an attention of this package, whose weights can be zero."""
+    return any(isinstance(module, SparseMultiheadAttention) for module in model.modules())
+
+
+def check_attention_options(alpha: float, alpha_learnable: bool) -> None:
+    """Refuse an alpha of the attention ``entmax`` that is out of range.
+
+    Raises:
+        ValueError: naming the flag.
+    """
+    try:
+        check_alpha(alpha)
+    except ValueError as error:
+        raise ValueError(f"--attention-alpha: {error}") from None
+    if alpha_learnable and not _LEAST_ALPHA < alpha < 2:
+        raise ValueError(
+            f"--attention-alpha {alpha}: with --attention-alpha-learnable it must lie between "
+            f"{_LEAST_ALPHA} and 2, the ends of what can be learned"
+        )

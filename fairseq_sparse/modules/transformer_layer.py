@@ -1,0 +1,79 @@
+"""Transformer layers with any kind of attention, through the hooks of fairseq's layers."""
+
+from typing import Any
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import nn
+
+from fairseq_sparse.modules.attention_config import attention_is_stock, attention_options
+from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+
+
+class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
+    """The stock encoder layer, with the attention that the flags ask for."""
+
+    def __init__(self, cfg, return_fc: bool = False):
+        super().__init__(cfg, return_fc)
+        # fairseq 0.12.2: a freshly loaded model would take a fused layer that skips self_attn, and
+        # that fails under recent torch.
+        self.can_use_fastpath = False
+
+    def build_self_attention(self, embed_dim: int, cfg) -> nn.Module:
+        if attention_is_stock(cfg):
+            return super().build_self_attention(embed_dim, cfg)
+        return SparseMultiheadAttention(
+            embed_dim,
+            cfg.encoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            **attention_options(cfg, "enc"),
+        )
+
+
+class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
+    """The stock decoder layer, with the attention that the flags ask for."""
+
+    def build_self_attention(self, embed_dim: int, cfg, **kwargs) -> nn.Module:
+        if attention_is_stock(cfg):
+            return super().build_self_attention(embed_dim, cfg, **kwargs)
+        return SparseMultiheadAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=not cfg.cross_self_attention,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            **kwargs,
+            **attention_options(cfg, "dec"),
+        )
+
+    def build_encoder_attention(self, embed_dim: int, cfg) -> nn.Module:
+        if attention_is_stock(cfg):
+            return super().build_encoder_attention(embed_dim, cfg)
+        return SparseMultiheadAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            **attention_options(cfg, "cross"),
+        )
+
+
+def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+    """Give a layer what --checkpoint-activations and fully sharded training ask for."""
+    if cfg.checkpoint_activations:
+        # A checkpointed layer is always sharded, whatever its size.
+        wrapped = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(wrapped, min_num_params=0)
+    return fsdp_wrap(layer, min_num_params=cfg.min_params_to_wrap)

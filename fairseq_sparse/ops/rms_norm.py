@@ -1,0 +1,90 @@
+"""RMSNorm and gated RMSNorm, which keep the unbounded outputs of rectified attention in range.
+
+Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", Eq. 4 and 5, over the last
+dimension, of size d:
+
+    RMSNorm(z) = g * z / RMS(z),    RMS(z) = sqrt(sum(z ** 2) / d + eps),
+    gated:       sigmoid(w * z) * RMSNorm(z).
+
+A row of zeros (null attention) stays exactly zero, and its gradient is finite.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from fairseq_sparse.ops.threshold import at_least_fp32
+
+# Of the paper's code. It bounds the gradient of rows near zero by 1 / sqrt(eps).
+EPSILON = 1e-8
+
+
+def rms_norm(z: Tensor, gain: Tensor, eps: float = EPSILON) -> Tensor:
+    """RMSNorm over the last dimension, see the head of this file.
+
+    Args:
+        z: ``[..., d]``, any floating dtype; computed in fp32 or better.
+        gain: ``g``, ``[d]``.
+        eps: added to the mean square.
+
+    Returns:
+        A tensor in the shape of ``z``, fp32 or better: half precision is the caller's choice.
+    """
+    return _GatedRMSNorm.apply(z, gain, None, eps)
+
+
+def gated_rms_norm(z: Tensor, gain: Tensor, gate: Tensor, eps: float = EPSILON) -> Tensor:
+    """Gated RMSNorm over the last dimension, see the head of this file and :func:`rms_norm`.
+
+    Args:
+        gate: ``w``, ``[d]``.
+    """
+    return _GatedRMSNorm.apply(z, gain, gate, eps)
+
+
+class _GatedRMSNorm(Function):
+    """In one function, because autograd would keep and pass over three times as many tensors."""
+
+    @staticmethod
+    def forward(ctx, z, gain, gate, eps):
+        ctx.eps = eps
+        ctx.save_for_backward(z, gain, gate)
+        x = at_least_fp32(z)
+        if gate is None:
+            return (x * _inverse_rms(x, eps)).mul_(at_least_fp32(gain))
+        opened = torch.mul(x, at_least_fp32(gate)).sigmoid_()
+        return opened.mul_(x).mul_(_inverse_rms(x, eps)).mul_(at_least_fp32(gain))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        z, gain, gate = ctx.saved_tensors
+        x, g = at_least_fp32(z), at_least_fp32(gain)
+        inverse = _inverse_rms(x, ctx.eps)
+        # y = s * n * g with n = x / RMS(x) and s = sigmoid(w * x), or 1 without a gate
+        grad_gate = grad_gate_input = None
+        if gate is not None:
+            w = at_least_fp32(gate)
+            opened = torch.mul(x, w).sigmoid_()
+            grad = grad * opened
+        grad_x = grad * x
+        along = (grad_x @ g).unsqueeze(-1) * inverse**2 / x.size(-1)  # through RMS(x), [..., 1]
+        grad_n = grad_x.mul_(inverse)
+        grad_gain = grad_n.flatten(0, -2).sum(0)
+        if gate is not None:
+            # d s = s (1 - s), of which s is in grad_n already
+            grad_gate_input = grad_n.mul_(g).mul_(opened.neg_().add_(1))
+            grad_gate = torch.mul(grad_gate_input, x, out=opened).flatten(0, -2).sum(0)
+        grad_z = (grad * g).addcmul_(x, along, value=-1).mul_(inverse)
+        if gate is not None:
+            grad_z.addcmul_(grad_gate_input, w)
+            grad_gate = grad_gate.to(gate.dtype)
+        return grad_z.to(z.dtype), grad_gain.to(gain.dtype), grad_gate, None
+
+
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """1 / RMS(x), ``[..., 1]``."""
+    return (torch.linalg.vector_norm(x, dim=-1, keepdim=True) ** 2 / x.size(-1) + eps).rsqrt()
