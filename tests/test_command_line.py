@@ -1,6 +1,5 @@
 """The way of a user: preprocess, train, average, generate, with stock commands on small data."""
 
-import json
 import re
 import socket
 import subprocess
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import toy
+from commands import generate, hypotheses, logged, train
 from fairseq_sparse.checkpoint_safety import load_checkpoint
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
 
@@ -23,46 +23,9 @@ def data(tmp_path_factory):
     return toy.binarised_text(tmp_path_factory.mktemp("text"))
 
 
-def train(data, save_dir, *flags, check=True, **options):
-    return toy.run(
-        "fairseq_cli.train",
-        *(data, "--user-dir", toy.USER_DIR, "--save-dir", save_dir, "--cpu"),
-        *("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse"),
-        *("--arch", "transformer_sparse_tiny", "--share-all-embeddings", "--dropout", "0.1"),
-        *("--encoder-normalize-before", "--decoder-normalize-before"),
-        *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--log-format", "json"),
-        *flags,
-        check=check,
-        **options,
-    )
-
-
 def output_flags(transform):
     criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
     return ("--output-transform", transform, "--criterion", criterion)
-
-
-def generate(data, path, *flags, command="fairseq_cli.generate", check=True):
-    return toy.run(
-        command,
-        *(data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu", "--max-tokens", "600"),
-        *("--source-lang", "de", "--target-lang", "en"),
-        *(flags if "--task" in flags else ("--task", "translation_sparse", *flags)),
-        check=check,
-    )
-
-
-def hypotheses(output):
-    """Sentence number -> the (score, words) of its hypotheses, in the order printed."""
-    found = {}
-    for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.MULTILINE):
-        found.setdefault(int(number), []).append((float(score), words))
-    return found
-
-
-def logged(output, tag):
-    """The JSON records that fairseq logged under a tag ("train", "valid")."""
-    return [json.loads(line) for line in re.findall(rf"\| {tag} \| (\{{.*\}})", output)]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,84 @@
+"""Sparse attention on the way of a user: train, average, generate, with stock commands."""
+
+import re
+
+import pytest
+
+import toy
+from commands import generate, hypotheses, logged, train
+from fairseq_sparse.checkpoint_safety import load_checkpoint
+
+ADAPTIVE = ("--attention", "rela_g", "--attention-cross", "entmax", "--attention-alpha-learnable")
+CRITERION = ("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    flags = (*ADAPTIVE, *CRITERION, "--attention-dropout", "0.1", "--max-epoch", "2")
+    return folder, train(data, folder, *flags).stdout
+
+
+def test_training_logs_the_learned_alpha(run):
+    for record in logged(run[1], "train"):
+        ends = [float(record[f"train_alpha_cross{end}"]) for end in ("_min", "", "_max")]
+        assert 1 < ends[0] <= ends[1] <= ends[2] <= 2 and "train_alpha_enc" not in record
+    assert ends[0] < ends[2], "the heads learned nothing"
+
+
+def test_the_attention_is_in_the_checkpoint(run):
+    keys = load_checkpoint(run[0] / "checkpoint_last.pt")["model"]
+    assert "encoder.layers.0.self_attn.norm.gate" in keys
+    assert "decoder.layers.0.encoder_attn.alpha_logit" in keys
+    assert "decoder.layers.0.encoder_attn.norm.gate" not in keys
+
+
+def test_averaged_model_translates_and_aligns(data, run):
+    folder, _ = run
+    averaging = ("--inputs", folder, "--num-epoch-checkpoints", "2", "--output", folder / "mean.pt")
+    toy.run("scripts.average_checkpoints", *averaging)
+    aligned = generate(data, folder / "mean.pt", "--beam", "3", "--print-alignment").stdout
+    plain = generate(data, folder / "mean.pt", "--beam", "3").stdout
+    assert hypotheses(aligned) == hypotheses(plain) and len(hypotheses(plain)) == 30
+    links = dict(re.findall(r"^A-(\d+)\t(.*)$", aligned, re.MULTILINE))
+    sources = dict(re.findall(r"^S-(\d+)\t(.*)$", aligned, re.MULTILINE))
+    assert set(links) == set(sources)
+    for number, line in links.items():
+        words = hypotheses(aligned)[int(number)][0][1].split()
+        for link in line.split():
+            source, target = map(int, link.split("-"))
+            assert source < len(sources[number].split()) and target < len(words)
+
+
+def test_checkpoints_of_different_attention_are_not_averaged(data, run, tmp_path):
+    train(data, tmp_path, *CRITERION, "--attention", "entmax15", "--max-update", "2")
+    train(data, tmp_path / "other", *CRITERION, "--attention", "sparsemax", "--max-update", "2")
+    paths = [folder / "checkpoint_last.pt" for folder in (tmp_path, tmp_path / "other")]
+    refused = toy.run(
+        "scripts.average_checkpoints",
+        "--inputs",
+        *paths,
+        "--output",
+        tmp_path / "mean.pt",
+        check=False,
+    )
+    assert refused.returncode != 0 and "attention" in refused.stderr
+    assert not (tmp_path / "mean.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--attention-enc", "linear"), "--attention-enc linear is unknown"),
+        (("--attention", "entmax", "--attention-alpha", "1"), "--attention-alpha: alpha must be"),
+        (("--attention-alpha-learnable",), "are for --attention entmax"),
+    ],
+)
+def test_bad_flags_are_refused_at_the_start(data, tmp_path, flags, message):
+    refused = train(data, tmp_path, *CRITERION, *flags, check=False)
+    assert refused.returncode != 0 and message in refused.stdout + refused.stderr
