@@ -1,4 +1,4 @@
-"""Sparse output layers for fairseq: models, criterions, tasks. Importing this registers them.
+"""Sparse outputs and attention for fairseq: models, criterions, tasks. Importing registers them.
 
 ``fairseq_sparse.ops`` needs torch and numpy alone; without fairseq nothing is registered.
 """

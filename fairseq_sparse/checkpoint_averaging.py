@@ -35,6 +35,7 @@ _MODEL_FIELDS = (
     "activation_fn",
     "no_scale_embedding",
 )
+_ATTENTION_DEFAULTS = {"attention": "softmax", "attention_alpha": 1.5}
 
 
 def last_checkpoints(
@@ -174,6 +175,10 @@ def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
         settings = vars(settings)
     settings = settings or {}
     fields = {field: settings.get(field) for field in _MODEL_FIELDS}
+    for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 has none
+        fields[field] = default if fields[field] is None else fields[field]
+    for place in ("attention_enc", "attention_dec", "attention_cross"):
+        fields[place] = fields[place] or fields["attention"]
     if fields["arch"] is None:  # a model that is configured by a dataclass has a name instead
         fields["arch"] = settings.get("_name")
     return fields

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-# heading, path in summary.json, format
+# heading, path in summary.json, format; of attention, the encoder's, the decoder's and cross
 COLUMNS = (
     ("variant", "variant", "{}"),
     ("BLEU", "bleu.bleu", "{:.2f}"),
@@ -16,6 +16,8 @@ COLUMNS = (
     ("Σp", "test.prob_sum", "{:.3f}"),
     ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
     ("accuracy (%)", "test.accuracy", "{:.1f}"),
+    ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
+    ("null attention (%)", "attention.null", "{:.1f}"),
     ("empty", "bleu.empty_translations", "{}"),
     ("updates", "training.updates", "{:,}"),
     ("words/s", "training.words_per_second", "{:,.0f}"),
@@ -33,6 +35,10 @@ def look_up(summary: dict, path: str) -> object:
 
 
 def cell(summary: dict, path: str, form: str) -> str:
+    if path.startswith("attention."):
+        name = path.removeprefix("attention.")
+        places = summary.get("attention", {}).values()
+        return " / ".join(form.format(100 * place[name]) for place in places) or "-"
     value = look_up(summary, path)
     if value is None:
         return "-"

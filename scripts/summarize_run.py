@@ -4,7 +4,8 @@
 summarize_run.py train RUN_DIR   logs/2_train.log          -> train.json
 summarize_run.py all RUN_DIR     train.json, bleu.json,
                                  generate-test.txt,
-                                 validate-test.txt         -> summary.json
+                                 validate-test.txt,
+                                 attention.json            -> summary.json
 """
 
 from __future__ import annotations
@@ -129,6 +130,14 @@ def summarize_generation(run: Path) -> dict[str, object]:
     return {"sentences_per_second": float(match["speed"])}
 
 
+def summarize_attention(run: Path) -> dict[str, object]:
+    """Sparsity rate and null rate of each place of attention, the mean over layers and heads."""
+    rates = json.loads(read_text(run / "attention.json"))["attention"]
+    return {
+        place: {name: part[name] for name in ("sparsity", "null")} for place, part in rates.items()
+    }
+
+
 def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     """Everything that a results table needs."""
     test = [
@@ -144,6 +153,7 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
         "bleu": json.loads(read_text(run / "bleu.json")),
         "generation": summarize_generation(run),
         "test": select_statistics(test[-1]),
+        "attention": summarize_attention(run),
         "training": train,
         **describe_environment(),
     }

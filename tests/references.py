@@ -4,6 +4,8 @@ They work over the last dimension, in the dtype that they are given. In fp64 the
 are compared with; their own error in a lower dtype says how much error is fair.
 """
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 
@@ -159,3 +161,84 @@ def _moved_by_one_rounding(x):
         return x
     sign = torch.randint(0, 2, x.shape).to(x.dtype) * 2 - 1
     return x * (1 + torch.finfo(x.dtype).eps * sign)
+
+
+def rms_norm(z, gain, gate=None, eps=1e-8):
+    """g * z / RMS(z), times sigmoid(w * z) where there is a gate w."""
+    normed = gain * z / (z.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return normed if gate is None else torch.sigmoid(gate * z) * normed
+
+
+def gated_layer_norm(z, gain, bias, gate, eps=1e-5):
+    centred = z - z.mean(-1, keepdim=True)
+    variance = centred.pow(2).mean(-1, keepdim=True)
+    return torch.sigmoid(gate * z) * (gain * centred / (variance + eps).sqrt() + bias)
+
+
+def attention_weights(scores, kind, alpha=1.5):
+    """Weights of a query for the keys that it sees; ``alpha`` is that of the kind entmax."""
+    if kind == "softmax":
+        exponential = (scores - scores.amax(-1, keepdim=True)).exp()
+        return exponential / exponential.sum(-1, keepdim=True)
+    if kind in ("sparsemax", "entmax15", "entmax"):
+        return entmax(scores, {"sparsemax": 2.0, "entmax15": 1.5}.get(kind, alpha))
+    if kind == "rela_g_gelu":
+        return scores * (1 + torch.erf(scores / 2**0.5)) / 2
+    if kind == "rela_g_leaky_relu":
+        return torch.where(scores > 0, scores, 0.2 * scores)
+    assert kind.startswith("rel")
+    return torch.where(scores > 0, scores, torch.zeros_like(scores))
+
+
+def attention(query, key, value, kind, bias, alpha=1.5):
+    """Weighted sums ``[batch, heads, queries, head_dim]`` and weights, for one query of one head
+    after another.
+
+    Queries are scaled already. The bias ``[batch, heads, queries, keys]`` is -inf where a key is
+    hidden; ``alpha`` is a float, or one for each head.
+    """
+    context, weights = torch.zeros_like(query), torch.zeros_like(bias, dtype=query.dtype)
+    for place in itertools.product(*map(range, query.shape[:3])):
+        sentence, head, _ = place
+        seen = bias[place] > -INF
+        if not seen.any():
+            continue
+        keys, values = key[sentence, head, seen], value[sentence, head, seen]
+        scores = torch.stack([(query[place] * k).sum() for k in keys]) + bias[place][seen]
+        chosen = attention_weights(scores, kind, alpha if isinstance(alpha, float) else alpha[head])
+        weights[place][seen] = chosen
+        context[place] = sum(weight * v for weight, v in zip(chosen, values, strict=True))
+    return context, weights
+
+
+def attention_norm(z, kind, parameters):
+    """The norm of the concatenated heads that a kind of attention has; ``parameters`` by name."""
+    if kind in ("relu_rmsnorm", "rela_i"):
+        return rms_norm(z, parameters["norm.weight"])
+    if kind == "rela_g_layernorm":
+        names = ("norm.weight", "norm.bias", "norm.gate")
+        return gated_layer_norm(z, *(parameters[name] for name in names))
+    if kind.startswith("rela_g"):
+        return rms_norm(z, parameters["norm.weight"], parameters["norm.gate"])
+    return z
+
+
+def multihead_attention(parameters, query, key, value, kind, heads, bias, alpha=1.5):
+    """Output ``[length, batch, width]`` and weights ``[batch, heads, length, keys]``.
+
+    ``parameters`` of a module by their names; the bias is that of :func:`attention`.
+    """
+
+    def project(x, name):
+        return F.linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+
+    def split(x):  # [length, batch, width] to [batch, heads, length, head_dim]
+        return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+
+    q, k, v = (
+        split(project(x, name))
+        for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj"))
+    )
+    context, weights = attention(q / q.size(-1) ** 0.5, k, v, kind, bias, alpha)
+    z = context.permute(2, 0, 1, 3).flatten(2)
+    return project(attention_norm(z, kind, parameters), "out_proj"), weights

@@ -84,6 +84,15 @@ def run_script(*arguments):
     )
 
 
+def test_checkpoints_from_before_the_attention_flags_have_softmax_attention(tmp_path):
+    new = {"attention": "softmax", "attention_enc": None, "attention_alpha": 1.5}
+    other = {**new, "attention_cross": "rela_g"}
+    paths = write(tmp_path, [make_state(**fields) for fields in ({}, new, other)])
+    average_checkpoints(paths[:2])
+    with pytest.raises(CheckpointError, match="attention_cross is rela_g"):
+        average_checkpoints(paths)
+
+
 # What an average is.
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The criterion's statistics on the test set, and all results of the run in RUN_DIR/summary.json.
+# Statistics of output and attention on the test set, given the references, and all results of the
+# run in RUN_DIR/summary.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
@@ -12,6 +13,7 @@ output="$RUN_DIR/validate-test.txt"
 flags=(--task translation_sparse ${VALIDATE_FLAGS[@]+"${VALIDATE_FLAGS[@]}"})
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
 bleu $(sha256_of "$RUN_DIR/bleu.json" | cut -d ' ' -f 1)
+statistics output attention
 $(flags_as_lines "${flags[@]}")"
 
 "$PYTHON" -m fairseq_cli.validate "$PREPARED/bin" --user-dir "$USER_DIR" \
@@ -19,6 +21,9 @@ $(flags_as_lines "${flags[@]}")"
   --log-format json --log-interval 10 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
   | tee -- "$output.partial" || fail "fairseq-validate failed (see above)"
 mv -f -- "$output.partial" "$output"
+"$PYTHON" "$ROOT/scripts/analyze_attention.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
+  --subset test --max-tokens "$DEVICE_TOKENS" ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} \
+  --json "$RUN_DIR/attention.json" || fail "the attention could not be analysed (see above)"
 "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
   || fail "the run could not be summarised (see above)"
 "$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2

@@ -49,6 +49,28 @@ class SparseTransformerDecoder(TransformerDecoderBase):
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         return wrap_layer(SparseTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
 
+    def extract_features(
+        self,
+        prev_output_tokens,
+        encoder_out: Optional[dict[str, list[Tensor]]],
+        incremental_state: Optional[dict[str, dict[str, Optional[Tensor]]]] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ):
+        """As in stock, but in training no layer returns its attention unless it is asked to:
+        returned weights are all in memory at once."""
+        if alignment_layer is None and self.training:
+            alignment_layer = -1
+        return self.extract_features_scriptable(
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
+        )
+
     def build_output_projection(self, cfg, dictionary, embed_tokens):
         super().build_output_projection(cfg, dictionary, embed_tokens)
         if self.adaptive_softmax is None:

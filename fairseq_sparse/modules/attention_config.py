@@ -37,7 +37,7 @@ class AttentionConfig(FairseqDataclass):
     attention_alpha_learnable: bool = field(
         default=False,
         metadata={
-            "help": "learn the alpha of the attention entmax, one for each head, in (1, 2]; "
+            "help": "learn the alpha of the attention entmax, one for each head, in [1.01, 2]; "
             "--attention-alpha is where it starts"
         },
     )
@@ -48,11 +48,6 @@ def attention_kinds(args: Any) -> dict[str, str]:
     return {
         place: str(getattr(args, f"attention_{place}", None) or args.attention) for place in PLACES
     }
-
-
-def attention_is_stock(args: Any) -> bool:
-    """Whether fairseq's own attention modules do: softmax in every place."""
-    return set(attention_kinds(args).values()) == {"softmax"}
 
 
 def attention_options(args: Any, place: str) -> dict[str, Any]:
@@ -87,6 +82,10 @@ def check_attention(args: Namespace) -> None:
         )
     if set(kinds.values()) == {"softmax"}:
         return
+    if getattr(args, "no_cross_attention", False) and getattr(args, "attention_cross", None):
+        raise ValueError("--attention-cross has no effect with --no-cross-attention; leave one out")
+    if not 0 <= args.attention_dropout < 1:
+        raise ValueError(f"--attention-dropout must lie in [0, 1), got {args.attention_dropout}")
     for part in ("encoder", "decoder"):
         if getattr(args, f"{part}_xformers_att_config", None):
             raise ValueError(

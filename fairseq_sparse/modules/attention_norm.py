@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_sparse.ops import gated_rms_norm, rms_norm
-from fairseq_sparse.ops.threshold import at_least_fp32
+from fairseq_sparse.ops.precision import at_least_fp32
 
 
 class RMSNorm(nn.Module):

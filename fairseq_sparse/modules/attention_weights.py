@@ -22,7 +22,8 @@ from fairseq_sparse.modules.attention_norm import (
     RMSNorm,
     RMSNormUniformGain,
 )
-from fairseq_sparse.ops.threshold import Alpha, at_least_fp32
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import Alpha
 
 # TensorFlow's default, the framework of ReLA's authors.
 LEAKY_RELU_SLOPE = 0.2
@@ -54,7 +55,7 @@ def relu(scores: Tensor) -> Tensor:
 
 
 def gelu(scores: Tensor) -> Tensor:
-    """GELU of the scores, which is sparse only where a key is hidden."""
+    """GELU of the scores: 0 only where a key is hidden, or where rounding makes it 0."""
     return F.gelu(_hidden_to_zero(scores))
 
 

@@ -23,7 +23,8 @@ from fairseq_sparse.ops import (
     tau_from_weights,
 )
 from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
-from fairseq_sparse.ops.threshold import at_least_fp32, entmax_rows
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import entmax_rows
 
 logger = logging.getLogger(__name__)
 

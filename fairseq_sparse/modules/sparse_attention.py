@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.precision import at_least_fp32
 
-# An additive mask hides a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
-_HIDES = -1e4
 # A learned alpha lies above this: near 1, 1 / (alpha - 1) has no good floating-point value.
 _LEAST_ALPHA = 1.01
 
@@ -31,7 +30,7 @@ class SparseMultiheadAttention(MultiheadAttention):
     Args:
         attention: the kind of weights, a key of ``ATTENTION_KINDS``.
         alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2.
-        alpha_learnable: learn the alpha of ``entmax``, one for each head, in (1, 2] (Correia,
+        alpha_learnable: learn the alpha of ``entmax``, one for each head, in [1.01, 2] (Correia,
             Niculae, Martins 2019, "Adaptively Sparse Transformers").
         others: those of ``MultiheadAttention``.
 
@@ -75,10 +74,8 @@ class SparseMultiheadAttention(MultiheadAttention):
 
     def alpha(self) -> Tensor:
         """The learned alpha of each head, ``[heads]``, fp32 or better."""
-        logit = self.alpha_logit
-        if logit.dtype != torch.float64:
-            logit = logit.float()
-        return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * logit.sigmoid()
+        share = at_least_fp32(self.alpha_logit).sigmoid()
+        return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * share
 
     def forward(
         self,
@@ -127,7 +124,7 @@ class SparseMultiheadAttention(MultiheadAttention):
             self._weights_function(),
             alpha=self.alpha()[:, None, None] if self.learns_alpha else None,
             hidden=None if hidden is None else hidden.bool(),
-            bias=self._bias(attn_mask, batch, keys),
+            bias=self._bias(attn_mask, batch),
             dropout=self._dropout(),
             sums_to_one=self.kind.sums_to_one,
             need_weights=need_weights or need_head_weights,
@@ -160,7 +157,9 @@ class SparseMultiheadAttention(MultiheadAttention):
         """Keys, values ``[batch, heads, keys, head_dim]`` and padding of this step and before."""
         state = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static_kv and "prev_key" in state:
-            return state["prev_key"], state["prev_value"], state["prev_key_padding_mask"]
+            padding = state.get("prev_key_padding_mask")
+            padding = key_padding_mask if padding is None else padding
+            return state["prev_key"], state["prev_value"], padding
         if self.self_attention:
             key = value = query
         elif self.encoder_decoder_attention:
@@ -181,15 +180,17 @@ class SparseMultiheadAttention(MultiheadAttention):
             self._set_input_buffer(incremental_state, state)
         return keys, values, key_padding_mask
 
-    def _bias(self, attn_mask: Optional[Tensor], batch: int, keys: Tensor) -> Optional[Tensor]:
-        """The mask as something to add to the scores: -inf where a key is hidden."""
+    def _bias(self, attn_mask: Optional[Tensor], batch: int) -> Optional[Tensor]:
+        """The mask as something to add to the scores."""
         if attn_mask is None:
             return None
-        if attn_mask.is_floating_point():
-            bias = attn_mask.masked_fill(attn_mask <= _HIDES, -float("inf")).to(keys.dtype)
-        else:
-            bias = keys.new_zeros(attn_mask.shape).masked_fill(attn_mask.bool(), -float("inf"))
-        return bias if bias.dim() == 2 else bias.unflatten(0, (batch, self.num_heads))
+        if not attn_mask.is_floating_point():
+            zeros = torch.zeros_like(attn_mask, dtype=torch.float32)
+            attn_mask = zeros.masked_fill(attn_mask.bool(), -float("inf"))
+        return attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, -1))
+
+    def set_beam_size(self, beam_size: int) -> None:
+        """Do nothing: stock would keep one row of static keys for all hypotheses of a sentence."""
 
     def __prepare_scriptable__(self):
         raise NotImplementedError(

@@ -10,7 +10,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
-from fairseq_sparse.modules.attention_config import attention_is_stock, attention_options
+from fairseq_sparse.modules.attention_config import attention_options
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 
@@ -24,7 +24,8 @@ class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
         self.can_use_fastpath = False
 
     def build_self_attention(self, embed_dim: int, cfg) -> nn.Module:
-        if attention_is_stock(cfg):
+        options = attention_options(cfg, "enc")
+        if options["attention"] == "softmax":
             return super().build_self_attention(embed_dim, cfg)
         return SparseMultiheadAttention(
             embed_dim,
@@ -33,7 +34,7 @@ class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
             self_attention=True,
             q_noise=self.quant_noise,
             qn_block_size=self.quant_noise_block_size,
-            **attention_options(cfg, "enc"),
+            **options,
         )
 
 
@@ -41,7 +42,8 @@ class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
     """The stock decoder layer, with the attention that the flags ask for."""
 
     def build_self_attention(self, embed_dim: int, cfg, **kwargs) -> nn.Module:
-        if attention_is_stock(cfg):
+        options = attention_options(cfg, "dec")
+        if options["attention"] == "softmax":
             return super().build_self_attention(embed_dim, cfg, **kwargs)
         return SparseMultiheadAttention(
             embed_dim,
@@ -51,11 +53,12 @@ class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
             q_noise=self.quant_noise,
             qn_block_size=self.quant_noise_block_size,
             **kwargs,
-            **attention_options(cfg, "dec"),
+            **options,
         )
 
     def build_encoder_attention(self, embed_dim: int, cfg) -> nn.Module:
-        if attention_is_stock(cfg):
+        options = attention_options(cfg, "cross")
+        if options["attention"] == "softmax":
             return super().build_encoder_attention(embed_dim, cfg)
         return SparseMultiheadAttention(
             embed_dim,
@@ -66,7 +69,7 @@ class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
             encoder_decoder_attention=True,
             q_noise=self.quant_noise,
             qn_block_size=self.quant_noise_block_size,
-            **attention_options(cfg, "cross"),
+            **options,
         )
 
 

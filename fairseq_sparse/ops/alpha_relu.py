@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.threshold import at_least_fp32, positive_power
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import positive_power
 
 Tau = Union[float, Tensor]
 

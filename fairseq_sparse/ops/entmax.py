@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops.threshold import Alpha, at_least_fp32, entmax_rows, positive_power
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import Alpha, entmax_rows, positive_power
 
 
 def softmax(z: Tensor, dim: int = -1) -> Tensor:

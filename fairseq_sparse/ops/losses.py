@@ -26,7 +26,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights, check_tau
 from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.threshold import at_least_fp32, entmax_rows, row_chunks
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
 
 
 def entmax_loss(

@@ -6,7 +6,8 @@ dimension, of size d:
     RMSNorm(z) = g * z / RMS(z),    RMS(z) = sqrt(sum(z ** 2) / d + eps),
     gated:       sigmoid(w * z) * RMSNorm(z).
 
-A row of zeros (null attention) stays exactly zero, and its gradient is finite.
+A row of zeros (null attention) stays exactly zero, and its gradient is finite. There is no second
+derivative.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.threshold import at_least_fp32
+from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
 # Of the paper's code. It bounds the gradient of rows near zero by 1 / sqrt(eps).
 EPSILON = 1e-8
@@ -71,13 +72,15 @@ class _GatedRMSNorm(Function):
             opened = torch.mul(x, w).sigmoid_()
             grad = grad * opened
         grad_x = grad * x
-        along = (grad_x @ g).unsqueeze(-1) * inverse**2 / x.size(-1)  # through RMS(x), [..., 1]
+        with without_autocast(x):
+            along = grad_x @ g
+        along = along.unsqueeze(-1) * inverse**2 / x.size(-1)  # through RMS(x), [..., 1]
         grad_n = grad_x.mul_(inverse)
-        grad_gain = grad_n.flatten(0, -2).sum(0)
+        grad_gain = grad_n.reshape(-1, x.size(-1)).sum(0)
         if gate is not None:
             # d s = s (1 - s), of which s is in grad_n already
             grad_gate_input = grad_n.mul_(g).mul_(opened.neg_().add_(1))
-            grad_gate = torch.mul(grad_gate_input, x, out=opened).flatten(0, -2).sum(0)
+            grad_gate = torch.mul(grad_gate_input, x, out=opened).reshape(-1, x.size(-1)).sum(0)
         grad_z = (grad * g).addcmul_(x, along, value=-1).mul_(inverse)
         if gate is not None:
             grad_z.addcmul_(grad_gate_input, w)

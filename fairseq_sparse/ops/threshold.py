@@ -15,6 +15,8 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.precision import at_least_fp32
+
 # 2 MiB of fp32 logits.
 _CPU_CHUNK_ELEMENTS = 1 << 19
 # Convex Newton at least quarters (residual x slope) at each step, and bisection halves the bracket
@@ -203,11 +205,6 @@ def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
         too_low = positive_power((x - middle).clamp(min=0), 1 / (alpha - 1)).sum(-1, True) >= 1
         low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
     return low
-
-
-def at_least_fp32(x: Tensor) -> Tensor:
-    """``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def positive_power(x: Tensor, exponent: Alpha) -> Tensor:

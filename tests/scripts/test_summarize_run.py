@@ -72,6 +72,9 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     (run / "generate-test.txt").write_text(
         "INFO:x:Translated 1,000 sentences (14,000 tokens) in 12.5s (80.04 sentences/s, 9 tokens/s)"
     )
+    rates = {"encoder": (0.5, 0), "decoder": (0.125, 0), "cross": (0.75, 0.25)}
+    places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
+    (run / "attention.json").write_text(json.dumps({"attention": places}))
     result = call("summarize_run.py", "all", run)
     assert result.returncode == 0, result.stdout
     table = call("results_table.py", run, run, run / "unfinished")
@@ -82,6 +85,8 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")
     assert (cells["training (min)"], cells["updates"]) == ("3.8", "30")
     assert cells["accuracy (%)"] == "-"  # not in the log
+    assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
+    assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
     assert f"left out {run / 'unfinished'}" in table.stdout
 

@@ -1,0 +1,58 @@
+"""How scripts report: Markdown tables, JSON files, and what they ran on."""
+
+import json
+import os
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fairseq
+import torch
+
+import fairseq_sparse
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table, padded so that it can be read as it stands."""
+    lines = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
+        for line in lines
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file so that ``path`` holds either all of it or what it held before.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def describe_machine(device: str = "cpu") -> dict[str, Any]:
+    """The hardware that a measurement ran on, and versions."""
+    return {
+        "hardware": _cpu() if device == "cpu" else torch.cuda.get_device_name(device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": fairseq.__version__,
+        "fairseq_sparse": fairseq_sparse.__version__,
+    }
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
+    return platform.processor() or platform.machine()

@@ -1,0 +1,41 @@
+"""The precision that the ops compute in, whatever autocast would choose."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype in which autocast, where it is on, would multiply matrices."""
+    dtype = _autocast_dtype(tensors[0].device.type)
+    if dtype is None:
+        return tensors
+    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """A context in which matrix products on the device of ``x`` keep their dtype."""
+    device = x.device.type
+    if _autocast_dtype(device) is None:
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def _autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """None where autocast is off."""
+    if device not in ("cpu", "cuda"):
+        return None
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 and later
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None

@@ -1,0 +1,209 @@
+"""Sparsity rate and null rate against counting by hand, on small models with known weights."""
+
+import pytest
+import torch
+
+import toy
+from fairseq_sparse.analysis.attention_statistics import (
+    PLACES,
+    AttentionStatistics,
+    attention_modules,
+    count_zeros,
+    watch_attention,
+)
+
+KINDS = ("softmax", "rela_g", "sparsemax", "entmax15", "rela_g_leaky_relu")
+
+
+def statistics_of(model, *batches):
+    statistics = AttentionStatistics(model, toy.dictionary().pad())
+    for batch in batches:
+        statistics.add_batch(batch["net_input"])
+    return statistics.rates()
+
+
+def sparse_model(kind="rela_g", *flags):
+    """A model whose scores are large enough for some rows to be sparse and some not."""
+    model = toy.model("--attention", kind, *flags)
+    with torch.no_grad():
+        for modules in attention_modules(model).values():
+            for module in modules:
+                module.q_proj.weight.mul_(4)
+    return model
+
+
+def sentences_of(batch):
+    """The sentences of a batch one by one, without padding."""
+    net_input, pad = batch["net_input"], toy.dictionary().pad()
+    for source, length, target in zip(*net_input.values(), strict=True):
+        yield {
+            "src_tokens": source[source != pad][None],
+            "src_lengths": length[None],
+            "prev_output_tokens": target[target != pad][None],
+        }
+
+
+def weights_by_hand(model, net_input):
+    """What each head gives to each key it sees, as lists: (place, layer) -> head -> query -> keys.
+
+    From the inputs of the attention modules of one sentence without padding, by the definition.
+    """
+    result, handles = {}, []
+
+    def hook_for(place, layer):
+        def hook(module, arguments, options):
+            query, key = (module_input[:, 0] for module_input in (options["query"], options["key"]))
+            width = module.head_dim
+            queries = module.q_proj(query) * width**-0.5
+            keys = module.k_proj(key)
+            heads = []
+            for head in range(module.num_heads):
+                part = slice(head * width, (head + 1) * width)
+                rows = []
+                for position, row in enumerate(queries):
+                    seen = keys[: position + 1] if place == "decoder" else keys
+                    rows.append(module.kind.weights(seen[:, part] @ row[part]).tolist())
+                heads.append(rows)
+            result[place, layer] = heads
+
+        return hook
+
+    for place, modules in attention_modules(model).items():
+        for layer, module in enumerate(modules):
+            hook = hook_for(place, layer)
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+    with torch.no_grad():
+        model.eval()(**net_input)
+    for handle in handles:
+        handle.remove()
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_rates_are_those_that_are_counted_by_hand(kind):
+    model = sparse_model(kind)
+    batch = toy.batch(toy.dictionary())
+    rates = statistics_of(model, batch)
+    by_hand = [weights_by_hand(model, sentence) for sentence in sentences_of(batch)]
+    for (place, layer), heads in by_hand[0].items():
+        counted = rates[place]["layers"][layer]
+        assert counted["attention"] == kind
+        for head in range(len(heads)):
+            rows = [row for sentence in by_hand for row in sentence[place, layer][head]]
+            zeros = sum(row.count(0.0) for row in rows)
+            nulls = sum(row.count(0.0) == len(row) for row in rows)
+            assert counted["heads"][head]["sparsity"] == zeros / sum(map(len, rows))
+            assert counted["heads"][head]["null"] == nulls / len(rows)
+
+
+def test_rectified_attention_of_the_tests_is_sparse_and_has_null_rows():
+    rates = statistics_of(sparse_model("rela_g"), toy.batch(toy.dictionary()))
+    for place in PLACES:
+        assert 0.2 < rates[place]["sparsity"] < 0.8
+        assert 0 < rates[place]["null"] < rates[place]["sparsity"]
+
+
+def test_means_are_over_heads_and_over_layers():
+    rates = statistics_of(sparse_model("relu", "--encoder-layers", 3), toy.batch(toy.dictionary()))
+    assert [len(rates[place]["layers"]) for place in PLACES] == [3, 2, 2]
+    for name in ("sparsity", "null"):
+        for part in rates.values():
+            layers = [layer[name] for layer in part["layers"]]
+            assert part[name] == pytest.approx(sum(layers) / len(layers))
+            for layer in part["layers"]:
+                heads = [head[name] for head in layer["heads"]]
+                assert layer[name] == pytest.approx(sum(heads) / len(heads))
+
+
+@pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny"])
+def test_softmax_attention_has_no_zeros(arch):
+    model = toy.model(arch=arch)
+    if arch == "transformer_tiny":
+        for layer in model.encoder.layers:
+            layer.can_use_fastpath = True  # what a model of fairseq 0.12.2 has after loading
+    rates = statistics_of(model, toy.batch(toy.dictionary()))
+    for place in PLACES:
+        assert (rates[place]["sparsity"], rates[place]["null"]) == (0, 0)
+        assert {layer["attention"] for layer in rates[place]["layers"]} == {"softmax"}
+
+
+def test_zeros_of_stock_attention_are_seen_head_by_head():
+    """Scores that differ by more than the range of fp32 make zeros of softmax."""
+    model = toy.model(arch="transformer_tiny")
+    model.encoder.layers[0].self_attn.q_proj.weight.data[32:].mul_(1e6)  # the second head
+    layer = statistics_of(model, toy.batch(toy.dictionary()))["encoder"]["layers"][0]
+    assert layer["heads"][0]["sparsity"] == 0 < layer["heads"][1]["sparsity"]
+    assert layer["heads"][1]["null"] == 0
+
+
+def test_one_batch_is_as_good_as_many():
+    model = sparse_model()
+    batch = toy.batch(toy.dictionary(), [(4, 3), (9, 1), (2, 7), (5, 5)])
+    singles = [{"net_input": sentence} for sentence in sentences_of(batch)]
+    assert statistics_of(model, batch) == statistics_of(model, *singles)
+
+
+def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():
+    """Keys and queries are constant, so that the first head has scores < 0 and the second > 0."""
+    model = toy.model("--attention", "rela_g")
+    for modules in attention_modules(model).values():
+        for module in modules:
+            for projection in (module.q_proj, module.k_proj):
+                torch.nn.init.zeros_(projection.weight)
+                torch.nn.init.ones_(projection.bias)
+            module.k_proj.bias.data[: module.head_dim] = -1
+    rates = statistics_of(model, toy.batch(toy.dictionary()))
+    for place in PLACES:
+        for layer in rates[place]["layers"]:
+            # In the decoder that is to say that the future is not counted.
+            assert layer["heads"] == [{"sparsity": 1, "null": 1}, {"sparsity": 0, "null": 0}]
+            assert layer["sparsity"] == layer["null"] == 0.5
+
+
+def test_padding_and_hidden_keys_do_not_count():
+    nan = float("nan")
+    weights = torch.tensor(
+        [
+            [[0.5, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
+            [[0.0, 0.0, 0.7, 0.0], [0.1, -0.2, 0.0, 0.0], [nan, nan, nan, nan]],
+        ]
+    )[:, None]  # two heads, one sentence, three queries of which one is padding, four keys
+    hidden = torch.tensor([[[False, False, False, True]]])
+    padding = torch.tensor([[False, False, True]])
+    counts = count_zeros(weights, hidden, padding)
+    # zeros, weights, rows of zeros, rows, NaNs
+    assert counts.tolist() == [[5, 6, 1, 2, 0], [3, 6, 0, 2, 0]]
+    nothing_visible = torch.ones(1, 3, 4, dtype=torch.bool)
+    assert count_zeros(weights, nothing_visible, padding).tolist() == [[0] * 5] * 2
+
+
+@pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny"])
+def test_watching_changes_nothing(arch):
+    flags = ["--attention", "entmax15"] if "sparse" in arch else []
+    model = toy.model(*flags, arch=arch).eval()
+    net_input = toy.batch(toy.dictionary())["net_input"]
+    expected = model(**net_input)[0]
+    seen = []
+    with watch_attention(model, lambda *call: seen.append(call[:2])):
+        watched = model(**net_input)[0]
+    assert torch.allclose(watched, expected, atol=1e-5)
+    assert len(seen) == len(set(seen)) == 6
+    assert torch.equal(model(**net_input)[0], expected) and len(seen) == 6
+
+
+def test_the_model_is_put_into_eval_mode():
+    """Else the dropout of what comes before would change the weights."""
+    model = sparse_model("rela_g", "--dropout", 0.5).train()
+    batch = toy.batch(toy.dictionary())
+    assert statistics_of(model, batch) == statistics_of(model, batch)
+
+
+def test_what_cannot_be_counted_is_refused():
+    with pytest.raises(ValueError, match="no Transformer of fairseq"):
+        AttentionStatistics(torch.nn.Linear(2, 2), 1)
+    with pytest.raises(ValueError, match="no sentence was counted"):
+        statistics_of(toy.model())
+    broken = toy.model("--attention", "rela_g")
+    broken.encoder.layers[0].self_attn.q_proj.weight.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match="NaN"):
+        statistics_of(broken, toy.batch(toy.dictionary()))

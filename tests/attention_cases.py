@@ -1,0 +1,161 @@
+"""The kinds of attention that tests go through, modules whose every parameter matters, masks."""
+
+from functools import partial
+
+import torch
+
+import references
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+
+INF = float("inf")
+FP64 = torch.float64
+WIDTH, HEADS = 8, 2
+
+# Each kind, and entmax with an alpha for each head: options of SparseMultiheadAttention.
+CASES = {kind: {"attention": kind} for kind in ATTENTION_KINDS}
+CASES["entmax"]["alpha"] = 1.3
+CASES["entmax_learned"] = {"attention": "entmax", "alpha_learnable": True}
+
+DISTRIBUTIONS = ("softmax", "sparsemax", "entmax15", "entmax", "entmax_learned")
+# Their weights are the positive part of the scores, whatever norm follows.
+RECTIFIED = ("relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm")
+NORMALISED = tuple(kind for kind in ATTENTION_KINDS if kind.startswith(("rela", "relu_")))
+
+
+def weights_function(case):
+    """The function from scores, and the alpha of entmax_learned, to weights."""
+    options = CASES[case]
+    kind = ATTENTION_KINDS[options["attention"]]
+    return partial(kind.weights, alpha=options["alpha"]) if "alpha" in options else kind.weights
+
+
+def learned_alpha(case, heads=HEADS):
+    """The arguments of such a function after the scores: an alpha ``[heads, 1, 1]``, or none."""
+    if case != "entmax_learned":
+        return []
+    return [torch.linspace(1.2, 1.9, heads, dtype=FP64)[:, None, None].requires_grad_()]
+
+
+def sums_to_one(case):
+    return ATTENTION_KINDS[CASES[case]["attention"]].sums_to_one
+
+
+def module(case, *, dtype=FP64, width=WIDTH, heads=HEADS, **options):
+    """An attention module in evaluation mode. No parameter has a value at which an error in its
+    use would not show, such as a bias of 0 or a gain of 1."""
+    result = SparseMultiheadAttention(width, heads, **CASES[case], **options)
+    with torch.no_grad():
+        for name, parameter in result.named_parameters():
+            if name.endswith("bias") or name in ("norm.gate", "alpha_logit"):
+                parameter.normal_()
+            elif name == "norm.weight":
+                parameter.uniform_(0.5, 2.0)
+    return result.to(dtype).eval()
+
+
+def self_attention(case, **options):
+    return module(case, self_attention=True, **options)
+
+
+def alpha_of(attention):
+    """Alpha as the naive reference takes it: a number, or one for each head."""
+    return attention.alpha().tolist() if attention.learns_alpha else attention.fixed_alpha
+
+
+def naive(attention, query, key, value, bias):
+    """The naive reference with the parameters of a module: output and weights."""
+    return references.multihead_attention(
+        dict(attention.named_parameters()),
+        *(query, key, value),
+        attention.attention_kind,
+        attention.num_heads,
+        bias,
+        alpha_of(attention),
+    )
+
+
+def sequence(length=5, batch=3, width=WIDTH, dtype=FP64, scale=1.5):
+    """``[length, batch, width]``; at this scale there are weights of zero, and larger ones."""
+    return (scale * torch.randn(length, batch, width, dtype=FP64)).to(dtype)
+
+
+def causal(length, keys=None, hides=-INF):
+    return torch.full((length, keys or length), hides).triu(1)
+
+
+def padding(*counts, length=5, left=False):
+    """``[batch, length]``, true for so many positions at one end of each sentence."""
+    position = torch.arange(length)
+    if not left:
+        position = position.flip(0)
+    return position < torch.tensor(counts)[:, None]
+
+
+def as_bias(mask, batch=3, heads=HEADS):
+    """A mask, or padding ``[batch, 1, 1, keys]``, as the naive reference takes it."""
+    if mask.dtype in (torch.bool, torch.uint8):
+        mask = torch.zeros(mask.shape).masked_fill(mask.bool(), -INF)
+    if mask.dim() == 3:
+        mask = mask.unflatten(0, (batch, heads))
+    return mask.double()
+
+
+def masks(length=5, keys=5, batch=3, heads=HEADS):
+    """name -> (arguments of ``forward``, what they add to the scores)."""
+    pad = padding(0, 2, 1, length=keys)
+    left = padding(1, 0, 2, length=keys, left=True)
+    everything = padding(0, keys, 1, length=keys)
+    future = causal(length, keys)
+    hidden = torch.rand(length, keys) < 0.4
+    hidden_by_head = torch.rand(batch * heads, length, keys) < 0.4
+    slopes = -0.3 * torch.rand(length, keys, dtype=FP64)
+    slopes_by_head = torch.randn(batch * heads, length, keys, dtype=FP64)
+    near_by_head = slopes_by_head.masked_fill(hidden_by_head, -INF)
+    seen = torch.zeros(batch, heads, length, keys, dtype=FP64)
+
+    def hides(mask):
+        return seen + as_bias(mask, batch, heads)
+
+    def hides_keys(mask):
+        return hides(mask[:, None, None])
+
+    return {
+        "none": ({}, seen),
+        "padding": ({"key_padding_mask": pad}, hides_keys(pad)),
+        "padding on the left": ({"key_padding_mask": left}, hides_keys(left)),
+        "uint8 padding": ({"key_padding_mask": pad.to(torch.uint8)}, hides_keys(pad)),
+        "all keys padded": ({"key_padding_mask": everything}, hides_keys(everything)),
+        "causal": ({"attn_mask": future}, hides(future)),
+        "causal with padding": (
+            {"attn_mask": future, "key_padding_mask": pad},
+            hides(future) + hides_keys(pad),
+        ),
+        "causal with padding on the left": (
+            {"attn_mask": future, "key_padding_mask": left},
+            hides(future) + hides_keys(left),
+        ),
+        "boolean": ({"attn_mask": hidden}, hides(hidden)),
+        "uint8": ({"attn_mask": hidden.to(torch.uint8)}, hides(hidden)),
+        "-1e4": ({"attn_mask": causal(length, keys, -1e4)}, hides(future)),
+        "-1e8": ({"attn_mask": causal(length, keys, -1e8)}, hides(future)),
+        "added": ({"attn_mask": slopes}, hides(slopes)),
+        "added in fp32": ({"attn_mask": slopes.float()}, hides(slopes.float())),
+        "boolean by head": ({"attn_mask": hidden_by_head}, hides(hidden_by_head)),
+        "added by head": ({"attn_mask": near_by_head}, hides(near_by_head)),
+    }
+
+
+MASKS = tuple(masks())
+
+
+def assert_finite_gradients(*tensors):
+    for tensor in tensors:
+        assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
+
+
+def assert_within_rounding(actual, expected, dtype, roundings=8):
+    """The error is at most so many roundings in ``dtype``, in the mean over all entries: where a
+    context is nearly 0, the norm makes more of them."""
+    error = (actual.float() - expected.float()).norm() / expected.float().norm()
+    assert error <= roundings * torch.finfo(dtype).eps

@@ -1,0 +1,301 @@
+"""Whole Transformers with any kind of attention."""
+
+import copy
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import toy
+from attention_cases import CASES
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fairseq_sparse.ops import attention as attention_op
+
+PAD = 1
+NOT_STOCK = [case for case in CASES if case != "softmax"]
+SOFTMAX_BY_PLACE = [
+    flag for place in ("enc", "dec", "cross") for flag in (f"--attention-{place}", "softmax")
+]
+LAYOUTS = [
+    ("--encoder-normalize-before", "--decoder-normalize-before"),
+    ("--encoder-layerdrop", 0.5, "--decoder-layerdrop", 0.5),
+    ("--no-cross-attention",),
+    ("--no-cross-attention", "--cross-self-attention"),
+    ("--share-all-embeddings", "--layernorm-embedding"),
+    ("--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32),
+    ("--quant-noise-pq", 0.2, "--quant-noise-pq-block-size", 4),
+]
+
+
+def named(flags):
+    """The name of a test that takes flags."""
+    return " ".join(map(str, flags))
+
+
+def flags_of(case):
+    """The flags of a case; the alpha is that of the flags' default where it can be."""
+    options = CASES[case]
+    flags = ["--attention", options["attention"]]
+    if "alpha" in options:
+        flags += ["--attention-alpha", options["alpha"]]
+    return flags + ["--attention-alpha-learnable"] * options.get("alpha_learnable", False)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy.task()
+
+
+@pytest.fixture
+def sample(task):
+    return toy.batch(task.target_dictionary)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    monkeypatch.setitem(attention_op._PART_SCORES, "cpu", 20)
+    monkeypatch.setattr(attention_op, "_PART_QUERIES", 1)
+
+
+def logits_of(model, sample):
+    return model(**sample["net_input"])[0]
+
+
+def loss_of(model, sample):
+    target = sample["target"].flatten()
+    return model.decoder.output_projection.loss(
+        logits_of(model, sample).flatten(0, 1), target, ignore_index=PAD
+    )
+
+
+def gradients(model, sample):
+    model.zero_grad()
+    torch.manual_seed(3)  # of dropout
+    loss_of(model, sample).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("flags", [["--attention", "softmax"], SOFTMAX_BY_PLACE], ids=named)
+def test_softmax_in_every_place_is_the_stock_transformer_to_the_bit(flags, task, sample):
+    ours = toy.model(*flags, for_task=task)
+    stock = toy.model(arch="transformer_tiny", for_task=task)
+    assert list(ours.state_dict()) == list(stock.state_dict())
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), stock.parameters(), strict=True)
+    )
+    for training in (True, False):
+        results = []
+        for model in (ours, stock):
+            model.train(training).zero_grad()
+            torch.manual_seed(3)
+            results.append(logits_of(model, sample))
+            results[-1].square().sum().backward()
+        assert torch.equal(*results)
+        for a, b in zip(ours.parameters(), stock.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            assert a.grad is None or torch.equal(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("case", NOT_STOCK)
+def test_a_base_transformer_has_so_many_parameters_more(case, task):
+    width, heads, attentions = 512, 8, 6 + 2 * 6
+    vectors = {"relu_rmsnorm": 1, "rela_i": 1, "rela_g_layernorm": 3}
+    added = vectors.get(case, 2 if case.startswith("rela_g") else 0) * width
+    if case == "entmax_learned":
+        added = heads
+
+    def count(*flags, arch):
+        with torch.device("meta"):
+            model = toy.model(*flags, arch=arch, for_task=task)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    stock = count(arch="transformer")
+    assert count(*flags_of(case), arch="transformer_sparse") == stock + attentions * added
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_trains_with_every_output_transform(case, transform, task, sample):
+    model = toy.model(
+        *flags_of(case), "--output-transform", transform, "--output-tau", 0.5, for_task=task
+    ).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    before = loss_of(model.eval(), sample).item()
+    found = gradients(model, sample)
+    # fairseq 0.12.2 adds copies of an encoder layer's parameters that nothing uses.
+    used = {name for name, _ in model.named_parameters() if not is_copy(name)}
+    assert set(found) == used
+    assert all(torch.isfinite(gradient).all() for gradient in found.values())
+    for name, gradient in found.items():
+        if ".norm." in name or "alpha_logit" in name:
+            assert (gradient != 0).any()
+    optimizer.step()
+    assert loss_of(model, sample).item() < before
+
+
+def is_copy(name):
+    part = name.rpartition(".")[2]
+    return "encoder.layers" in name and part.startswith(("in_proj_", "out_proj_", "fc1_", "fc2_"))
+
+
+@pytest.mark.parametrize("flags", LAYOUTS, ids=named)
+@pytest.mark.parametrize("case", ["rela_g", "entmax_learned"])
+def test_every_layout_trains(case, flags, task, sample):
+    model = toy.model(*flags_of(case), *flags, for_task=task).train()
+    found = gradients(model, sample)
+    assert found and all(torch.isfinite(gradient).all() for gradient in found.values())
+    assert torch.isfinite(logits_of(model.eval(), sample)).all()
+    if "--no-cross-attention" in flags:
+        assert not any("encoder_attn" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("case", ["softmax", "rela_g", "entmax_learned"])
+def test_checkpointed_activations_give_the_same_gradients(case, task, sample, in_parts):
+    """Also where the attention computes its own parts again."""
+    plain = toy.model(*flags_of(case), for_task=task).train()
+    checkpointed = toy.model(*flags_of(case), "--checkpoint-activations", for_task=task).train()
+    checkpointed.load_state_dict(plain.state_dict())
+    calls = []
+    for model in (plain, checkpointed):
+        model.encoder.layers[0].self_attn.register_forward_hook(lambda m, *_: calls.append(m))
+    expected = gradients(plain, sample)
+    assert len(calls) == 1
+    actual = gradients(checkpointed, sample)
+    assert len(calls) == 3  # once more, for its gradient
+    assert list(actual) == list(expected)
+    for name, gradient in actual.items():
+        torch.testing.assert_close(gradient, expected[name], msg=name)
+
+
+@pytest.mark.parametrize("case", NOT_STOCK)
+def test_attention_in_parts_trains_the_same(case, task, sample, monkeypatch):
+    model = toy.model(*flags_of(case), "--attention-dropout", 0, for_task=task).double().train()
+    whole = gradients(model, sample)
+    monkeypatch.setitem(attention_op._PART_SCORES, "cpu", 20)
+    monkeypatch.setattr(attention_op, "_PART_QUERIES", 1)
+    for name, gradient in gradients(model, sample).items():
+        torch.testing.assert_close(gradient, whole[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize(
+    "flags", [*map(flags_of, NOT_STOCK), ["--attention-enc", "rela_g"]], ids=named
+)
+def test_beam_search_by_hand(flags, task, sample):
+    """Sentences of different lengths with two hypotheses each, which change places, and sentences
+    that are done and leave: each step gives what the whole prefix gives at once."""
+    model = toy.model(*flags, for_task=task).double().eval()
+    source = sample["net_input"]
+    orders = [[1, 1, 2, 3, 5, 4], [0, 0, 3, 2, 4, 4], [1, 0, 4, 5], [1, 1, 2, 3], [2, 3]]
+    twice = torch.arange(3).repeat_interleave(2)
+    with torch.no_grad():
+        encoder_out = model.encoder(source["src_tokens"], source["src_lengths"])
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, twice)
+        prefix, state = torch.full((6, 1), 2), {}
+        for order in map(torch.tensor, orders):
+            step, extra = model.decoder(prefix, encoder_out=encoder_out, incremental_state=state)
+            full, all_extra = model.decoder(prefix, encoder_out=encoder_out)
+            torch.testing.assert_close(step[:, 0], full[:, -1], rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, -1])
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+            prefix = torch.cat([prefix[order], torch.randint(4, 20, (len(order), 1))], 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_reloaded_model_gives_the_numbers_of_the_one_in_memory(case, task, sample, tmp_path):
+    """In fairseq 0.12.2 a loaded, never trained encoder would take PyTorch's fused layers."""
+    trained = toy.model(*flags_of(case), for_task=task).train()
+    gradients(trained, sample)
+    torch.save(trained.state_dict(), tmp_path / "model.pt")
+    loaded = toy.model(*flags_of(case), for_task=task, seed=2)
+    loaded.load_state_dict(torch.load(tmp_path / "model.pt"))
+    with torch.no_grad():
+        ours, theirs = (logits_of(model.eval(), sample) for model in (loaded, trained))
+    assert torch.equal(ours, theirs)
+
+
+IN_A_NEW_PROCESS = """
+import sys
+
+import torch
+
+import toy
+
+for path in sys.argv[1:]:
+    saved = torch.load(path)
+    model = toy.model(*saved["flags"], seed=2).eval()
+    model.load_state_dict(saved["model"])
+    with torch.no_grad():
+        logits = model(**toy.batch(toy.dictionary())["net_input"])[0]
+    print(saved["flags"][1], torch.equal(logits, saved["logits"]))
+"""
+
+
+def test_a_new_process_gives_the_numbers_of_this_one(task, sample, tmp_path):
+    cases = ("rela_g", "relu_rmsnorm", "entmax_learned")
+    for case in cases:
+        model = toy.model(*flags_of(case), for_task=task).train()
+        gradients(model, sample)
+        with torch.no_grad():
+            logits = logits_of(model.eval(), sample)
+        saved = {"flags": flags_of(case), "model": model.state_dict(), "logits": logits}
+        torch.save(saved, tmp_path / f"{case}.pt")
+    (tmp_path / "new_process.py").write_text(IN_A_NEW_PROCESS)
+    folders = map(str, (toy.ROOT, toy.ROOT / "tests", tmp_path))
+    output = toy.run(
+        "new_process",
+        *(tmp_path / f"{case}.pt" for case in cases),
+        env={"PYTHONPATH": os.pathsep.join(folders)},
+    ).stdout
+    expected = [f"{CASES[case]['attention']} True" for case in cases]
+    assert output.strip().splitlines()[-3:] == expected
+
+
+@pytest.mark.parametrize("case", ["sparsemax", "entmax15", "entmax", "relu"])
+def test_a_kind_without_parameters_starts_from_a_stock_checkpoint(case, task, sample):
+    stock = toy.model(arch="transformer_tiny", for_task=task, seed=7)
+    model = toy.model(*flags_of(case), for_task=task)
+    model.load_state_dict(copy.deepcopy(stock.state_dict()), strict=True)
+    stock.load_state_dict(copy.deepcopy(model.state_dict()), strict=True)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, stock.get_parameter(name))
+    assert not torch.allclose(logits_of(model.eval(), sample), logits_of(stock.train(), sample))
+
+
+@pytest.mark.parametrize("case", NOT_STOCK)
+def test_a_model_in_bfloat16_trains(case, task, sample):
+    """As under --memory-efficient-bf16: every parameter is bf16."""
+    model = toy.model(*flags_of(case), for_task=task).bfloat16().train()
+    logits = logits_of(model, sample)
+    assert logits.dtype == torch.bfloat16
+    F.cross_entropy(logits.float().flatten(0, 1), sample["target"].flatten()).backward()
+    for name, parameter in model.named_parameters():
+        if not is_copy(name):
+            assert torch.isfinite(parameter.grad).all(), name
+
+
+def test_torchscript_is_refused_by_the_name_of_the_flag(task):
+    for flags in (["--attention", "rela_g"], ["--attention-cross", "entmax15"]):
+        model = toy.model(*flags, for_task=task)
+        with pytest.raises(NotImplementedError, match="TorchScript.*--attention"):
+            torch.jit.script(model)
+
+
+def test_softmax_in_every_place_still_scripts(task, sample):
+    model = toy.model(*SOFTMAX_BY_PLACE, for_task=task).train()
+    logits_of(model, sample)  # fairseq 0.12.2: only a model that has trained skips fused layers
+    model.eval()
+    scripted = torch.jit.script(model)
+    net_input = sample["net_input"]
+    actual = scripted(*(net_input[k] for k in ("src_tokens", "src_lengths", "prev_output_tokens")))
+    torch.testing.assert_close(actual[0], logits_of(model, sample))
+
+
+def test_no_layer_returns_its_attention_in_training_unless_it_is_asked_to(task, sample):
+    transformer = toy.model("--attention", "rela_g", for_task=task)
+    net_input = sample["net_input"]
+    (trained,) = transformer.train()(**net_input)[1]["attn"]
+    (asked,) = transformer(**net_input, alignment_layer=0)[1]["attn"]
+    (evaluated,) = transformer.eval()(**net_input)[1]["attn"]
+    assert trained is None and asked is not None and evaluated is not None

@@ -1,0 +1,184 @@
+"""From scores to weights, and the norms that follow, for every kind of attention."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import references
+from attention_cases import (
+    CASES,
+    DISTRIBUTIONS,
+    FP64,
+    INF,
+    NORMALISED,
+    RECTIFIED,
+    learned_alpha,
+    weights_function,
+)
+from fairseq_sparse.modules import attention_norm
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from op_cases import HALF_DTYPES, logits
+
+each_case = pytest.mark.parametrize("case", CASES)
+each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED)
+# The rows of scores that the tests share: hidden keys are -inf, the last row has no key.
+HIDDEN = torch.tensor(
+    [[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1]]
+).bool()
+
+
+def scores(dtype=FP64, scale=2.0):
+    """``[batch, heads, queries, keys]``, some of them hidden."""
+    return logits(3, 2, 4, 6, dtype=dtype, scale=scale).masked_fill(HIDDEN, -INF)
+
+
+@each_case
+def test_agrees_with_the_naive_version(case):
+    z, alpha = scores(), learned_alpha(case)
+    weights = weights_function(case)(z, *alpha)
+    kind = CASES[case]["attention"]
+    assert weights.dtype == FP64 and (weights[HIDDEN.expand_as(weights)] == 0).all()
+    for head in range(2):
+        a = alpha[0][head].item() if alpha else CASES[case].get("alpha", 1.5)
+        for row in range(3):
+            seen = ~HIDDEN[row]
+            expected = references.attention_weights(z[:, head, row, seen], kind, a)
+            actual = weights[:, head, row, seen]
+            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+            assert torch.equal(actual == 0, expected == 0)
+
+
+@each_case
+def test_weights_of_a_distribution_sum_to_1(case):
+    weights = weights_function(case)(scores(scale=5.0), *learned_alpha(case))
+    total = weights[..., :3, :].sum(-1)
+    is_distribution = case in DISTRIBUTIONS
+    assert ATTENTION_KINDS[CASES[case]["attention"]].sums_to_one == is_distribution
+    assert torch.allclose(total, torch.ones_like(total)) == is_distribution
+
+
+@pytest.mark.parametrize("case", RECTIFIED)
+def test_rectified_weights_of_negative_scores_are_zero(case):
+    z = scores()
+    weights = weights_function(case)(z)
+    assert torch.equal(weights != 0, z > 0)
+    assert (weights_function(case)(-z.abs()) == 0).all()  # null attention
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES], ids=str)
+@each_case
+def test_weights_are_computed_in_fp32(case, dtype):
+    z = scores(dtype).requires_grad_()
+    alpha = [x.detach().float() for x in learned_alpha(case)]
+    weights = weights_function(case)(z, *alpha)
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights, weights_function(case)(z.float(), *alpha))
+    weights.square().sum().backward()
+    assert z.grad.dtype == dtype and torch.isfinite(z.grad).all()
+
+
+@each_case
+def test_derivative_where_keys_are_hidden(case):
+    z = logits(2, 2, 4, 6).requires_grad_()
+
+    def weights(z, *alpha):
+        return weights_function(case)(z.masked_fill(HIDDEN, -INF), *alpha)
+
+    assert gradcheck(weights, (z, *learned_alpha(case)))
+
+
+@each_case
+def test_the_gradient_of_hidden_keys_is_zero(case):
+    """Also where the -inf was added to the scores, so that nothing stops the gradient."""
+    z = scores().requires_grad_()
+    alpha = learned_alpha(case)
+    weights_function(case)(z, *alpha).square().sum().backward()
+    assert (z.grad[HIDDEN.expand_as(z)] == 0).all()
+    for x in (z, *alpha):
+        assert torch.isfinite(x.grad).all() and (x.grad != 0).any()
+
+
+@each_case
+def test_extreme_scores(case):
+    z = torch.tensor(
+        [[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [-INF, -1e4, -INF]]
+    ).requires_grad_()
+    alpha = [torch.tensor(1.2, requires_grad=True)] if learned_alpha(case) else []
+    weights = weights_function(case)(z, *alpha)
+    weights.sum().backward()
+    assert all(torch.isfinite(x).all() for x in (weights, *(x.grad for x in (z, *alpha))))
+    if case in DISTRIBUTIONS:
+        third = [1 / 3] * 3
+        expected = [[1.0, 0.0, 0.0], third, third, third, [0.0, 1.0, 0.0]]
+        torch.testing.assert_close(weights, torch.tensor(expected))
+
+
+@each_case
+def test_a_nan_is_not_taken_for_a_hidden_key(case):
+    z = scores()
+    z[0, 0, 0, 2] = float("nan")
+    weights = weights_function(case)(z, *learned_alpha(case))
+    assert weights[0, 0, 0, 2].isnan()
+    assert torch.isfinite(weights[1:]).all() and torch.isfinite(weights[0, 1]).all()
+
+
+def test_every_kind_of_the_papers_has_its_norm():
+    norms = {kind: entry.norm for kind, entry in ATTENTION_KINDS.items()}
+    gated = attention_norm.GatedRMSNorm
+    assert norms == {
+        **dict.fromkeys(["softmax", "sparsemax", "entmax15", "entmax", "relu"]),
+        "relu_rmsnorm": attention_norm.RMSNorm,
+        "rela_i": attention_norm.RMSNormUniformGain,
+        **dict.fromkeys(["rela_g", "rela_g_gelu", "rela_g_leaky_relu"], gated),
+        "rela_g_layernorm": attention_norm.GatedLayerNorm,
+    }
+
+
+@each_normalised_kind
+def test_norms_agree_with_the_naive_version(kind):
+    norm = ATTENTION_KINDS[kind].norm(16, 4).double()
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    z = logits(5, 3, 16)
+    parameters = {f"norm.{name}": value for name, value in norm.named_parameters()}
+    expected = references.attention_norm(z, kind, parameters)
+    torch.testing.assert_close(norm(z), expected, rtol=1e-10, atol=1e-12)
+    assert gradcheck(norm, z[0].clone().requires_grad_())
+
+
+@each_normalised_kind
+def test_norms_give_fp32_and_keep_rows_of_zeros(kind):
+    norm = ATTENTION_KINDS[kind].norm(16, 4)
+    for dtype in HALF_DTYPES:
+        z = 6e4 * logits(5, 16).sign().to(dtype)
+        z[1] = 0
+        z.requires_grad_()
+        result = norm.to(dtype)(z)
+        assert result.dtype == torch.float32 and torch.isfinite(result).all()
+        assert (result[1] == 0).all()  # the offset of LayerNorm is 0 before it is trained
+        result.sum().backward()
+        assert all(torch.isfinite(x.grad).all() for x in (z, *norm.parameters()))
+
+
+@each_normalised_kind
+def test_initial_values_are_those_of_the_papers(kind):
+    width, head_width = 300, 12
+    norm = ATTENTION_KINDS[kind].norm(width, head_width)
+    values = dict(norm.named_parameters())
+    gain = values.pop("weight")
+    if kind == "rela_i":
+        assert_uniform(gain, 0.5)  # sqrt(3 / 12)
+    else:
+        assert (gain == 1).all()
+    if kind == "rela_g_layernorm":
+        assert (values.pop("bias") == 0).all()
+    if kind.startswith("rela_g"):
+        assert_uniform(values.pop("gate"), 0.1)  # sqrt(3 / 300)
+    assert not values
+
+
+def assert_uniform(values, bound):
+    assert values.shape == (300,) and values.abs().max() <= bound
+    # The standard deviations of the mean and of the variance of 300 values, five times
+    assert values.mean().abs() < 5 * bound * (1 / 3 / 300) ** 0.5
+    assert abs(values.var() / (bound**2 / 3) - 1) < 5 * (0.8 / 300) ** 0.5

@@ -1,0 +1,157 @@
+"""Attention in half precision and under autocast, on a CPU."""
+
+import copy
+
+import pytest
+import torch
+
+from attention_cases import (
+    CASES,
+    INF,
+    NORMALISED,
+    RECTIFIED,
+    assert_finite_gradients,
+    assert_within_rounding,
+    causal,
+    module,
+    self_attention,
+    sequence,
+)
+from fairseq_sparse.ops import attention
+from op_cases import HALF_DTYPES
+
+WIDTH, KEYS = 16, 1000
+FP32 = torch.float32
+each_case = pytest.mark.parametrize("case", CASES)
+in_parts_too = pytest.mark.parametrize("part", [1 << 20, 4000], ids=["whole", "parts"])
+
+
+def cpu_has(dtype):
+    """Whether this torch can multiply, and differentiate, in a dtype on a CPU."""
+    try:
+        x = torch.ones(2, 2, 2, dtype=dtype, requires_grad=True)
+        torch.nn.functional.linear(x @ x, x[0], x[0, 0]).sum().backward()
+    except RuntimeError as error:
+        if "not implemented" not in str(error):
+            raise
+        return False
+    return True
+
+
+each_half_dtype = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(
+            dtype, marks=pytest.mark.skipif(not cpu_has(dtype), reason="torch lacks it on a CPU")
+        )
+        for dtype in HALF_DTYPES
+    ],
+    ids=str,
+)
+
+
+def in_two_precisions(layer, dtype):
+    """A copy in ``dtype``, and one in fp32 with the same, rounded, parameters."""
+    rounded = copy.deepcopy(layer).to(dtype)
+    return rounded, copy.deepcopy(rounded).float()
+
+
+@each_half_dtype
+@each_case
+def test_agrees_with_fp32_within_the_rounding(case, dtype):
+    half, single = in_two_precisions(self_attention(case, width=WIDTH), dtype)
+    x = sequence(20, 3, WIDTH, dtype=dtype)
+    mask = causal(20)
+    output, weights = half(x, x, x, attn_mask=mask.to(dtype))
+    expected, expected_weights = single(*(3 * [x.float()]), attn_mask=mask)
+    assert output.dtype == dtype and weights.dtype == FP32
+    assert_within_rounding(output, expected, dtype)
+    assert_within_rounding(weights, expected_weights, dtype)
+
+
+def large_attention(case):
+    """Scores of 1e3 to 1e4 for 1,000 keys, and values of about 30."""
+    layer = module(case, dtype=FP32, width=WIDTH)
+    with torch.no_grad():
+        for projection in (layer.q_proj, layer.k_proj):
+            projection.weight.copy_(torch.eye(WIDTH))
+            projection.bias.zero_()
+    query, key = (sequence(n, 2, WIDTH, dtype=FP32, scale=40.0) for n in (8, KEYS))
+    value = sequence(KEYS, 2, WIDTH, dtype=FP32, scale=30.0)
+    split = (x.unflatten(-1, (2, -1)).permute(1, 2, 0, 3) for x in (query, key))
+    largest = (next(split) @ next(split).mT / (WIDTH / 2) ** 0.5).abs().amax(-1)
+    assert 1e3 < largest.min() and largest.max() < 2e4
+    return layer.train(), query, key, value
+
+
+@in_parts_too
+@each_half_dtype
+@pytest.mark.parametrize("case", [case for case in CASES if case != "relu"])
+def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
+    """Their weighted sums do, by far, in fp16."""
+    monkeypatch.setitem(attention._PART_SCORES, "cpu", part)
+    layer, *inputs = large_attention(case)
+    half, single = in_two_precisions(layer, dtype)
+    inputs = [x.to(dtype).requires_grad_() for x in inputs]
+    grad = sequence(8, 2, WIDTH, dtype=dtype)
+    if case in RECTIFIED:
+        assert half(*inputs)[1].sum(-1).max() > 65504
+    output, _ = half(*inputs, need_weights=False)
+    output.backward(grad)
+    assert torch.isfinite(output).all()
+    assert_finite_gradients(*inputs, *half.parameters())
+    if case not in RECTIFIED:
+        return
+    expected, _ = single(*(x.detach().float() for x in inputs))
+    expected.backward(grad.float())
+    assert_within_rounding(output, expected, dtype)
+    for name in ("v_proj", "out_proj"):  # the gradients of the scores are below what fp16 has
+        actual, exact = (getattr(m, name).weight.grad for m in (half, single))
+        assert_within_rounding(actual, exact, dtype)
+
+
+@each_half_dtype
+@pytest.mark.parametrize("dtype_of_mask", ["its own", "fp32"])
+def test_the_least_number_that_fairseq_writes_hides(dtype, dtype_of_mask):
+    """-1e4 is not a number of bf16."""
+    layer = self_attention("rela_g_leaky_relu").to(dtype)
+    x = sequence(dtype=dtype)
+    mask_dtype = dtype if dtype_of_mask == "its own" else FP32
+    written, meant = (
+        layer(x, x, x, attn_mask=causal(5, hides=hides).to(mask_dtype), need_head_weights=True)
+        for hides in (-1e4, -INF)
+    )
+    assert (written[1].triu(1) == 0).all()
+    assert torch.equal(written[0], meant[0]) and torch.equal(written[1], meant[1])
+
+
+@each_case
+def test_autocast(case):
+    layer = self_attention(case, dtype=FP32, width=WIDTH).train()
+    x = sequence(20, 3, WIDTH, dtype=FP32).requires_grad_()
+    mask = causal(20)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, weights = layer(x, x, x, attn_mask=mask)
+        without_weights, _ = layer(x, x, x, attn_mask=mask, need_weights=False)
+    assert weights.dtype == FP32
+    assert torch.equal(output, without_weights)
+    expected, expected_weights = layer(x, x, x, attn_mask=mask)
+    assert_within_rounding(output, expected, torch.bfloat16)
+    assert_within_rounding(weights, expected_weights, torch.bfloat16)
+    output.float().square().sum().backward()
+    assert_finite_gradients(x, *layer.parameters())
+
+
+@in_parts_too
+@pytest.mark.parametrize("case", NORMALISED)
+def test_autocast_to_fp16_with_many_large_scores(case, part, monkeypatch):
+    """--amp, in which even a product of fp32 tensors is computed in fp16."""
+    monkeypatch.setitem(attention._PART_SCORES, "cpu", part)
+    layer, *inputs = large_attention(case)
+    inputs = [x.requires_grad_() for x in inputs]
+    with torch.autocast("cpu", dtype=torch.float16):
+        output, _ = layer(*inputs, need_weights=False)
+    expected, _ = layer(*inputs, need_weights=False)
+    assert_within_rounding(output, expected, torch.float16)
+    output.float().square().sum().backward()
+    assert_finite_gradients(*inputs, *layer.parameters())

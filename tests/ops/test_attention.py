@@ -1,0 +1,350 @@
+"""attend: whole or in parts, values and gradients are those of the definition."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import references
+from attention_cases import (
+    CASES,
+    DISTRIBUTIONS,
+    INF,
+    RECTIFIED,
+    learned_alpha,
+    sums_to_one,
+    weights_function,
+)
+from fairseq_sparse.ops import attention
+from fairseq_sparse.ops.attention import attend
+from op_cases import HALF_DTYPES, logits
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 3, 4, 5, 4
+# Of the kinds whose weights are the positive part of the scores, one is enough here.
+each_case = pytest.mark.parametrize("case", [c for c in CASES if c not in RECTIFIED[1:]])
+# Limits of a part: scores, and the least number of queries.
+WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
+    (1 << 20, 1),
+    (1, 1),
+    (10, 3),
+    (40, 1),
+    (120, 1),
+)
+
+
+def limit_parts(monkeypatch, scores, queries):
+    for device in ("cpu", "meta"):
+        monkeypatch.setitem(attention._PART_SCORES, device, scores)
+    monkeypatch.setattr(attention, "_PART_QUERIES", queries)
+
+
+def inputs(batch=BATCH, heads=HEADS, queries=QUERIES, keys=KEYS, width=WIDTH):
+    query, key, value = (
+        logits(batch, heads, length, width).requires_grad_() for length in (queries, keys, keys)
+    )
+    return query, key, value
+
+
+def options_of(case):
+    """Arguments of attend for a case, and the alpha that it learns, if it does."""
+    options = {"weights": weights_function(case), "sums_to_one": sums_to_one(case)}
+    alpha = learned_alpha(case, HEADS)
+    return options | ({"alpha": alpha[0]} if alpha else {}), alpha
+
+
+def causal(queries=QUERIES, keys=KEYS):
+    return torch.full((queries, keys), -INF, dtype=torch.float64).triu(1)
+
+
+def hidden_keys(*counts, keys=KEYS):
+    return torch.arange(keys).flip(0) < torch.tensor(counts)[:, None]
+
+
+def some(*shape):
+    return logits(*shape).masked_fill(torch.rand(shape) < 0.3, -INF)
+
+
+HIDING = {
+    "nothing": lambda: {},
+    "padding": lambda: {"hidden": hidden_keys(0, 4, KEYS)},
+    "causal": lambda: {"bias": causal()},
+    "causal, padding": lambda: {"bias": causal(), "hidden": hidden_keys(2, 4, 0)},
+    "causal, padding on the left": lambda: {
+        "bias": causal(),
+        "hidden": hidden_keys(2, KEYS, 0).flip(1),
+    },
+    "[queries, keys]": lambda: {"bias": some(QUERIES, KEYS)},
+    "[batch, heads, queries, keys]": lambda: {"bias": some(BATCH, HEADS, QUERIES, KEYS)},
+    "[batch, 1, queries, keys]": lambda: {"bias": some(BATCH, 1, QUERIES, KEYS)},
+    "[1, heads, queries, keys]": lambda: {"bias": some(1, HEADS, QUERIES, KEYS)},
+    "[batch, 1, 1, keys]": lambda: {"bias": some(BATCH, 1, 1, KEYS)},
+    "[1, heads, queries, 1]": lambda: {"bias": some(1, HEADS, QUERIES, 1)},
+}
+each_hiding = pytest.mark.parametrize("hiding", HIDING.values(), ids=HIDING)
+
+
+def full_bias(bias=None, hidden=None):
+    """Both kinds of mask as one bias ``[batch, heads, queries, keys]``."""
+    full = torch.zeros(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64)
+    if bias is not None:
+        full = full + bias
+    return full if hidden is None else full.masked_fill(hidden[:, None, None], -INF)
+
+
+@each_hiding
+@each_case
+def test_agrees_with_one_query_at_a_time(case, hiding):
+    query, key, value = (x.detach() for x in inputs())
+    options, alpha = options_of(case)
+    masks = hiding()
+    context, weights = attend(query, key, value, **options, **masks, need_weights=True)
+    alpha = alpha[0].flatten().tolist() if alpha else CASES[case].get("alpha", 1.5)
+    kind = CASES[case]["attention"]
+    expected, expected_weights = references.attention(
+        query, key, value, kind, full_bias(**masks), alpha
+    )
+    torch.testing.assert_close(context, expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(weights, expected_weights, rtol=1e-9, atol=1e-11)
+    assert torch.equal(weights == 0, expected_weights == 0)
+
+
+@each_hiding
+@each_case
+def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypatch):
+    tensors = inputs()
+    masks = hiding()
+    options, alpha = options_of(case)
+    grad = logits(BATCH, HEADS, QUERIES, WIDTH)
+
+    def values_and_gradients():
+        context, _ = attend(*tensors, **options, **masks)
+        return context, *torch.autograd.grad(context, [*tensors, *alpha], grad)
+
+    whole = values_and_gradients()
+    for limits in (QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES):
+        limit_parts(monkeypatch, *limits)
+        with torch.no_grad():
+            context, _ = attend(*tensors, **options, **masks)
+        for actual, expected in zip(
+            (*values_and_gradients(), context), (*whole, whole[0]), strict=True
+        ):
+            assert actual.dtype == expected.dtype
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES])
+def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
+    """Unless the least number of queries is more; and the weights are computed part by part."""
+    limit_parts(monkeypatch, scores, queries)
+    seen = []
+
+    def weights(scores):
+        seen.append(scores.shape)
+        return torch.relu(scores)
+
+    context, _ = attend(*inputs(), weights, sums_to_one=False)
+    forward = [shape.numel() for shape in seen]
+    assert max(forward) <= max(scores, queries * KEYS)
+    assert sum(forward) == BATCH * HEADS * QUERIES * KEYS
+    context.sum().backward()
+    assert max(shape.numel() for shape in seen) == max(forward)
+
+
+@pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
+@pytest.mark.parametrize("case", ["softmax", "rela_g_leaky_relu"])
+def test_large_negative_biases_hide_as_minus_infinity_does(case, limits, monkeypatch):
+    """fairseq writes -1e4 and -1e8."""
+    limit_parts(monkeypatch, *limits)
+    tensors = inputs()
+    options, _ = options_of(case)
+    expected, _ = attend(*tensors, **options, bias=causal())
+    for hides in (-1e4, -1e8):
+        bias = causal().masked_fill(causal() < 0, hides)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            actual, _ = attend(*tensors, **options, bias=bias.to(dtype))
+            assert torch.equal(actual, expected)
+
+
+def test_weights_are_returned_whatever_the_limit(monkeypatch):
+    limit_parts(monkeypatch, *QUERY)
+    options, _ = options_of("relu")
+    weights = attend(*inputs(), **options, need_weights=True)[1]
+    assert weights.shape == (BATCH, HEADS, QUERIES, KEYS)
+
+
+@pytest.mark.parametrize("scores", [1 << 20, 20])
+def test_weights_are_not_returned_unless_asked_for(scores, monkeypatch):
+    limit_parts(monkeypatch, scores, 1)
+    options, _ = options_of("relu")
+    assert attend(*inputs(), **options)[1] is None
+
+
+@each_case
+def test_padding_does_not_matter(case, monkeypatch):
+    """Each sentence of a batch gets what it gets alone, in parts too."""
+    query, key, value = inputs()
+    options, _ = options_of(case)
+    lengths = (KEYS, 3, 1)
+    hidden = hidden_keys(*(KEYS - length for length in lengths))
+    value = value.detach().masked_fill(hidden[:, None, :, None], 1e6)
+    key = key.detach().masked_fill(hidden[:, None, :, None], 1e6)
+    for limits in (WHOLE, SOME_QUERIES):
+        limit_parts(monkeypatch, *limits)
+        together, _ = attend(query, key, value, **options, hidden=hidden)
+        for row, length in enumerate(lengths):
+            one = slice(row, row + 1)
+            alone, _ = attend(query[one], key[one, :, :length], value[one, :, :length], **options)
+            torch.testing.assert_close(together[one], alone, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("hiding", ["padding", "causal, padding on the left"])
+@each_case
+def test_rows_without_a_visible_key_are_zero_with_finite_gradients(case, hiding, monkeypatch):
+    tensors = inputs()
+    options, alpha = options_of(case)
+    masks = HIDING[hiding]()
+    blind = (full_bias(**masks) == -INF).all(-1)
+    assert blind.any() and not blind.all()
+    for limits in (WHOLE, SOME_QUERIES):
+        limit_parts(monkeypatch, *limits)
+        context, _ = attend(*tensors, **options, **masks)
+        assert (context[blind] == 0).all()
+        for gradient in torch.autograd.grad(context.square().sum(), [*tensors, *alpha]):
+            assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("limits", [WHOLE, (6, 1)], ids=["whole", "parts"])
+@each_case
+def test_derivative(case, limits, monkeypatch):
+    limit_parts(monkeypatch, *limits)
+    tensors = inputs(batch=1, queries=3, keys=3, width=2)
+    options, alpha = options_of(case)
+    masks = {"bias": causal(3, 3), "hidden": hidden_keys(1, keys=3)}
+
+    def result(query, key, value, *alpha):
+        given = options | ({"alpha": alpha[0]} if alpha else {})
+        return attend(query, key, value, **given, **masks)[0]
+
+    assert gradcheck(result, (*tensors, *alpha))
+
+
+@pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
+@pytest.mark.parametrize("case", ["softmax", "entmax15", "relu", "rela_g_leaky_relu"])
+def test_dropout_falls_on_the_weights_and_the_gradient_knows_which(case, limits, monkeypatch):
+    """With the identity as values, the result is the weights after dropout, and the gradient of
+    the values their transpose times the gradient of the result."""
+    limit_parts(monkeypatch, *limits)
+    query, key, _ = inputs(queries=12)
+    value = torch.eye(KEYS, dtype=torch.float64).expand(BATCH, HEADS, -1, -1).clone()
+    value.requires_grad_()
+    options, _ = options_of(case)
+    _, weights = attend(query, key, value, **options, need_weights=True)
+    dropped, _ = attend(query, key, value, **options, dropout=0.25)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], weights[kept] / 0.75)
+    share = kept[weights != 0].double().mean()
+    assert 0.6 < share < 0.9
+
+    grad = logits(*dropped.shape)
+    actual = torch.autograd.grad(dropped, value, grad)[0]
+    torch.testing.assert_close(actual, dropped.detach().transpose(-2, -1) @ grad)
+
+
+@pytest.mark.parametrize("limits", [WHOLE, (6, 1)], ids=["whole", "parts"])
+@pytest.mark.parametrize("case", ["softmax", "entmax_learned", "relu"])
+def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monkeypatch):
+    limit_parts(monkeypatch, *limits)
+    tensors = inputs(batch=1, queries=3, keys=3, width=1)
+    options, _ = options_of(case)
+
+    def with_one_seed(*tensors):
+        torch.manual_seed(4)
+        return attend(*tensors, **options, dropout=0.4)[0]
+
+    assert torch.equal(with_one_seed(*tensors), with_one_seed(*tensors))
+    assert gradcheck(with_one_seed, tensors)
+
+
+def test_the_weights_that_are_returned_are_not_dropped():
+    tensors = inputs()
+    options, _ = options_of("relu")
+    dropped, weights = attend(*tensors, **options, dropout=0.5, need_weights=True)
+    kept, expected = attend(*tensors, **options, need_weights=True)
+    assert torch.equal(weights, expected) and not torch.equal(dropped, kept)
+
+
+@pytest.mark.parametrize("limits", [WHOLE, (4000, 1)], ids=["whole", "parts"])
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
+@each_case
+def test_half_precision_sums_of_many_large_weights_are_finite(case, dtype, limits, monkeypatch):
+    limit_parts(monkeypatch, *limits)
+    tensors = [(30 * x.detach()).to(dtype).requires_grad_() for x in inputs(keys=1000)]
+    options, _ = options_of(case)
+    _, weights = attend(*tensors, **options, need_weights=True)
+    assert weights.dtype == torch.float32
+    result, _ = attend(*tensors, **options)
+    unbounded = case not in DISTRIBUTIONS
+    # fp16 has no room for such sums.
+    assert result.dtype == (torch.float32 if unbounded and dtype == torch.float16 else dtype)
+    weights, value = weights.detach().double(), tensors[-1].detach().double()
+    exact, scale = weights @ value, weights.abs() @ value.abs()
+    if unbounded:
+        assert exact.abs().max() > 65504
+    error = (result.detach().double() - exact).abs()
+    assert (error <= 4 * torch.finfo(dtype).eps * scale).all()
+    (result / scale.clamp(min=1)).sum().backward()
+    for x in tensors:
+        assert x.grad.dtype == dtype and torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
+@each_case
+def test_autocast_rounds_the_arguments_and_nothing_else(case, limits, monkeypatch):
+    limit_parts(monkeypatch, *limits)
+    tensors = [x.detach().float().requires_grad_() for x in inputs()]
+    options, _ = options_of(case)
+    options |= {"bias": causal()}
+    grad = logits(BATCH, HEADS, QUERIES, WIDTH, dtype=torch.bfloat16)
+    expected, _ = attend(*(x.bfloat16() for x in tensors), **options)
+    expected_gradients = torch.autograd.grad(expected, tensors, grad)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual, _ = attend(*tensors, **options)
+        gradients = torch.autograd.grad(actual, tensors, grad)
+    assert torch.equal(actual, expected)
+    for x, y in zip(gradients, expected_gradients, strict=True):
+        assert torch.equal(x, y)
+
+
+@each_case
+def test_an_empty_batch(case):
+    for batch, queries in ((0, QUERIES), (BATCH, 0)):
+        tensors = inputs(batch=batch, queries=queries)
+        options, _ = options_of(case)
+        context, _ = attend(*tensors, **options)
+        assert context.shape == (batch, HEADS, queries, WIDTH)
+        context.sum().backward()
+        assert all(torch.equal(x.grad, torch.zeros_like(x)) for x in tensors)
+
+
+@pytest.mark.parametrize("limits", [WHOLE, (60, 1)], ids=["whole", "parts"])
+@pytest.mark.parametrize("case", ["softmax", "relu", "rela_g_gelu", "entmax_learned"])
+def test_no_value_is_looked_at(case, limits, monkeypatch):
+    """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
+    limit_parts(monkeypatch, *limits)
+    tensors = [x.detach().float().to("meta") for x in inputs(batch=2, queries=4)]
+    masks = {"bias": causal(4).float().to("meta"), "hidden": hidden_keys(1, 2).to("meta")}
+    options, alpha = options_of(case)
+    options |= {"alpha": alpha[0].detach().float().to("meta")} if alpha else {}
+    context, _ = attend(*tensors, **options, **masks)
+    assert context.shape == (2, HEADS, 4, WIDTH)
+
+
+def test_the_arguments_are_left_alone(monkeypatch):
+    limit_parts(monkeypatch, *SOME_QUERIES)
+    tensors = [x.detach() for x in inputs()]
+    masks = HIDING["causal, padding"]()
+    copies = [x.clone() for x in (*tensors, *masks.values())]
+    options, _ = options_of("relu")
+    for need_weights in (False, True):
+        attend(*tensors, **options, **masks, need_weights=need_weights)
+    for x, copy in zip((*tensors, *masks.values()), copies, strict=True):
+        assert torch.equal(x, copy)

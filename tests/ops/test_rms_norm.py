@@ -1,0 +1,182 @@
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import references
+from fairseq_sparse.ops import gated_rms_norm, rms_norm
+from op_cases import DTYPES, HALF_DTYPES, logits
+
+# name -> (op, naive version, how many vectors it takes)
+NORMS = {
+    "rms_norm": (rms_norm, lambda z, g: references.rms_norm(z, g), 1),
+    "gated_rms_norm": (gated_rms_norm, lambda z, g, w: references.rms_norm(z, g, w), 2),
+}
+each_norm = pytest.mark.parametrize("op, naive, vectors", NORMS.values(), ids=NORMS)
+SHAPES = [(6,), (1,), (4, 6), (2, 3, 6), (2, 1, 3, 5)]
+
+
+def inputs(*shape, vectors, dtype=torch.float64, scale=1.0):
+    """``z`` of a shape, then gain and gate."""
+    z = logits(*shape, dtype=dtype, scale=scale)
+    return [z, *(logits(shape[-1], dtype=dtype) for _ in range(vectors))]
+
+
+def gradients(norm, *arguments):
+    """The gradients of ``norm`` in one vector, for a gradient of the result that is the last of
+    the arguments."""
+    *arguments, grad = arguments
+    leaves = [x.detach().requires_grad_() for x in arguments]
+    return torch.autograd.grad(norm(*leaves), leaves, grad)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each_norm
+def test_derivative(op, naive, vectors, shape):
+    arguments = [x.requires_grad_() for x in inputs(*shape, vectors=vectors)]
+    assert gradcheck(op, arguments)
+    assert gradcheck(lambda *x: op(*x, 0.5), arguments)  # eps is in it, where eps counts
+
+
+@each_norm
+def test_a_second_derivative_is_refused_rather_than_wrong(op, naive, vectors):
+    arguments = [x.requires_grad_() for x in inputs(3, 4, vectors=vectors)]
+    loss = op(*arguments).square().sum()
+    of_z, *_ = torch.autograd.grad(loss, arguments, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        of_z.square().sum().backward()
+
+
+@each_norm
+def test_derivative_with_some_arguments_fixed(op, naive, vectors):
+    fixed = inputs(3, 4, vectors=vectors)
+    for place in range(1 + vectors):
+        arguments = list(fixed)
+        arguments[place] = arguments[place].clone().requires_grad_()
+        assert gradcheck(op, arguments)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_norm
+def test_agrees_with_the_naive_version(op, naive, vectors, dtype, scale):
+    arguments = inputs(3, 7, 16, vectors=vectors, dtype=dtype, scale=scale)
+    result = op(*arguments)
+    assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    references.assert_close_to_naive(result, naive, *arguments)
+
+    arguments.append(logits(3, 7, 16, dtype=result.dtype))
+    for place, actual in enumerate(gradients(op, *arguments)):
+        assert actual.dtype == dtype
+        references.assert_close_to_naive(
+            actual, lambda *x, place=place: gradients(naive, *x)[place], *arguments
+        )
+
+
+@each_norm
+def test_rows_of_zeros_stay_zero_with_finite_gradients(op, naive, vectors):
+    z, *rest = inputs(4, 6, vectors=vectors, dtype=torch.float32)
+    z[1] = z[3] = 0
+    result = op(z, *rest)
+    assert (result[[1, 3]] == 0).all() and (result[[0, 2]] != 0).all()
+    grad = torch.ones_like(z)
+    of_z, *of_the_rest = gradients(op, z, *rest, grad)
+    for actual in (of_z, *of_the_rest):
+        assert torch.isfinite(actual).all()
+    # 1 / sqrt(eps) of what comes through a gate that is half open
+    expected = rest[0] * (1e4 if vectors == 1 else 0.5e4)
+    torch.testing.assert_close(of_z[[1, 3]], expected.expand(2, -1))
+    # Such rows add nothing to the gradients of the vectors.
+    kept = gradients(op, z[[0, 2]], *rest, grad[[0, 2]])[1:]
+    torch.testing.assert_close(of_the_rest, list(kept))
+
+
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
+@each_norm
+def test_large_half_precision_does_not_overflow(op, naive, vectors, dtype):
+    z, *rest = inputs(5, 64, vectors=vectors, dtype=dtype)
+    z = 6e4 * z.sign()  # the sum of squares has 12 digits
+    result = op(z, *rest)
+    assert result.dtype == torch.float32
+    references.assert_close_to_naive(result, naive, z, *rest)
+    grad = logits(5, 64, dtype=torch.float32)
+    for actual in gradients(op, z, *rest, grad):
+        assert torch.isfinite(actual).all()
+
+
+@each_norm
+def test_vectors_may_have_another_dtype(op, naive, vectors):
+    """As under autocast, or in a model whose norms are kept in fp32."""
+    z, *rest = inputs(5, 8, vectors=vectors, dtype=torch.float32)
+    z = z.half().requires_grad_()
+    rest = [x.requires_grad_() for x in rest]
+    result = op(z, *rest)
+    references.assert_close_to_naive(
+        result.detach(), naive, z.detach(), *(x.detach() for x in rest)
+    )
+    result.sum().backward()
+    assert z.grad.dtype == torch.float16 and all(x.grad.dtype == torch.float32 for x in rest)
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (3, 0, 6)], ids=str)
+@each_norm
+def test_an_empty_batch(op, naive, vectors, shape):
+    z, *rest = (x.requires_grad_() for x in inputs(*shape, vectors=vectors))
+    result = op(z, *rest)
+    assert result.shape == shape
+    result.sum().backward()
+    assert z.grad.shape == shape
+    assert all(torch.equal(x.grad, torch.zeros_like(x)) for x in rest)
+
+
+@each_norm
+def test_layout_in_memory_does_not_matter(op, naive, vectors):
+    z, *rest = inputs(4, 5, 6, vectors=vectors)
+    turned = z.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not turned.is_contiguous()
+    torch.testing.assert_close(op(turned, *rest), op(z, *rest))
+    grad = logits(4, 5, 6)
+    for actual, expected in zip(
+        gradients(op, turned, *rest, grad), gradients(op, z, *rest, grad), strict=True
+    ):
+        torch.testing.assert_close(actual, expected)
+
+
+@each_norm
+def test_the_argument_is_left_alone(op, naive, vectors):
+    arguments = inputs(4, 6, vectors=vectors)
+    copies = [x.clone() for x in arguments]
+    op(*arguments)
+    for x, copy in zip(arguments, copies, strict=True):
+        assert torch.equal(x, copy)
+
+
+@each_norm
+def test_a_nan_stays_in_its_row(op, naive, vectors):
+    z, *rest = inputs(3, 6, vectors=vectors)
+    z[1, 2] = float("nan")
+    result = op(z, *rest)
+    assert result[1].isnan().all() and torch.isfinite(result[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_norm
+def test_no_value_is_looked_at(op, naive, vectors, dtype):
+    """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
+    arguments = [
+        torch.zeros(x.shape, dtype=dtype, device="meta", requires_grad=True)
+        for x in inputs(2, 3, 5, vectors=vectors)
+    ]
+    result = op(*arguments)
+    for x, grad in zip(arguments, torch.autograd.grad(result.sum(), arguments), strict=True):
+        assert grad.shape == x.shape and grad.dtype == dtype
+
+
+@each_norm
+def test_autocast_changes_nothing(op, naive, vectors):
+    arguments = inputs(5, 16, vectors=vectors, dtype=torch.float32)
+    grad = logits(5, 16, dtype=torch.float32)
+    expected = op(*arguments), *gradients(op, *arguments, grad)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = op(*arguments), *gradients(op, *arguments, grad)
+    for x, y in zip(actual, expected, strict=True):
+        assert torch.equal(x, y)

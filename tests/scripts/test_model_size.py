@@ -1,0 +1,148 @@
+"""scripts/model_size.py against counting on paper, for a small Transformer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import toy
+
+SCRIPT = toy.ROOT / "scripts" / "model_size.py"
+SMALL = (
+    "--arch transformer_sparse_tiny --source-vocabulary 30 --target-vocabulary 20 --length 7"
+).split()
+KINDS = "rela_g,rela_i,relu,entmax15,entmax_learned"
+# transformer_sparse_tiny: two and two layers, six attentions, and two heads in each.
+WIDTH, HEADS, ATTENTIONS, LENGTH = 64, 2, 6, 7
+SCORES = HEADS * LENGTH**2
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("model_size", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def results(script: ModuleType) -> dict[str, dict]:
+    found = script.results_of(script.parse_arguments([*SMALL, "--kinds", KINDS]))
+    return {result["attention"]: result for result in found}
+
+
+def test_parameters_of_the_baseline(results: dict[str, dict]) -> None:
+    norm = 2 * WIDTH
+    attention = 4 * (WIDTH**2 + WIDTH)
+    feed_forward = 2 * WIDTH**2 + 2 * WIDTH
+    layers = 2 * (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward)
+    assert list(results) == ["softmax", *KINDS.split(",")]
+    assert results["softmax"]["parameters"] == layers + 2 * 3 * norm + (30 + 20) * WIDTH
+
+
+def test_parameters_that_a_kind_adds(results: dict[str, dict]) -> None:
+    added = {name: result["added_parameters"] for name, result in results.items()}
+    assert added == {
+        "softmax": 0,
+        "relu": 0,
+        "entmax15": 0,
+        "rela_i": ATTENTIONS * WIDTH,
+        "rela_g": ATTENTIONS * 2 * WIDTH,
+        "entmax_learned": ATTENTIONS * HEADS,
+    }
+
+
+def test_operations_of_a_module(results: dict[str, dict]) -> None:
+    products = 2 * 4 * LENGTH * WIDTH**2 + 2 * 2 * LENGTH**2 * WIDTH
+    assert {result["module"]["products"] for result in results.values()} == {products}
+    others = {name: result["module"]["others"] for name, result in results.items()}
+    assert others["softmax"] == 5 * SCORES + LENGTH * WIDTH
+    assert others["relu"] == SCORES + LENGTH * WIDTH
+    assert others["relu"] < others["rela_i"] < others["rela_g"]
+    # A threshold takes several passes over the scores.
+    assert others["entmax15"] > 2 * others["softmax"]
+    assert others["entmax_learned"] > others["entmax15"]
+
+
+def test_sentence_is_more_than_its_attention_modules(results: dict[str, dict]) -> None:
+    for result in results.values():
+        module, sentence = result["module"], result["sentence"]
+        assert sentence["total"] == sentence["products"] + sentence["others"]
+        output = 2 * LENGTH * WIDTH * 20
+        feed_forward = 4 * 2 * 2 * LENGTH * WIDTH**2
+        assert sentence["products"] == ATTENTIONS * module["products"] + feed_forward + output
+    assert results["softmax"]["sentence"]["ratio"] == 1
+    assert results["entmax_learned"]["sentence"]["ratio"] > 1
+
+
+def test_operations_of_single_functions(script: ModuleType) -> None:
+    x = torch.ones(3, 4)
+    for run, expected in [
+        (lambda: x.exp(), 12),
+        (lambda: x.sum(), 12),
+        (lambda: x.clone().masked_fill_(x > 0, 1.0), 12),  # the comparison
+        (lambda: x.view(4, 3).t().contiguous(), 0),
+        (lambda: torch.softmax(x, -1), 60),
+        (lambda: torch.nn.functional.leaky_relu(x), 12),
+    ]:
+        assert script.operations(run) == {"products": 0, "others": expected}
+    assert script.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
+    query, key = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 7, 8)
+    attention = script.operations(
+        lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key)
+    )
+    assert attention == {"products": 2 * 2 * 5 * 7 * (8 + 8), "others": 5 * 2 * 5 * 7 + 80}
+
+
+def test_command_line(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
+    lines = [line for line in result.stdout.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [row[0] for row in cells] == ["softmax", "rela_g"]
+    assert [row[1] for row in cells] == [f"{entry['parameters']:,}" for entry in written]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--kinds", "rela_x"], "no rela_x; choose from softmax"),
+        (["--arch", "nothing"], "--arch nothing: there is no such architecture"),
+        (["--model-flags", "--no-such-flag 1"], "has no --no-such-flag 1"),
+        (["--target-vocabulary", "3"], "more than 4 entries, not 3"),
+    ],
+)
+def test_bad_values_are_one_line(
+    script: ModuleType, flags: list[str], message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert script.main([*SMALL, *flags]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
+
+
+def test_one_vocabulary_for_all_embeddings(
+    script: ModuleType, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        script.parse_arguments([*SMALL, "--share", "all"])
+    assert "--share all needs one vocabulary" in capsys.readouterr().err
+    flags = [*SMALL, "--source-vocabulary", "20", "--kinds", "relu"]
+    counts = {
+        share: script.results_of(script.parse_arguments([*flags, "--share", share]))[0]
+        for share in ("all", "target", "none")
+    }
+    sizes = [counts[share]["parameters"] for share in ("all", "target", "none")]
+    assert [b - a for a, b in zip(sizes, sizes[1:], strict=False)] == [20 * WIDTH, 20 * WIDTH]
