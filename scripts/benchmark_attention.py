@@ -10,6 +10,9 @@ every round stock first, then each kind. The speed is stock's time by the kind's
 round, so 2 is twice as fast; the table has the median over the rounds and, as the spread, the least
 and the greatest.
 
+A kind is a value of --attention, or "entmax_learned" for entmax with its alpha learned for each
+head; with ":enc", ":dec" or ":cross" behind it, it is in that place alone (step and decode).
+
 Models have random weights, the same in all. Their scores lie evenly around 0, so about half of the
 weights of rectified attention are 0; in a trained model more are. Sentences have no padding.
 
@@ -22,15 +25,10 @@ added up, which is the same in each run, but leaves out what BLAS libraries allo
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import math
 import os
 import platform
 import statistics
 import sys
-import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -106,12 +104,15 @@ def check(options: Namespace) -> None:
     """Refuse what only PyTorch and the package can tell."""
     import torch
 
+    from fairseq_sparse.modules.attention_config import PLACES
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
-    for kind in options.kinds:
-        if kind not in (*ATTENTION_KINDS, LEARNED):
+    for name in options.kinds:
+        kind, colon, place = name.partition(":")
+        if kind not in (*ATTENTION_KINDS, LEARNED) or (colon and place not in PLACES):
             choices = ", ".join([*ATTENTION_KINDS, LEARNED])
-            raise ValueError(f"--kinds: no {kind}; choose from {choices}")
+            places = ", ".join(f":{place}" for place in PLACES)
+            raise ValueError(f"--kinds: no {name}; choose from {choices}, for one place + {places}")
     try:
         torch.empty(1, device=options.device)
     except (RuntimeError, AssertionError) as error:
@@ -150,7 +151,8 @@ def module_jobs(options: Namespace, length: int, batch: int) -> Jobs:
         return run
 
     inputs, gradient = torch.randn(2, length, batch, options.model_dim, device=options.device)
-    return {name: job(m) for name, m in same_weights(options, build).items()}
+    kinds = [kind for kind in options.kinds if ":" not in kind]
+    return {name: job(m) for name, m in same_weights(options, kinds, build).items()}
 
 
 def step_jobs(options: Namespace, length: int, batch: int) -> Jobs:
@@ -170,7 +172,9 @@ def step_jobs(options: Namespace, length: int, batch: int) -> Jobs:
     task = translation_task(options.vocabulary)
     sample = random_sample(options, task, batch, length)
     net_input, target = sample["net_input"], sample["target"]
-    models = same_weights(options, lambda kind: build_transformer(options, kind, task))
+    models = same_weights(
+        options, options.kinds, lambda kind: build_transformer(options, kind, task)
+    )
     return {name: job(model.train()) for name, model in models.items()}
 
 
@@ -187,7 +191,9 @@ def decode_jobs(options: Namespace, length: int, batch: int) -> Jobs:
     search = Namespace(beam=options.beam, **limits)
     task = translation_task(options.vocabulary)
     sample = random_sample(options, task, batch, length)
-    models = same_weights(options, lambda kind: build_transformer(options, kind, task))
+    models = same_weights(
+        options, options.kinds, lambda kind: build_transformer(options, kind, task)
+    )
     return {name: job(model) for name, model in models.items()}
 
 
@@ -210,15 +216,16 @@ def build_transformer(options: Namespace, kind: str, task):
         flags += [f"--{part}-ffn-embed-dim", 4 * options.model_dim]
     if kind == STOCK:
         return build_model("transformer", flags, task)
-    flags += ["--attention", "entmax" if kind == LEARNED else kind]
-    flags += ["--attention-alpha-learnable"] if kind == LEARNED else []
+    kind, colon, place = kind.partition(":")
+    flags += [f"--attention-{place}" if colon else "--attention"]
+    flags += ["entmax", "--attention-alpha-learnable"] if kind == LEARNED else [kind]
     return build_model("transformer_sparse", flags, task)
 
 
-def same_weights(options: Namespace, build: Callable) -> dict:
+def same_weights(options: Namespace, kinds: list[str], build: Callable) -> dict:
     """Modules of stock attention and of each kind, with stock's parameters where it has them."""
     modules = {STOCK: build(STOCK)}
-    for kind in options.kinds:
+    for kind in kinds:
         modules[kind] = build(kind)
         modules[kind].load_state_dict(modules[STOCK].state_dict(), strict=False)
     return {name: module.to(options.device) for name, module in modules.items()}
@@ -227,77 +234,10 @@ def same_weights(options: Namespace, build: Callable) -> dict:
 JOBS = {"module": module_jobs, "step": step_jobs, "decode": decode_jobs}
 
 
-# How it is measured
-
-
-def measure(
-    jobs: Jobs, rounds: int, least_seconds: float, device: str = "cpu"
-) -> dict[str, list[float]]:
-    """The seconds that each job takes, one number a round; in a round they run one by one."""
-    for run in jobs.values():
-        seconds_of(run, 1, device)  # makes buffers, chooses algorithms
-    once = {name: seconds_of(run, 1, device) for name, run in jobs.items()}
-    repeats = {name: max(1, math.ceil(least_seconds / once[name])) for name in jobs}
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    gc.collect()
-    for _ in range(rounds):
-        for name, run in jobs.items():
-            seconds[name].append(seconds_of(run, repeats[name], device))
-    return seconds
-
-
-def seconds_of(run: Callable[[], object], repeats: int, device: str) -> float:
-    import torch
-
-    def finish():
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-
-    finish()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    finish()
-    return (time.perf_counter() - start) / repeats
-
-
-def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
-    """Bytes that PyTorch had allocated at once, beyond what it had before."""
-    import torch
-
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        run()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    cpu = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=cpu, profile_memory=True) as profiler:
-        run()
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
-        profiler.export_chrome_trace(path)
-        events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
-    changes = sorted(
-        (event["args"]["Ev Idx"], event["args"]["Addr"], event["args"]["Bytes"])
-        for event in events
-        if event.get("name") == "[memory]"
-    )
-    sizes: dict[int, int] = {}
-    now = peak = 0
-    for _, address, size in changes:
-        # What was allocated before is freed at no gain.
-        change = size if size > 0 else -sizes.pop(address, 0)
-        if size > 0:
-            sizes[address] = size
-        now += change
-        peak = max(peak, now)
-    return peak
-
-
 def results_of(part: str, length: int, options: Namespace) -> list[dict]:
     """Everything about one part and length: one dictionary for each kind, stock first."""
+    from fairseq_sparse.analysis.measuring import measure, peak_memory
+
     batch = max(1, options.tokens // length)
     jobs = JOBS[part](options, length, batch)
     seconds = measure(jobs, options.rounds, options.least_seconds, options.device)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import toy
+from fairseq_sparse.analysis.measuring import measure, peak_memory
 
 SCRIPT = toy.ROOT / "scripts" / "benchmark_attention.py"
 SMALL = (
@@ -67,15 +68,15 @@ def test_table_and_json(tmp_path: Path) -> None:
         assert written["malloc"]["MALLOC_MMAP_MAX_"] == "0"
 
 
-def test_kinds_take_turns(script: ModuleType) -> None:
+def test_kinds_take_turns() -> None:
     order: list[str] = []
     jobs = {name: lambda name=name: order.append(name) for name in ("stock", "a", "b")}
-    seconds = script.measure(jobs, rounds=3, least_seconds=0)
+    seconds = measure(jobs, rounds=3, least_seconds=0)
     assert order == ["stock", "a", "b"] * (2 + 3)
     assert {name: len(times) for name, times in seconds.items()} == dict.fromkeys(jobs, 3)
 
 
-def test_peak_memory_is_what_is_held_at_once(script: ModuleType) -> None:
+def test_peak_memory_is_what_is_held_at_once() -> None:
     before = torch.ones(1 << 19)
 
     def run() -> None:
@@ -88,7 +89,7 @@ def test_peak_memory_is_what_is_held_at_once(script: ModuleType) -> None:
         del second
         torch.ones(1 << 18)
 
-    assert script.peak_memory(run) == 3 << 20
+    assert peak_memory(run) == 3 << 20
 
 
 def test_all_kinds_translate_to_the_same_length(script: ModuleType) -> None:
@@ -104,7 +105,10 @@ def test_all_kinds_translate_to_the_same_length(script: ModuleType) -> None:
 def test_kinds_differ_in_attention_only(script: ModuleType) -> None:
     options = script.parse_arguments(SMALL)
     task = toy.task(30)
-    models = script.same_weights(options, lambda k: script.build_transformer(options, k, task))
+    kinds = [*options.kinds, "relu:cross"]
+    models = script.same_weights(
+        options, kinds, lambda kind: script.build_transformer(options, kind, task)
+    )
     stock = dict(models["stock"].named_parameters())
     # fairseq 0.12.2 keeps copies of an encoder layer's parameters, which are set on loading only.
     stock = {name: stock[name] for name in stock if not name.endswith(("_weight", "_bias"))}
@@ -113,12 +117,16 @@ def test_kinds_differ_in_attention_only(script: ModuleType) -> None:
         parameters = {n: parameters[n] for n in parameters if not n.endswith(("_weight", "_bias"))}
         assert all(torch.equal(parameters.pop(name), stock[name]) for name in stock)
         assert {name.rpartition(".")[2] for name in parameters} == added
+    layer = models["relu:cross"].decoder.layers[0]
+    assert layer.encoder_attn.attention_kind == "relu"
+    assert not hasattr(layer.self_attn, "attention_kind")
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--kinds", "rela_x"], "no rela_x; choose from softmax"),
+        (["--kinds", "rela_g:all"], "no rela_g:all; choose from softmax"),
         (["--device", "nowhere"], "--device nowhere"),
     ],
 )

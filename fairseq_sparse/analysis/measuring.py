@@ -1,0 +1,76 @@
+"""Time and memory of functions, measured beside one another."""
+
+import gc
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+Jobs = dict[str, Callable[[], object]]
+
+
+def measure(
+    jobs: Jobs, rounds: int, least_seconds: float, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """The seconds that each job takes, one number a round; in a round they run one by one."""
+    for run in jobs.values():
+        seconds_of(run, 1, device)  # makes buffers, chooses algorithms
+    once = {name: seconds_of(run, 1, device) for name, run in jobs.items()}
+    repeats = {name: max(1, math.ceil(least_seconds / once[name])) for name in jobs}
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    gc.collect()
+    for _ in range(rounds):
+        for name, run in jobs.items():
+            seconds[name].append(seconds_of(run, repeats[name], device))
+    return seconds
+
+
+def seconds_of(run: Callable[[], object], repeats: int, device: str) -> float:
+    def finish():
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+
+    finish()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    finish()
+    return (time.perf_counter() - start) / repeats
+
+
+def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
+    """Bytes that PyTorch had allocated at once, beyond what it had before."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, profile_memory=True) as profiler:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted(
+        (event["args"]["Ev Idx"], event["args"]["Addr"], event["args"]["Bytes"])
+        for event in events
+        if event.get("name") == "[memory]"
+    )
+    sizes: dict[int, int] = {}
+    now = peak = 0
+    for _, address, size in changes:
+        # What was allocated before is freed at no gain.
+        change = size if size > 0 else -sizes.pop(address, 0)
+        if size > 0:
+            sizes[address] = size
+        now += change
+        peak = max(peak, now)
+    return peak
