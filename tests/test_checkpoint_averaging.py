@@ -105,7 +105,8 @@ def test_average_is_the_mean(tmp_path, weights):
         average["decoder.embed_tokens.weight"].numpy(), expected.astype(np.float32)
     )
     halves = [np.clip(weight, -1e3, 1e3).astype(np.float16) for weight in weights]
-    half_mean = np.mean(np.stack(halves).astype(np.float64), axis=0).astype(np.float16)
+    half_mean = np.mean(np.stack(halves).astype(np.float64), axis=0)
+    half_mean = half_mean.astype(np.float32).astype(np.float16)  # torch rounds on the way
     np.testing.assert_array_equal(average["decoder.half"].numpy(), half_mean)
     assert average["decoder.half"].dtype == torch.float16
 
