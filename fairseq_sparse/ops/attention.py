@@ -23,9 +23,10 @@ from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_aut
 HIDES = -1e4
 
 # So many scores at once: on a CPU a part should stay in cache, elsewhere it should fill the device.
-_PART_SCORES = {"cpu": 1 << 18}
+_PART_SCORES = {"cpu": 1 << 20}
 _PART_SCORES_ELSEWHERE = 1 << 26
-# Elsewhere up to so many scores are kept for the gradient rather than computed again.
+# Up to so many scores are kept for the gradient rather than computed again.
+_KEPT_SCORES = {"cpu": 1 << 18}
 _KEPT_SCORES_ELSEWHERE = 1 << 24
 # A part has at least so many queries, that its products stay efficient.
 _PART_QUERIES = 32
@@ -166,13 +167,16 @@ class _Part(NamedTuple):
 def _parts(
     query: Tensor, key: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]
 ) -> Iterator[_Part]:
-    """Cut the queries into parts of a few sentences or, where these are long, of a few heads of one
-    sentence or some queries of one head: so that few parts share keys, whose gradients are sums."""
+    """Cut the queries into parts: some sentences or, where one is too long, some of its queries in
+    a few heads, whose products run beside one another."""
     batch, heads, length, _ = query.shape
     keys = key.size(2)
-    for rows in _slices(batch, heads * length * keys, query, 1):
-        for some_heads in _slices(heads, length * keys, query, 1):
-            for columns in _slices(length, keys, query, _PART_QUERIES):
+    some = length
+    if heads * length * keys > _part_scores(query):
+        some = min(length, max(_PART_QUERIES, _part_scores(query) // 4 // keys))
+    for rows in _slices(batch, heads * length * keys, query):
+        for columns in (slice(start, start + some) for start in range(0, length, some)):
+            for some_heads in _slices(heads, some * keys, query):
                 part_bias = bias
                 for dim, part in enumerate((rows, some_heads, columns)):
                     if bias is not None and bias.size(dim) > 1:
@@ -187,14 +191,15 @@ def _parts(
                 )
 
 
-def _slices(size: int, scores_each: int, query: Tensor, least: int) -> list[slice]:
-    """Cut ``size`` items of ``scores_each`` scores into parts of at least ``least``."""
-    step = max(least, _part_scores(query) // max(1, scores_each))
+def _slices(size: int, scores_each: int, query: Tensor) -> list[slice]:
+    """Cut ``size`` items of ``scores_each`` scores into parts."""
+    step = max(1, _part_scores(query) // max(1, scores_each))
     return [slice(start, start + step) for start in range(0, size, step)]
 
 
 def _kept_scores(query: Tensor) -> int:
-    return _PART_SCORES.get(query.device.type, _KEPT_SCORES_ELSEWHERE)
+    kept = _KEPT_SCORES.get(query.device.type, _KEPT_SCORES_ELSEWHERE)
+    return min(kept, _part_scores(query))
 
 
 def _part_scores(query: Tensor) -> int:
