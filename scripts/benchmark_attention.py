@@ -16,10 +16,11 @@ head; with ":enc", ":dec" or ":cross" behind it, it is in that place alone (step
 Models have random weights, the same in all. Their scores lie evenly around 0, so about half of the
 weights of rectified attention are 0; in a trained model more are. Sentences have no padding.
 
-Memory is the peak of what PyTorch allocated between start and end of one pass, beyond parameters
-and inputs, gradients of the parameters included. On a GPU it is that of the CUDA allocator
-(torch.cuda.max_memory_allocated); on a CPU every allocation that PyTorch's profiler reports is
-added up, which is the same in each run, but leaves out what BLAS libraries allocate by themselves.
+Memory, of the module only, is the peak of what PyTorch allocated between start and end of a pass,
+beyond parameters and inputs, gradients of the parameters included. On a GPU it is that of the CUDA
+allocator (torch.cuda.max_memory_allocated); on a CPU all allocations that PyTorch's profiler
+reports are added up, which gives the same in each run, but leaves out what BLAS libraries allocate
+by themselves. The profiler itself needs up to 4 GB, for the slowest kind and the length 4000.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def results_of(part: str, length: int, options: Namespace) -> list[dict]:
         }
         if part == "decode":
             result["sentences_per_second"] = batch / statistics.median(seconds[name])
-        else:
+        if part == "module":
             result["peak_bytes"] = peak_memory(run, options.device)
             result["memory"] = result["peak_bytes"] / (results or [result])[0]["peak_bytes"]
         results.append(result)
