@@ -20,6 +20,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 # "... | INFO | train_inner | {...}", as fairseq writes under --log-format json; or
 # "INFO:train_inner:{...}", where an optional package was missing when fairseq set up its log.
 JSON_LINE = re.compile(r"(?: \| |:)(?P<tag>\w+)(?: \| |:)(?P<json>\{\".*\})\s*$")
@@ -39,12 +42,6 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise SummaryError(f"{path} is missing") from error
-
-
-def write_json(path: Path, content: dict) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 def read_records(text: str) -> list[tuple[str, dict[str, float]]]:
@@ -70,11 +67,11 @@ def select_statistics(numbers: dict[str, float]) -> dict[str, float]:
 
 def describe_environment() -> dict[str, object]:
     """Versions and hardware, for reports."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import fairseq
     import torch
 
     import fairseq_sparse
+    from fairseq_sparse.analysis.reports import cpu_name
 
     versions = {
         "python": platform.python_version(),
@@ -83,16 +80,11 @@ def describe_environment() -> dict[str, object]:
         "fairseq_sparse": fairseq_sparse.__version__,
         "sacrebleu": metadata.version("sacrebleu"),
     }
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-        model = match[1] if match else model
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "versions": versions,
         "hardware": {
-            "cpu": model,
+            "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "gpus": gpus,
@@ -170,9 +162,12 @@ def main(argv: list[str] | None = None) -> int:
     names = {name.lower(): os.environ.get(name, "") for name in variables}
     try:
         if args.part == "train":
-            write_json(args.run / "train.json", summarize_training(args.run))
+            name, summary = "train.json", summarize_training(args.run)
         else:
-            write_json(args.run / "summary.json", summarize_all(args.run, names))
+            name, summary = "summary.json", summarize_all(args.run, names)
+        from fairseq_sparse.analysis.reports import write_json
+
+        write_json(args.run / name, summary)
     except (SummaryError, OSError) as error:
         print(f"summarize_run: {error}", file=sys.stderr)
         return 1

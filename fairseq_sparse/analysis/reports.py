@@ -39,7 +39,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
     """The hardware that a measurement ran on, and versions."""
     return {
-        "hardware": _cpu() if device == "cpu" else torch.cuda.get_device_name(device),
+        "hardware": cpu_name() if device == "cpu" else torch.cuda.get_device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -49,7 +49,8 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """What the processor calls itself."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)

@@ -27,15 +27,8 @@ class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
         options = attention_options(cfg, "enc")
         if options["attention"] == "softmax":
             return super().build_self_attention(embed_dim, cfg)
-        return SparseMultiheadAttention(
-            embed_dim,
-            cfg.encoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            **options,
-        )
+        heads = cfg.encoder.attention_heads
+        return _sparse_attention(self, cfg, embed_dim, heads, self_attention=True, **options)
 
 
 class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
@@ -45,32 +38,31 @@ class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
         options = attention_options(cfg, "dec")
         if options["attention"] == "softmax":
             return super().build_self_attention(embed_dim, cfg, **kwargs)
-        return SparseMultiheadAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=not cfg.cross_self_attention,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            **kwargs,
-            **options,
-        )
+        options["self_attention"] = not cfg.cross_self_attention
+        heads = cfg.decoder.attention_heads
+        return _sparse_attention(self, cfg, embed_dim, heads, **kwargs, **options)
 
     def build_encoder_attention(self, embed_dim: int, cfg) -> nn.Module:
         options = attention_options(cfg, "cross")
         if options["attention"] == "softmax":
             return super().build_encoder_attention(embed_dim, cfg)
-        return SparseMultiheadAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            kdim=cfg.encoder.embed_dim,
-            vdim=cfg.encoder.embed_dim,
-            dropout=cfg.attention_dropout,
-            encoder_decoder_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            **options,
-        )
+        width = cfg.encoder.embed_dim
+        options.update(kdim=width, vdim=width, encoder_decoder_attention=True)
+        return _sparse_attention(self, cfg, embed_dim, cfg.decoder.attention_heads, **options)
+
+
+def _sparse_attention(
+    layer: nn.Module, cfg: Any, embed_dim: int, heads: int, **options: Any
+) -> SparseMultiheadAttention:
+    """The attention module of a layer, with what all places have in common."""
+    return SparseMultiheadAttention(
+        embed_dim,
+        heads,
+        dropout=cfg.attention_dropout,
+        q_noise=layer.quant_noise,
+        qn_block_size=layer.quant_noise_block_size,
+        **options,
+    )
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
