@@ -12,22 +12,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+from command_line import one_line, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-
-class AnalysisError(Exception):
-    """The analysis cannot be made; the message says why."""
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -46,49 +36,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"--json {options.json}: there is no such folder")
     return options
-
-
-def load(path: str, data: str):
-    """The model of a checkpoint, and its task with other data."""
-    from fairseq import checkpoint_utils
-
-    import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.checkpoint_safety import load_checkpoint
-
-    load_checkpoint(path)  # refuses what is no checkpoint, or would run code
-    try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [path], arg_overrides={"data": data, "eval_bleu": False}
-        )
-    except Exception as error:  # fairseq checks nothing, so it fails in many ways
-        raise AnalysisError(
-            f"{path} could not be loaded for the data in {data}: {one_line(error)}"
-        ) from error
-    return models[0], task
-
-
-def batches_of(task, model, subset: str, max_tokens: int) -> Iterable[dict]:
-    """The batches of a subset, as many sentences in each as fit."""
-    from fairseq import utils
-
-    try:
-        task.load_dataset(subset)
-        return task.get_batch_iterator(
-            task.dataset(subset),
-            max_tokens=max_tokens,
-            max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
-            ignore_invalid_inputs=True,
-            disable_iterator_cache=True,
-        ).next_epoch_itr(shuffle=False)
-    except FileNotFoundError as error:
-        raise AnalysisError(f"--subset {subset}: {one_line(error)}") from error
-    except AssertionError as error:
-        raise AnalysisError(f"--max-tokens {max_tokens}: {one_line(error)}") from error
-
-
-def one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + "..."
 
 
 def table(rates: dict) -> str:
@@ -112,13 +59,14 @@ def analyze(options: argparse.Namespace) -> dict:
     from fairseq import utils
     from tqdm import tqdm
 
-    model, task = load(options.path, options.data)
     from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.trained_models import load_batches, load_models
 
+    (model,), task = load_models([options.path], options.data)
     cuda = torch.cuda.is_available() and not options.cpu
-    model = model.float().cuda() if cuda else model.float()
+    model = model.cuda() if cuda else model
     statistics = AttentionStatistics(model, task.source_dictionary.pad())
-    batches = batches_of(task, model, options.subset, options.max_tokens)
+    batches = load_batches(task, [model], options.subset, options.max_tokens)
     for sample in tqdm(batches, desc=options.subset, unit="batch", mininterval=1):
         if sample:
             sample = utils.move_to_cuda(sample) if cuda else sample
@@ -139,6 +87,7 @@ def analyze(options: argparse.Namespace) -> dict:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
     from fairseq_sparse.checkpoint_safety import CheckpointError
 
     try:

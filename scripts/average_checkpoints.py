@@ -7,12 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
+from command_line import positive
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

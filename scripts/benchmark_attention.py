@@ -34,6 +34,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+from command_line import positive
+
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,13 +49,6 @@ LEARNED = "entmax_learned"
 DEFAULT_KINDS = f"rela_g,rela_i,relu,sparsemax,entmax15,{LEARNED}"
 
 Jobs = dict[str, Callable[[], object]]
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def comma_list(convert: Callable[[str], object]) -> Callable[[str], list]:

@@ -25,6 +25,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from command_line import positive
+
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -44,13 +46,6 @@ FREE = {"clone", "masked_fill", "fill", "zero", "copy", "alias"}
 REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "any", "all", "prod", "norm"}
 FUSED = {"_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8}
 FUSED_ATTENTION = "_scaled_dot_product_flash_attention"
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def parse_arguments(arguments: list[str] | None) -> Namespace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import analyze_attention
 import toy
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_attention.py"
@@ -44,10 +44,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def call_here(*arguments: object) -> int:
     """Run the script in this process, which saves the time of importing fairseq."""
-    spec = importlib.util.spec_from_file_location("analyze_attention", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main([*map(str, arguments), "--cpu"])
+    return analyze_attention.main([*map(str, arguments), "--cpu"])
 
 
 @pytest.mark.parametrize("arch", FLAGS)

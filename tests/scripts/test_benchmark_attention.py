@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
+import benchmark_attention
 import toy
 from fairseq_sparse.analysis.measuring import measure, peak_memory
 
@@ -27,14 +26,6 @@ ROWS = [
     *[("step", length, kind) for length in (4, 30) for kind in ("stock", "rela_g")],
     *[("decode", 6, kind) for kind in ("stock", "rela_g")],
 ]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_attention", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_table_and_json(tmp_path: Path) -> None:
@@ -92,8 +83,10 @@ def test_peak_memory_is_what_is_held_at_once() -> None:
     assert peak_memory(run) == 3 << 20
 
 
-def test_all_kinds_translate_to_the_same_length(script: ModuleType) -> None:
-    jobs = script.decode_jobs(script.parse_arguments(SMALL), length=5, batch=4)
+def test_all_kinds_translate_to_the_same_length() -> None:
+    jobs = benchmark_attention.decode_jobs(
+        benchmark_attention.parse_arguments(SMALL), length=5, batch=4
+    )
     assert list(jobs) == ["stock", "rela_g", "entmax_learned"]
     for run in jobs.values():
         hypotheses = run()
@@ -102,12 +95,12 @@ def test_all_kinds_translate_to_the_same_length(script: ModuleType) -> None:
         assert {len(hypothesis["tokens"]) for best in hypotheses for hypothesis in best} == {4}
 
 
-def test_kinds_differ_in_attention_only(script: ModuleType) -> None:
-    options = script.parse_arguments(SMALL)
+def test_kinds_differ_in_attention_only() -> None:
+    options = benchmark_attention.parse_arguments(SMALL)
     task = toy.task(30)
     kinds = [*options.kinds, "relu:cross"]
-    models = script.same_weights(
-        options, kinds, lambda kind: script.build_transformer(options, kind, task)
+    models = benchmark_attention.same_weights(
+        options, kinds, lambda kind: benchmark_attention.build_transformer(options, kind, task)
     )
     stock = dict(models["stock"].named_parameters())
     # fairseq 0.12.2 keeps copies of an encoder layer's parameters, which are set on loading only.
@@ -131,15 +124,17 @@ def test_kinds_differ_in_attention_only(script: ModuleType) -> None:
     ],
 )
 def test_bad_values_are_one_line(
-    script: ModuleType,
     flags: list[str],
     message: str,
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in script.MALLOC.items():  # else the process of the tests would start again
+    for (
+        name,
+        value,
+    ) in benchmark_attention.MALLOC.items():  # else the process of the tests would start again
         monkeypatch.setenv(name, value)
-    assert script.main([*SMALL, *flags]) == 1
+    assert benchmark_attention.main([*SMALL, *flags]) == 1
     printed = capsys.readouterr()
     assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
 
@@ -154,9 +149,7 @@ def test_bad_values_are_one_line(
         ("--json no/such/folder/x.json", "there is no such folder"),
     ],
 )
-def test_bad_flags_are_named(
-    script: ModuleType, flags: str, message: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_bad_flags_are_named(flags: str, message: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
-        script.parse_arguments([*SMALL, *flags.split()])
+        benchmark_attention.parse_arguments([*SMALL, *flags.split()])
     assert message in capsys.readouterr().err

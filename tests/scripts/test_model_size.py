@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
+import model_size
 import toy
 
 SCRIPT = toy.ROOT / "scripts" / "model_size.py"
@@ -25,16 +24,8 @@ SCORES = HEADS * LENGTH**2
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("model_size", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def results(script: ModuleType) -> dict[str, dict]:
-    found = script.results_of(script.parse_arguments([*SMALL, "--kinds", KINDS]))
+def results() -> dict[str, dict]:
+    found = model_size.results_of(model_size.parse_arguments([*SMALL, "--kinds", KINDS]))
     return {result["attention"]: result for result in found}
 
 
@@ -82,7 +73,7 @@ def test_sentence_is_more_than_its_attention_modules(results: dict[str, dict]) -
     assert results["entmax_learned"]["sentence"]["ratio"] > 1
 
 
-def test_operations_of_single_functions(script: ModuleType) -> None:
+def test_operations_of_single_functions() -> None:
     x = torch.ones(3, 4)
     for run, expected in [
         (lambda: x.exp(), 12),
@@ -92,10 +83,10 @@ def test_operations_of_single_functions(script: ModuleType) -> None:
         (lambda: torch.softmax(x, -1), 60),
         (lambda: torch.nn.functional.leaky_relu(x), 12),
     ]:
-        assert script.operations(run) == {"products": 0, "others": expected}
-    assert script.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
+        assert model_size.operations(run) == {"products": 0, "others": expected}
+    assert model_size.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
     query, key = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 7, 8)
-    attention = script.operations(
+    attention = model_size.operations(
         lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key)
     )
     assert attention == {"products": 2 * 2 * 5 * 7 * (8 + 8), "others": 5 * 2 * 5 * 7 + 80}
@@ -126,22 +117,20 @@ def test_command_line(tmp_path: Path) -> None:
     ],
 )
 def test_bad_values_are_one_line(
-    script: ModuleType, flags: list[str], message: str, capsys: pytest.CaptureFixture
+    flags: list[str], message: str, capsys: pytest.CaptureFixture
 ) -> None:
-    assert script.main([*SMALL, *flags]) == 1
+    assert model_size.main([*SMALL, *flags]) == 1
     printed = capsys.readouterr()
     assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
 
 
-def test_one_vocabulary_for_all_embeddings(
-    script: ModuleType, capsys: pytest.CaptureFixture
-) -> None:
+def test_one_vocabulary_for_all_embeddings(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
-        script.parse_arguments([*SMALL, "--share", "all"])
+        model_size.parse_arguments([*SMALL, "--share", "all"])
     assert "--share all needs one vocabulary" in capsys.readouterr().err
     flags = [*SMALL, "--source-vocabulary", "20", "--kinds", "relu"]
     counts = {
-        share: script.results_of(script.parse_arguments([*flags, "--share", share]))[0]
+        share: model_size.results_of(model_size.parse_arguments([*flags, "--share", share]))[0]
         for share in ("all", "target", "none")
     }
     sizes = [counts[share]["parameters"] for share in ("all", "target", "none")]

@@ -1,0 +1,66 @@
+"""Trained models and the data that they are looked at on."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+from fairseq import checkpoint_utils, utils
+
+from fairseq_sparse.checkpoint_safety import load_checkpoint
+
+
+class AnalysisError(Exception):
+    """An analysis cannot be made; the message says why."""
+
+
+def load_models(paths: Sequence[Union[str, Path]], data: str, **task_options: Any) -> tuple:
+    """The models of checkpoints, in single precision and in evaluation mode, and their task.
+
+    Args:
+        paths: the checkpoints, of one model or of an ensemble.
+        data: folder that ``fairseq-preprocess`` made; it replaces the one of the checkpoint.
+        task_options: fields of the task's configuration to be replaced as well.
+
+    Returns:
+        A list of models and the task of the first.
+
+    Raises:
+        AnalysisError: a checkpoint and the data do not go together.
+        CheckpointError: a file is no checkpoint, or would run code.
+    """
+    for path in paths:
+        load_checkpoint(str(path))
+    options = {"data": data, "eval_bleu": False, **task_options}
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path) for path in paths], arg_overrides=options
+        )
+    except Exception as error:  # fairseq checks nothing, so it fails in many ways
+        names = ", ".join(map(str, paths))
+        raise AnalysisError(
+            f"{names} could not be loaded for the data in {data}: {error}"
+        ) from error
+    return [model.float().eval() for model in models], task
+
+
+def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterator[dict[str, Any]]:
+    """The batches of a part of the data, as many sentences in each as fit; none is shuffled.
+
+    Raises:
+        AnalysisError: there is no such part, or ``max_tokens`` is too small for a sentence.
+    """
+    try:
+        task.load_dataset(subset)
+        return task.get_batch_iterator(
+            task.dataset(subset),
+            max_tokens=max_tokens,
+            max_positions=utils.resolve_max_positions(
+                task.max_positions(), *(model.max_positions() for model in models)
+            ),
+            ignore_invalid_inputs=True,
+            disable_iterator_cache=True,
+        ).next_epoch_itr(shuffle=False)
+    except FileNotFoundError as error:
+        raise AnalysisError(f"--subset {subset}: {error}") from error
+    except AssertionError as error:
+        raise AnalysisError(f"--max-tokens {max_tokens}: {error}") from error
