@@ -1,12 +1,15 @@
 """A search strategy that knows that a probability can be exactly zero."""
 
 import math
+from collections.abc import Callable
 from typing import Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.search import DiverseBeamSearch, Sampling, Search
+from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling, Search
 from torch import Tensor
+
+from fairseq_sparse.generation.certificate import Certificate, ScoreBound
 
 
 class SparseSearch(Search):
@@ -28,10 +31,13 @@ class SparseSearch(Search):
     score: the EOS that ends it is not the model's and adds 0. If even the first step has nothing
     to offer, it is the empty prefix with score 0.
 
-    ``exhausted`` names the sentences that have nothing left to continue after this step, and so
-    must end now; ``incomplete``, a part of them, those that were given a prefix. Both hold row
-    numbers of the current batch (stock takes ended sentences out of it) and are read by
-    ``SparseSequenceGenerator``.
+    Beam search also keeps a :class:`Certificate`, once :meth:`certify` was called: an account of
+    what it dropped. With it, a sentence ends as soon as no live hypothesis can become better than
+    its ``targets`` entry, in the same way as one that has nothing alive.
+
+    ``exhausted`` names the sentences that must end now; ``marked``, a part of them, those whose one
+    live candidate is not a hypothesis of the model's. Both hold row numbers of the current batch
+    (stock takes ended sentences out of it) and are read by ``SparseSequenceGenerator``.
 
     One limit: lexically constrained search keeps places for constraint words before it offers its
     candidates, also for words of probability 0.
@@ -50,7 +56,23 @@ class SparseSearch(Search):
         self.stop_on_max_len = strategy.stop_on_max_len
         self.needs_src_lengths = getattr(strategy, "needs_src_lengths", False)
         self.exhausted: set[int] = set()
-        self.incomplete: set[int] = set()
+        self.marked: set[int] = set()
+        self.score_bound: Optional[ScoreBound] = None
+        self.certificate: Optional[Certificate] = None
+        self.unlimited: Callable[[], Optional[Tensor]] = lambda: None
+
+    def certify(self, score_bound: ScoreBound, unlimited: Callable[[], Optional[Tensor]]) -> None:
+        """Keep an account of the next batch, if the strategy is plain beam search.
+
+        Other strategies may hold the same hypothesis twice, or leave candidates out on purpose.
+
+        Args:
+            score_bound: what a hypothesis can still become.
+            unlimited: gives, at the last step, the log-probabilities before the limit of the length
+                was applied, ``[batch * beam, vocabulary]``, else None.
+        """
+        self.score_bound = score_bound if type(self.strategy) is BeamSearch else None
+        self.unlimited = unlimited
 
     def step(
         self,
@@ -76,10 +98,20 @@ class SparseSearch(Search):
         batch, beam, _ = lprobs.size()
         if step == 0:
             self.sentences = torch.arange(batch, device=lprobs.device)
+            self.targets = lprobs.new_full((batch,), -math.inf)
+            self.certificate = None
+            if self.score_bound is not None:
+                self.certificate = Certificate(self.score_bound, batch, lprobs.device)
         if isinstance(self.strategy, DiverseBeamSearch):
             # It indexes a table of its own, of the first step's batch, by these.
             original_batch_idxs = self.sentences
 
+        if self.certificate is not None:
+            unlimited = self.unlimited()
+            if unlimited is not None:
+                unlimited = unlimited.view_as(lprobs)
+                unlimited[:, :, self.pad] = -math.inf
+            self.certificate.look_at(step, lprobs, scores, unlimited)
         sampling = isinstance(self.strategy, Sampling)
         if sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
             barren = lprobs.isneginf().all(dim=2)  # [batch, beam]
@@ -98,19 +130,37 @@ class SparseSearch(Search):
         cand_tokens = F.pad(cand_tokens, (0, missing)).gather(1, self.order)
         cand_beams = F.pad(cand_beams, (0, missing)).gather(1, self.order)
 
-        dead = cand_scores.isneginf()
-        cand_tokens = cand_tokens.masked_fill(dead, self.eos)
-        nothing_live = dead.all(dim=1)
+        marked = cand_scores[:, 0].isneginf()
+        if self.certificate is not None:
+            marked = marked | self._settle(step, cand_scores, cand_tokens, beam)
         if step > 0:
             prefix_score, prefix_beam = scores[:, :, step - 1].max(dim=1)
         else:
             prefix_score, prefix_beam = cand_scores.new_zeros(batch), cand_beams.new_zeros(batch)
-        cand_scores[:, 0] = torch.where(nothing_live, prefix_score, cand_scores[:, 0])
-        cand_beams[:, 0] = torch.where(nothing_live, prefix_beam, cand_beams[:, 0])
+        cand_scores = cand_scores.masked_fill(marked.unsqueeze(1), -math.inf)
+        cand_tokens = cand_tokens.masked_fill(cand_scores.isneginf(), self.eos)
+        cand_scores[:, 0] = torch.where(marked, prefix_score, cand_scores[:, 0])
+        cand_beams[:, 0] = torch.where(marked, prefix_beam, cand_beams[:, 0])
 
         self.exhausted = _rows(cand_tokens.eq(self.eos).all(dim=1))
-        self.incomplete = _rows(nothing_live)
+        self.marked = _rows(marked)
         return cand_scores, cand_tokens, cand_beams
+
+    def _settle(self, step: int, scores: Tensor, tokens: Tensor, beam: int) -> Tensor:
+        """Enter a step's candidates into the account; say which sentences nothing can improve.
+
+        Stock finishes the EOS among the first *beam* candidates and goes on with the first *beam*
+        of the others.
+        """
+        live = ~scores.isneginf()
+        ends = live & tokens.eq(self.eos)
+        finishing = ends.clone()
+        finishing[:, beam:] = False
+        others = live & ~ends
+        continuing = others & (others.cumsum(dim=1) <= beam)
+        self.certificate.settle(step, scores, finishing, continuing)
+        beaten = self.certificate.live_bound <= self.targets
+        return beaten & continuing.any(dim=1) & ~finishing.any(dim=1)
 
     def set_src_lengths(self, src_lengths: Tensor) -> None:
         self.strategy.set_src_lengths(src_lengths)
@@ -120,6 +170,9 @@ class SparseSearch(Search):
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
         self.sentences = self.sentences[batch_idxs]
+        self.targets = self.targets[batch_idxs]
+        if self.certificate is not None:
+            self.certificate.keep(batch_idxs)
         self.order = self.order[batch_idxs]
         self.strategy.prune_sentences(batch_idxs)
 

@@ -1,19 +1,48 @@
 """Stock ``SequenceGenerator`` for models whose probabilities can be exactly zero."""
 
+import math
 from typing import Any, Optional
 
 import torch
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import (
+    EnsembleModel,
+    EnsembleModelWithAlignment,
+    SequenceGenerator,
+    SequenceGeneratorWithAlignment,
+)
 from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import extract_hard_alignment
+from fairseq_sparse.generation.certificate import ScoreBound
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
 
 def is_sparse_model(model: Optional[nn.Module]) -> bool:
     """Whether *model* can give a token probability 0: its decoder's output projection says so."""
-    projection = getattr(getattr(model, "decoder", None), "output_projection", None)
-    return getattr(projection, "is_sparse", False)
+    return getattr(_output_projection(model), "is_sparse", False)
+
+
+def scores_at_most_zero(model: nn.Module) -> bool:
+    """Whether no token's score is above 0: not so for alpha-ReLU, whose weights can exceed 1."""
+    return getattr(_output_projection(model), "scores_are_log_probs", True)
+
+
+def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
+    return getattr(getattr(model, "decoder", None), "output_projection", None)
+
+
+class SparseEnsemble(EnsembleModelWithAlignment):
+    """An ensemble that remembers its last distribution, which the length limit is about to cut."""
+
+    def __init__(self, models):
+        super().__init__(models)
+        self.max_len: Optional[int] = None
+        self.unlimited: Optional[Tensor] = None
+
+    def forward_decoder(self, tokens, *args, **kwargs):
+        lprobs, attention = super().forward_decoder(tokens, *args, **kwargs)
+        self.unlimited = lprobs.clone() if tokens.size(1) - 1 == self.max_len else None
+        return lprobs, attention
 
 
 class SparseSequenceGenerator(SequenceGenerator):
@@ -22,22 +51,64 @@ class SparseSequenceGenerator(SequenceGenerator):
     It takes the arguments of ``SequenceGenerator`` and returns what it returns, except that
 
     - a hypothesis of probability 0 never takes the place of another, and is never returned;
-    - a sentence ends as soon as no hypothesis of it can be continued; it may then have fewer than
-      ``beam`` translations;
+    - a sentence ends as soon as no hypothesis of it can be continued, or none can become one of the
+      *nbest* best; it may then have fewer than ``beam`` translations;
     - a sentence for which no complete translation was found has one hypothesis: its best live
       prefix, ended by EOS (see :class:`SparseSearch`). It carries ``"incomplete": True``. Its
       score is the log-probability of the prefix, normalised by the length with EOS as usual; the
-      positional score of its EOS is 0.
+      positional score of its EOS is 0;
+    - each hypothesis says what is proven about the list that it is in. ``"exact"``: no string of
+      nonzero probability was dropped, so that the list has all strings that the model can produce.
+      ``"optimal"``: no string within the length limits has a better score than the first of the
+      list (so also if it is exact). ``"dropped_mass"``: the probability of all that was dropped.
+      Only plain beam search proves anything; with another strategy the mass is NaN.
 
     Scores are the model's own log-probabilities: nothing is added to a zero.
+
+    Args:
+        nbest: how many of the best hypotheses must be those of the full search (default: all).
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, models, tgt_dict, *args, nbest: Optional[int] = None, **kwargs):
+        if isinstance(models, EnsembleModel):
+            models = list(models.models)
+        super().__init__(SparseEnsemble(models), tgt_dict, *args, **kwargs)
+        self.nbest = nbest or self.beam_size
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
 
+    def _generate(self, sample: dict[str, Any], *args, **kwargs):
+        max_len = self._max_len(sample["net_input"])
+        self.model.max_len = max_len
+        self.search.certify(
+            ScoreBound(
+                max_len,
+                self.len_penalty if self.normalize_scores else None,
+                holds=self.lm_model is None
+                and self.unk_penalty >= 0
+                and all(map(scores_at_most_zero, self.model.models)),
+            ),
+            lambda: self.model.unlimited,
+        )
+        return super()._generate(sample, *args, **kwargs)
+
+    def _max_len(self, net_input: dict[str, Tensor]) -> int:
+        """The number of tokens, without EOS, at which stock ends a batch."""
+        if self.match_source_len:
+            return int(net_input["src_lengths"].max())
+        limit = int(self.max_len_a * net_input["src_tokens"].size(1) + self.max_len_b)
+        return min(limit, self.max_len - 1)
+
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
-        return unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args)
+        if unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args):
+            return True
+        certificate = self.search.certificate
+        if certificate is None:
+            return False
+        scores = sorted((hypo["score"].item() for hypo in self.unfinished[unfin_idx]), reverse=True)
+        if len(scores) < self.nbest:
+            return False
+        self.search.targets[unfin_idx] = scores[self.nbest - 1]
+        return certificate.live_bound[unfin_idx].item() <= scores[self.nbest - 1]
 
     def finalize_hypos(
         self,
@@ -48,20 +119,63 @@ class SparseSequenceGenerator(SequenceGenerator):
         scores: Tensor,
         finalized: list[list[dict[str, Any]]],
         finished: list[bool],
-        *args,
+        beam_size: int,
+        attn: Optional[Tensor],
+        src_lengths: Tensor,
+        max_len: int,
     ) -> list[int]:
         """Store finished hypotheses as stock does; a prefix stays only where it is the only one."""
-        sentences = [sentence for sentence, done in enumerate(finished) if not done]
+        if max_len != self.model.max_len:
+            raise RuntimeError(f"fairseq's length limit is {max_len}, not {self.model.max_len}")
+        self.unfinished = [
+            hypos for hypos, done in zip(finalized, finished, strict=True) if not done
+        ]
+        before = [len(hypos) for hypos in self.unfinished]
+        rows = torch.div(bbsz_idx, beam_size, rounding_mode="trunc")
+        ends = eos_scores.clone()  # stock normalises them in place
         newly_finished = super().finalize_hypos(
-            step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, *args
+            step,
+            bbsz_idx,
+            eos_scores,
+            tokens,
+            scores,
+            finalized,
+            finished,
+            beam_size,
+            attn,
+            src_lengths,
+            max_len,
         )
-        for row in self.search.incomplete:
-            hypotheses = finalized[sentences[row]]
-            if len(hypotheses) > 1:
-                hypotheses.pop()
-            else:
-                hypotheses[0]["incomplete"] = True
+        for row in newly_finished:
+            hypotheses = self.unfinished[row]
+            stored = len(hypotheses) - before[row]
+            if row in self.search.marked:
+                if len(hypotheses) > 1:
+                    hypotheses.pop()
+                else:
+                    hypotheses[0]["incomplete"] = True
+            # Where the list is full, the worst of a step's ends are lost.
+            self._certify(step, row, hypotheses, ends[rows == row][stored:])
         return newly_finished
+
+    def _certify(self, step: int, row: int, hypotheses: list[dict], lost: Tensor) -> None:
+        """Write into a sentence's hypotheses what is proven about them."""
+        certificate = self.search.certificate
+        exact, optimal, mass = False, False, math.nan
+        if certificate is not None:
+            live_bound = certificate.live_bound[row]
+            bound = torch.maximum(certificate.bound[row], live_bound)
+            if lost.numel() > 0:
+                bound = torch.maximum(bound, certificate.score_bound.finished(lost, step).max())
+            mass = certificate.mass[row] + certificate.live_mass[row] + lost.double().exp().sum()
+            mass = mass.item()
+            best = max(hypo["score"].item() for hypo in hypotheses)
+            dropped = bool(certificate.dropped[row]) or lost.numel() > 0 or live_bound > -math.inf
+            complete = "incomplete" not in hypotheses[0]
+            exact = complete and not dropped
+            optimal = complete and (exact or bound.item() <= best)
+        for hypothesis in hypotheses:
+            hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass)
 
 
 class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, SparseSequenceGenerator):

@@ -67,6 +67,7 @@ class OutputProjection(nn.Module):
         self.transform = transform
         self.alpha = _resolve_alpha(transform, alpha)
         self.topk = _check_topk(transform, topk)
+        self.normalize_scores = False
         if transform == "alpha_relu":
             self.tau_estimator, value = _parse_tau(tau, self.alpha)
             self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
@@ -78,6 +79,11 @@ class OutputProjection(nn.Module):
     def is_sparse(self) -> bool:
         """Whether a token can have probability exactly 0."""
         return self.transform != "softmax"
+
+    @property
+    def scores_are_log_probs(self) -> bool:
+        """Whether :meth:`log_probs` are those of a distribution: not so for raw ``alpha_relu``."""
+        return self.transform != "alpha_relu" or self.normalize_scores
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits ``[..., V]`` of features ``[..., d]``."""
@@ -93,11 +99,17 @@ class OutputProjection(nn.Module):
         return entmax_topk(logits, self.alpha, self.topk)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """The logarithm of :meth:`probs`, exactly -inf where that is 0."""
+        """The logarithm of :meth:`probs`, exactly -inf where that is 0; what a search adds up.
+
+        Where ``normalize_scores`` is set, the weights of ``alpha_relu`` are divided by their sum.
+        """
         if self.transform == "softmax":
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
             return F.log_softmax(logits, dim=-1, dtype=dtype)
-        return self.probs(logits).log()
+        probs = self.probs(logits)
+        if self.normalize_scores and self.transform == "alpha_relu":
+            probs = F.normalize(probs, p=1.0, dim=-1, eps=torch.finfo(probs.dtype).tiny)
+        return probs.log()
 
     def loss(
         self,

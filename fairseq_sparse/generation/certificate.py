@@ -1,0 +1,143 @@
+"""What a beam search can prove about its result, from what it threw away."""
+
+import math
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+# A log-probability that should be at most 0 can be greater by rounding, once for each token.
+ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class ScoreBound:
+    """The best score that a hypothesis can end with, given its score so far.
+
+    No probability is greater than 1, so that the log-probability of a prefix is a bound for all its
+    continuations. Where scores are divided by a power of the length, the longest continuation (with
+    a negative power, the shortest) has the best score for the same log-probability.
+
+    Args:
+        max_len: number of tokens of the longest hypothesis, EOS not counted.
+        len_penalty: the power of the length, EOS counted, that divides a score; None for none.
+        holds: whether a token's score is at most 0, as a log-probability is. Without it there is no
+            bound: the weights of alpha-ReLU can be greater than 1.
+    """
+
+    max_len: int
+    len_penalty: Optional[float]
+    holds: bool
+
+    def finished(self, scores: Tensor, step: int) -> Tensor:
+        """The final scores of hypotheses that end after *step* tokens."""
+        if self.len_penalty is None:
+            return scores
+        return scores / (step + 1) ** self.len_penalty
+
+    def unfinished(self, scores: Tensor, step: int) -> Tensor:
+        """Upper bounds of the final scores of hypotheses that have *step* + 1 tokens."""
+        if not self.holds:
+            return torch.where(scores.isneginf(), scores, math.inf)
+        last = self.max_len
+        if self.len_penalty is not None and self.len_penalty < 0:
+            last = min(step + 1, last)
+        return self.finished((scores + ROUNDING).clamp(max=0.0), last)
+
+
+class Certificate:
+    """Keeps account of the hypotheses that a beam search drops, for each sentence of a batch.
+
+    A hypothesis is dropped if its probability is above 0 and the search neither finishes it nor
+    goes on with it. Whether there are any is *counted*, candidate by candidate, so that no rounding
+    can change the answer; their probability is a sum in floating point, and tells how much it was.
+
+    All tensors are ``[batch]``; sentences that have ended are taken out by :meth:`keep`.
+
+    Attributes:
+        dropped: whether anything was dropped.
+        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations).
+        bound: the best final score that anything dropped could have had; -inf if nothing was.
+        live_mass, live_bound: the same of the hypotheses that the search goes on with.
+    """
+
+    def __init__(self, score_bound: ScoreBound, batch: int, device: torch.device):
+        self.score_bound = score_bound
+        self.dropped = torch.zeros(batch, dtype=torch.bool, device=device)
+        self.mass = torch.zeros(batch, dtype=torch.float64, device=device)
+        self.bound = torch.full((batch,), -math.inf, device=device)
+
+    def look_at(
+        self, step: int, lprobs: Tensor, scores: Tensor, unlimited: Optional[Tensor] = None
+    ) -> None:
+        """Take note of all candidates of a step, before any is chosen.
+
+        Args:
+            step: number of tokens that each hypothesis has.
+            lprobs: log-probabilities of their continuations, ``[batch, beam, vocabulary]``.
+            scores: their cumulative scores, ``[batch, beam, step]``.
+            unlimited: at the last step, ``lprobs`` before the limit of the length left EOS only.
+                What it cuts off is dropped, but has no bound: it is beyond the limit.
+        """
+        if step == 0:  # all beams are the same empty hypothesis
+            prefix = lprobs.new_zeros(len(lprobs), 1)
+        else:
+            prefix = scores[:, :, step - 1]
+        self.candidates, self.candidate_mass = _count(lprobs, prefix)
+        if unlimited is not None:
+            candidates, mass = _count(unlimited, prefix)
+            cut = candidates > self.candidates
+            self.dropped |= cut
+            self.mass += (mass - self.candidate_mass).clamp(min=0.0).masked_fill(~cut, 0.0)
+
+    def settle(self, step: int, scores: Tensor, finishing: Tensor, continuing: Tensor) -> None:
+        """Count what a step dropped.
+
+        Args:
+            step: as before.
+            scores: of the candidates that the search chose from, ``[batch, candidates]``, best
+                first, -inf if dead; all others are no better than the worst of them.
+            finishing: which of them become finished hypotheses.
+            continuing: which of them the search goes on with.
+        """
+        kept = finishing | continuing
+        none_offered = torch.full_like(self.bound, -math.inf)
+        offered = scores > -math.inf
+        dropped_now = self.candidates > kept.sum(dim=1)
+        self.dropped |= dropped_now
+        mass = self.candidate_mass - _mass(scores, kept)
+        self.mass += mass.clamp(min=0.0).masked_fill(~dropped_now, 0.0)
+        # What was not even offered has at most the score of the worst that was.
+        unseen = self.candidates > offered.sum(dim=1)
+        worst = scores.masked_fill(~offered, math.inf).amin(dim=1)
+        unseen_score = torch.where(unseen, worst, none_offered)
+        best = torch.maximum(_best(scores, offered & ~kept), unseen_score)
+        possible_end = torch.maximum(
+            self.score_bound.unfinished(best, step), self.score_bound.finished(best, step)
+        )
+        self.bound = torch.maximum(self.bound, torch.where(dropped_now, possible_end, none_offered))
+        self.live_mass = _mass(scores, continuing)
+        self.live_bound = self.score_bound.unfinished(_best(scores, continuing), step)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch only."""
+        for name in ("dropped", "mass", "bound", "live_mass", "live_bound"):
+            setattr(self, name, getattr(self, name)[rows])
+
+
+def _count(lprobs: Tensor, prefix: Tensor) -> tuple[Tensor, Tensor]:
+    """How many candidates of nonzero probability there are, and the sum of their probabilities."""
+    lprobs = lprobs[:, : prefix.size(1)]
+    alive = ~prefix.isneginf()
+    candidates = (lprobs > -math.inf).sum(dim=-1).masked_fill(~alive, 0)  # [batch, beam]
+    mass = lprobs.exp().sum(dim=-1).double() * prefix.double().exp()
+    return candidates.sum(dim=-1), mass.sum(dim=-1)
+
+
+def _best(scores: Tensor, chosen: Tensor) -> Tensor:
+    return scores.masked_fill(~chosen, -math.inf).amax(dim=1)
+
+
+def _mass(scores: Tensor, chosen: Tensor) -> Tensor:
+    return scores.double().masked_fill(~chosen, -math.inf).exp().sum(dim=1)

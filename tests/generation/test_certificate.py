@@ -1,0 +1,228 @@
+"""What the search says about its result, against all strings of small models."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automata import (
+    EOS,
+    FIRST_WORD,
+    SparseLSTM,
+    Table,
+    TableModel,
+    dense_table,
+    every_string,
+    log_probs,
+    make_dictionary,
+    make_sample,
+)
+from fairseq_sparse.generation import SparseSequenceGenerator
+from fairseq_sparse.generation.certificate import ScoreBound
+
+SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
+MAX_LEN = 4
+
+tables_strategy = st.builds(
+    Table,
+    words=st.integers(6, 9),
+    branching=st.integers(1, 3),
+    eos=st.sampled_from([0.2, 0.5, 0.9]),
+    dead_end=st.sampled_from([0.0, 0.1, 0.5]),
+    normalized=st.booleans(),
+    salt=st.integers(0, 10**6),
+)
+
+
+class Louder(Table):
+    """A table whose weights can exceed 1, as those of alpha-ReLU."""
+
+    def logits(self, seed, prefix):
+        return super().logits(seed, prefix) + 1.0
+
+
+loud_tables_strategy = st.builds(
+    Louder, words=st.just(6), normalized=st.just(False), salt=st.integers(0, 1000)
+)
+
+
+def make_generator(tables, **options):
+    dictionary = make_dictionary(tables[0].words)
+    models = [TableModel(dictionary, table) for table in tables]
+    for model in models:
+        loud = isinstance(model.decoder.table, Louder)
+        model.decoder.output_projection.scores_are_log_probs = not loud
+    return SparseSequenceGenerator(models, dictionary, **options)
+
+
+def final_score(log_p, tokens, len_penalty):
+    return log_p if len_penalty is None else log_p / len(tokens) ** len_penalty
+
+
+def search_and_account(tables, seed, beam, max_len, min_len=1):
+    """Beam search as plainly as it can be said, with the probability of all that it drops.
+
+    Returns:
+        whether anything was dropped, and its mass; None if two candidates are equally good
+    """
+    finished, live, dropped = 0, [((), 0.0)], []
+    for length in range(max_len + 1):
+        candidates = []
+        for prefix, score in live:
+            for token, log_p in enumerate(log_probs(tables, seed, prefix).tolist()):
+                if log_p == -math.inf or (token == EOS and length < min_len):
+                    continue
+                if token != EOS and length == max_len:
+                    dropped.append(score + log_p)
+                else:
+                    candidates.append(((*prefix, token), score + log_p))
+        candidates.sort(key=lambda candidate: -candidate[1])
+        scores = [score for _, score in candidates]
+        if any(one - other < 1e-5 for one, other in zip(scores, scores[1:], strict=False)):
+            return None
+        going_on = []
+        for place, (tokens, score) in enumerate(candidates):
+            if tokens[-1] == EOS and place < beam and finished < beam:
+                finished += 1
+            elif tokens[-1] != EOS and len(going_on) < beam:
+                going_on.append((tokens, score))
+            else:
+                dropped.append(score)
+        live = going_on
+        if finished == beam:
+            dropped += [score for _, score in live]
+            live = []
+        if not live:
+            break
+    return bool(dropped), math.fsum(math.exp(score) for score in dropped)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(tables_strategy, min_size=1, max_size=2), st.integers(1, 7), st.integers(0, 2))
+def test_account_is_that_of_a_naive_search(tables, beam, min_len):
+    tables = [Table(**{**vars(table), "words": 6}) for table in tables]
+    generator = make_generator(tables, beam_size=beam, max_len_b=MAX_LEN, min_len=min_len)
+    for seed, hypos in zip(SEEDS, generator.generate(None, make_sample(SEEDS)), strict=True):
+        account = search_and_account(tables, seed, beam, MAX_LEN, min_len)
+        if account is None:
+            continue
+        dropped, mass = account
+        incomplete = hypos[0].get("incomplete", False)
+        assert {hypo["exact"] for hypo in hypos} == {not dropped and not incomplete}
+        assert hypos[0]["dropped_mass"] == pytest.approx(mass, abs=1e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables_strategy, st.integers(1, 12))
+def test_exact_list_has_every_string(table, beam):
+    generator = make_generator([table], beam_size=beam, max_len_b=MAX_LEN)
+    for seed, hypos in zip(SEEDS, generator.generate(None, make_sample(SEEDS)), strict=True):
+        if hypos[0]["exact"]:
+            found = {tuple(hypo["tokens"].tolist()): hypo for hypo in hypos}
+            # Longer than the search may go: what it may not reach is not certified either.
+            strings = every_string([table], seed, max_len=MAX_LEN + 2)
+            assert set(found) == set(strings)
+            assert hypos[0]["optimal"] and hypos[0]["dropped_mass"] == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(tables_strategy, loud_tables_strategy),
+    st.integers(1, 5),
+    st.sampled_from([None, -0.5, 0.0, 0.6, 1.0, 2.0]),
+    st.integers(1, 3),
+)
+def test_optimal_is_the_best_of_all_strings(table, beam, len_penalty, nbest):
+    generator = make_generator(
+        [table],
+        beam_size=beam,
+        max_len_b=MAX_LEN,
+        normalize_scores=len_penalty is not None,
+        len_penalty=1.0 if len_penalty is None else len_penalty,
+        nbest=min(nbest, beam),
+    )
+    for seed, hypos in zip(SEEDS, generator.generate(None, make_sample(SEEDS)), strict=True):
+        strings = every_string([table], seed, MAX_LEN)
+        if hypos[0]["optimal"]:
+            best = max(final_score(score, tokens, len_penalty) for tokens, score in strings.items())
+            assert hypos[0]["score"].item() == pytest.approx(best, abs=1e-4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.one_of(tables_strategy, loud_tables_strategy),
+    st.integers(1, 6),
+    st.sampled_from([None, -0.5, 0.0, 1.0]),
+    st.data(),
+)
+def test_early_stop_leaves_the_best_as_they_are(table, beam, len_penalty, data):
+    nbest = data.draw(st.integers(1, beam))
+    options = dict(
+        beam_size=beam,
+        max_len_b=MAX_LEN,
+        normalize_scores=len_penalty is not None,
+        len_penalty=1.0 if len_penalty is None else len_penalty,
+    )
+    full = make_generator([table], **options).generate(None, make_sample(SEEDS))
+    early = make_generator([table], nbest=nbest, **options).generate(None, make_sample(SEEDS))
+    for one, other in zip(full, early, strict=True):
+        scores = [hypo["score"].item() for hypo in one[:nbest]]
+        assert [hypo["score"].item() for hypo in other[:nbest]] == pytest.approx(scores, abs=1e-5)
+        if table.normalized:
+            assert other[0]["dropped_mass"] >= one[0]["dropped_mass"] - 1e-6
+        assert not other[0]["exact"] or one[0]["exact"]
+
+
+def test_early_stop_saves_steps():
+    table = dense_table(6)
+    steps = []
+    for nbest in (1, 5):
+        generator = make_generator(
+            [table], beam_size=5, max_len_b=30, normalize_scores=False, nbest=nbest
+        )
+        generator.generate(None, make_sample(SEEDS))
+        steps.append(generator.model.models[0].decoder.steps)
+    assert steps[0] < steps[1]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_probability_is_conserved(normalized):
+    # Every prefix has a continuation: what is not in the list was dropped.
+    table = Table(8, branching=4, eos=0.6, dead_end=0.0, normalized=True, salt=3)
+    generator = make_generator(
+        [table], beam_size=3, max_len_b=MAX_LEN, min_len=0, normalize_scores=normalized
+    )
+    for hypos in generator.generate(None, make_sample(SEEDS)):
+        found = sum(hypo["positional_scores"].double().sum().exp().item() for hypo in hypos)
+        assert found + hypos[0]["dropped_mass"] == pytest.approx(1, abs=1e-5)
+
+
+def test_certificates_of_a_batch_are_those_of_single_sentences():
+    dictionary = make_dictionary(20)
+    torch.manual_seed(1)
+    generator = SparseSequenceGenerator(
+        [SparseLSTM(dictionary)], dictionary, beam_size=4, max_len_b=12, nbest=1
+    )
+    seeds = list(range(FIRST_WORD, FIRST_WORD + 20))
+    together = generator.generate(None, make_sample(seeds))
+    for seed, expected in zip(seeds, together, strict=True):
+        (alone,) = generator.generate(None, make_sample([seed]))
+        for key in ("exact", "optimal"):
+            assert alone[0][key] == expected[0][key]
+        assert alone[0]["dropped_mass"] == pytest.approx(expected[0]["dropped_mass"], abs=1e-5)
+
+
+@given(
+    st.lists(st.floats(-20, 0), min_size=2, max_size=8),
+    st.sampled_from([None, -1.0, 0.0, 0.5, 1.0, 3.0]),
+)
+def test_bound_holds_for_all_continuations(log_ps, len_penalty):
+    bound = ScoreBound(max_len=len(log_ps) - 1, len_penalty=len_penalty, holds=True)
+    total = torch.tensor(0.0)
+    bounds = []
+    for step, log_p in enumerate(log_ps):
+        total = total + log_p
+        assert all(bound.finished(total, step) <= earlier for earlier in bounds)
+        bounds.append(bound.unfinished(total, step))
