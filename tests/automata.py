@@ -70,6 +70,13 @@ class Table:
         return logits
 
 
+class LoudTable(Table):
+    """A table whose weights can exceed 1, as those of alpha-ReLU; give it normalized=False."""
+
+    def logits(self, seed: int, prefix: tuple[int, ...]) -> torch.Tensor:
+        return super().logits(seed, prefix) + 1.0
+
+
 def dense_table(words: int) -> Table:
     """A table without zeros, but for the special symbols."""
     return Table(words, branching=words, eos=1.0, dead_end=0.0)
@@ -116,6 +123,7 @@ class TableDecoder(FairseqDecoder):
         self.table = table
         self.output_projection = nn.Identity()
         self.output_projection.is_sparse = is_sparse
+        self.output_projection.scores_are_log_probs = not isinstance(table, LoudTable)
         self.steps = 0
 
     def forward(self, prev_output_tokens, encoder_out=None, **kwargs):

@@ -59,7 +59,7 @@ def test_train_average_generate(transform, data, runs):
 
     average = folder / "average.pt"
     toy.run(
-        "scripts.average_checkpoints",
+        "average_checkpoints",
         *("--inputs", folder, "--num-epoch-checkpoints", "2", "--output", average),
     )
     states = [load_checkpoint(folder / f"checkpoint{epoch}.pt")["model"] for epoch in (1, 2)]

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.tasks.translation import TranslationConfig
 
 import fairseq_sparse
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
+from fairseq_sparse.tasks.translation_sparse import (
+    TranslationSparseConfig,
+    TranslationSparseTask,
+)
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parent.parent
 USER_DIR = str(ROOT / "fairseq_sparse")
@@ -29,7 +31,7 @@ def dictionary(size=20):
 
 def task(size=20, **options):
     words = dictionary(size)
-    return TranslationSparseTask(TranslationConfig(**options), words, words)
+    return TranslationSparseTask(TranslationSparseConfig(**options), words, words)
 
 
 def model(*flags, arch="transformer_sparse_tiny", for_task=None, seed=1, **extra):
@@ -73,8 +75,9 @@ def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
 
 
 def run(module, *arguments, check=True, env=None):
-    """Run ``python -m MODULE ARGUMENTS`` with the project importable."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
+    """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
     result = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,

@@ -7,9 +7,11 @@ from typing import Any, Optional
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
-from fairseq.tasks.translation import TranslationConfig
 
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
+from fairseq_sparse.tasks.translation_sparse import (
+    TranslationSparseConfig,
+    TranslationSparseTask,
+)
 
 
 def translation_task(source_size: int, target_size: Optional[int] = None) -> TranslationSparseTask:
@@ -19,7 +21,7 @@ def translation_task(source_size: int, target_size: Optional[int] = None) -> Tra
     """
     source = _dictionary(source_size)
     target = source if target_size is None else _dictionary(target_size)
-    return TranslationSparseTask(TranslationConfig(), source, target)
+    return TranslationSparseTask(TranslationSparseConfig(), source, target)
 
 
 def _dictionary(size: int) -> Dictionary:

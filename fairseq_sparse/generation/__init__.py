@@ -1,15 +1,19 @@
 """Decoding for models whose probabilities can be exactly zero."""
 
+from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_search import SparseSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
+    scores_at_most_zero,
 )
 
 __all__ = [
+    "ExactSequenceGenerator",
     "SparseSearch",
     "SparseSequenceGenerator",
     "SparseSequenceGeneratorWithAlignment",
     "is_sparse_model",
+    "scores_at_most_zero",
 ]

@@ -1,5 +1,5 @@
 """Tasks that decode sparse models."""
 
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 
-__all__ = ["TranslationSparseTask"]
+__all__ = ["TranslationSparseConfig", "TranslationSparseTask"]

@@ -1,43 +1,83 @@
 """``--task translation_sparse``: translation with a search that is safe for exact zeros."""
 
-import logging
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
+from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_sparse.generation import (
+    ExactSequenceGenerator,
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
+    scores_at_most_zero,
 )
+from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
 
-logger = logging.getLogger(__name__)
+# What --exact-search does not know, and the value that each has where it is not given.
+_NOT_EXACT = {
+    "sampling": False,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "constraints": None,
+    "prefix_size": 0,
+    "match_source_len": False,
+    "no_repeat_ngram_size": 0,
+    "unkpen": 0,
+    "lm_path": None,
+    "print_alignment": None,
+}
 
 
-@register_task("translation_sparse", dataclass=TranslationConfig)
+@dataclass
+class TranslationSparseConfig(TranslationConfig):
+    search_report: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "write what the search proved of each sentence to this file (JSON lines)"
+        },
+    )
+    score_normalization: ChoiceEnum(["none", "sum"]) = field(
+        default="none",
+        metadata={
+            "help": "what search adds up for alpha_relu: the logarithm of its weights as they are, "
+            "or (sum) of the weights divided by their sum"
+        },
+    )
+    exact_search: bool = field(
+        default=False,
+        metadata={"help": "find the best translations and prove it, instead of beam search"},
+    )
+    exact_search_nodes: int = field(
+        default=10_000,
+        metadata={"help": "prefixes of a sentence that --exact-search looks at before it gives up"},
+    )
+
+
+@register_task("translation_sparse", dataclass=TranslationSparseConfig)
 class TranslationSparseTask(TranslationTask):
     """Stock ``translation``, whose decoding also works for models with sparse outputs.
 
-    Training, data and flags are those of ``translation``. ``fairseq-generate``,
-    ``fairseq-interactive`` and ``--eval-bleu`` decode with :class:`SparseSequenceGenerator` as soon
-    as one model of the ensemble is sparse, and with fairseq's own generator otherwise. Under
-    ``--print-alignment``, a target token that attends to no source token is linked to nothing.
+    Training and data are those of ``translation``. ``fairseq-generate``, ``fairseq-interactive``
+    and ``--eval-bleu`` decode with :class:`SparseSequenceGenerator` as soon as one model of the
+    ensemble is sparse, or a search report is wanted, and with fairseq's own generator otherwise.
+    Under ``--print-alignment``, a target token that attends to no source token gets no link.
 
-    Sentences without a complete translation are counted: in a warning after the last batch of
-    ``fairseq-generate`` (of each input buffer of ``fairseq-interactive``), and as ``incomplete``
-    in the validation log under ``--eval-bleu``.
+    After the last batch of ``fairseq-generate`` (each input buffer of ``fairseq-interactive``) the
+    log says how many sentences are certified, and how many have no complete translation; under
+    ``--eval-bleu`` the validation log has the latter as ``incomplete``.
     """
 
     supports_sparse_outputs = True
 
-    def __init__(self, cfg: TranslationConfig, src_dict, tgt_dict):
+    def __init__(self, cfg: TranslationSparseConfig, src_dict, tgt_dict):
         super().__init__(cfg, src_dict, tgt_dict)
         self.batches = None
-        self.decoded = 0
-        self.incomplete = 0
+        self.report = SearchReport()
 
     def build_generator(
         self,
@@ -47,16 +87,59 @@ class TranslationSparseTask(TranslationTask):
         extra_gen_cls_kwargs=None,
         prefix_allowed_tokens_fn=None,
     ):
-        """Build the generator that *args* asks for; sparse-aware where a model needs it."""
+        """Build the generator that *args* asks for; sparse-aware where a model needs it.
+
+        Raises:
+            ValueError: flags do not go together, or a file cannot be written.
+        """
+        if getattr(args, "score_reference", False):
+            return super().build_generator(models, args)
         extra = dict(extra_gen_cls_kwargs or {})
-        sparse = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
+        self._normalize_scores(models)
+        self.report = SearchReport(self.cfg.search_report)
+        if self.cfg.exact_search:
+            return self._build_exact_search(models, args)
+        ours = self.cfg.search_report is not None or any(
+            is_sparse_model(model) for model in [*models, extra.get("lm_model")]
+        )
         align = getattr(args, "print_alignment", False)
-        if seq_gen_cls is None and align and (sparse or any(map(has_sparse_attention, models))):
+        if seq_gen_cls is None and align and (ours or any(map(has_sparse_attention, models))):
             seq_gen_cls = SparseSequenceGeneratorWithAlignment
-            extra["print_alignment"] = align
-        elif seq_gen_cls is None and sparse:
+            extra.update(print_alignment=align, nbest=getattr(args, "nbest", 1))
+        elif seq_gen_cls is None and ours:
             seq_gen_cls = SparseSequenceGenerator
+            extra["nbest"] = getattr(args, "nbest", 1)
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
+
+    def _normalize_scores(self, models) -> None:
+        if self.cfg.score_normalization == "none":
+            return
+        raw = [model for model in models if not scores_at_most_zero(model)]
+        if not raw:
+            raise ValueError(
+                "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
+                "of other models sum to 1 as they are, leave it out"
+            )
+        for model in raw:
+            model.decoder.output_projection.normalize_scores = True
+
+    def _build_exact_search(self, models, args) -> ExactSequenceGenerator:
+        given = [name for name, no in _NOT_EXACT.items() if getattr(args, name, no) != no]
+        if given:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise ValueError(f"--exact-search does not go with {flags}")
+        lenpen = None if getattr(args, "unnormalized", False) else getattr(args, "lenpen", 1)
+        return ExactSequenceGenerator(
+            models,
+            self.target_dictionary,
+            nbest=getattr(args, "nbest", 1),
+            max_len_a=getattr(args, "max_len_a", 0),
+            max_len_b=getattr(args, "max_len_b", 200),
+            min_len=getattr(args, "min_len", 1),
+            len_penalty=lenpen,
+            temperature=getattr(args, "temperature", 1.0),
+            node_limit=self.cfg.exact_search_nodes,
+        )
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
         """Batches of a data set; but for the training set, no sentence is left out.
@@ -71,30 +154,21 @@ class TranslationSparseTask(TranslationTask):
         return self.batches
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Decode a batch, and after the last one warn about sentences without a translation."""
+        """Decode a batch, and after the last one log what the search found out."""
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        self.decoded += len(hypotheses)
-        self.incomplete += sum(hypos[0].get("incomplete", False) for hypos in hypotheses)
+        ids = sample["id"].tolist() if "id" in sample else range(len(hypotheses))
+        self.report.add(ids, hypotheses)
         validating = generator is getattr(self, "sequence_generator", None)
         more = self.batches is not None and self.batches.iterations_in_epoch < len(self.batches)
         if not validating and not more:
-            self._warn_of_incomplete()
+            self.report.finish()
         return hypotheses
 
-    def _warn_of_incomplete(self) -> None:
-        if self.incomplete > 0:
-            logger.warning(
-                f"{self.incomplete} of {self.decoded} sentences had no complete translation of "
-                "non-zero probability within the length limits (--min-len, --max-len-a, "
-                "--max-len-b); their best prefix is given instead. A larger --beam may find one."
-            )
-        self.decoded = self.incomplete = 0
-
     def valid_step(self, sample, model, criterion):
-        self.decoded = self.incomplete = 0
+        self.report.reset()
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if isinstance(getattr(self, "sequence_generator", None), SparseSequenceGenerator):
-            logging_output["_incomplete"] = self.incomplete
+            logging_output["_incomplete"] = self.report.incomplete
         return loss, sample_size, logging_output
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from automata import (
     EOS,
     FIRST_WORD,
+    LoudTable,
     SparseLSTM,
     Table,
     TableModel,
@@ -36,24 +37,14 @@ tables_strategy = st.builds(
 )
 
 
-class Louder(Table):
-    """A table whose weights can exceed 1, as those of alpha-ReLU."""
-
-    def logits(self, seed, prefix):
-        return super().logits(seed, prefix) + 1.0
-
-
 loud_tables_strategy = st.builds(
-    Louder, words=st.just(6), normalized=st.just(False), salt=st.integers(0, 1000)
+    LoudTable, words=st.just(6), normalized=st.just(False), salt=st.integers(0, 1000)
 )
 
 
 def make_generator(tables, **options):
     dictionary = make_dictionary(tables[0].words)
     models = [TableModel(dictionary, table) for table in tables]
-    for model in models:
-        loud = isinstance(model.decoder.table, Louder)
-        model.decoder.output_projection.scores_are_log_probs = not loud
     return SparseSequenceGenerator(models, dictionary, **options)
 
 

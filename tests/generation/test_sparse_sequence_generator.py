@@ -6,7 +6,6 @@ import torch
 from fairseq import search
 from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.tasks.translation import TranslationConfig
 from fairseq.token_generation_constraints import pack_constraints
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +30,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
 )
-from fairseq_sparse.tasks import TranslationSparseTask
+from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 8))
 
@@ -45,7 +44,7 @@ def make_generator(tables, generator_class=SparseSequenceGenerator, **options):
 def build_generator(table, **options):
     """The generator that the task builds from command-line options."""
     dictionary = make_dictionary(table.words)
-    task = TranslationSparseTask(TranslationConfig(), dictionary, dictionary)
+    task = TranslationSparseTask(TranslationSparseConfig(), dictionary, dictionary)
     prefix_allowed_tokens_fn = options.pop("prefix_allowed_tokens_fn", None)
     return task.build_generator(
         [TableModel(dictionary, table)],

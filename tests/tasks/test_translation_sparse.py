@@ -15,7 +15,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
 )
-from fairseq_sparse.tasks import TranslationSparseTask
+from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
 WORDS = 12
 SPARSE = Table(WORDS, branching=3, eos=0.4, dead_end=0.2)
@@ -24,7 +24,7 @@ DENSE = dense_table(WORDS)
 
 def make_task(**config):
     dictionary = make_dictionary(WORDS)
-    return TranslationSparseTask(TranslationConfig(**config), dictionary, dictionary)
+    return TranslationSparseTask(TranslationSparseConfig(**config), dictionary, dictionary)
 
 
 def make_model(table=SPARSE, is_sparse=True):

@@ -1,0 +1,87 @@
+"""What the search can say about the translations of a data set: counts, and a line a sentence."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+logger = logging.getLogger(__name__)
+
+# What a hypothesis may carry about the search for it, beside its score.
+_FINDINGS = ("exact", "optimal", "dropped_mass", "bound", "nodes")
+
+
+class SearchReport:
+    """Counts what the search proved or failed to find, until :meth:`finish` says so.
+
+    Args:
+        path: file for one JSON object a sentence, written anew; None for none. It has the ``id`` of
+            the sentence, the number of ``hypotheses``, the ``score`` of the best, ``incomplete``,
+            and what the generator knows of ``exact``, ``optimal``, ``dropped_mass``, ``bound`` and
+            ``nodes`` (null where that is infinite or not known).
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+
+    def __init__(self, path: Optional[str] = None):
+        self.path = path
+        self.reset()
+        if path is not None:
+            try:
+                Path(path).write_text("", encoding="utf-8")
+            except OSError as error:
+                raise ValueError(f"--search-report {path}: {error.strerror}") from error
+
+    def reset(self) -> None:
+        self.decoded = self.incomplete = self.certified = self.exact = self.optimal = 0
+
+    def add(self, ids: Iterable[int], hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Enter the n-best lists of a batch."""
+        best = [hypos[0] for hypos in hypotheses]
+        self.decoded += len(best)
+        self.incomplete += sum(hypo.get("incomplete", False) for hypo in best)
+        self.certified += sum("exact" in hypo for hypo in best)
+        self.exact += sum(hypo.get("exact", False) for hypo in best)
+        self.optimal += sum(hypo.get("optimal", False) for hypo in best)
+        if self.path is not None:
+            with open(self.path, "a", encoding="utf-8") as report:
+                for sentence, hypos in zip(ids, hypotheses, strict=True):
+                    report.write(json.dumps(_line(sentence, hypos)) + "\n")
+
+    def finish(self) -> None:
+        """Log what was counted, and begin again."""
+        if self.incomplete > 0:
+            logger.warning(
+                f"{self.incomplete} of {self.decoded} sentences had no complete translation of "
+                "non-zero probability within the length limits (--min-len, --max-len-a, "
+                "--max-len-b); their best prefix is given instead. A larger --beam may find one."
+            )
+        if self.certified > 0:
+            logger.info(
+                f"certified: {self._share(self.exact)} exact (the list has every string that the "
+                f"model can produce), {self._share(self.optimal)} optimal (nothing has a better "
+                "score than the first)"
+            )
+        self.reset()
+
+    def _share(self, count: int) -> str:
+        return f"{count} of {self.certified} sentences ({100 * count / self.certified:.1f} %)"
+
+
+def _line(sentence: int, hypos: list[dict[str, Any]]) -> dict[str, Any]:
+    best = hypos[0]
+    findings = {name: best[name] for name in _FINDINGS if name in best}
+    line = {
+        "id": sentence,
+        "hypotheses": len(hypos),
+        "score": float(best["score"]),
+        "incomplete": best.get("incomplete", False),
+        **findings,
+    }
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
