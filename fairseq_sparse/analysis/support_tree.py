@@ -1,0 +1,223 @@
+"""The tree of all translations that a sparse model holds for possible (S2S, Fig. 1)."""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.generation.exact_search import NextTokens
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Prefixes that are expanded at once: few, so that the most probable ones come first.
+_AT_ONCE = 8
+# Inches of a drawing.
+_STEP, _LEAF = 1.15, 0.3
+
+
+@dataclass
+class SupportNode:
+    """A prefix of a translation, named by its last token.
+
+    Attributes:
+        token: index of the last token; -1 for the root.
+        probability: of that token, given those before it (for alpha-ReLU its weight, as it is).
+        total: product of the probabilities from the root.
+        children: the continuations of nonzero probability, the most probable first; at EOS none.
+        expanded: whether the children are known. If not, the limits ended the tree here.
+    """
+
+    token: int
+    probability: float
+    total: float
+    children: list["SupportNode"] = field(default_factory=list)
+    expanded: bool = False
+
+    def walk(self) -> Iterator["SupportNode"]:
+        """This node and all below it, depth first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class SupportTree:
+    """See :func:`grow`.
+
+    Attributes:
+        root: the empty prefix.
+        eos: the token that ends a translation.
+        complete: whether the tree has all translations of nonzero probability.
+    """
+
+    root: SupportNode
+    eos: int
+    complete: bool
+
+    @property
+    def translations(self) -> int:
+        """How many complete translations it has."""
+        return sum(node.token == self.eos for node in self.root.walk())
+
+    @property
+    def mass(self) -> float:
+        """The sum of their probabilities."""
+        return math.fsum(node.total for node in self.root.walk() if node.token == self.eos)
+
+
+def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = 200) -> SupportTree:
+    """Expand the most probable prefixes until all are expanded, or *most_nodes* of them are.
+
+    Args:
+        next_tokens: the distributions after the prefixes of one sentence's translations.
+        most_nodes: limit of the number of expanded prefixes; a dense model always meets it.
+        max_len: prefixes of this length can only end.
+    """
+    root = SupportNode(-1, 1.0, 1.0)
+    waiting = [(-1.0, 0, (), root)]
+    born = expanded = 0
+    while waiting and expanded < most_nodes:
+        width = min(_AT_ONCE, len(waiting), most_nodes - expanded)
+        chosen = [heapq.heappop(waiting) for _ in range(width)]
+        rows = next_tokens.log_probs([prefix for _, _, prefix, _ in chosen]).exp().cpu()
+        expanded += width
+        for (_, _, prefix, node), row in zip(chosen, rows, strict=True):
+            node.expanded = True
+            for token in row.argsort(descending=True)[: int((row > 0).sum())].tolist():
+                p = row[token].item()
+                child = SupportNode(token, p, node.total * p, expanded=token == next_tokens.eos)
+                node.children.append(child)
+                born += 1
+                if token != next_tokens.eos and len(prefix) < max_len:
+                    heapq.heappush(waiting, (-child.total, born, (*prefix, token), child))
+    complete = all(node.expanded for node in root.walk())
+    return SupportTree(root, next_tokens.eos, complete)
+
+
+def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:
+    """The tree with one node a line, indented by its depth; ``...`` where it goes on.
+
+    Args:
+        tree: the tree.
+        word: gives the text of a token.
+        least: leave out what has a smaller total probability than this.
+    """
+    lines: list[str] = []
+
+    def add(node: SupportNode, depth: int) -> None:
+        if node is not tree.root:
+            rest = "" if node.expanded else " ..."
+            end = f"  (in all {node.total:.4g})" if node.token == tree.eos else rest
+            lines.append(f"{'  ' * depth}{word(node.token)} {node.probability:.4g}{end}")
+        shown = [child for child in node.children if child.total >= least]
+        for child in shown:
+            add(child, depth + (node is not tree.root))
+        hidden = len(node.children) - len(shown)
+        if hidden:
+            lines.append(f"{'  ' * (depth + (node is not tree.root))}... {hidden} more")
+
+    add(tree.root, 0)
+    return "\n".join(lines)
+
+
+def as_json(tree: SupportTree, word: Callable[[int], str]) -> dict[str, Any]:
+    """The tree as nested dictionaries."""
+
+    def convert(node: SupportNode) -> dict[str, Any]:
+        return {
+            "token": "" if node is tree.root else word(node.token),
+            "probability": node.probability,
+            "total": node.total,
+            "expanded": node.expanded,
+            "children": [convert(child) for child in node.children],
+        }
+
+    return {
+        "complete": tree.complete,
+        "translations": tree.translations,
+        "mass": tree.mass,
+        "root": convert(tree.root),
+    }
+
+
+def draw(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> "Figure":
+    """The tree from left to right, each branch as wide as the probability that passes through it.
+
+    Args:
+        tree: the tree.
+        word: gives the text of a token.
+        least: leave out what has a smaller total probability than this.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.figure import Figure
+
+    places = _places(tree, least)
+    depth = max(x for x, _ in places.values())
+    height = max(y for _, y in places.values()) + 1
+    figure = Figure(figsize=(_STEP * (depth + 1.2), max(_LEAF * height + 0.4, 1.0)))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(-0.3, depth + 0.9)
+    axes.set_ylim(height - 0.3, -0.7)
+    for node in tree.root.walk():
+        if id(node) not in places:
+            continue
+        x, y = places[id(node)]
+        for child in node.children:
+            if id(child) in places:
+                cx, cy = places[id(child)]
+                width = 0.6 + 5 * min(child.total, 1.0)
+                axes.plot([x, cx], [y, cy], color="#9db8d2", linewidth=width, zorder=1)
+                middle = (x + 0.42 * (cx - x), y + 0.42 * (cy - y))
+                axes.text(
+                    *middle,
+                    f"{child.probability:.2g}",
+                    fontsize=7,
+                    ha="center",
+                    color="#444444",
+                    va="bottom",
+                    zorder=3,
+                )
+        text = "" if node is tree.root else word(node.token)
+        hidden = any(id(child) not in places for child in node.children)
+        text += " …" if hidden or not node.expanded else ""
+        ends = node.token == tree.eos
+        axes.text(
+            x,
+            y,
+            text or "•",
+            fontsize=9,
+            ha="center",
+            va="center",
+            zorder=2,
+            bbox={
+                "boxstyle": "round,pad=0.22",
+                "facecolor": "#f4e3c8" if ends else "white",
+                "edgecolor": "#888888",
+                "linewidth": 0.6,
+            },
+        )
+    return figure
+
+
+def _places(tree: SupportTree, least: float) -> dict[int, tuple[float, float]]:
+    """Where each shown node is drawn: its depth, and a row, that of a parent amid its children."""
+    places: dict[int, tuple[float, float]] = {}
+    rows = 0
+
+    def place(node: SupportNode, depth: int) -> float:
+        nonlocal rows
+        below = [place(child, depth + 1) for child in node.children if child.total >= least]
+        if below:
+            row = (below[0] + below[-1]) / 2
+        else:
+            row, rows = rows, rows + 1
+        places[id(node)] = (depth, row)
+        return row
+
+    place(tree.root, 0)
+    return places
