@@ -9,6 +9,7 @@ from torch import Tensor
 
 # A log-probability that should be at most 0 can be greater by rounding, once for each token.
 ROUNDING = 1e-5
+_NEGLIGIBLE = -80.0
 
 
 @dataclass(frozen=True)
@@ -84,39 +85,39 @@ class Certificate:
             prefix = lprobs.new_zeros(len(lprobs), 1)
         else:
             prefix = scores[:, :, step - 1]
-        self.candidates, self.candidate_mass = _count(lprobs, prefix)
+        self.candidate_mass = _candidate_mass(lprobs, prefix)
         if unlimited is not None:
-            candidates, mass = _count(unlimited, prefix)
-            cut = candidates > self.candidates
+            cut = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
+            mass = _candidate_mass(unlimited, prefix) - self.candidate_mass
             self.dropped |= cut
-            self.mass += (mass - self.candidate_mass).clamp(min=0.0).masked_fill(~cut, 0.0)
+            self.mass += mass.clamp(min=0.0).masked_fill(~cut, 0.0)
 
     def settle(self, step: int, scores: Tensor, finishing: Tensor, continuing: Tensor) -> None:
         """Count what a step dropped.
 
         Args:
             step: as before.
-            scores: of the candidates that the search chose from, ``[batch, candidates]``, best
-                first, -inf if dead; all others are no better than the worst of them.
+            scores: of the candidates that the search chose from, ``[batch, 2 * beam]``, best first,
+                -inf if dead.
             finishing: which of them become finished hypotheses.
             continuing: which of them the search goes on with.
         """
         kept = finishing | continuing
-        none_offered = torch.full_like(self.bound, -math.inf)
         offered = scores > -math.inf
-        dropped_now = self.candidates > kept.sum(dim=1)
+        # Where all candidates offered are alive, there may be more, no better than the worst. If
+        # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
+        full = offered.all(dim=1)
+        dropped_now = full | (offered & ~kept).any(dim=1)
+        none = torch.full_like(self.bound, -math.inf)
         self.dropped |= dropped_now
         mass = self.candidate_mass - _mass(scores, kept)
         self.mass += mass.clamp(min=0.0).masked_fill(~dropped_now, 0.0)
-        # What was not even offered has at most the score of the worst that was.
-        unseen = self.candidates > offered.sum(dim=1)
-        worst = scores.masked_fill(~offered, math.inf).amin(dim=1)
-        unseen_score = torch.where(unseen, worst, none_offered)
+        unseen_score = torch.where(full, scores[:, -1], none)
         best = torch.maximum(_best(scores, offered & ~kept), unseen_score)
         possible_end = torch.maximum(
             self.score_bound.unfinished(best, step), self.score_bound.finished(best, step)
         )
-        self.bound = torch.maximum(self.bound, torch.where(dropped_now, possible_end, none_offered))
+        self.bound = torch.maximum(self.bound, torch.where(dropped_now, possible_end, none))
         self.live_mass = _mass(scores, continuing)
         self.live_bound = self.score_bound.unfinished(_best(scores, continuing), step)
 
@@ -126,13 +127,17 @@ class Certificate:
             setattr(self, name, getattr(self, name)[rows])
 
 
-def _count(lprobs: Tensor, prefix: Tensor) -> tuple[Tensor, Tensor]:
-    """How many candidates of nonzero probability there are, and the sum of their probabilities."""
-    lprobs = lprobs[:, : prefix.size(1)]
-    alive = ~prefix.isneginf()
-    candidates = (lprobs > -math.inf).sum(dim=-1).masked_fill(~alive, 0)  # [batch, beam]
-    mass = lprobs.exp().sum(dim=-1).double() * prefix.double().exp()
-    return candidates.sum(dim=-1), mass.sum(dim=-1)
+def _candidates(lprobs: Tensor, prefix: Tensor) -> Tensor:
+    """How many continuations have a probability above 0, ``[batch]``."""
+    possible = (lprobs[:, : prefix.size(1)] > -math.inf).sum(dim=-1)  # [batch, beam]
+    return possible.masked_fill(prefix.isneginf(), 0).sum(dim=-1)
+
+
+def _candidate_mass(lprobs: Tensor, prefix: Tensor) -> Tensor:
+    """The sum of the probabilities of all continuations, ``[batch]``."""
+    # exp(-inf) is slow on a CPU; that of _NEGLIGIBLE is as good as 0
+    mass = lprobs[:, : prefix.size(1)].clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [batch, beam]
+    return (mass.double() * prefix.double().exp()).sum(dim=-1)
 
 
 def _best(scores: Tensor, chosen: Tensor) -> Tensor:

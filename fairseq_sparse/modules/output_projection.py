@@ -109,7 +109,7 @@ class OutputProjection(nn.Module):
         probs = self.probs(logits)
         if self.normalize_scores and self.transform == "alpha_relu":
             probs = F.normalize(probs, p=1.0, dim=-1, eps=torch.finfo(probs.dtype).tiny)
-        return probs.log()
+        return _log(probs)
 
     def loss(
         self,
@@ -248,6 +248,17 @@ class OutputProjection(nn.Module):
     def extra_repr(self) -> str:
         vocab_size, d_model = self.weight.shape
         return f"{d_model}, {vocab_size}, transform={self.transform}, alpha={self.alpha}"
+
+
+def _log(probs: Tensor) -> Tensor:
+    """The logarithm, -inf at 0; on a CPU that is some ten times slower at 0 than elsewhere."""
+    if probs.is_cuda or not probs.is_contiguous() or probs.requires_grad:
+        return probs.log()
+    flat = probs.view(-1)
+    nonzero = flat.nonzero().squeeze(1)
+    result = torch.full_like(flat, -math.inf)
+    result[nonzero] = flat[nonzero].log()
+    return result.view_as(probs)
 
 
 def _resolve_alpha(transform: str, alpha: float) -> float:
