@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.generation.exact_search import NextTokens
 
 if TYPE_CHECKING:
@@ -94,6 +97,19 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = 200) ->
                     heapq.heappush(waiting, (-child.total, born, (*prefix, token), child))
     complete = all(node.expanded for node in root.walk())
     return SupportTree(root, next_tokens.eos, complete)
+
+
+def trees_of(
+    translator: Translator, sample: dict[str, Any], most_nodes: int = 1000
+) -> Iterator[tuple[int, SupportTree]]:
+    """The tree of each sentence of a batch, with the sentence's number in the data set."""
+    models = translator.models
+    with torch.no_grad():
+        encoded = [model.encoder.forward_torchscript(sample["net_input"]) for model in models]
+    for row, number in enumerate(sample["id"].tolist()):
+        words = translator.task.target_dictionary
+        next_tokens = NextTokens.of_sentence(models, encoded, row, words)
+        yield number, grow(next_tokens, most_nodes)
 
 
 def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:

@@ -40,6 +40,11 @@ def load_models(paths: Sequence[Union[str, Path]], data: str, **task_options: An
         raise AnalysisError(
             f"{names} could not be loaded for the data in {data}: {error}"
         ) from error
+    for model in models:
+        for layer in getattr(getattr(model, "encoder", None), "layers", []):
+            # fairseq 0.12.2: the fused path of a loaded model fails under torch 2.
+            if getattr(layer, "can_use_fastpath", False):
+                layer.can_use_fastpath = False
     return [model.float().eval() for model in models], task
 
 

@@ -33,6 +33,19 @@ class NextTokens:
     eos: int
     temperature: float = 1.0
 
+    @classmethod
+    def of_sentence(
+        cls, models: list[nn.Module], encoder_outs: list[Any], row: int, tgt_dict, temperature=1.0
+    ) -> "NextTokens":
+        """Those of one sentence of a batch, *encoder_outs* being what the encoders make of all."""
+        device = next((parameter.device for parameter in models[0].parameters()), None)
+        index = torch.tensor([row], device=device)
+        encoder_outs = [
+            model.encoder.reorder_encoder_out(encoder_out, index)
+            for model, encoder_out in zip(models, encoder_outs, strict=True)
+        ]
+        return cls(models, encoder_outs, tgt_dict.pad(), tgt_dict.eos(), temperature)
+
     @torch.no_grad()
     def log_probs(self, prefixes: list[tuple[int, ...]]) -> Tensor:
         """Log-probabilities ``[prefixes, vocabulary]`` of the next token; -inf for padding."""
@@ -199,7 +212,8 @@ class ExactSequenceGenerator(nn.Module):
     ):
         super().__init__()
         self.models = nn.ModuleList(models).eval()
-        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        self.tgt_dict = tgt_dict
+        self.eos = tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         self.nbest = nbest
         self.max_len_a, self.max_len_b, self.min_len = max_len_a, max_len_b, min_len
@@ -223,7 +237,7 @@ class ExactSequenceGenerator(nn.Module):
         ]
 
     def _translate(self, encoder_outs: list, row: int, src_tokens: Tensor) -> list[dict[str, Any]]:
-        length = int(src_tokens[row].ne(self.pad).sum())
+        length = int(src_tokens[row].ne(self.tgt_dict.pad()).sum())
         search = ExactSearch(
             self.nbest,
             int(self.max_len_a * length + self.max_len_b),
@@ -232,13 +246,10 @@ class ExactSequenceGenerator(nn.Module):
             self.node_limit,
             self.bounded,
         )
-        index = torch.tensor([row], device=src_tokens.device)
-        encoder_outs = [
-            model.encoder.reorder_encoder_out(encoder_out, index)
-            for model, encoder_out in zip(self.models, encoder_outs, strict=True)
-        ]
         result = search.search(
-            NextTokens(list(self.models), encoder_outs, self.pad, self.eos, self.temperature)
+            NextTokens.of_sentence(
+                list(self.models), encoder_outs, row, self.tgt_dict, self.temperature
+            )
         )
         found = result.hypotheses or [(-math.inf, (self.eos,), (0.0,))]
         hypotheses = []

@@ -1,0 +1,201 @@
+"""What a model could have said instead, word by word (Sparse Sequence-to-Sequence Models, Fig. 2).
+
+A translation is given to the model token by token; at each step the tokens with a nonzero
+probability are the alternatives to the one that is given.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_sparse.analysis.decoding import Translator, forced_steps, give_strings, search
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"
+
+
+def find_alternatives(
+    translator: Translator,
+    batches: Iterable[dict[str, Any]],
+    subset: str,
+    most: int,
+    beam: int = 0,
+) -> list[dict[str, Any]]:
+    """The alternatives at each step of a translation of each sentence.
+
+    Args:
+        translator: the models.
+        batches: fairseq's batches.
+        subset: the name of the data.
+        most: list so many alternatives at most, the most probable ones.
+        beam: give the model its own best translation, found by a beam of this size; 0: give it
+            the reference.
+
+    Returns:
+        For each sentence, by its number: ``sentence``, ``name``, ``output``, ``subset``, ``given``,
+        ``values`` (what the numbers are), ``source``, ``target`` (text), ``log_p`` of the target
+        (None if it is impossible), and ``steps`` as :func:`describe_step` returns them.
+
+    Raises:
+        AnalysisError: there are no references.
+    """
+    words = translator.task.target_dictionary
+    source_words = translator.task.source_dictionary
+    common = {
+        "name": translator.name,
+        "output": translator.describe_output(),
+        "subset": subset,
+        "given": f"best translation, beam {beam}" if beam else "reference",
+        "values": "probabilities" if translator.is_normalised else RAW_VALUES,
+    }
+    found = []
+    for sample, net_input, target in _given_targets(translator, batches, subset, beam):
+        log_p, steps = _describe_targets(translator, net_input, target, most)
+        for row, number in enumerate(sample["id"].tolist()):
+            texts = {
+                "source": _text(source_words, net_input["src_tokens"][row]),
+                "target": _text(words, target[row]),
+            }
+            whole = log_p[row] if math.isfinite(log_p[row]) else None
+            found.append(
+                {"sentence": number, **common, **texts, "log_p": whole, "steps": steps[row]}
+            )
+    return sorted(found, key=lambda sentence: sentence["sentence"])
+
+
+def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> dict[str, Any]:
+    """The alternatives at one step.
+
+    Args:
+        log_p: log-probabilities of all tokens, ``[V]``.
+        token: the one that is given.
+        words: the target dictionary.
+        most: list so many alternatives at most.
+
+    Returns:
+        ``token`` and its ``p``; ``nonzeros``, how many tokens have p > 0, and ``prob_sum``, what
+        they sum to; ``alternatives``: the most probable tokens with p > 0, from the first on, each
+        with ``token``, ``p``, ``rank`` from 1 and ``given``. The given token is among them in any
+        case, at the end if it is not one of the first, and with ``rank`` None if its p is 0.
+        ``left_out``: how many more have p > 0, and ``left_out_p``, what they sum to.
+    """
+    p = log_p.double().exp()
+    nonzeros, total = int((log_p > -math.inf).sum()), p.sum().item()
+    # Sorted, not topk: tied tokens come in the same order everywhere.
+    order = log_p.sort(descending=True, stable=True).indices
+    ranks = {index: rank for rank, index in enumerate(order[: min(most, nonzeros)].tolist(), 1)}
+    if token not in ranks:
+        possible = log_p[token] > -math.inf
+        ranks[token] = int((order == token).nonzero()) + 1 if possible else None
+    alternatives = [
+        {"token": words[index], "p": p[index].item(), "rank": rank, "given": index == token}
+        for index, rank in ranks.items()
+    ]
+    left_out = nonzeros - sum(entry["rank"] is not None for entry in alternatives)
+    shown = sum(entry["p"] for entry in alternatives)
+    return {
+        "token": words[token],
+        "p": p[token].item(),
+        "nonzeros": nonzeros,
+        "prob_sum": total,
+        "alternatives": alternatives,
+        "left_out": left_out,
+        "left_out_p": max(0.0, total - shown) if left_out else 0.0,
+    }
+
+
+def as_text(sentence: dict[str, Any]) -> str:
+    """One sentence of :func:`find_alternatives`, for reading in a terminal."""
+    lines = [heading(sentence), f"source  {sentence['source']}", f"target  {sentence['target']}"]
+    for number, step in enumerate(sentence["steps"], start=1):
+        lines.append(f"\n{number:>3}  {summary(step)}")
+        width = max(len(entry["token"]) for entry in step["alternatives"])
+        for position, entry in enumerate(step["alternatives"], start=1):
+            note = remark(entry, position)
+            mark = " " if not note else "!" if entry["rank"] is None else ">"
+            value = number_text(entry["p"])
+            lines.append(f"   {mark} {entry['token']:<{width}}  {value:<5}  {note}".rstrip())
+        if step["left_out"]:
+            lines.append(f"     {left_out_text(step)}")
+    return "\n".join(lines)
+
+
+def heading(sentence: dict[str, Any]) -> str:
+    """Which sentence, by which model, and what its numbers are."""
+    log_p = sentence["log_p"]
+    whole = "p = 0" if log_p is None else f"log p = {log_p:.2f}"
+    model = sentence["name"]
+    if model != sentence["output"]:
+        model += f", {sentence['output']}"
+    return (
+        f"Sentence {sentence['sentence']} of {sentence['subset']}, {model}, "
+        f"given its {sentence['given']}: {whole}; {sentence['values']}"
+    )
+
+
+def summary(step: dict[str, Any]) -> str:
+    """How many alternatives there are, in a few words."""
+    count = step["nonzeros"]
+    text = f"{count:,} {'token' if count == 1 else 'tokens'} with p > 0"
+    return text if abs(step["prob_sum"] - 1) < 1e-3 else f"{text}, Σp = {step['prob_sum']:.3f}"
+
+
+def remark(entry: dict[str, Any], position: int) -> str:
+    """What there is to say about an alternative; nothing but about the given token."""
+    if not entry["given"]:
+        return ""
+    if entry["rank"] is None:
+        return "given, impossible"
+    return "given" if entry["rank"] == position else f"given, rank {entry['rank']:,}"
+
+
+def left_out_text(step: dict[str, Any]) -> str:
+    """How many alternatives are not listed."""
+    return f"{step['left_out']:,} more, together {number_text(step['left_out_p'])}"
+
+
+def number_text(p: float) -> str:
+    """A probability for reading: none reads as 0 or 1 that is not."""
+    if p == 0:
+        return "0"
+    if 0.9995 <= p < 1:
+        return ">.999"
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
+
+
+def _given_targets(
+    translator: Translator, batches: Iterable[dict[str, Any]], subset: str, beam: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Tensor], Tensor]]:
+    """Each batch, its input to the model and the target that is given."""
+    if beam:
+        for sample, hypotheses in search(translator, batches, beam):
+            strings = [hypos[0]["tokens"] for hypos in hypotheses]
+            words = translator.task.target_dictionary
+            yield sample, *give_strings(sample["net_input"], strings, words)
+        return
+    for sample in batches:
+        if sample["target"] is None:
+            raise AnalysisError(f"--subset {subset}: there are no references; use --hypothesis")
+        yield sample, sample["net_input"], sample["target"]
+
+
+def _describe_targets(
+    translator: Translator, net_input: dict[str, Tensor], target: Tensor, most: int
+) -> tuple[list[float], list[list[dict[str, Any]]]]:
+    """The log-probability and the steps of each target of a batch."""
+    words = translator.task.target_dictionary
+    described: list[list[dict[str, Any]]] = [[] for _ in target]
+    log_p = [0.0] * len(target)
+    for steps in forced_steps(translator.models, net_input, target, words.pad()):
+        rows = zip(steps.sentence.tolist(), steps.log_p.cpu(), steps.token.tolist(), strict=True)
+        for row, step_log_p, token in rows:
+            described[row].append(describe_step(step_log_p, token, words, most))
+            log_p[row] += step_log_p[token].item()
+    return log_p, described
+
+
+def _text(words: Dictionary, tokens: Tensor) -> str:
+    return " ".join(words[index] for index in tokens.tolist() if index != words.pad())

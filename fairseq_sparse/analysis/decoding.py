@@ -1,0 +1,286 @@
+"""Trained translation models at work on a data set: forced decoding, and search."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
+from fairseq.data.data_utils import collate_tokens
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from fairseq_sparse.analysis.trained_models import AnalysisError, load_batches, load_models
+from fairseq_sparse.generation import is_sparse_model, scores_at_most_zero
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.tasks.translation_sparse import (
+    TranslationSparseConfig,
+    TranslationSparseTask,
+)
+
+# Steps whose probabilities are in memory at once.
+_CHUNK = 512
+
+
+class AnalysisTask(TranslationSparseTask):
+    """``translation_sparse`` over some sentences of a data set.
+
+    ``chosen`` holds the numbers of these sentences, from 0 and in the order of the data set, as
+    fairseq-generate prints them; or how many there are from the beginning; or None for all.
+    """
+
+    chosen: Optional[Sequence[int]] = None
+
+    def load_dataset(self, split, *args, **kwargs):
+        super().load_dataset(split, *args, **kwargs)
+        if self.chosen is not None:
+            self.datasets[split] = _ChosenSentences(self.datasets[split], self.chosen)
+
+
+class _ChosenSentences(BaseWrapperDataset):
+    def __init__(self, dataset: FairseqDataset, chosen: Sequence[int]):
+        super().__init__(dataset)
+        self.chosen = [number for number in chosen if number < len(dataset)]
+
+    def __len__(self):
+        return len(self.chosen)
+
+    def ordered_indices(self):
+        indices = super().ordered_indices()
+        return indices[np.isin(indices, self.chosen)]
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A model or an ensemble, with the task that loads its data and searches with it."""
+
+    name: str
+    checkpoints: list[str]
+    models: list[Any]
+    task: AnalysisTask
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.task.target_dictionary)
+
+    @property
+    def projections(self) -> list[OutputProjection]:
+        """The sparse output layers of the models; fairseq's own are not among them."""
+        layers = [getattr(model.decoder, "output_projection", None) for model in self.models]
+        return [layer for layer in layers if isinstance(layer, OutputProjection)]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a token can have probability 0, which one dense model makes impossible."""
+        return all(map(is_sparse_model, self.models))
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the probabilities of a step sum to 1."""
+        return all(map(scores_at_most_zero, self.models))
+
+    @contextmanager
+    def normalised(self) -> Iterator[None]:
+        """Divide what alpha_relu gives at a step by its sum, as ``--score-normalization sum``."""
+        layers = [layer for layer in self.projections if not layer.scores_are_log_probs]
+        for layer in layers:
+            layer.normalize_scores = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.normalize_scores = False
+
+    def describe_output(self) -> str:
+        """The output transforms, with what distinguishes them."""
+        kinds = [_describe(layer) for layer in self.projections]
+        kinds += ["softmax"] * (len(self.models) - len(kinds))
+        return " + ".join(dict.fromkeys(kinds))
+
+    def batches(self, subset: str, max_tokens: int) -> Iterable[dict[str, Any]]:
+        """The batches of a part of the data, on the models' device; see ``load_batches``."""
+        batches = load_batches(self.task, self.models, subset, max_tokens)
+        return _Batches(batches, next(self.models[0].parameters()).is_cuda)
+
+
+@dataclass(frozen=True)
+class _Batches:
+    batches: Any
+    cuda: bool
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        for sample in self.batches:
+            if sample:
+                yield utils.move_to_cuda(sample) if self.cuda else sample
+
+
+def load_translator(
+    path: str, data: str, cpu: bool, chosen: Optional[Sequence[int]] = None, name: str = ""
+) -> Translator:
+    """Load a checkpoint, or the checkpoints of an ensemble with ``:`` between them.
+
+    Args:
+        path: what ``fairseq-generate --path`` takes.
+        data: folder that ``fairseq-preprocess`` made.
+        cpu: keep the models on the CPU even where there is a GPU.
+        chosen: as in :class:`AnalysisTask`.
+        name: of the models in reports; default: the path.
+
+    Raises:
+        AnalysisError: this is no translation model, or it does not go with the data.
+        CheckpointError: a file is no checkpoint, or would run code.
+    """
+    checkpoints = path.split(":")
+    models, task = load_models(checkpoints, data)
+    if not isinstance(task, TranslationTask):
+        raise AnalysisError(f"{path}: no translation model, its task is {type(task).__name__}")
+    # One kind of task for all, so that dense and sparse models decode by the same rules; flags for
+    # the search that the checkpoint was trained with do not count.
+    stock = [field.name for field in fields(TranslationConfig) if hasattr(task.cfg, field.name)]
+    config = TranslationSparseConfig(**{name: getattr(task.cfg, name) for name in stock})
+    task = AnalysisTask(config, task.source_dictionary, task.target_dictionary)
+    task.chosen = chosen
+    if torch.cuda.is_available() and not cpu:
+        models = [model.cuda() for model in models]
+    return Translator(name or path, checkpoints, models, task)
+
+
+def _describe(layer: OutputProjection) -> str:
+    if layer.transform == "alpha_relu":
+        return f"alpha_relu (α {layer.alpha:g}, τ {layer.tau.item():.3g})"
+    details = [f"α {layer.alpha:g}"] if layer.transform == "entmax" else []
+    details += [f"k {layer.topk}"] if layer.topk else []
+    return f"{layer.transform} ({', '.join(details)})" if details else layer.transform
+
+
+@dataclass(frozen=True)
+class ForcedSteps:
+    """Some steps of forced decoding.
+
+    Attributes:
+        log_p: log-probabilities of the next token, ``[steps, V]``, fp32; -inf where p is 0.
+        token: the token that was given, ``[steps]``.
+        sentence: the row of the batch that the step belongs to, ``[steps]``.
+    """
+
+    log_p: Tensor
+    token: Tensor
+    sentence: Tensor
+
+    @property
+    def token_log_p(self) -> Tensor:
+        """The log-probability of the token that was given, ``[steps]``."""
+        return self.log_p.gather(1, self.token.unsqueeze(1)).squeeze(1)
+
+
+@torch.no_grad()
+def forced_steps(
+    models: Sequence, net_input: dict[str, Tensor], target: Tensor, padding: int
+) -> Iterator[ForcedSteps]:
+    """The probabilities of every step when the target sentences are given.
+
+    Those of an ensemble are the mean of its models'. The steps come sentence by sentence, from left
+    to right and in chunks, so that a batch's probabilities are never all in memory.
+
+    Args:
+        models: of an ensemble, or one.
+        net_input: fairseq's ``src_tokens``, ``src_lengths`` and ``prev_output_tokens``.
+        target: ``[batch, target length]``.
+        padding: the token of the target that is no step.
+    """
+    real = target.ne(padding)
+    sentence, token = real.nonzero()[:, 0], target[real]
+    features = [_features(model, net_input) for model in models]
+    features = [(rows[real], layer) for rows, layer in features]
+    for start in range(0, len(token), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        log_p = _mean_log_probs(models, [(part[chunk], layer) for part, layer in features])
+        yield ForcedSteps(log_p, token[chunk], sentence[chunk])
+
+
+def _features(model, net_input):
+    """What the decoder knows, ``[batch, target length, d]``, and its last layer."""
+    previous = net_input["prev_output_tokens"]
+    encoder_out = model.encoder.forward_torchscript(net_input)
+    try:
+        features = model.decoder.extract_features(previous, encoder_out=encoder_out)[0]
+        return features, model.decoder.output_layer
+    except NotImplementedError:  # a decoder that does it all in one
+        return model.decoder(previous, encoder_out=encoder_out)[0], lambda logits: logits
+
+
+def _mean_log_probs(models, features) -> Tensor:
+    log_p = []
+    for model, (rows, layer) in zip(models, features, strict=True):
+        # [1, steps, d], because adaptive softmax wants a batch
+        output = (layer(rows.unsqueeze(0)), None)
+        log_p.append(model.get_normalized_probs(output, log_probs=True)[0])
+    if len(log_p) == 1:
+        return log_p[0]
+    return torch.logsumexp(torch.stack(log_p), dim=0) - math.log(len(log_p))
+
+
+def give_strings(
+    net_input: dict[str, Tensor], strings: Sequence[Tensor], words: Dictionary
+) -> tuple[dict[str, Tensor], Tensor]:
+    """What :func:`forced_steps` needs to be given one target string for each source sentence.
+
+    Args:
+        net_input: fairseq's ``src_tokens`` and ``src_lengths``.
+        strings: tokens, EOS at the end.
+        words: the target dictionary.
+
+    Returns:
+        ``net_input`` with ``prev_output_tokens``, and the target, each ``[batch, target length]``.
+    """
+    pad, eos = words.pad(), words.eos()
+    strings = [string.to(net_input["src_tokens"].device) for string in strings]
+    previous = collate_tokens(strings, pad, eos, move_eos_to_beginning=True)
+    return {**net_input, "prev_output_tokens": previous}, collate_tokens(strings, pad, eos)
+
+
+def score_strings(
+    translator: Translator, net_input: dict[str, Tensor], strings: Sequence[Tensor]
+) -> Tensor:
+    """Log-probabilities ``[batch]``, fp64 on the CPU, of one target string for each sentence.
+
+    Args:
+        translator: the models.
+        net_input: fairseq's ``src_tokens`` and ``src_lengths``.
+        strings: tokens, EOS at the end.
+    """
+    words = translator.task.target_dictionary
+    net_input, target = give_strings(net_input, strings, words)
+    log_p = torch.zeros(len(strings), dtype=torch.float64)
+    for steps in forced_steps(translator.models, net_input, target, words.pad()):
+        log_p.index_add_(0, steps.sentence.cpu(), steps.token_log_p.double().cpu())
+    return log_p
+
+
+def search(
+    translator: Translator,
+    batches: Iterable[dict[str, Any]],
+    beam: int,
+    lenpen: float = 1.0,
+    nbest: int = 1,
+) -> Iterator[tuple[dict[str, Any], list[list[dict[str, Any]]]]]:
+    """Beam search as ``fairseq-generate --beam BEAM --lenpen LENPEN --nbest NBEST`` does it.
+
+    Yields:
+        Each batch, and for each of its sentences the hypotheses, best first, as fairseq's
+        generators give them.
+    """
+    models, task = translator.models, translator.task
+    options = GenerationConfig(beam=beam, lenpen=lenpen, nbest=nbest)
+    generator = task.build_generator(models, options)
+    for sample in batches:
+        with torch.no_grad():
+            yield sample, generator.generate(models, sample)

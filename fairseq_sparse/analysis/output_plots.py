@@ -1,0 +1,218 @@
+"""Pictures of the output's statistics: nonzeros and Σp of a step, τ and ‖z‖ during training.
+
+Matplotlib is needed, and imported only when a picture is made. No state outside a figure is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, without the yellow that is pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+# Sums of p this near to 1 are 1 and rounding.
+_ROUNDING = 1e-3
+
+
+def require_matplotlib() -> None:
+    """Raise an AnalysisError that says what to install if there is no Matplotlib."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise AnalysisError(
+            f'pictures need Matplotlib ({error}): pip install "fairseq_sparse[plot]"'
+        ) from error
+
+
+def save_plots(
+    folder: Path, rows: Sequence[dict[str, Any]], curves: Sequence[dict[str, Any]]
+) -> list[Path]:
+    """Draw what there is to draw, as PNG and SVG.
+
+    Args:
+        folder: made if it does not exist.
+        rows: results of ``OutputStatistics``, each with ``name``, ``output`` and ``subset``.
+        curves: for each training ``name``, and lists ``updates``, ``tau`` and ``logit_norm`` of the
+            same length; None where the log has no such number.
+
+    Returns:
+        The files.
+
+    Raises:
+        AnalysisError: there is no Matplotlib.
+        OSError: a file cannot be written.
+    """
+    require_matplotlib()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(part["name"] for part in [*rows, *curves]))
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    figures = {
+        "nonzeros": draw_nonzeros(rows, colours),
+        "prob_sum": draw_sums(rows, colours),
+        "training": draw_training(curves, colours),
+    }
+    written = []
+    for stem, figure in figures.items():
+        if figure is not None:
+            written += save_figure(figure, folder, stem)
+    return written
+
+
+def save_figure(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """Write a figure as PNG and SVG, and give the files."""
+    written = []
+    for options in ({"format": "png", "dpi": 200}, {"format": "svg"}):
+        path = folder / f"{stem}.{options['format']}"
+        figure.savefig(path, bbox_inches="tight", **options)
+        written.append(path)
+    return written
+
+
+def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
+    """How many tokens have p > 0 at a step, in bins of which each is twice the one before."""
+    if not rows:
+        return None
+    figure, axes = _new_figure()
+    largest = max(row["vocabulary"] for row in rows)
+    for row, dashes in _dashed(rows):
+        nonzeros, colour = row["nonzeros"], colours[row["name"]]
+        if nonzeros["min"] == row["vocabulary"]:  # the same in every part of the data
+            label = f"{_plain(row['name'])}: always {row['vocabulary']:,}"
+            axes.axvline(row["vocabulary"], color=colour, label=label)
+            continue
+        # 0 has a bin of its own, left of that of 1.
+        edges = [0.5, *nonzeros["histogram"]["edges"][1:]]
+        label = f"{_label(row, rows)}: mean {nonzeros['mean']:,.1f}"
+        _outline(axes, row, nonzeros["histogram"]["counts"], edges, colour, dashes, label)
+    powers = [2**power for power in range(0, largest.bit_length(), 2)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([0.5**0.5, *powers], ["0", *(f"{power:,}" for power in powers)])
+    axes.set_xticks([], minor=True)
+    nothing = any(row["nonzeros"]["min"] == 0 for row in rows)
+    axes.set_xlim(0.45 if nothing else 0.9, 1.5 * largest)
+    axes.set_xlabel("tokens with p > 0 at a step, in bins 1, 2–3, 4–7, 8–15, …")
+    axes.set_ylabel("share of the steps (%)")
+    axes.set_ylim(bottom=0)
+    _add_legend(figure)
+    return figure
+
+
+def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
+    """What the probabilities of a step sum to; None if it is 1 in all models."""
+    free = [row for row in rows if not _sums_to_one(row)]
+    if not free:
+        return None
+    figure, axes = _new_figure()
+    for row, dashes in _dashed(free):
+        sums = row["prob_sum"]
+        histogram = sums["histogram"]
+        label = f"{_label(row, free)}: {sums['mean']:.2f} ± {sums['sd']:.2f}"
+        colour = colours[row["name"]]
+        _outline(axes, row, histogram["counts"], histogram["edges"], colour, dashes, label)
+    axes.axvline(1, color="0.35", linewidth=1, linestyle=":", label="Σp = 1")
+    axes.set_xlabel("Σp, the sum over the vocabulary at a step")
+    axes.set_ylabel("share of the steps (%)")
+    axes.set_ylim(bottom=0)
+    _add_legend(figure)
+    return figure
+
+
+def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
+    """The threshold τ and the norm of the logits over the updates, one above the other."""
+    titles = {"tau": "threshold τ", "logit_norm": "mean norm of the logits ‖z‖"}
+    panels = [key for key in titles if any(_has(curve, key) for curve in curves)]
+    if not panels:
+        return None
+    figure = _new_figure(len(panels))[0]
+    for axes, key in zip(figure.axes, panels, strict=True):
+        for number, curve in enumerate(curves):
+            if _has(curve, key):
+                axes.plot(
+                    curve["updates"],
+                    [float("nan") if value is None else value for value in curve[key]],
+                    color=colours[curve["name"]],
+                    linestyle=DASHES[number % len(DASHES)],
+                    label=_plain(curve["name"]),
+                )
+        axes.set_ylabel(titles[key])
+    figure.align_ylabels()
+    figure.axes[-1].set_xlabel("updates")
+    _add_legend(figure)
+    return figure
+
+
+def _new_figure(panels: int = 1) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.4 if panels == 1 else 2.5 * panels), layout="constrained")
+    for axes in figure.subplots(panels, squeeze=False, sharex=True).flat:
+        axes.grid(color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, figure.axes[0]
+
+
+def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, label: str) -> None:
+    """A histogram from the first bin that holds something to the last."""
+    full = [number for number, count in enumerate(counts) if count > 0]
+    first, last = full[0], full[-1] + 1
+    shares = [100 * count / row["steps"] for count in counts[first:last]]
+    edges = edges[first : last + 1]
+    if dashes == DASHES[0]:
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.1, zorder=1)
+    axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.6, label=label, zorder=3)
+
+
+def _add_legend(figure: Figure) -> None:
+    """One for all panels, above them, where it covers nothing."""
+    handles = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    legend = figure.legend(
+        handles.values(),
+        handles,
+        loc="outside upper left",
+        ncols=1 if max(map(len, handles), default=0) > 36 else 2,
+        frameon=False,
+        fontsize=9,
+        handlelength=2.6,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _dashed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Each row with the dashes of its part of the data."""
+    subsets = list(dict.fromkeys(row["subset"] for row in rows))
+    for row in rows:
+        yield row, DASHES[subsets.index(row["subset"]) % len(DASHES)]
+
+
+def _label(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    several = len({other["subset"] for other in rows}) > 1
+    name = _plain(row["name"])
+    return f"{name}, {row['subset']}" if several else name
+
+
+def _plain(name: str) -> str:
+    """A name that Matplotlib shows: it hides labels that begin with an underscore."""
+    return name.lstrip("_") or "-"
+
+
+def _sums_to_one(row: dict[str, Any]) -> bool:
+    sums = row["prob_sum"]
+    return abs(sums["min"] - 1) < _ROUNDING and abs(sums["max"] - 1) < _ROUNDING
+
+
+def _has(curve: dict[str, Any], name: str) -> bool:
+    return any(value is not None for value in curve[name])

@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""What a trained translation model holds for possible, on a prepared data set.
+
+analyze_output.py empty DATA --path CKPT         how often the empty translation is more probable
+                                                 than the beam's best
+analyze_output.py support DATA --path CKPT       how many tokens are possible at a step, what p sums
+                                                 to, how often a beam holds all that is possible
+analyze_output.py alternatives DATA --path CKPT  what could have been said instead, word by word
+analyze_output.py tree DATA --path CKPT          all the translations that are possible, as a tree
+
+Models with a softmax output, sparse ones, and fairseq's own can be compared; an ensemble is A:B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from command_line import one_line, positive
+from summarize_run import TRAINING_STARTS, SummaryError, read_records, read_text
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+NORM = "logit_norm"
+NO_CURVE = (
+    "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
+    "entmax_loss or alpha_relu_loss"
+)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_empty(commands)
+    add_support(commands)
+    add_alternatives(commands)
+    add_tree(commands)
+    options = parser.parse_args(arguments)
+    options.subset = list(dict.fromkeys(options.subset or ["test"]))
+    options.names = options.names or short_names(options.path)
+    complain = commands.choices[options.command].error
+    if len(options.names) != len(options.path):
+        complain("--names: give as many as --path has models")
+    if len(getattr(options, "log", [])) not in (0, len(options.path)):
+        complain("--log: give as many as --path has models")
+    for flag in ("json", "html"):
+        path = getattr(options, flag, None)
+        if path and not path.absolute().parent.is_dir():
+            complain(f"--{flag} {path}: there is no such folder")
+    return options
+
+
+def add_command(commands, name: str, run, description: str) -> argparse.ArgumentParser:
+    """A subcommand with the options that all of them have."""
+    parser = commands.add_parser(name, help=description, description=description)
+    parser.set_defaults(run=run)
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument(
+        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
+    )
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+    )
+    parser.add_argument(
+        "--subset",
+        type=lambda text: text.split(","),
+        action="extend",
+        metavar="NAME,...",
+        help="parts of the data (default: test)",
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    return parser
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="the first N of each part (default: all)"
+    )
+
+
+def add_empty(commands) -> None:
+    parser = add_command(
+        commands, "empty", run_empty, "how often the empty translation beats the beam's best"
+    )
+    add_limit(parser)
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument(
+        "--lenpen",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="as in fairseq-generate: has a say in which is the beam's best (default: 1)",
+    )
+
+
+def add_support(commands) -> None:
+    parser = add_command(
+        commands, "support", run_support, "how many tokens, and strings, have a nonzero probability"
+    )
+    add_limit(parser)
+    parser.add_argument(
+        "--beams",
+        type=lambda text: [positive(part) for part in text.split(",")],
+        default=[1, 5, 10],
+        metavar="N,...",
+        help="search the first subset with these beams (default: 1,5,10)",
+    )
+    parser.add_argument(
+        "--no-search", dest="beams", action="store_const", const=[], help="do not search"
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="LOG",
+        help="the models' training logs, made with --log-format json: tau and the logits' norm",
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+
+
+def add_alternatives(commands) -> None:
+    parser = add_command(
+        commands, "alternatives", run_alternatives, "the possible tokens at each step of a sentence"
+    )
+    add_sentence(parser)
+    parser.add_argument(
+        "--hypothesis",
+        action="store_true",
+        help="give the model its own best translation instead of the reference",
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
+    )
+    parser.add_argument(
+        "--most", type=positive, default=10, metavar="N", help="list so many a step (default: 10)"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write them as a page as well")
+
+
+def add_tree(commands) -> None:
+    parser = add_command(
+        commands, "tree", run_tree, "the translations of nonzero probability, as a tree"
+    )
+    add_sentence(parser)
+    parser.add_argument(
+        "--nodes", type=positive, default=1000, metavar="N", help="of a tree (default: 1000)"
+    )
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=0.01,
+        metavar="P",
+        help="show what has at least this probability, from the root on (default: 0.01)",
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+
+
+def add_sentence(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sentence",
+        type=sentence_numbers,
+        required=True,
+        metavar="N,M,FROM-TO",
+        help="numbers as fairseq-generate prints them, from 0 on",
+    )
+
+
+def sentence_numbers(text: str) -> list[int]:
+    """``3,7-9`` as 3, 7, 8, 9, for argparse."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"{text}: no sentence")
+    return sorted(set(numbers))
+
+
+def short_names(paths: list[str]) -> list[str]:
+    """The parts of the paths that differ: ``runs/a/x.pt`` and ``runs/b/x.pt`` are a and b."""
+    parts = [checkpoint.split(os.sep) for path in paths for checkpoint in path.split(":")]
+    first = len(os.path.commonprefix(parts))
+    last = len(os.path.commonprefix([part[first:][::-1] for part in parts]))
+
+    def shorten(checkpoint: str) -> str:
+        part = checkpoint.split(os.sep)
+        return os.sep.join(part[first : len(part) - last])
+
+    names = [" + ".join(map(shorten, path.split(":"))) for path in paths]
+    return names if len(paths) > 1 and len(set(names) - {""}) == len(paths) else paths
+
+
+def translators(options: argparse.Namespace, chosen):
+    """The models of --path, one after the other."""
+    from fairseq_sparse.analysis.decoding import load_translator
+
+    for path, name in zip(options.path, options.names, strict=True):
+        yield load_translator(path, options.data, options.cpu, chosen, name)
+
+
+def limit(options: argparse.Namespace):
+    return range(options.sentences) if options.sentences else None
+
+
+def batches(translator, subset: str, options: argparse.Namespace, what: str):
+    """The batches of a part of the data, with a bar that shows how far they are."""
+    from tqdm import tqdm
+
+    label = f"{translator.name}, {subset}, {what}"
+    result = translator.batches(subset, options.max_tokens)
+    return tqdm(result, desc=label, unit="batch", mininterval=1)
+
+
+def describe(translator, subset: str) -> dict:
+    return {
+        "name": translator.name,
+        "checkpoints": translator.checkpoints,
+        "output": translator.describe_output(),
+        "subset": subset,
+    }
+
+
+def tell_left_out(translator, subset: str, sentences: int) -> int:
+    left_out = len(translator.task.dataset(subset)) - sentences
+    if left_out > 0:
+        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    return left_out
+
+
+def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
+    from contextlib import nullcontext
+
+    from fairseq_sparse.analysis.empty_translations import count_empty_translations, empty_table
+
+    rows = []
+    for translator in translators(options, limit(options)):
+        scores = {"p": nullcontext}
+        if not translator.is_normalised:
+            scores["p / Σp"] = translator.normalised
+        for subset in options.subset:
+            for name, setting in scores.items():
+                data = batches(translator, subset, options, f"beam {options.beam}, {name}")
+                with setting():
+                    found = count_empty_translations(translator, data, options.beam, options.lenpen)
+                left_out = tell_left_out(translator, subset, found["sentences"])
+                counts = {"left_out": left_out, "scores": name}
+                rows.append({**describe(translator, subset), **counts, **found})
+    result = {"data": options.data, "beam": options.beam, "lenpen": options.lenpen, "rows": rows}
+    return result, empty_table(rows)
+
+
+def run_support(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.output_plots import require_matplotlib, save_plots
+    from fairseq_sparse.analysis.output_statistics import (
+        certified_table,
+        force_references,
+        output_table,
+        training_table,
+    )
+
+    if options.plots:
+        require_matplotlib()
+    curves = training_curves(options)
+    rows, searched = [], []
+    for translator in translators(options, limit(options)):
+        for subset in options.subset:
+            found, sentences = force_references(
+                translator, batches(translator, subset, options, "references"), subset
+            )
+            left_out = tell_left_out(translator, subset, sentences)
+            counts = {"sentences": sentences, "left_out": left_out}
+            rows.append({**describe(translator, subset), **counts, **found})
+        if options.beams:
+            searched.append(certify(translator, options))
+    tables = [output_table(rows)]
+    if searched:
+        tables.append(certified_table(searched))
+    if curves:
+        tables.append(training_table(curves))
+    if options.plots:
+        tables.append("\n".join(map(str, save_plots(options.plots, rows, curves))))
+    result = {"data": options.data, "forced": rows, "searched": searched, "training": curves}
+    return result, "\n\n".join(tables)
+
+
+def certify(translator, options: argparse.Namespace) -> dict:
+    """How much each beam proves, on the first part of the data."""
+    from fairseq_sparse.analysis.output_statistics import count_certified
+
+    subset, beams = options.subset[0], {}
+    for beam in options.beams:
+        label = f"beam {beam}"
+        data = batches(translator, subset, options, label) if translator.is_sparse else []
+        beams[str(beam)] = count_certified(translator, data, beam)
+    return {**describe(translator, subset), "beams": beams}
+
+
+def training_curves(options: argparse.Namespace) -> list[dict]:
+    """τ and the norm of the logits over the updates, from fairseq's JSON logs."""
+    curves = []
+    for log, name in zip(options.log, options.names, strict=False):
+        records = read_records(read_text(log).rpartition(TRAINING_STARTS)[2])
+        # Lines between epochs; with --log-interval above an epoch's updates there are none.
+        tag = "train_inner" if any(tag == "train_inner" for tag, _ in records) else "train"
+        points = [numbers for found, numbers in records if found == tag and NORM in numbers]
+        # An update that was made again after an interruption counts once, by its last record.
+        updates = {int(numbers["num_updates"]): numbers for numbers in points}
+        curve: dict = {"name": name, "log": str(log), "updates": sorted(updates)}
+        for key in ("tau", NORM):
+            curve[key] = [updates[number].get(key) for number in sorted(updates)]
+        if updates:
+            curves.append(curve)
+        else:
+            print(f"left out {log}: {NO_CURVE}", file=sys.stderr)
+    if options.log and not curves:
+        raise SummaryError(f"--log {options.log[0]}: {NO_CURVE}")
+    return curves
+
+
+def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.alternatives import as_text, find_alternatives
+    from fairseq_sparse.analysis.alternatives_page import as_page
+
+    sentences = []
+    for translator in translators(options, options.sentence):
+        for subset in options.subset:
+            found = find_alternatives(
+                translator,
+                batches(translator, subset, options, "forced decoding"),
+                subset,
+                options.most,
+                options.beam if options.hypothesis else 0,
+            )
+            check_found(options, subset, {sentence["sentence"] for sentence in found})
+            sentences += found
+    # What the models make of one sentence stands together.
+    order = {subset: place for place, subset in enumerate(options.subset)}
+    sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
+    if options.html:
+        options.html.write_text(as_page(sentences), encoding="utf-8")
+    result = {"data": options.data, "sentences": sentences}
+    return result, "\n\n\n".join(map(as_text, sentences))
+
+
+def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.output_plots import require_matplotlib, save_figure
+    from fairseq_sparse.analysis.support_tree import as_json, as_text, draw, trees_of
+
+    if options.plots:
+        require_matplotlib()
+        options.plots.mkdir(parents=True, exist_ok=True)
+    texts, rows = [], []
+    for translator in translators(options, options.sentence):
+        words = translator.task.target_dictionary
+        for subset in options.subset:
+            data = batches(translator, subset, options, "tree")
+            found = dict(
+                pair for sample in data for pair in trees_of(translator, sample, options.nodes)
+            )
+            check_found(options, subset, set(found))
+            for number, tree in sorted(found.items()):
+                whole = "all" if tree.complete else "only some of the"
+                title = (
+                    f"{translator.name}, {subset} {number}: {whole} translations, "
+                    f"{tree.translations} with {tree.mass:.4g} together"
+                )
+                texts.append(f"{title}\n{as_text(tree, words.__getitem__, options.least)}")
+                place = {**describe(translator, subset), "sentence": number}
+                rows.append({**place, **as_json(tree, words.__getitem__)})
+                if options.plots:
+                    name = f"{translator.name}_" if len(options.path) > 1 else ""
+                    stem = f"tree_{name}{subset}_{number}".replace(os.sep, "_")
+                    figure = draw(tree, words.__getitem__, options.least)
+                    texts += map(str, save_figure(figure, options.plots, stem))
+    return {"data": options.data, "trees": rows}, "\n\n".join(texts)
+
+
+def check_found(options: argparse.Namespace, subset: str, found: set[int]) -> None:
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    missing = set(options.sentence) - found
+    if missing:
+        raise AnalysisError(f"--sentence {min(missing)}: no such sentence in {subset}, or too long")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    try:
+        result, text = options.run(options)
+        if options.json:
+            write_json(options.json, {"command": options.command, **result})
+    except (AnalysisError, CheckpointError, SummaryError, OSError, ValueError) as error:
+        print(f"analyze_output: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
+        logging.getLogger(library).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    sys.exit(main())

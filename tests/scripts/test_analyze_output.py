@@ -1,0 +1,310 @@
+"""scripts/analyze_output.py on checkpoints and data as fairseq's commands make them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import analyze_output
+import toy
+
+SCRIPT = toy.ROOT / "scripts" / "analyze_output.py"
+FLAGS = {
+    "alpha_relu": ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
+    + ["--output-transform", "alpha_relu", "--criterion", "alpha_relu_loss"],
+    "stock": ["--arch", "transformer_tiny", "--task", "translation"],
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each model a folder with checkpoint_last.pt and log.txt."""
+    folders, parent = {}, tmp_path_factory.mktemp("runs")
+    for name, flags in FLAGS.items():
+        folder = parent / name
+        result = toy.run(
+            "fairseq_cli.train",
+            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
+            *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500, "--num-workers", 0),
+            *("--max-source-positions", 12, "--max-target-positions", 12),
+            *("--log-format", "json", "--log-interval", 1),
+            *flags,
+        )
+        (folder / "log.txt").write_text(result.stdout + result.stderr, encoding="utf-8")
+        folders[name] = folder
+    return folders
+
+
+@pytest.fixture
+def paths(runs: dict[str, Path]) -> list[Path]:
+    return [folder / "checkpoint_last.pt" for folder in runs.values()]
+
+
+def call_here(*arguments: object) -> int:
+    """Run the script in this process, which saves the time of importing fairseq."""
+    return analyze_output.main([*map(str, arguments), "--cpu"])
+
+
+def tables_in(text: str) -> list[list[list[str]]]:
+    """The cells of each table, without its header."""
+    tables = []
+    for block in text.split("\n\n"):
+        lines = [line.strip("|").split("|") for line in block.splitlines() if line[:1] == "|"]
+        if lines:
+            tables.append([[cell.strip() for cell in line] for line in lines[2:]])
+    return tables
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
+    ensemble = ":".join(map(str, paths))
+    result = subprocess.run(
+        [sys.executable, SCRIPT, "empty", data, "--path", *paths, ensemble, "--cpu"]
+        + ["--beam", "3", "--max-tokens", "60", "--json", tmp_path / "out.json"],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "INFO" not in result.stderr and "100%" in result.stderr
+    written = read(tmp_path / "out.json")
+    assert (written["command"], written["beam"], written["lenpen"]) == ("empty", 3, 1.0)
+    (table,) = tables_in(result.stdout)
+    both = "p", "p / Σp"
+    assert [(row[0], row[4]) for row in table] == [
+        *(("alpha_relu", scores) for scores in both),
+        ("stock", "p"),
+        *(("alpha_relu + stock", scores) for scores in both),
+    ]
+    assert [row["checkpoints"] for row in written["rows"]][::2] == [
+        [str(paths[0])],
+        [str(paths[1])],
+        [*map(str, paths)],
+    ]
+    for row, cells in zip(written["rows"], table, strict=True):
+        assert cells[:5] == [row["name"], row["output"], "test", "30", row["scores"]]
+        assert (row["sentences"], row["left_out"]) == (30, 0)
+        shares = [f"{100 * row[name]:.2f}" for name in ("empty_is_best", "empty_is_impossible")]
+        means = [row[name] for name in ("log_p_empty", "log_p_found")]
+        assert cells[5:] == [*shares, *("-" if x is None else f"{x:.2f}" for x in means)]
+    assert table[2][1] == "softmax" and table[2][6] == "0.00"
+    assert table[0][1].startswith("alpha_relu (α 1.5, τ ")
+    assert table[3][1] == f"{table[0][1]} + softmax"
+
+
+def test_support(
+    data: Path,
+    paths: list[Path],
+    runs: dict[str, Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    pytest.importorskip("matplotlib")
+    logs = [folder / "log.txt" for folder in runs.values()]
+    assert not call_here(
+        *("support", data, "--path", *paths, "--names", "1.5-ReLU", "softmax", "--log", *logs),
+        *("--subset", "test,train", "--subset", "valid", "--sentences", 25, "--beams", "1,2"),
+        *("--json", tmp_path / "out.json", "--plots", tmp_path / "plots", "--max-tokens", 60),
+    )
+    printed = capfd.readouterr()
+    forced, searched, training = tables_in(printed.out)
+    written = read(tmp_path / "out.json")
+    names = [
+        [name, part] for name in ("1.5-ReLU", "softmax") for part in ("test", "train", "valid")
+    ]
+    assert [[row[0], row[2]] for row in forced] == names
+    for row, cells in zip(written["forced"], forced, strict=True):
+        assert (row["sentences"], row["left_out"]) == (25, 0)
+        assert cells[3] == str(row["steps"])
+        assert cells[4] == f"{row['nonzeros']['mean']:.1f}"
+        assert cells[7] == f"{100 * row['gold_zero']:.2f}"
+        assert sum(row["nonzeros"]["histogram"]["counts"]) == row["steps"]
+    softmax = written["forced"][3]
+    assert softmax["nonzeros"]["min"] == softmax["vocabulary"] and softmax["gold_zero"] == 0
+    assert written["forced"][0]["nonzeros"]["mean"] < softmax["vocabulary"]
+    assert [row[:1] + row[2:3] for row in searched] == [["1.5-ReLU", "test"], ["softmax", "test"]]
+    shares = [part["exact"] for part in written["searched"][0]["beams"].values()]
+    assert searched[0][3:5] == [f"{100 * share:.2f}" for share in shares]
+    assert searched[1][3:] == ["-", "-", "-"]
+    (curve,) = written["training"]
+    assert (curve["name"], curve["updates"]) == ("1.5-ReLU", [1, 2, 3])
+    assert len(set(curve["tau"])) == 1 and len(curve["logit_norm"]) == 3
+    norms = f"{curve['logit_norm'][0]:.1f} to {curve['logit_norm'][2]:.1f}"
+    assert training[0][0] == "1.5-ReLU" and training[0][3] == norms
+    assert f"left out {logs[1]}: no logit_norm" in printed.err
+    pictures = [
+        f"{stem}.{kind}" for stem in ("nonzeros", "prob_sum", "training") for kind in ("png", "svg")
+    ]
+    assert printed.out.splitlines()[-6:] == [str(tmp_path / "plots" / name) for name in pictures]
+
+
+def test_first_sentences_are_the_same_in_any_batches(
+    data: Path, paths: list[Path], tmp_path: Path
+) -> None:
+    results = []
+    for limit, tokens in [(20, 40), (20, 400), (30, 400), (99, 400)]:
+        output = tmp_path / f"{limit}-{tokens}.json"
+        assert not call_here(
+            *("support", data, "--path", paths[0], "--subset", "train", "--no-search"),
+            *("--sentences", limit, "--max-tokens", tokens, "--json", output),
+        )
+        written = read(output)
+        assert written["searched"] == []
+        results.append(written["forced"][0])
+    assert [result["sentences"] for result in results] == [20, 20, 30, 99]
+    assert results[0]["nonzeros"]["histogram"] == results[1]["nonzeros"]["histogram"]
+    assert results[0]["steps"] == results[1]["steps"] < results[2]["steps"]
+
+
+def test_alternatives(
+    data: Path, paths: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    arguments = ["alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--most", 4]
+    outputs = ["--json", tmp_path / "out.json", "--html", tmp_path / "page.html"]
+    assert not call_here(*arguments, *outputs)
+    text = capfd.readouterr().out
+    sentences = read(tmp_path / "out.json")["sentences"]
+    found = [(sentence["sentence"], sentence["name"]) for sentence in sentences]
+    assert found == [(number, name) for number in (2, 3, 7) for name in FLAGS]
+    source = (data.parent / "test.de").read_text().splitlines()
+    target = (data.parent / "test.en").read_text().splitlines()
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for sentence in sentences:
+        number = sentence["sentence"]
+        assert sentence["source"] == f"{source[number]} </s>"
+        assert sentence["target"] == f"{target[number]} </s>"
+        assert len(sentence["steps"]) == len(sentence["target"].split())
+        assert all(len(step["alternatives"]) <= 5 for step in sentence["steps"])
+        assert f"source  {sentence['source']}" in text
+        for step in sentence["steps"]:
+            if step["left_out"]:
+                assert f"{step['left_out']:,} more" in text and f"{step['left_out']:,} more" in page
+    assert text.count("Sentence 3 of test") == page.count("Sentence 3 of test") == 2
+    assert "raw values of alpha_relu" in text and "raw values of alpha_relu" in page
+    assert not call_here(*arguments, "--hypothesis", "--beam", 2)
+    assert capfd.readouterr().out.count("given its best translation, beam 2") == 6
+
+
+def test_bad_input_is_one_line(
+    data: Path,
+    paths: list[Path],
+    runs: dict[str, Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_model = tmp_path / "no_model.pt"
+    torch.save({"x": 1}, no_model)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    alternatives = ["alternatives", data, "--path", paths[0], "--sentence"]
+    support = ["support", data, "--path", paths[0]]
+    cases = [
+        (["empty", data, "--path", tmp_path / "none.pt"], "no such file"),
+        (["empty", data, "--path", f"{paths[0]}:{no_model}"], "could not be loaded"),
+        (["empty", data, "--path", paths[0], "--subset", "tset"], "--subset tset: Dataset not"),
+        (["empty", data, "--path", paths[0], "--max-tokens", 3], "--max-tokens 3: "),
+        ([*alternatives, "3,30"], "--sentence 30: no such sentence in test"),
+        ([*support, "--log", tmp_path / "none.txt"], "none.txt is missing"),
+        ([*support, "--log", runs["stock"] / "log.txt"], "no logit_norm in it; fairseq-train"),
+        ([*support, "--plots", tmp_path / "plots"], 'pip install "fairseq_sparse[plot]"'),
+    ]
+    output = tmp_path / "out.json"
+    for arguments, message in cases:
+        assert call_here(*arguments, "--json", output) == 1
+        printed = capfd.readouterr()
+        assert not printed.out and not output.exists()
+        errors = [line for line in printed.err.splitlines() if line.startswith("analyze_output")]
+        assert len(errors) == 1 and printed.err.endswith(errors[0] + "\n")
+        assert errors[0].startswith("analyze_output: error: ") and message in errors[0]
+    refused = [
+        ([*support, "--json", tmp_path / "none" / "out.json"], "there is no such folder"),
+        (
+            [*alternatives, "3", "--html", tmp_path / "none" / "page.html"],
+            "there is no such folder",
+        ),
+        ([*alternatives, "3-x"], "--sentence"),
+        ([*alternatives, "9-3"], "no sentence"),
+        ([*support, "--names", "a", "b"], "as many as --path"),
+        ([*support, "--log", "a", "b"], "as many as --path"),
+        ([*support, "--beams", "1,0"], "at least 1"),
+        ([data, "--path", paths[0]], "invalid choice"),
+    ]
+    for arguments, message in refused:
+        with pytest.raises(SystemExit):
+            call_here(*arguments)
+        assert message in capfd.readouterr().err
+
+
+def test_sentences_that_are_too_long_are_left_out_and_told(
+    data: Path, paths: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    for language, word in (("de", "w1"), ("en", "W1")):
+        lines = [" ".join([word] * length) for length in (3, 30, 5)]
+        (tmp_path / f"test.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    toy.run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--testpref", tmp_path / "test"),
+        *("--srcdict", data / "dict.de.txt", "--joined-dictionary", "--destdir", tmp_path / "bin"),
+    )
+    for command in (["support", "--beams", 1], ["empty", "--sentences", 2]):
+        output = tmp_path / f"{command[0]}.json"
+        arguments = [command[0], tmp_path / "bin", "--path", paths[1], *command[1:]]
+        assert not call_here(*arguments, "--json", output)
+        assert "left out 1 sentences" in capfd.readouterr().err
+        (row,) = read(output).get("forced") or read(output)["rows"]
+        assert (row["left_out"], row["sentences"]) == (1, 2 if command[0] == "support" else 1)
+    alternatives = ["alternatives", tmp_path / "bin", "--path", paths[1], "--sentence"]
+    assert call_here(*alternatives, "1") == 1
+    assert "--sentence 1: no such sentence in test, or too long" in capfd.readouterr().err
+    # Without references, what needs none still works.
+    for path in (tmp_path / "bin").glob("test.de-en.en.*"):
+        path.unlink()
+    assert call_here("support", tmp_path / "bin", "--path", paths[1]) == 1
+    assert "--subset test: there are no reference translations" in capfd.readouterr().err
+    assert call_here(*alternatives, "2") == 1
+    assert "use --hypothesis" in capfd.readouterr().err
+    assert not call_here(*alternatives, "2", "--hypothesis")
+    assert not call_here("empty", tmp_path / "bin", "--path", paths[1])
+
+
+def test_names_are_what_differs() -> None:
+    names = analyze_output.short_names
+    assert names(["r/a/x.pt", "r/b/x.pt", "r/a/x.pt:r/b/x.pt"]) == ["a", "b", "a + b"]
+    assert names(["r/a.pt", "s/a.pt"]) == ["r", "s"]
+    for paths in (["r/a.pt"], ["r/a.pt", "r/a.pt"], ["r/a.pt", "r/r/a.pt"]):
+        assert names(paths) == paths
+
+
+def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
+    options = ["--sentence", "0,2", "--nodes", "30", "--plots", tmp_path / "plots"]
+    json_path = tmp_path / "out.json"
+    assert call_here("tree", data, "--path", *paths, *options, "--json", json_path) == 0
+    printed = capsys.readouterr().out
+    trees = read(json_path)["trees"]
+    assert [tree["sentence"] for tree in trees] == [0, 2] * len(paths)
+    for tree in trees:
+        assert f"test {tree['sentence']}: " in printed
+        first = max(tree["root"]["children"], key=lambda child: child["probability"])
+        assert f"\n{first['token']} {first['probability']:.4g}" in printed
+        if tree["output"] == "softmax":
+            assert not tree["complete"]
+            total = sum(child["probability"] for child in tree["root"]["children"])
+            assert 0.9 < total <= 1 + 1e-4  # all but the padding's
+    pictures = {path.suffix for path in (tmp_path / "plots").iterdir()}
+    assert pictures == {".png", ".svg"}
+    assert len(list((tmp_path / "plots").iterdir())) == 2 * len(trees)
+    assert call_here("tree", data, "--path", paths[0], "--sentence", 999) == 1
+    assert "--sentence 999: no such sentence" in capsys.readouterr().err
