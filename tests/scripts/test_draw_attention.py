@@ -1,0 +1,185 @@
+"""scripts/draw_attention.py on checkpoints and data as fairseq's commands make them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import draw_attention
+import toy
+from fairseq_sparse.analysis import attention_plots
+from fairseq_sparse.analysis.decoding import load_translator, search
+
+SCRIPT = toy.ROOT / "scripts" / "draw_attention.py"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    toy.run(
+        "fairseq_cli.train",
+        *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
+        *("--task", "translation_sparse", "--arch", "transformer_sparse_tiny"),
+        *("--attention", "rela_g", "--attention-enc", "softmax", "--num-workers", 0),
+        *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500),
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What the script lets draw."""
+    calls = []
+    original = attention_plots.draw_attention
+
+    def record(panels, queries, keys, titles, **options):
+        calls.append(dict(panels=panels, queries=queries, keys=keys, titles=titles, **options))
+        return original(panels, queries, keys, titles, **options)
+
+    monkeypatch.setattr(attention_plots, "draw_attention", record)
+    return calls
+
+
+def call_here(*arguments: object) -> int:
+    return draw_attention.main([*map(str, arguments), "--cpu"])
+
+
+def sentence(data: Path, side: str, number: int) -> list[str]:
+    lines = (data.parent / f"test.{side}").read_text(encoding="utf-8").splitlines()
+    return lines[number].split()
+
+
+@pytest.mark.parametrize("place", ["cross", "encoder", "decoder"])
+def test_rows_and_columns(
+    checkpoint: Path, data: Path, tmp_path: Path, drawn: list[dict], place: str
+) -> None:
+    output = tmp_path / "a.svg"
+    flags = ["--sentence", 7, "--place", place, "--layer", 1, "--output", output]
+    assert call_here(data, "--path", checkpoint, *flags) == 0
+    assert output.stat().st_size > 0
+    (call,) = drawn
+    source, target = (sentence(data, side, 7) for side in ("de", "en"))
+    expected = {
+        "cross": ([*target, "</s>"], [*source, "</s>"]),
+        "encoder": ([*source, "</s>"], [*source, "</s>"]),
+        "decoder": ([*target, "</s>"], ["</s>", *target]),
+    }
+    assert (call["queries"], call["keys"]) == expected[place]
+    size = (len(call["queries"]), len(call["keys"]))
+    assert [panel.shape for panel in call["panels"]] == [size, size]
+    assert call["titles"] == ["head 1", "head 2"]
+    future = np.triu(np.ones(size, dtype=bool), 1)
+    assert (call["hidden"] == (future if place == "decoder" else False)).all()
+    assert call["sums_to_one"] == (place == "encoder")
+    for panel in call["panels"]:
+        assert (panel[call["hidden"]] == 0).all() and panel.any()
+        assert place != "encoder" or panel.sum(1) == pytest.approx(1)
+
+
+def weights_by_hand(
+    checkpoint: Path, data: Path, number: int, words: list[str]
+) -> list[list[list[float]]]:
+    """What the heads of the last cross-attention give to each source token, by ReLA's Eq. 3."""
+    translator = load_translator(str(checkpoint), str(data), cpu=True)
+    (model,), task = translator.models, translator.task
+
+    def encode(text):
+        line = " ".join(text)
+        return task.source_dictionary.encode_line(line, add_if_not_exist=False).long()[None]
+
+    source, target = encode(sentence(data, "de", number)), encode(words)
+    attention, seen = model.decoder.layers[-1].encoder_attn, {}
+
+    def keep(module, arguments, options):
+        seen.update(query=options["query"][:, 0], key=options["key"][:, 0])
+
+    attention.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        model(source, torch.tensor([source.size(1)]), target.roll(1, dims=1))
+        queries, keys = attention.q_proj(seen["query"]), attention.k_proj(seen["key"])
+        width = attention.head_dim
+        return [
+            torch.relu(queries[:, part] @ keys[:, part].T / width**0.5).tolist()
+            for part in (slice(0, width), slice(width, 2 * width))
+        ]
+
+
+@pytest.mark.parametrize("hypothesis", [False, True])
+def test_weights_of_the_reference_and_of_the_translation(
+    checkpoint: Path, data: Path, tmp_path: Path, drawn: list[dict], hypothesis: bool
+) -> None:
+    words = sentence(data, "en", 4)
+    flags = ["--sentence", 4, "--output", tmp_path / "a.png"]
+    if hypothesis:
+        translator = load_translator(str(checkpoint), str(data), cpu=True, chosen=[4])
+        _, hypotheses = next(search(translator, translator.batches("test", 1000), 2))
+        words = translator.task.target_dictionary.string(hypotheses[0][0]["tokens"]).split()
+        assert words != sentence(data, "en", 4)
+        flags += ["--hypothesis", "--beam", 2]
+    expected = np.array(weights_by_hand(checkpoint, data, 4, words))
+    for heads, wanted in (
+        ("all", list(expected)),
+        ("mean", [expected.mean(0)]),
+        ("2", [expected[1]]),
+        ("2,1", [expected[1], expected[0]]),
+    ):
+        assert call_here(data, "--path", checkpoint, *flags, "--heads", heads) == 0
+        call = drawn.pop()
+        assert call["queries"] == [*words, "</s>"]
+        assert len(call["panels"]) == len(wanted) == len(call["titles"])
+        for panel, weights in zip(call["panels"], wanted, strict=True):
+            assert panel == pytest.approx(weights, abs=1e-5)
+
+
+def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "a.png"
+    good = [data, "--path", checkpoint, "--output", output]
+    cases = [
+        ([*good, "--sentence", 30], "--sentence 30: test has no such sentence"),
+        ([*good, "--sentence", 3, "--subset", "tset"], "--subset tset"),
+        ([*good, "--sentence", 3, "--layer", 3], "--layer 3: the model has 2 layers"),
+        ([*good, "--sentence", 3, "--heads", "1,5"], "--heads 5: the model has 2 heads"),
+        ([*good, "--sentence", 3, "--path", f"{checkpoint}:{checkpoint}"], "not an ensemble"),
+        ([*good, "--sentence", 3, "--path", tmp_path / "none.pt"], "no such file"),
+    ]
+    for arguments, message in cases:
+        assert call_here(*arguments) == 1
+        printed = capsys.readouterr()
+        assert not printed.out and not output.exists()
+        (line,) = [line for line in printed.err.splitlines() if "error" in line]
+        assert line.startswith("draw_attention: error: ") and message in line
+    for arguments, message in (
+        ([*good, "--sentence", -1], "-1 is negative"),
+        ([*good, "--sentence", 3, "--heads", "0"], "must be at least 1"),
+        ([*good, "--sentence", 3, "--output", tmp_path / "a.txt"], "must end in .png"),
+        ([*good, "--sentence", 3, "--output", tmp_path / "none" / "a.png"], "no such folder"),
+    ):
+        with pytest.raises(SystemExit):
+            call_here(*arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib(tmp_path: Path) -> None:
+    """--help works, and the rest says in one line what to install."""
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('not installed')\n")
+    environment = {"PYTHONPATH": f"{tmp_path}:{toy.ROOT}", "PATH": ""}
+
+    def run(*arguments):
+        command = [sys.executable, SCRIPT, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    assert run("--help").returncode == 0
+    result = run(tmp_path, "--path", "x.pt", "--sentence", "1", "--output", tmp_path / "a.png")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("draw_attention: error: matplotlib is missing: pip install")
