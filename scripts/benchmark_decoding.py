@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Decoding speed of trained models side by side: by beam size, and by length of the source.
+
+All models translate the same sentences in one process, one after another in each round; the first
+of --path is the baseline, and the speeds are ratios to it ("Speeding Up Entmax", Figure 4; "Sparse
+Attention with Linear Units", Figure 2). With --stock each model is also decoded by fairseq's
+own generator, which may fail for sparse models; then the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+from command_line import one_line, positive
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+LENGTH_BEAM = 5
+
+
+def beams(text: str) -> list[int]:
+    """Numbers and ranges, as in 1,5,10 or 1-10."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        sizes += range(positive(first), positive(last or first) + 1)
+    return sizes
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(flag, default, help, type=positive):
+        parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")
+
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument(
+        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
+    )
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them in the table")
+    add("--subset", "test", "part of the data", str)
+    add("--sentences", 200, "of its beginning")
+    add("--beams", "1-10", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", str)
+    parser.add_argument(
+        "--bins",
+        type=int,
+        default=10,
+        help=f"of source length, at beam {LENGTH_BEAM} (default: 10)",
+    )
+    add("--batch", 32, "sentences in a batch, of similar length")
+    add("--rounds", 3, "how often each is measured")
+    parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
+    parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    options = parser.parse_args(arguments)
+    options.names = options.names or options.path
+    if len(options.names) != len(options.path):
+        parser.error("--names: give as many as --path has models")
+    try:
+        options.beams = [] if options.beams == "0" else beams(options.beams)
+    except ValueError:
+        parser.error(f"--beams {options.beams}: not a list of numbers or ranges")
+    if options.bins < 0:
+        parser.error(f"--bins {options.bins}: must not be negative")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder")
+    return options
+
+
+def batches_by_length(translator, options: argparse.Namespace) -> list[dict]:
+    """The sentences in batches, the shortest first."""
+    from fairseq import utils
+
+    task = translator.task
+    task.load_dataset(options.subset)
+    dataset = task.dataset(options.subset)
+    order = sorted(dataset.ordered_indices().tolist(), key=lambda index: dataset.size(index)[0])
+    rows = [order[start : start + options.batch] for start in range(0, len(order), options.batch)]
+    samples = [dataset.collater([dataset[index] for index in row]) for row in rows]
+    cuda = next(translator.models[0].parameters()).is_cuda
+    return [utils.move_to_cuda(sample) for sample in samples] if cuda else samples
+
+
+def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[dict]]]:
+    """The sentences in bins of about equally many, by source length, each in batches."""
+    bins = []
+    batches = batches_by_length(translator, argparse.Namespace(**{**vars(options), "batch": 1}))
+    dataset = translator.task.dataset(options.subset)
+    for number in range(options.bins):
+        start, end = (len(batches) * edge // options.bins for edge in (number, number + 1))
+        samples = batches[start:end]
+        if not samples:
+            continue
+        shortest, longest = (samples[at]["net_input"]["src_tokens"].size(1) for at in (0, -1))
+        rows = [int(sample["id"]) for sample in samples]
+        groups = [rows[at : at + options.batch] for at in range(0, len(rows), options.batch)]
+        bins.append(
+            (
+                f"{shortest}-{longest}",
+                [dataset.collater([dataset[row] for row in group]) for group in groups],
+            )
+        )
+    return bins
+
+
+def generators(translators: list, options: argparse.Namespace, beam: int) -> dict[str, object]:
+    """The generators to compare, by name."""
+    from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.sequence_generator import SequenceGenerator
+
+    found = {}
+    for translator in translators:
+        config = GenerationConfig(beam=beam)
+        found[translator.name] = translator.task.build_generator(translator.models, config)
+        if options.stock and type(found[translator.name]) is not SequenceGenerator:
+            found[f"{translator.name}, stock search"] = SequenceGenerator(
+                translator.models, translator.task.target_dictionary, beam_size=beam
+            )
+    return found
+
+
+def measure_batches(found: dict, batches: list[dict], rounds: int) -> dict[str, list[float]]:
+    """Seconds that each generator takes, one number a round; none where it fails."""
+    import torch
+
+    from fairseq_sparse.analysis.measuring import measure
+
+    device = "cuda" if batches[0]["net_input"]["src_tokens"].is_cuda else "cpu"
+    jobs = {}
+    for name, generator in found.items():
+
+        def run(generator=generator):
+            with torch.no_grad():
+                for sample in batches:
+                    generator.generate(None, sample)
+
+        try:
+            run()
+        except (AssertionError, RuntimeError) as error:
+            print(f"{name} failed: {one_line(error)}", file=sys.stderr)
+        else:
+            jobs[name] = run
+    return measure(jobs, rounds, least_seconds=0.0, device=device)
+
+
+def results_of(options: argparse.Namespace) -> list[dict]:
+    """One result for each part, value (beam size or length) and generator."""
+    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    chosen = range(options.sentences)
+    translators = [
+        load_translator(path, options.data, options.cpu, chosen, name)
+        for path, name in zip(options.path, options.names, strict=True)
+    ]
+    try:
+        together = batches_by_length(translators[0], options)
+        bins = length_bins(translators[0], options)
+    except FileNotFoundError as error:
+        raise AnalysisError(f"--subset {options.subset}: {error}") from error
+    parts = [("beam", str(beam), beam, together) for beam in options.beams]
+    parts += [("source length", label, LENGTH_BEAM, samples) for label, samples in bins]
+    results = []
+    for part, value, beam, samples in parts:
+        print(f"{part} {value}", file=sys.stderr)
+        found = generators(translators, options, beam)
+        seconds = measure_batches(found, samples, options.rounds)
+        sentences = sum(len(sample["id"]) for sample in samples)
+        first = seconds.get(options.names[0])
+        for name in found:
+            result = {"part": part, "value": value, "beam": beam, "model": name}
+            if name in seconds:
+                result["sentences_per_second"] = sentences / statistics.median(seconds[name])
+                result["seconds"] = seconds[name]
+                ratios = [one / own for one, own in zip(first, seconds[name], strict=True)]
+                result["speed"] = statistics.median(ratios)
+                result["spread"] = [min(ratios), max(ratios)]
+            results.append(result)
+    return results
+
+
+def table(results: list[dict]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = []
+    for result in results:
+        row = [result["part"], result["value"], result["model"]]
+        if "speed" in result:
+            low, high = result["spread"]
+            row += [f"{result['sentences_per_second']:.1f}", f"{result['speed']:.2f}"]
+            row.append(f"{low:.2f}-{high:.2f}")
+        else:
+            row += ["failed", "-", "-"]
+        rows.append(row)
+    header = ["by", "value", "model", "sentences/s", "speed", "spread"]
+    return markdown_table(header, rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    import torch
+
+    from fairseq_sparse.analysis.reports import describe_machine, write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    machine = describe_machine("cuda" if torch.cuda.is_available() and not options.cpu else "cpu")
+    try:
+        results = results_of(options)
+        if options.json:
+            chosen = {name: str(value) for name, value in vars(options).items() if name != "json"}
+            content = {"machine": machine, "options": chosen, "results": results}
+            write_json(options.json, content)
+    except (AnalysisError, CheckpointError, OSError, ValueError) as error:
+        print(f"benchmark_decoding: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    print(table(results))
+    print(
+        f"\nspeed: ratio to {options.names[0]}, median and spread of {options.rounds} rounds over "
+        f"{options.sentences} sentences, batches of {options.batch}.\n{machine['hardware']}, "
+        f"{machine['threads']} threads, torch {machine['torch']}, fairseq {machine['fairseq']}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
