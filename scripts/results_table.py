@@ -8,22 +8,30 @@ import json
 import sys
 from pathlib import Path
 
-# heading, path in summary.json, format; of attention, the encoder's, the decoder's and cross
-COLUMNS = (
-    ("variant", "variant", "{}"),
-    ("BLEU", "bleu.bleu", "{:.2f}"),
-    ("nonzeros", "test.nonzeros", "{:.1f}"),
-    ("Σp", "test.prob_sum", "{:.3f}"),
-    ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
-    ("accuracy (%)", "test.accuracy", "{:.1f}"),
-    ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
-    ("null attention (%)", "attention.null", "{:.1f}"),
-    ("empty", "bleu.empty_translations", "{}"),
-    ("updates", "training.updates", "{:,}"),
-    ("words/s", "training.words_per_second", "{:,.0f}"),
-    ("training (min)", "training.seconds", "{:.1f}"),
-    ("decoding (sentences/s)", "generation.sentences_per_second", "{:.1f}"),
-)
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+# name, heading, path in summary.json, format; of attention, the encoder's, the decoder's and cross
+COLUMNS = {
+    "variant": ("variant", "variant", "{}"),
+    "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
+    "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
+    "prob_sum": ("Σp", "test.prob_sum", "{:.3f}"),
+    "gold_zero": ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
+    "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
+    "sparsity": ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
+    "null": ("null attention (%)", "attention.null", "{:.1f}"),
+    "empty": ("empty", "bleu.empty_translations", "{}"),
+    "updates": ("updates", "training.updates", "{:,}"),
+    "words_per_second": ("words/s", "training.words_per_second", "{:,.0f}"),
+    "training": ("training (min)", "training.seconds", "{:.1f}"),
+    "sentences_per_second": (
+        "decoding (sentences/s)",
+        "generation.sentences_per_second",
+        "{:.1f}",
+    ),
+}
+SPEEDS = ("words_per_second", "sentences_per_second")
 
 
 def look_up(summary: dict, path: str) -> object:
@@ -34,24 +42,30 @@ def look_up(summary: dict, path: str) -> object:
     return value
 
 
-def cell(summary: dict, path: str, form: str) -> str:
+def cell(summary: dict, name: str, baseline: dict | None = None) -> str:
+    """One field of the table; a speed with its ratio to the baseline's."""
+    _, path, form = COLUMNS[name]
     if path.startswith("attention."):
-        name = path.removeprefix("attention.")
+        rate = path.removeprefix("attention.")
         places = summary.get("attention", {}).values()
-        return " / ".join(form.format(100 * place[name]) for place in places) or "-"
+        return " / ".join(form.format(100 * place[rate]) for place in places) or "-"
     value = look_up(summary, path)
     if value is None:
         return "-"
-    if path == "variant" and summary.get("settings"):
+    if name == "variant" and summary.get("settings"):
         value = f"{value}, settings of {summary['settings']}"
-    return form.format(value / 60 if path == "training.seconds" else value)
+    text = form.format(value / 60 if name == "training" else value)
+    base = look_up(baseline, path) if baseline and name in SPEEDS else None
+    return f"{text} ({value / base:.2f})" if base else text
 
 
-def table(summaries: list[dict]) -> str:
+def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
     """The Markdown table, and below it what the figures were measured with."""
-    rows = [[heading for heading, _, _ in COLUMNS], ["---"] * len(COLUMNS)]
-    rows += [[cell(summary, path, form) for _, path, form in COLUMNS] for summary in summaries]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    header = [COLUMNS[name][0] for name in columns]
+    rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
+    lines = [markdown_table(header, rows)]
     for label, path in (
         ("data", "dataset"),
         ("sacreBLEU", "bleu.signature"),
@@ -74,9 +88,32 @@ def describe(value: object) -> str:
     return str(value or "")
 
 
+def column_names(text: str) -> list[str]:
+    """A list of columns, for argparse."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}"
+        )
+    return names
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--columns",
+        type=column_names,
+        default=list(COLUMNS),
+        metavar="NAME,...",
+        help=f"which columns (default: all): {', '.join(COLUMNS)}",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="VARIANT",
+        help="variant among the runs to whose speeds the others' ratios are given",
+    )
     args = parser.parse_args(argv)
     summaries = []
     for run in args.runs:
@@ -87,7 +124,11 @@ def main(argv: list[str] | None = None) -> int:
     if not summaries:
         print("results_table: no results; run the stage analyze first", file=sys.stderr)
         return 1
-    print(table(summaries))
+    found = [summary for summary in summaries if summary.get("variant") == args.baseline]
+    if args.baseline and len(found) != 1:
+        print(f"results_table: --baseline {args.baseline}: {len(found)} runs", file=sys.stderr)
+        return 1
+    print(table(summaries, args.columns, found[0] if found else None))
     return 0
 
 

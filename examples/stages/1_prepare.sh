@@ -6,25 +6,31 @@ lock_folder "$DATA_DIR"
 
 raw_names() { awk '{ print $2 }' "$CHECKSUMS"; }
 
-[[ -f "$CHECKSUMS" ]] || fail "CHECKSUMS: no such file: $CHECKSUMS"
-
-# 1. What the data is made from. RAW_DIR's files may differ from the published ones.
-if [[ -n "${RAW_DIR:-}" ]]; then
-  raw="$RAW_DIR"
-  paths=()
-  while read -r name; do
-    [[ -f "$raw/$name" ]] || fail "RAW_DIR: no such file: $raw/$name (needed: $(raw_names | tr '\n' ' '))"
-    paths+=("$raw/$name")
-  done < <(raw_names)
-  sums="$(sha256_of "${paths[@]}")"
-else
+# 1. What the data is made from. RAW_DIR's files may differ from the published ones; a data set that
+# a program of ours makes has neither.
+if [[ -n "${MAKE_RAW:-}" ]]; then
   raw="$DATA_DIR/raw"
-  sums="$(cat -- "$CHECKSUMS")"
+  origin="made by ${MAKE_RAW[*]}"
+else
+  [[ -f "$CHECKSUMS" ]] || fail "CHECKSUMS: no such file: $CHECKSUMS"
+  if [[ -n "${RAW_DIR:-}" ]]; then
+    raw="$RAW_DIR"
+    paths=()
+    while read -r name; do
+      [[ -f "$raw/$name" ]] || fail "RAW_DIR: no such file: $raw/$name (needed: $(raw_names | tr '\n' ' '))"
+      paths+=("$raw/$name")
+    done < <(raw_names)
+    sums="$(sha256_of "${paths[@]}")"
+  else
+    raw="$DATA_DIR/raw"
+    sums="$(cat -- "$CHECKSUMS")"
+  fi
+  origin="$(printf '%s\n' "$sums" | awk '{ print "raw", $2, $1 }')"
 fi
 settings="dataset $DATASET
 languages $SOURCE_LANG $TARGET_LANG
 bpe_merges $BPE_MERGES
-$(printf '%s\n' "$sums" | awk '{ print "raw", $2, $1 }')"
+$origin"
 
 partial="$DATA_DIR/prepared.partial"
 if [[ -f "$PREPARED/settings" ]]; then
@@ -43,8 +49,10 @@ elif [[ -e "$PREPARED" ]]; then
   fail "$PREPARED was not made by this recipe: delete it, or choose another --data-dir"
 fi
 
-# 2. Fetch.
-if [[ -z "${RAW_DIR:-}" ]]; then
+# 2. Make or fetch.
+if [[ -n "${MAKE_RAW:-}" ]]; then
+  "$PYTHON" "$EXAMPLES/${MAKE_RAW[0]}" "$raw" "${MAKE_RAW[@]:1}" || fail "${MAKE_RAW[0]} failed (see above)"
+elif [[ -z "${RAW_DIR:-}" ]]; then
   while read -r sha256 name; do
     "$PYTHON" "$ROOT/scripts/download.py" "$BASE_URL/$name" --output "$raw/$name" --sha256 "$sha256" \
       || fail "could not fetch $BASE_URL/$name (see above): run again to resume," \

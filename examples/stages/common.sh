@@ -124,6 +124,7 @@ load_recipe() {
   USER_DIR="$ROOT/fairseq_sparse"
   SETTINGS_DIR="$RUN_DIR/settings"
   DEVICE_FLAGS=()
+  MAKE_RAW=()
   if [[ "$CONFIG" == cpu ]]; then
     DEVICE_FLAGS=(--cpu)
     # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth

@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Compare the translations and the supports of models with what the synthetic corpus knows.
+
+The corpus lists all correct translations of its test sentences. Each model translates the sources;
+then it is given every beginning of a correct translation, and the tokens to which it gives a
+probability above 0, its support, are compared with those that can follow. DATA holds raw/, made by
+make_corpus.py, and prepared/, as examples/stages/1_prepare.sh makes it; a RUN_DIR holds average.pt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+# A checkout works without being installed.
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from command_line import one_line, positive  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_sparse.analysis.decoding import Translator
+
+Target = tuple[list[int], float]  # BPE units, EOS at the end, and probability
+PARTS = ("test", "test_new_construction", "test_longer")
+SHARES = {
+    "support_exact": "exact support (%)",
+    "support_covers": "covers (%)",
+    "wrong_mass": "wrong mass (%)",
+    "distance": "distance (%)",
+}
+
+
+class Part(NamedTuple):
+    """A part of the corpus: for each sentence the source and the correct translations."""
+
+    name: str
+    sources: list[Tensor]  # BPE units, EOS at the end
+    targets: list[list[Target]]
+    texts: list[dict[str, float]]  # tokens separated by spaces, with probabilities
+    references: list[str]  # plain text
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--data", required=True, type=Path, help="with raw/ and prepared/")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        default=list(PARTS),
+        metavar="PART",
+        help=f"of the corpus (default: {' '.join(PARTS)})",
+    )
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="only the first N of each part"
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        default=2000,
+        metavar="N",
+        help="source tokens in a batch (default: 2000)",
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    options = parser.parse_args(arguments)
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder")
+    return options
+
+
+def read_parts(options: argparse.Namespace) -> list[Part]:
+    from fairseq.data import Dictionary
+    from subword_nmt.apply_bpe import BPE
+
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from score_translation import read_references
+
+    prepared, raw = options.data / "prepared", options.data / "raw"
+    german, english = (
+        Dictionary.load(str(prepared / "bin" / f"dict.{side}.txt")) for side in ("de", "en")
+    )
+    with open(prepared / "bpe.codes", encoding="utf-8") as handle:
+        bpe = BPE(handle)
+
+    def encode(text: str, words: Dictionary) -> Tensor:
+        return words.encode_line(bpe.process_line(text), add_if_not_exist=False).long()
+
+    def read(name: str) -> Part:
+        path = raw / f"{name}.targets.jsonl"
+        with open(path, encoding="utf-8") as handle:
+            records = [json.loads(line) for line in handle]
+        references = read_references(raw / f"{name}.en")
+        if not records or len(records) != len(references):
+            raise AnalysisError(
+                f"{path} has {len(records)} lines but {name}.en has {len(references)}: "
+                "make the corpus again"
+            )
+        records = records[: options.sentences]
+        texts = [{item["text"]: item["probability"] for item in x["targets"]} for x in records]
+        targets = [
+            [(encode(text, english).tolist(), p) for text, p in correct.items()]
+            for correct in texts
+        ]
+        sources = [encode(record["source"], german) for record in records]
+        return Part(name, sources, targets, texts, references[: len(records)])
+
+    return [read(name) for name in dict.fromkeys(options.parts)]
+
+
+def load_run(folder: Path, options: argparse.Namespace) -> Translator:
+    """The model of a run, under the name of its variant."""
+    from fairseq_sparse.analysis.decoding import load_translator
+
+    summary = folder / "summary.json"
+    content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    name = content.get("variant", folder.name)
+    data = options.data / "prepared" / "bin"
+    return load_translator(str(folder / "average.pt"), str(data), options.cpu, name=name)
+
+
+def batches_of(part: Part, translator: Translator, max_tokens: int) -> Iterable[dict[str, Any]]:
+    """Batches of the sources, without targets."""
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    lengths = [len(source) for source in part.sources]
+    targets = [len(tokens) for correct in part.targets for tokens, _ in correct]
+    limits = translator.models[0].max_positions()
+    for length, limit in zip((max(lengths), max(targets)), limits, strict=True):
+        if length > limit:
+            raise AnalysisError(
+                f"{translator.name} takes {limit} tokens, but {part.name} has sentences of {length}"
+            )
+    task = translator.task
+    dataset = task.build_dataset_for_inference(part.sources, lengths)
+    try:
+        return task.get_batch_iterator(
+            dataset, max_tokens=max_tokens, disable_iterator_cache=True
+        ).next_epoch_itr(shuffle=False)
+    except AssertionError as error:
+        raise AnalysisError(f"--max-tokens {max_tokens}: {error}") from error
+
+
+def compare_steps(
+    translator: Translator, net_input: dict[str, Tensor], targets: list[list[Target]]
+) -> Iterator[dict[str, Tensor]]:
+    """Compare all steps of the correct translations of a batch with the truth, chunk by chunk.
+
+    Args:
+        translator: the model.
+        net_input: fairseq's `src_tokens` and `src_lengths`.
+        targets: the correct translations of each source.
+    """
+    import torch
+    from fairseq.data.data_utils import collate_tokens
+    from support import compare, steps_of
+
+    from fairseq_sparse.analysis.decoding import forced_steps
+
+    words = translator.task.target_dictionary
+    strings = [torch.tensor(tokens) for correct in targets for tokens, _ in correct]
+    target = collate_tokens(strings, words.pad())
+    previous = collate_tokens(strings, words.pad(), words.eos(), move_eos_to_beginning=True)
+    steps, first = [], 0
+    is_step = torch.zeros_like(target, dtype=torch.bool)
+    for correct in targets:
+        for step in steps_of(correct):
+            is_step[first + step.target, step.position] = True
+            steps.append(step)
+        first += len(correct)
+    source = [number for number, correct in enumerate(targets) for _ in correct]
+    repeated = {name: value[source] for name, value in net_input.items()}
+    repeated["prev_output_tokens"] = previous.to(repeated["src_tokens"].device)
+    target = target.masked_fill(~is_step, words.pad()).to(repeated["src_tokens"].device)
+    done = 0
+    for chunk in forced_steps(translator.models, repeated, target, words.pad()):
+        size = len(chunk.token)
+        yield compare(chunk.log_p, steps[done : done + size])
+        done += size
+
+
+def check(translator: Translator, part: Part, options: argparse.Namespace) -> dict[str, Any]:
+    """Translate a part of the corpus with a model and compare its steps with the truth."""
+    import torch
+    from fairseq import utils
+    from tqdm import tqdm
+
+    from fairseq_sparse.analysis.decoding import search
+
+    words = translator.task.target_dictionary
+    cuda = next(translator.models[0].parameters()).is_cuda
+    translations = [""] * len(part.sources)
+    compared: list[dict[str, Tensor]] = []
+    batches = tqdm(
+        batches_of(part, translator, options.max_tokens),
+        desc=f"{translator.name}, {part.name}",
+        unit="batch",
+        mininterval=1,
+    )
+    samples = (utils.move_to_cuda(sample) if cuda else sample for sample in batches)
+    for sample, found in search(translator, samples, options.beam):
+        numbers = sample["id"].tolist()
+        for number, hypotheses in zip(numbers, found, strict=True):
+            translations[number] = words.string(hypotheses[0]["tokens"], "subword_nmt")
+        targets = [part.targets[number] for number in numbers]
+        compared += compare_steps(translator, sample["net_input"], targets)
+    values = {key: torch.cat([chunk[key] for chunk in compared]) for key in compared[0]}
+    if values["distance"].isnan().any():
+        raise ValueError(f"{translator.name}: probabilities are NaN, the parameters are no good")
+    is_choice = values["correct"] > 1
+    pairs = zip(translations, part.texts, strict=True)
+    return {
+        "run": str(Path(translator.checkpoints[0]).parent),
+        "variant": translator.name,
+        "bleu": bleu(translations, part)["bleu"],
+        "correct_translations": sum(text in texts for text, texts in pairs) / len(translations),
+        "steps": means(values),
+        "choices": means({key: value[is_choice] for key, value in values.items()}),
+    }
+
+
+def means(values: dict[str, Tensor]) -> dict[str, Any]:
+    """How many steps there are, and the mean of each value over them."""
+    count = len(values["correct"])
+    return {
+        "number": count,
+        **{key: value.mean().item() if count else None for key, value in values.items()},
+    }
+
+
+def bleu(translations: list[str], part: Part) -> dict[str, Any]:
+    """The score of tokenised translations, as scripts/score_translation.py gives it."""
+    from sacremoses import MosesDetokenizer
+
+    from score_translation import score
+
+    detokenizer = MosesDetokenizer(lang="en")
+    plain = [detokenizer.detokenize(text.split()) for text in translations]
+    return score(plain, part.references)
+
+
+def check_all(options: argparse.Namespace) -> dict[str, Any]:
+    parts = read_parts(options)
+    result: dict[str, Any] = {"corpus": "synthetic", "beam": options.beam, "parts": {}}
+    for part in parts:
+        ceiling = bleu([max(texts, key=texts.__getitem__) for texts in part.texts], part)
+        result["bleu_signature"] = ceiling["signature"]
+        result["parts"][part.name] = {
+            "sentences": len(part.sources),
+            "ceiling_bleu": ceiling["bleu"],
+            "runs": [],
+        }
+    for folder in options.runs:
+        translator = load_run(folder, options)
+        for part in parts:
+            result["parts"][part.name]["runs"].append(check(translator, part, options))
+    return result
+
+
+def report(name: str, part: dict[str, Any]) -> str:
+    """The table of a part of the corpus."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
+        """A mean over all steps, and over those with a choice."""
+        found = [run[steps][key] for steps in ("steps", "choices")]
+        return " / ".join("-" if mean is None else form.format(factor * mean) for mean in found)
+
+    rows = [
+        [
+            run["variant"],
+            f"{run['bleu']:.1f}",
+            f"{100 * run['correct_translations']:.1f}",
+            *(both(run, key, "{:.1f}", 100) for key in SHARES),
+            both(run, "support"),
+        ]
+        for run in part["runs"]
+    ]
+    first = part["runs"][0]
+    support = f"support size (truth: {both(first, 'correct')})"
+    header = ["variant", "BLEU", "correct translations (%)", *SHARES.values(), support]
+    return (
+        f"Synthetic corpus, {name}: {part['sentences']:,} sentences, {first['steps']['number']:,} "
+        f"steps, {first['choices']['number']:,} of them with a choice. Always giving the most "
+        f"probable correct translation has BLEU {part['ceiling_bleu']:.1f}.\n\n"
+        f"{markdown_table(header, rows)}\n"
+    )
+
+
+LEGEND = """\
+A step is a beginning of correct translations, which the model is given; each step counts alike.
+x / y: the mean over all steps / over those with a choice, where more than one BPE unit can follow.
+Support: the units with a probability above 0. Exact: they are just the correct ones. Covers: the
+correct ones are among them. Wrong mass: the probability of the others. Distance: total variation
+from the truth. For the last two, probabilities are scaled to sum to 1."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    try:
+        result = check_all(options)
+        if options.json:
+            write_json(options.json, result)
+    except (AnalysisError, CheckpointError, OSError, ValueError, KeyError) as error:
+        print(f"check_support: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    for name, part in result["parts"].items():
+        print(report(name, part))
+    print(f"{LEGEND}\nBLEU: {result['bleu_signature']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

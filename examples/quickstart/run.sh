@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# The first ten minutes with fairseq_sparse: set-up, corpus, training, decoding, comparison.
+QUICKSTART="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+VARIANTS=(softmax entmax15 alpha_relu rela_g)
+# Of the test set, whose cross-attention is drawn.
+SENTENCE=3
+
+usage() {
+  cat <<HELP
+usage: bash examples/quickstart/run.sh [options] [VARIANT...]
+
+Sets up .venv, makes a synthetic German-English corpus, trains tiny models side by side on the CPU,
+translates, and prints what the sparse ones do differently. About 12 minutes on 2 cores; what is done
+is skipped when it is started again.
+
+  VARIANT...      any of examples/variants (default: ${VARIANTS[*]})
+  --data-dir DIR  for the corpus (default: data/quickstart)
+  --runs-dir DIR  for models and results (default: runs/quickstart)
+  --jobs N        models to train at once, one core each (default: the number of cores)
+  --help          this text
+
+PYTHON=... uses that Python and sets up nothing. TRAIN_FLAGS and the other variables of
+examples/README.md work here as well, and CORPUS_FLAGS goes to make_corpus.py.
+HELP
+}
+
+bad_usage() {
+  printf 'run.sh: %s\n\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+set -euo pipefail
+DATA_DIR=""
+RUNS_DIR=""
+JOBS=""
+CHOSEN=()
+while (( $# )); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --data-dir | --runs-dir | --jobs)
+      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+      case "$1" in
+        --data-dir) DATA_DIR="$2" ;;
+        --runs-dir) RUNS_DIR="$2" ;;
+        --jobs) JOBS="$2" ;;
+      esac
+      shift
+      ;;
+    -*) bad_usage "unknown option '$1'" ;;
+    *)
+      [[ -f "$QUICKSTART/../variants/$1.sh" ]] || bad_usage "unknown variant '$1'"
+      CHOSEN+=("$1")
+      ;;
+  esac
+  shift
+done
+[[ -z "$JOBS" || "$JOBS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--jobs $JOBS is not a number of models"
+if (( ${#CHOSEN[@]} )); then VARIANTS=("${CHOSEN[@]}"); fi
+
+# 1. The environment.
+started=$SECONDS
+if [[ -z "${PYTHON:-}" ]]; then
+  bash "$QUICKSTART/../../scripts/setup_env.sh"
+fi
+source "$QUICKSTART/../stages/common.sh"
+STAGE=quickstart
+cd -- "$ROOT"
+DATA_DIR="${DATA_DIR:-data/quickstart}"
+RUNS_DIR="${RUNS_DIR:-runs/quickstart}"
+JOBS="${JOBS:-$("$PYTHON" -c 'import os; print(os.cpu_count() or 1)')}"
+# One core for each model: they are too small to keep two busy.
+export OMP_NUM_THREADS=1
+mkdir -p -- "$RUNS_DIR"
+
+# The stages of a variant, as for any data set, into the log of the variant.
+recipe() {
+  bash "$EXAMPLES/run.sh" quickstart "$1" --cpu --stages "$2" \
+    --data-dir "$DATA_DIR" --run-dir "$RUNS_DIR/$1" >> "$RUNS_DIR/$1.log" 2>&1
+}
+
+# The same, while nothing else goes on.
+recipe_alone() {
+  recipe "$1" "$2" || {
+    tail -n 15 -- "$RUNS_DIR/$1.log" >&2
+    fail "$2 failed for $1 (above); the log: $RUNS_DIR/$1.log"
+  }
+}
+
+# How far each training is, on one line.
+progress() {
+  local variant log epoch line=""
+  for variant in "$@"; do
+    log="$RUNS_DIR/$variant/logs/2_train.log"
+    epoch=""
+    if [[ -f "$RUNS_DIR/$variant/average.pt" ]]; then
+      epoch=done
+    elif [[ -f "$log" ]]; then
+      epoch="$(sed -n 's/.*train_inner.*"update": \([0-9]*\.[0-9]\).*/\1/p' "$log" | tail -n 1)"
+    fi
+    line="$line${line:+, }$variant ${epoch:-0}"
+  done
+  say "epochs trained: $line"
+}
+
+stop_trainings() {
+  local pid
+  for pid in ${PIDS[@]+"${PIDS[@]}"}; do kill -- "-$pid" 2>/dev/null || true; done
+}
+
+# Train the variants, JOBS at a time, and show how far they are. Each has a log of its own.
+train() {
+  local next=0 running report_at=0 index failed=""
+  PIDS=()
+  set -m # a process group for each, so that all of it ends with us
+  trap stop_trainings EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  while :; do
+    running=0
+    for index in ${PIDS[@]+"${!PIDS[@]}"}; do
+      if kill -0 "${PIDS[$index]}" 2>/dev/null; then running=$(( running + 1 )); fi
+    done
+    while (( running < JOBS && next < ${#VARIANTS[@]} )); do
+      recipe "${VARIANTS[$next]}" train-average &
+      PIDS+=("$!")
+      running=$(( running + 1 )) next=$(( next + 1 )) report_at=$SECONDS
+    done
+    (( running )) || break
+    if (( SECONDS >= report_at )); then
+      progress "${VARIANTS[@]:0:$next}"
+      report_at=$(( SECONDS + 15 ))
+    fi
+    sleep 1
+  done
+  set +m
+  trap - EXIT INT TERM
+  for index in "${!PIDS[@]}"; do
+    wait "${PIDS[$index]}" || failed="$failed $RUNS_DIR/${VARIANTS[$index]}.log"
+  done
+  [[ -z "$failed" ]] || fail "training failed; run the same command again to resume. Logs:$failed"
+}
+
+# 2. The corpus, and the models.
+say "making the corpus: $DATA_DIR"
+recipe_alone "${VARIANTS[0]}" prepare
+say "training ${VARIANTS[*]}, $JOBS at a time; logs: $RUNS_DIR/VARIANT.log"
+train
+
+# 3. Translations one after another, so that their times can be compared; then the statistics.
+runs=()
+for variant in "${VARIANTS[@]}"; do
+  say "translating the test set: $variant"
+  recipe_alone "$variant" generate
+  runs+=("$RUNS_DIR/$variant")
+done
+for variant in "${VARIANTS[@]}"; do
+  say "looking into the model: $variant"
+  recipe_alone "$variant" analyze
+done
+
+# 4. What came out.
+say "comparing the models with the grammar"
+results="$RUNS_DIR/results.md"
+log="$RUNS_DIR/results.log"
+baseline=()
+if [[ " ${VARIANTS[*]} " == *" softmax "* ]]; then baseline=(--baseline softmax); fi
+{
+  printf 'Synthetic corpus, made by a grammar: the figures say nothing about translating real text.\n\n'
+  "$PYTHON" scripts/results_table.py "${runs[@]}" ${baseline[@]+"${baseline[@]}"} --columns \
+    variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second
+  printf '\n'
+  "$PYTHON" "$QUICKSTART/check_support.py" "${runs[@]}" --data "$DATA_DIR" \
+    --sentences 250 --cpu
+} > "$results.partial" 2> "$log" || { tail -n 15 -- "$log" >&2; fail "no comparison; its log: $log"; }
+mv -f -- "$results.partial" "$results"
+
+pictures=()
+for variant in "${VARIANTS[@]}"; do
+  [[ "$variant" == *rela* ]] || continue
+  picture="$RUNS_DIR/$variant/cross_attention.png"
+  "$PYTHON" scripts/draw_attention.py "$DATA_DIR/prepared/bin" --path "$RUNS_DIR/$variant/average.pt" \
+    --sentence "$SENTENCE" --place cross --cpu --output "$picture" > "$log" 2>&1 \
+    || { tail -n 15 -- "$log" >&2; fail "no picture of the attention; its log: $log"; }
+  pictures+=("$picture")
+done
+
+cat -- "$results"
+cat <<HELP
+
+BLEU and the columns after it are on the plain test set; speeds are on one core, with the ratio to softmax.
+"nonzeros" is how many words have a probability above 0 at a step, of a vocabulary of $(wc -l < "$DATA_DIR/prepared/bin/dict.en.txt" | tr -d ' ').
+
+The tables again   $results
+Translations       $RUNS_DIR/VARIANT/hyp.detok.txt
+Models             $RUNS_DIR/VARIANT/average.pt
+Cross-attention    ${pictures[*]:-(of ReLA models: none was trained)}
+The corpus         $DATA_DIR/raw, described in examples/quickstart/README.md
+
+To try next:
+  bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu    other models, same corpus
+  bash examples/run.sh multi30k_de_en alpha_relu --cpu           real text, one command
+  bash examples/run.sh --help                                    all data sets and variants
+HELP
+say "finished in $(( (SECONDS - started + 59) / 60 )) minutes"

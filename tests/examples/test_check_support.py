@@ -1,0 +1,298 @@
+"""examples/quickstart/check_support.py: the truth, the comparison, and the script on real data."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+from subword_nmt.apply_bpe import BPE
+from torch import nn
+
+import toy
+
+QUICKSTART = toy.ROOT / "examples" / "quickstart"
+sys.path.insert(0, str(QUICKSTART))
+
+import check_support  # noqa: E402
+import make_corpus  # noqa: E402
+from sentence import detokenised  # noqa: E402
+from support import Step, compare, steps_of  # noqa: E402
+
+from fairseq_sparse.analysis import decoding  # noqa: E402
+from fairseq_sparse.analysis.decoding import Translator, load_translator  # noqa: E402
+
+PARTS = ("test", "valid")
+
+
+def truth_by_hand(targets):
+    """For each beginning of a target, the correct next tokens and their probabilities."""
+    result = {}
+    for beginning in {tokens[:length] for tokens, _ in targets for length in range(len(tokens))}:
+        rest = [(tokens, p) for tokens, p in targets if tokens[: len(beginning)] == beginning]
+        following = dict.fromkeys((tokens[len(beginning)] for tokens, _ in rest), 0.0)
+        for tokens, p in rest:
+            following[tokens[len(beginning)]] += p / sum(p for _, p in rest)
+        result[beginning] = following
+    return result
+
+
+def random_targets(rng: random.Random, words=(4, 5, 6), eos=2):
+    """Some different strings of few words, so that many have a beginning in common."""
+    strings = {
+        (*(rng.choice(words) for _ in range(rng.randint(0, 4))), eos)
+        for _ in range(rng.randint(1, 8))
+    }
+    weights = {string: rng.random() + 0.01 for string in sorted(strings)}
+    return [(string, weight / sum(weights.values())) for string, weight in weights.items()]
+
+
+def test_steps_are_the_beginnings_of_all_targets():
+    rng = random.Random(1)
+    for _ in range(100):
+        targets = random_targets(rng)
+        steps = steps_of(targets)
+        found = {targets[step.target][0][: step.position]: step.following for step in steps}
+        expected = truth_by_hand(targets)
+        assert len(found) == len(steps) and found.keys() == expected.keys()
+        for beginning, following in expected.items():
+            assert found[beginning] == pytest.approx(following)
+        places = [(step.target, step.position) for step in steps]
+        assert places == sorted(places)
+
+
+def compare_by_hand(p: list[float], following: dict[int, float]) -> dict[str, float]:
+    if any(map(math.isnan, p)):
+        return dict.fromkeys(VALUES, math.nan)
+    support = {token for token, mass in enumerate(p) if mass > 0}
+    p = [mass / (sum(p) or 1.0) for mass in p]
+    differences = [abs(mass - following.get(token, 0.0)) for token, mass in enumerate(p)]
+    return {
+        "support_exact": support == set(following),
+        "support_covers": support >= set(following),
+        "wrong_mass": sum(mass for token, mass in enumerate(p) if token not in following),
+        "distance": sum(differences) / 2 if support else 1.0,
+        "support": len(support),
+        "correct": len(following),
+    }
+
+
+VALUES = ("support_exact", "support_covers", "wrong_mass", "distance", "support", "correct")
+
+
+def test_comparison_of_probabilities_with_the_truth():
+    rng = random.Random(2)
+    rows, steps = [[0.0] * 6, [math.nan] + [0.2] * 5], [Step(0, 0, {1: 1.0}), Step(0, 0, {1: 1.0})]
+    for _ in range(300):
+        correct = rng.sample(range(6), rng.randint(1, 3))
+        weights = [rng.random() + 0.01 for _ in correct]
+        following = {t: w / sum(weights) for t, w in zip(correct, weights, strict=True)}
+        support = rng.choice([correct, rng.sample(range(6), rng.randint(1, 6)), range(6)])
+        rows.append([rng.random() + 0.01 if token in support else 0.0 for token in range(6)])
+        steps.append(Step(0, 0, following))
+    values = compare(torch.tensor(rows).log(), steps)
+    expected = [compare_by_hand(p, s.following) for p, s in zip(rows, steps, strict=True)]
+    assert set(values) == set(VALUES) and {x["support_exact"] for x in expected[2:]} == {0, 1}
+    for name in VALUES:
+        numbers = [float(row[name]) for row in expected]
+        assert values[name].tolist() == pytest.approx(numbers, abs=1e-6, nan_ok=True), name
+
+
+class KnowsTheTruth(nn.Module):
+    """Gives the tokens that can follow a beginning of a correct translation their probabilities."""
+
+    def __init__(self, targets, words):
+        super().__init__()
+        self.truth = [truth_by_hand(correct) for correct in targets]
+        self.words = words
+        self.encoder = self.decoder = self
+
+    def forward_torchscript(self, net_input):
+        return net_input["src_tokens"][:, 0] - self.words.nspecial
+
+    def extract_features(self, previous, encoder_out):
+        log_p = torch.full((*previous.shape, len(self.words)), math.nan)
+        for row, source in enumerate(encoder_out.tolist()):
+            for position in range(previous.size(1)):
+                following = self.truth[source].get(tuple(previous[row, 1 : position + 1].tolist()))
+                if following and (position == 0 or previous[row, position] != self.words.pad()):
+                    log_p[row, position] = -math.inf
+                    for token, p in following.items():
+                        log_p[row, position, token] = math.log(p)
+        return log_p, None
+
+    def output_layer(self, features):
+        return features
+
+    def get_normalized_probs(self, output, log_probs):
+        return output[0]
+
+
+def test_a_model_that_is_right_by_construction():
+    rng = random.Random(3)
+    task = toy.task()
+    words = task.target_dictionary
+    targets = [random_targets(rng, words=range(4, 9), eos=words.eos()) for _ in range(12)]
+    translator = Translator("right", [], [KnowsTheTruth(targets, words)], task)
+    sources = torch.arange(12)[:, None] + words.nspecial
+    net_input = {"src_tokens": sources, "src_lengths": torch.ones(12)}
+    compared = list(check_support.compare_steps(translator, net_input, targets))
+    values = {name: torch.cat([chunk[name] for chunk in compared]) for name in VALUES}
+    assert len(values["correct"]) == sum(len(truth_by_hand(correct)) for correct in targets)
+    assert values["support_exact"].eq(1).all() and values["support_covers"].eq(1).all()
+    assert values["support"].equal(values["correct"]) and values["correct"].max() > 1
+    assert values["wrong_mass"].max() == 0 and values["distance"].max() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    raw, prepared = folder / "raw", folder / "prepared"
+    flags = ["--train", "300", "--valid", "10", "--test", "12", "--held-out", "0"]
+    assert make_corpus.main([str(raw), *flags]) == 0
+    languages = ("--source-lang", "de", "--target-lang", "en")
+    texts = [word for part in ("train", "valid", "test") for word in (f"--{part}", raw / part)]
+    toy.run(
+        "prepare_text",
+        *(*languages, *texts, "--bpe-merges", 300, "--output", prepared, "--workers", 1),
+    )
+    prefixes = [f"--{part}pref={prepared / 'bpe' / part}" for part in ("train", "valid")]
+    toy.run(
+        "fairseq_cli.preprocess",
+        *(*languages, *prefixes, "--joined-dictionary", "--destdir", prepared / "bin"),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    toy.run(
+        "fairseq_cli.train",
+        *(data / "prepared" / "bin", "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu"),
+        *("--task", "translation_sparse", "--arch", "transformer_sparse_tiny", "--seed", 1),
+        *("--output-transform", "alpha_relu", "--criterion", "alpha_relu_loss", "--dropout", 0),
+        *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500, "--max-update", 3),
+        *("--max-source-positions", 80, "--max-target-positions", 60, "--num-workers", 0),
+        *("--no-epoch-checkpoints", "--disable-validation"),
+    )
+    (folder / "checkpoint_last.pt").rename(folder / "average.pt")
+    (folder / "summary.json").write_text(json.dumps({"variant": "small", "bleu": {}}))
+    return folder
+
+
+def call_here(*arguments: object) -> int:
+    return check_support.main([*map(str, arguments), "--cpu"])
+
+
+def records(data: Path, part: str, count: int) -> list[dict]:
+    lines = (data / "raw" / f"{part}.targets.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[:count]]
+
+
+def steps_by_hand(run_dir: Path, data: Path, part: str, count: int) -> list[dict[str, float]]:
+    """Every step on its own: one source, one beginning."""
+    bin_folder = data / "prepared" / "bin"
+    translator = load_translator(str(run_dir / "average.pt"), str(bin_folder), cpu=True)
+    (model,), task = translator.models, translator.task
+    with open(data / "prepared" / "bpe.codes", encoding="utf-8") as handle:
+        bpe = BPE(handle)
+    values = []
+    for record in records(data, part, count):
+        source = task.source_dictionary.encode_line(
+            bpe.process_line(record["source"]), add_if_not_exist=False
+        ).long()
+        targets = []
+        for target in record["targets"]:
+            units = bpe.process_line(target["text"]).split()
+            tokens = [task.target_dictionary.index(unit) for unit in units]
+            targets.append(((*tokens, task.target_dictionary.eos()), target["probability"]))
+        for beginning, following in truth_by_hand(targets).items():
+            previous = torch.tensor([[task.target_dictionary.eos(), *beginning]])
+            with torch.no_grad():
+                output = model(source[None], torch.tensor([len(source)]), previous)
+                p = model.get_normalized_probs(output, log_probs=False)[0, -1]
+            values.append(compare_by_hand(p.tolist(), following))
+    return values
+
+
+def test_table_and_json(run_dir: Path, data: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "out.json"
+    flags = ["--parts", *PARTS, "--sentences", 5, "--max-tokens", 90, "--json", output]
+    assert call_here(run_dir, "--data", data, *flags) == 0
+    printed = capsys.readouterr().out
+    written = json.loads(output.read_text(encoding="utf-8"))["parts"]
+    assert list(written) == list(PARTS)
+    tables = [line for line in printed.splitlines() if line.startswith("| small")]
+    assert len(tables) == 2 and printed.count("Synthetic corpus") == 2
+    for part, table in zip(PARTS, tables, strict=True):
+        (result,) = written[part]["runs"]
+        steps = steps_by_hand(run_dir, data, part, 5)
+        choices = [step for step in steps if step["correct"] > 1]
+        for name, members in (("steps", steps), ("choices", choices)):
+            assert result[name].pop("number") == len(members) > 0
+            means = {key: sum(step[key] for step in members) / len(members) for key in VALUES}
+            assert result[name] == pytest.approx(means, abs=1e-4)
+        assert 0 < result["steps"]["support_covers"] < 1
+        cells = [cell.strip() for cell in table.strip("| ").split("|")]
+        assert cells[3:5] == [
+            " / ".join(f"{100 * result[name][key]:.1f}" for name in ("steps", "choices"))
+            for key in ("support_exact", "support_covers")
+        ]
+
+
+@pytest.mark.parametrize("right", [0, 6, 12])
+def test_scores_of_translations(
+    run_dir: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: int
+) -> None:
+    """The first sentences get their most probable translation, the others that of another."""
+    correct = [
+        max(record["targets"], key=lambda target: target["probability"])["text"]
+        for record in records(data, "test", 12)
+    ]
+    texts = correct[:right] + [correct[(number + 1) % 12] for number in range(right, 12)]
+
+    def search(translator, batches, beam):
+        with open(data / "prepared" / "bpe.codes", encoding="utf-8") as handle:
+            bpe = BPE(handle)
+        encode = translator.task.target_dictionary.encode_line
+        for sample in batches:
+            strings = [bpe.process_line(texts[number]) for number in sample["id"].tolist()]
+            yield sample, [[{"tokens": encode(s, add_if_not_exist=False)}] for s in strings]
+
+    monkeypatch.setattr(decoding, "search", search)
+    output = tmp_path / "out.json"
+    assert call_here(run_dir, "--data", data, "--parts", "test", "--json", output) == 0
+    part = json.loads(output.read_text(encoding="utf-8"))["parts"]["test"]
+    references = (data / "raw" / "test.en").read_text(encoding="utf-8").splitlines()
+
+    def bleu(texts):
+        plain = [detokenised(text.split()) for text in texts]
+        return sacrebleu.corpus_bleu(plain, [references]).score
+
+    assert part["runs"][0]["correct_translations"] == right / 12
+    assert part["runs"][0]["bleu"] == pytest.approx(bleu(texts))
+    assert part["ceiling_bleu"] == pytest.approx(bleu(correct)) and bleu(correct) > 50
+
+
+def test_bad_input_is_one_line(run_dir: Path, data: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "raw").symlink_to(data / "raw")
+    cases = [
+        ([tmp_path, "--data", data, "--parts", "test"], "average.pt: no such file"),
+        ([run_dir, "--data", data, "--parts", "tset"], "tset.targets.jsonl"),
+        ([run_dir, "--data", data], "test_new_construction.targets.jsonl has 0 lines"),
+        ([run_dir, "--data", tmp_path, "--parts", "test"], "dict.de.txt"),
+        ([run_dir, "--data", data, "--parts", "test", "--max-tokens", 3], "--max-tokens 3: "),
+    ]
+    output = tmp_path / "out.json"
+    for arguments, message in cases:
+        assert call_here(*arguments, "--json", output) == 1
+        printed = capsys.readouterr()
+        assert not printed.out and not output.exists()
+        (line,) = [line for line in printed.err.splitlines() if "error" in line]
+        assert line.startswith("check_support: error: ") and message in line

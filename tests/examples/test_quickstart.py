@@ -1,0 +1,98 @@
+"""examples/quickstart/run.sh on a corpus of a few hundred pairs and a few updates."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toy
+
+SCRIPT = toy.ROOT / "examples" / "quickstart" / "run.sh"
+VARIANTS = ("softmax", "rela_g_alpha_relu")
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "CORPUS_FLAGS": "--train 400 --valid 30 --test 20 --held-out 18",
+        "TRAIN_FLAGS": "--max-update 12",
+        "AVERAGE_LAST": "1",
+        **variables,
+    }
+    folders = ["--data-dir", str(folder / "data"), "--runs-dir", str(folder / "runs")]
+    return subprocess.run(
+        ["bash", str(SCRIPT), *folders, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        timeout=900,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("quick start")
+    return folder, run(folder, "--jobs", "1", *VARIANTS)
+
+
+def test_table_and_pictures(finished):
+    folder, result = finished
+    assert result.returncode == 0, result.stderr
+    assert "Synthetic corpus" in result.stdout
+    tables = (folder / "runs" / "results.md").read_text(encoding="utf-8")
+    assert tables in result.stdout
+    rows = [line.strip("| ").split("|") for line in tables.splitlines() if line[:1] == "|"]
+    rows = [[cell.strip() for cell in row] for row in rows]
+    header, _, softmax, sparse = rows[:4]
+    assert header[:2] == ["variant", "BLEU"] and (softmax[0], sparse[0]) == VARIANTS
+    summary = json.loads((folder / "runs" / VARIANTS[1] / "summary.json").read_text())
+    assert sparse[header.index("nonzeros")] == f"{summary['test']['nonzeros']:.1f}"
+    speed = header.index("words/s")
+    assert softmax[speed].endswith(" (1.00)") and re.search(r" \(\d+\.\d\d\)$", sparse[speed])
+    for part in ("test", "test_new_construction", "test_longer"):
+        assert f"{part}," in tables or f"{part}:" in tables or f"`{part}`" in tables
+    picture = folder / "runs" / VARIANTS[1] / "cross_attention.png"
+    assert picture.read_bytes()[:4] == b"\x89PNG" and str(picture) in result.stdout
+    for name in re.findall(r"^\S.*   (/\S.*)$", result.stdout, re.MULTILINE):
+        assert "VARIANT" in name or all(Path(path).exists() for path in name.split("\n"))
+
+
+def test_second_run_repeats_nothing(finished):
+    folder, first = finished
+    average = folder / "runs" / VARIANTS[0] / "average.pt"
+    before = average.stat().st_mtime_ns
+    result = run(folder, *VARIANTS)
+    assert result.returncode == 0, result.stderr
+    assert average.stat().st_mtime_ns == before
+    log = (folder / "runs" / f"{VARIANTS[0]}.log").read_text(encoding="utf-8")
+    for stage in ("prepare", "train", "average", "generate", "analyze"):
+        assert f"[{stage}] done already" in log
+    assert result.stdout == first.stdout
+
+
+def test_failure_names_the_log(finished):
+    folder, _ = finished
+    result = run(folder, VARIANTS[0], TRAIN_FLAGS="--max-update 12 --arch no_such")
+    assert result.returncode == 1
+    log = folder / "runs" / f"{VARIANTS[0]}.log"
+    assert str(log) in result.stderr and "other settings" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["no_such"], "unknown variant 'no_such'"),
+        (["--jobs", "0"], "--jobs 0 is not a number"),
+        (["--frobnicate"], "unknown option"),
+        (["--data-dir"], "--data-dir needs a value"),
+    ],
+)
+def test_bad_usage(arguments, message, tmp_path):
+    result = run(tmp_path, *arguments)
+    assert result.returncode == 2 and message in result.stderr
+    assert not (tmp_path / "data").exists()
