@@ -31,7 +31,8 @@ COLUMNS = {
         "{:.1f}",
     ),
 }
-SPEEDS = ("words_per_second", "sentences_per_second")
+# what benchmark_models.py measures of each
+SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
 
 def look_up(summary: dict, path: str) -> object:
@@ -55,7 +56,12 @@ def cell(summary: dict, name: str, baseline: dict | None = None) -> str:
     if name == "variant" and summary.get("settings"):
         value = f"{value}, settings of {summary['settings']}"
     text = form.format(value / 60 if name == "training" else value)
-    base = look_up(baseline, path) if baseline and name in SPEEDS else None
+    if name not in SPEEDS:
+        return text
+    measured = summary.get("measured", {}).get(name)
+    if measured:  # side by side: the ratio is the median of several rounds
+        return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
+    base = look_up(baseline, path) if baseline else None
     return f"{text} ({value / base:.2f})" if base else text
 
 
@@ -88,6 +94,18 @@ def describe(value: object) -> str:
     return str(value or "")
 
 
+def add_speeds(summaries: list[dict], results: list[dict]) -> None:
+    """Give each summary what was measured of its variant."""
+    for summary in summaries:
+        own = [result for result in results if result["model"] == summary.get("variant")]
+        summary["measured"] = {
+            name: result
+            for name, part in SPEEDS.items()
+            for result in own
+            if result["part"] == part and "speed" in result
+        }
+
+
 def column_names(text: str) -> list[str]:
     """A list of columns, for argparse."""
     names = text.split(",")
@@ -114,6 +132,13 @@ def main(argv: list[str] | None = None) -> int:
         metavar="VARIANT",
         help="variant among the runs to whose speeds the others' ratios are given",
     )
+    parser.add_argument(
+        "--speeds",
+        type=Path,
+        metavar="JSON",
+        help="of benchmark_models.py: these speeds instead of those of the runs' logs; its models "
+        "are named as the variants",
+    )
     args = parser.parse_args(argv)
     summaries = []
     for run in args.runs:
@@ -128,6 +153,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.baseline and len(found) != 1:
         print(f"results_table: --baseline {args.baseline}: {len(found)} runs", file=sys.stderr)
         return 1
+    if args.speeds:
+        try:
+            add_speeds(summaries, json.loads(args.speeds.read_text(encoding="utf-8"))["results"])
+        except (OSError, ValueError, KeyError) as error:
+            print(f"results_table: --speeds {args.speeds}: {error!r}", file=sys.stderr)
+            return 1
     print(table(summaries, args.columns, found[0] if found else None))
     return 0
 

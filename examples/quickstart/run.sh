@@ -87,6 +87,14 @@ recipe_alone() {
   }
 }
 
+# What went wrong last, and where its log is.
+failed() {
+  tail -n 15 -- "$log" >&2
+  fail "$1 (see above); the log: $log"
+}
+
+newest() { ls -t -- "$@" | head -n 1; }
+
 # How far each training is, on one line.
 progress() {
   local variant log epoch line=""
@@ -160,19 +168,25 @@ for variant in "${VARIANTS[@]}"; do
 done
 
 # 4. What came out.
-say "comparing the models with the grammar"
 results="$RUNS_DIR/results.md"
 log="$RUNS_DIR/results.log"
-baseline=()
-if [[ " ${VARIANTS[*]} " == *" softmax "* ]]; then baseline=(--baseline softmax); fi
+averages=()
+for run in "${runs[@]}"; do averages+=("$run/average.pt"); done
+if [[ ! -f "$RUNS_DIR/speeds.json" || "$RUNS_DIR/speeds.json" -ot "$(newest "${averages[@]}")" ]]; then
+  say "measuring speed, side by side"
+  "$PYTHON" scripts/benchmark_models.py "$DATA_DIR/prepared/bin" --path "${averages[@]}" \
+    --names "${VARIANTS[@]}" --train-batches 6 --beams 5 --bins 0 --sentences 150 --rounds 3 --cpu \
+    --json "$RUNS_DIR/speeds.json" > "$log" 2>&1 || failed "no measurement"
+fi
+say "comparing the models with the grammar"
 {
   printf 'Synthetic corpus, made by a grammar: the figures say nothing about translating real text.\n\n'
-  "$PYTHON" scripts/results_table.py "${runs[@]}" ${baseline[@]+"${baseline[@]}"} --columns \
+  "$PYTHON" scripts/results_table.py "${runs[@]}" --speeds "$RUNS_DIR/speeds.json" --columns \
     variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second
   printf '\n'
   "$PYTHON" "$QUICKSTART/check_support.py" "${runs[@]}" --data "$DATA_DIR" \
     --sentences 250 --cpu
-} > "$results.partial" 2> "$log" || { tail -n 15 -- "$log" >&2; fail "no comparison; its log: $log"; }
+} > "$results.partial" 2> "$log" || failed "no comparison"
 mv -f -- "$results.partial" "$results"
 
 pictures=()
@@ -181,15 +195,16 @@ for variant in "${VARIANTS[@]}"; do
   picture="$RUNS_DIR/$variant/cross_attention.png"
   "$PYTHON" scripts/draw_attention.py "$DATA_DIR/prepared/bin" --path "$RUNS_DIR/$variant/average.pt" \
     --sentence "$SENTENCE" --place cross --cpu --output "$picture" > "$log" 2>&1 \
-    || { tail -n 15 -- "$log" >&2; fail "no picture of the attention; its log: $log"; }
+    || failed "no picture of the attention"
   pictures+=("$picture")
 done
 
 cat -- "$results"
 cat <<HELP
 
-BLEU and the columns after it are on the plain test set; speeds are on one core, with the ratio to softmax.
-"nonzeros" is how many words have a probability above 0 at a step, of a vocabulary of $(wc -l < "$DATA_DIR/prepared/bin/dict.en.txt" | tr -d ' ').
+BLEU and the columns after it are on the plain test set. Speeds are of training (words in a second) and
+decoding, side by side on one core, with the ratio to ${VARIANTS[0]}.
+"nonzeros" is how many words have a probability above 0 at a step; softmax gives one to all.
 
 The tables again   $results
 Translations       $RUNS_DIR/VARIANT/hyp.detok.txt
@@ -198,8 +213,10 @@ Cross-attention    ${pictures[*]:-(of ReLA models: none was trained)}
 The corpus         $DATA_DIR/raw, described in examples/quickstart/README.md
 
 To try next:
-  bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu    other models, same corpus
-  bash examples/run.sh multi30k_de_en alpha_relu --cpu           real text, one command
-  bash examples/run.sh --help                                    all data sets and variants
+  $PYTHON scripts/analyze_output.py tree $DATA_DIR/prepared/bin \\
+      --path $RUNS_DIR/entmax15/average.pt --sentence 7         all that a sparse model holds possible
+  bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
+  bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command
+  bash examples/run.sh --help                                   all data sets and variants
 HELP
 say "finished in $(( (SECONDS - started + 59) / 60 )) minutes"

@@ -1,5 +1,6 @@
 """Decoding for models whose probabilities can be exactly zero."""
 
+from fairseq_sparse.generation.alignment import SparseSequenceScorer
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_search import SparseSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
@@ -14,6 +15,7 @@ __all__ = [
     "SparseSearch",
     "SparseSequenceGenerator",
     "SparseSequenceGeneratorWithAlignment",
+    "SparseSequenceScorer",
     "is_sparse_model",
     "scores_at_most_zero",
 ]

@@ -1,6 +1,9 @@
 """Word links from attention that can be null."""
 
+from typing import Any
+
 from fairseq import utils
+from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
 
@@ -29,3 +32,17 @@ def extract_hard_alignment(
     is_source_word = (source != pad) & (source != eos)
     attends = (attention[words][:, is_source_word] > 0).any(-1).tolist()
     return [link for link, attended in zip(links, attends, strict=True) if attended]
+
+
+class SparseSequenceScorer(SequenceScorer):
+    """Stock's scorer of ``--score-reference``, which links nothing where attention is null."""
+
+    def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
+        hypotheses = super().generate(models, sample, **kwargs)
+        for row, (hypothesis,) in enumerate(hypotheses):
+            if hypothesis["alignment"] is not None:
+                source, target = sample["net_input"]["src_tokens"][row], sample["target"][row]
+                hypothesis["alignment"] = extract_hard_alignment(
+                    hypothesis["attention"], source, target, self.pad, self.eos
+                )
+        return hypotheses

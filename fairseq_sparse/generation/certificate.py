@@ -107,19 +107,20 @@ class Certificate:
         # Where all candidates offered are alive, there may be more, no better than the worst. If
         # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
         full = offered.all(dim=1)
-        dropped_now = full | (offered & ~kept).any(dim=1)
-        none = torch.full_like(self.bound, -math.inf)
+        lost = scores.masked_fill(kept, -math.inf)  # -inf also if it is dead
+        best_lost = lost.amax(dim=1)
+        best_lost = torch.where(full, torch.maximum(best_lost, scores[:, -1]), best_lost)
+        dropped_now = best_lost > -math.inf
         self.dropped |= dropped_now
-        mass = self.candidate_mass - _mass(scores, kept)
+        masses = scores.double().exp_()
+        mass = self.candidate_mass - (masses * kept).sum(dim=1)
         self.mass += mass.clamp(min=0.0).masked_fill(~dropped_now, 0.0)
-        unseen_score = torch.where(full, scores[:, -1], none)
-        best = torch.maximum(_best(scores, offered & ~kept), unseen_score)
-        possible_end = torch.maximum(
-            self.score_bound.unfinished(best, step), self.score_bound.finished(best, step)
-        )
-        self.bound = torch.maximum(self.bound, torch.where(dropped_now, possible_end, none))
-        self.live_mass = _mass(scores, continuing)
-        self.live_bound = self.score_bound.unfinished(_best(scores, continuing), step)
+        bound = self.score_bound
+        end = torch.maximum(bound.unfinished(best_lost, step), bound.finished(best_lost, step))
+        self.bound = torch.maximum(self.bound, end)
+        self.live_mass = (masses * continuing).sum(dim=1)
+        best_live = scores.masked_fill(~continuing, -math.inf).amax(dim=1)
+        self.live_bound = bound.unfinished(best_live, step)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the batch only."""
@@ -138,11 +139,3 @@ def _candidate_mass(lprobs: Tensor, prefix: Tensor) -> Tensor:
     # exp(-inf) is slow on a CPU; that of _NEGLIGIBLE is as good as 0
     mass = lprobs[:, : prefix.size(1)].clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [batch, beam]
     return (mass.double() * prefix.double().exp()).sum(dim=-1)
-
-
-def _best(scores: Tensor, chosen: Tensor) -> Tensor:
-    return scores.masked_fill(~chosen, -math.inf).amax(dim=1)
-
-
-def _mass(scores: Tensor, chosen: Tensor) -> Tensor:
-    return scores.double().masked_fill(~chosen, -math.inf).exp().sum(dim=1)

@@ -10,6 +10,7 @@ from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling, Search
 from torch import Tensor
 
 from fairseq_sparse.generation.certificate import Certificate, ScoreBound
+from fairseq_sparse.generation.live_strategies import keep_to_the_living
 
 
 class SparseSearch(Search):
@@ -39,9 +40,6 @@ class SparseSearch(Search):
     live candidate is not a hypothesis of the model's. Both hold row numbers of the current batch
     (stock takes ended sentences out of it) and are read by ``SparseSequenceGenerator``.
 
-    One limit: lexically constrained search keeps places for constraint words before it offers its
-    candidates, also for words of probability 0.
-
     Args:
         tgt_dict (~fairseq.data.Dictionary): target dictionary
         strategy (~fairseq.search.Search): the strategy that chooses the candidates
@@ -50,11 +48,12 @@ class SparseSearch(Search):
 
     def __init__(self, tgt_dict, strategy: Search, eos: Optional[int] = None):
         super().__init__(tgt_dict)
-        self.strategy = strategy
+        self.strategy = keep_to_the_living(strategy, tgt_dict)
         self.eos = tgt_dict.eos() if eos is None else eos
         self.supports_constraints = strategy.supports_constraints
         self.stop_on_max_len = strategy.stop_on_max_len
         self.needs_src_lengths = getattr(strategy, "needs_src_lengths", False)
+        self.order: Optional[Tensor] = None
         self.exhausted: set[int] = set()
         self.marked: set[int] = set()
         self.score_bound: Optional[ScoreBound] = None
@@ -124,11 +123,14 @@ class SparseSearch(Search):
 
         self.offered = cand_scores.size(1)
         missing = 2 * beam - self.offered
-        cand_scores = F.pad(cand_scores, (0, missing), value=-math.inf)
-        self.order = cand_scores.isneginf().byte().sort(dim=1, stable=True).indices
-        cand_scores = cand_scores.gather(1, self.order)
-        cand_tokens = F.pad(cand_tokens, (0, missing)).gather(1, self.order)
-        cand_beams = F.pad(cand_beams, (0, missing)).gather(1, self.order)
+        if missing > 0:
+            cand_scores = F.pad(cand_scores, (0, missing), value=-math.inf)
+            cand_tokens, cand_beams = (F.pad(x, (0, missing)) for x in (cand_tokens, cand_beams))
+        if type(self.strategy) is not BeamSearch:  # whose best come first, and so the dead last
+            self.order = cand_scores.isneginf().byte().sort(dim=1, stable=True).indices
+            cand_scores, cand_tokens, cand_beams = (
+                x.gather(1, self.order) for x in (cand_scores, cand_tokens, cand_beams)
+            )
 
         marked = cand_scores[:, 0].isneginf()
         if self.certificate is not None:
@@ -171,12 +173,15 @@ class SparseSearch(Search):
     def prune_sentences(self, batch_idxs: Tensor) -> None:
         self.sentences = self.sentences[batch_idxs]
         self.targets = self.targets[batch_idxs]
+        if self.order is not None:
+            self.order = self.order[batch_idxs]
         if self.certificate is not None:
             self.certificate.keep(batch_idxs)
-        self.order = self.order[batch_idxs]
         self.strategy.prune_sentences(batch_idxs)
 
     def update_constraints(self, active_hypos: Tensor) -> None:
+        if self.order is None:
+            return
         # The strategy numbers the candidates in its own order; a filled-up one may take any state.
         chosen = self.order.gather(1, active_hypos).clamp(max=self.offered - 1)
         self.strategy.update_constraints(chosen)

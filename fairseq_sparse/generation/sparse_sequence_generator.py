@@ -4,6 +4,8 @@ import math
 from typing import Any, Optional
 
 import torch
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import Sampling
 from fairseq.sequence_generator import (
     EnsembleModel,
     EnsembleModelWithAlignment,
@@ -45,6 +47,13 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         return lprobs, attention
 
 
+class _RepeatBlock(NGramRepeatBlock):
+    """Stock's, but without a GPU too it compares the tokens so far, not the padding behind them."""
+
+    def _no_repeat_ngram(self, tokens, lprobs, bsz, beam_size, step):
+        return super()._no_repeat_ngram(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+
+
 class SparseSequenceGenerator(SequenceGenerator):
     """Beam search (or any other strategy of fairseq's) over a model with exact zeros.
 
@@ -74,6 +83,9 @@ class SparseSequenceGenerator(SequenceGenerator):
             models = list(models.models)
         super().__init__(SparseEnsemble(models), tgt_dict, *args, **kwargs)
         self.nbest = nbest or self.beam_size
+        if self.repeat_ngram_blocker is not None:
+            size = self.repeat_ngram_blocker.no_repeat_ngram_size
+            self.repeat_ngram_blocker = _RepeatBlock(size)
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
 
     def _generate(self, sample: dict[str, Any], *args, **kwargs):
@@ -154,6 +166,8 @@ class SparseSequenceGenerator(SequenceGenerator):
                     hypotheses.pop()
                 else:
                     hypotheses[0]["incomplete"] = True
+            if not isinstance(self.search.strategy, Sampling):
+                hypotheses[:] = _distinct_and_alive(hypotheses)
             # Where the list is full, the worst of a step's ends are lost.
             self._certify(step, row, hypotheses, ends[rows == row][stored:])
         return newly_finished
@@ -176,6 +190,17 @@ class SparseSequenceGenerator(SequenceGenerator):
             optimal = complete and (exact or bound.item() <= best)
         for hypothesis in hypotheses:
             hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass)
+
+
+def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
+    """Each string once, and none of score -inf unless there is nothing else.
+
+    A forced prefix with an EOS gives all beams the same string, and ``--match-source-len`` gives
+    -inf to what is longer than its source.
+    """
+    distinct = {tuple(hypo["tokens"].tolist()): hypo for hypo in hypotheses[::-1]}
+    found = list(distinct.values())[::-1]
+    return [hypo for hypo in found if hypo["score"].item() > -math.inf] or found[:1]
 
 
 class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, SparseSequenceGenerator):

@@ -12,6 +12,7 @@ from fairseq_sparse.generation import (
     ExactSequenceGenerator,
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
+    SparseSequenceScorer,
     is_sparse_model,
     scores_at_most_zero,
 )
@@ -93,7 +94,8 @@ class TranslationSparseTask(TranslationTask):
             ValueError: flags do not go together, or a file cannot be written.
         """
         if getattr(args, "score_reference", False):
-            return super().build_generator(models, args)
+            align = getattr(args, "print_alignment", False)
+            return SparseSequenceScorer(self.target_dictionary, compute_alignment=align)
         extra = dict(extra_gen_cls_kwargs or {})
         self._normalize_scores(models)
         self.report = SearchReport(self.cfg.search_report)

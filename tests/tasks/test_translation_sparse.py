@@ -6,7 +6,6 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
@@ -14,6 +13,7 @@ from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dicti
 from fairseq_sparse.generation import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
+    SparseSequenceScorer,
 )
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
@@ -68,7 +68,7 @@ def test_registration():
             SequenceGeneratorWithAlignment,
             SparseSequenceGeneratorWithAlignment,
         ),
-        ({"score_reference": True}, SequenceScorer, SequenceScorer),
+        ({"score_reference": True}, SparseSequenceScorer, SparseSequenceScorer),
     ],
 )
 def test_generator_fits_the_models(options, stock, sparse):

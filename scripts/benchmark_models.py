@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Decoding speed of trained models side by side: by beam size, and by length of the source.
+"""Speed of trained models side by side: training, decoding by beam size and by source length.
 
-All models translate the same sentences in one process, one after another in each round; the first
-of --path is the baseline, and the speeds are ratios to it ("Speeding Up Entmax", Figure 4; "Sparse
-Attention with Linear Units", Figure 2). With --stock each model is also decoded by fairseq's
-own generator, which may fail for sparse models; then the table says so.
+All models work on the same sentences in one process, one after another in each round; the first of
+--path is the baseline, and the speeds are ratios to it ("Speeding Up Entmax", Figure 4; "Sparse
+Attention with Linear Units", Figure 2). A training step has the loss of the model's output and
+Adam. With --stock each model is also decoded by fairseq's own generator, which may fail for sparse
+models; then the table says so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from command_line import one_line, positive
@@ -44,7 +46,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
     )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them in the table")
-    add("--subset", "test", "part of the data", str)
+    add("--train-batches", 0, "batches of a training step to time, 0 for none", int)
+    add(
+        "--train-tokens", 1024, "in a batch of training, of the first sentences of the subset train"
+    )
+    add("--subset", "test", "part of the data to decode", str)
     add("--sentences", 200, "of its beginning")
     add("--beams", "1-10", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", str)
     parser.add_argument(
@@ -67,25 +73,79 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         options.beams = [] if options.beams == "0" else beams(options.beams)
     except ValueError:
         parser.error(f"--beams {options.beams}: not a list of numbers or ranges")
-    if options.bins < 0:
-        parser.error(f"--bins {options.bins}: must not be negative")
+    for name in ("bins", "train_batches"):
+        if getattr(options, name) < 0:
+            flag = name.replace("_", "-")
+            parser.error(f"--{flag} {getattr(options, name)}: must not be negative")
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 
-def batches_by_length(translator, options: argparse.Namespace) -> list[dict]:
-    """The sentences in batches, the shortest first."""
+def on_device(translator, samples: list[dict]) -> list[dict]:
     from fairseq import utils
 
+    cuda = next(translator.models[0].parameters()).is_cuda
+    return [utils.move_to_cuda(sample) for sample in samples] if cuda else samples
+
+
+def training_batches(translator, options: argparse.Namespace) -> list[dict]:
+    """Batches of the training data, spread over the lengths."""
+    from itertools import islice
+
+    from fairseq_sparse.analysis.trained_models import load_batches
+
+    translator.task.chosen = None
+    batches = load_batches(
+        translator.task, translator.models, translator.task.cfg.train_subset, options.train_tokens
+    )
+    every = max(1, len(batches) // options.train_batches)
+    return on_device(translator, list(islice(batches, 0, every * options.train_batches, every)))
+
+
+def training_job(translator, samples: list[dict]) -> Callable[[], object]:
+    """Forward, backward and an update by Adam for each batch."""
+    import torch
+    from fairseq.criterions import CRITERION_REGISTRY
+
+    import fairseq_sparse  # noqa: F401
+
+    if len(translator.models) > 1:
+        raise ValueError(f"--train-batches: {translator.name} is an ensemble")
+    (model,) = translator.models
+    transforms = [layer.transform for layer in translator.projections]
+    sparse = {"softmax": "cross_entropy", "alpha_relu": "alpha_relu_loss"}
+    name = sparse.get(transforms[0], "entmax_loss") if transforms else "cross_entropy"
+    options = {"sentence_avg": False}
+    if name != "cross_entropy":
+        options["label_smoothing"] = 0.0
+    criterion = CRITERION_REGISTRY[name](translator.task, **options)
+    parameters = list(model.parameters())
+    # A rate of 0 leaves the model as it is: an update costs the same.
+    optimizer = torch.optim.Adam(parameters, lr=0.0)
+
+    def run():
+        model.train()
+        for sample in samples:
+            optimizer.zero_grad()
+            loss, sample_size, _ = criterion(model, sample)
+            (loss / sample_size).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+        model.eval()
+
+    return run
+
+
+def batches_by_length(translator, options: argparse.Namespace) -> list[dict]:
+    """The sentences in batches, the shortest first."""
     task = translator.task
     task.load_dataset(options.subset)
     dataset = task.dataset(options.subset)
     order = sorted(dataset.ordered_indices().tolist(), key=lambda index: dataset.size(index)[0])
     rows = [order[start : start + options.batch] for start in range(0, len(order), options.batch)]
     samples = [dataset.collater([dataset[index] for index in row]) for row in rows]
-    cuda = next(translator.models[0].parameters()).is_cuda
-    return [utils.move_to_cuda(sample) for sample in samples] if cuda else samples
+    return on_device(translator, samples)
 
 
 def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[dict]]]:
@@ -104,7 +164,10 @@ def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list
         bins.append(
             (
                 f"{shortest}-{longest}",
-                [dataset.collater([dataset[row] for row in group]) for group in groups],
+                on_device(
+                    translator,
+                    [dataset.collater([dataset[row] for row in group]) for group in groups],
+                ),
             )
         )
     return bins
@@ -126,13 +189,10 @@ def generators(translators: list, options: argparse.Namespace, beam: int) -> dic
     return found
 
 
-def measure_batches(found: dict, batches: list[dict], rounds: int) -> dict[str, list[float]]:
-    """Seconds that each generator takes, one number a round; none where it fails."""
+def decoding_jobs(found: dict, batches: list[dict]) -> dict[str, Callable[[], object]]:
+    """A job for each generator that does not fail."""
     import torch
 
-    from fairseq_sparse.analysis.measuring import measure
-
-    device = "cuda" if batches[0]["net_input"]["src_tokens"].is_cuda else "cpu"
     jobs = {}
     for name, generator in found.items():
 
@@ -147,7 +207,30 @@ def measure_batches(found: dict, batches: list[dict], rounds: int) -> dict[str, 
             print(f"{name} failed: {one_line(error)}", file=sys.stderr)
         else:
             jobs[name] = run
-    return measure(jobs, rounds, least_seconds=0.0, device=device)
+    return jobs
+
+
+def compare(
+    names: Iterable[str], jobs: dict, amount: int, options: argparse.Namespace, **what: object
+) -> list[dict]:
+    """Time the jobs; one result for each name, without figures where there is no job."""
+    import torch
+
+    from fairseq_sparse.analysis.measuring import measure
+
+    device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
+    seconds = measure(jobs, options.rounds, least_seconds=0.0, device=device)
+    first = seconds.get(options.names[0], [])
+    results = []
+    for name in names:
+        result = {**what, "model": name}
+        if name in seconds:
+            ratios = [one / own for one, own in zip(first, seconds[name], strict=False)]
+            result |= {"rate": amount / statistics.median(seconds[name]), "seconds": seconds[name]}
+            if ratios:
+                result |= {"speed": statistics.median(ratios), "spread": [min(ratios), max(ratios)]}
+        results.append(result)
+    return results
 
 
 def results_of(options: argparse.Namespace) -> list[dict]:
@@ -165,24 +248,23 @@ def results_of(options: argparse.Namespace) -> list[dict]:
         bins = length_bins(translators[0], options)
     except FileNotFoundError as error:
         raise AnalysisError(f"--subset {options.subset}: {error}") from error
+    results = []
+    if options.train_batches:
+        print("training", file=sys.stderr)
+        samples = training_batches(translators[0], options)
+        jobs = {model.name: training_job(model, samples) for model in translators}
+        words = sum(sample["ntokens"] for sample in samples)
+        value = f"{options.train_tokens} tokens"
+        results += compare(jobs, jobs, words, options, part="training", value=value, unit="words")
     parts = [("beam", str(beam), beam, together) for beam in options.beams]
     parts += [("source length", label, LENGTH_BEAM, samples) for label, samples in bins]
-    results = []
     for part, value, beam, samples in parts:
         print(f"{part} {value}", file=sys.stderr)
         found = generators(translators, options, beam)
-        seconds = measure_batches(found, samples, options.rounds)
         sentences = sum(len(sample["id"]) for sample in samples)
-        first = seconds.get(options.names[0])
-        for name in found:
-            result = {"part": part, "value": value, "beam": beam, "model": name}
-            if name in seconds:
-                result["sentences_per_second"] = sentences / statistics.median(seconds[name])
-                result["seconds"] = seconds[name]
-                ratios = [one / own for one, own in zip(first, seconds[name], strict=True)]
-                result["speed"] = statistics.median(ratios)
-                result["spread"] = [min(ratios), max(ratios)]
-            results.append(result)
+        jobs = decoding_jobs(found, samples)
+        what = {"part": part, "value": value, "beam": beam, "unit": "sentences"}
+        results += compare(found, jobs, sentences, options, **what)
     return results
 
 
@@ -192,15 +274,14 @@ def table(results: list[dict]) -> str:
     rows = []
     for result in results:
         row = [result["part"], result["value"], result["model"]]
+        row.append(f"{result['rate']:,.1f} {result['unit']}" if "rate" in result else "failed")
         if "speed" in result:
             low, high = result["spread"]
-            row += [f"{result['sentences_per_second']:.1f}", f"{result['speed']:.2f}"]
-            row.append(f"{low:.2f}-{high:.2f}")
+            row += [f"{result['speed']:.2f}", f"{low:.2f}-{high:.2f}"]
         else:
-            row += ["failed", "-", "-"]
+            row += ["-", "-"]
         rows.append(row)
-    header = ["by", "value", "model", "sentences/s", "speed", "spread"]
-    return markdown_table(header, rows)
+    return markdown_table(["by", "value", "model", "in a second", "speed", "spread"], rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -221,7 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
             content = {"machine": machine, "options": chosen, "results": results}
             write_json(options.json, content)
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
-        print(f"benchmark_decoding: error: {one_line(error)}", file=sys.stderr)
+        print(f"benchmark_models: error: {one_line(error)}", file=sys.stderr)
         return 1
     print(table(results))
     print(
