@@ -50,6 +50,9 @@ def cell(summary: dict, name: str, baseline: dict | None = None) -> str:
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {}).values()
         return " / ".join(form.format(100 * place[rate]) for place in places) or "-"
+    measured = summary.get("measured", {}).get(name)
+    if measured:  # side by side: the ratio is the median of several rounds
+        return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
     value = look_up(summary, path)
     if value is None:
         return "-"
@@ -58,9 +61,6 @@ def cell(summary: dict, name: str, baseline: dict | None = None) -> str:
     text = form.format(value / 60 if name == "training" else value)
     if name not in SPEEDS:
         return text
-    measured = summary.get("measured", {}).get(name)
-    if measured:  # side by side: the ratio is the median of several rounds
-        return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
     base = look_up(baseline, path) if baseline else None
     return f"{text} ({value / base:.2f})" if base else text
 

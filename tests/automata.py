@@ -123,7 +123,9 @@ class TableDecoder(FairseqDecoder):
         self.table = table
         self.output_projection = nn.Identity()
         self.output_projection.is_sparse = is_sparse
-        self.output_projection.scores_are_log_probs = not isinstance(table, LoudTable)
+        # A row without any continuation does not sum to 1, as those of entmax always do.
+        sums_to_one = table.normalized and getattr(table, "dead_end", 1.0) == 0.0
+        self.output_projection.scores_are_log_probs = sums_to_one
         self.steps = 0
 
     def forward(self, prev_output_tokens, encoder_out=None, **kwargs):

@@ -16,7 +16,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_sparse.analysis.trained_models import AnalysisError, load_batches, load_models
-from fairseq_sparse.generation import is_sparse_model, scores_at_most_zero
+from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
@@ -82,7 +82,7 @@ class Translator:
     @property
     def is_normalised(self) -> bool:
         """Whether the probabilities of a step sum to 1."""
-        return all(map(scores_at_most_zero, self.models))
+        return all(map(scores_are_log_probs, self.models))
 
     @contextmanager
     def normalised(self) -> Iterator[None]:

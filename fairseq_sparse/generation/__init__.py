@@ -7,7 +7,7 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
-    scores_at_most_zero,
+    scores_are_log_probs,
 )
 
 __all__ = [
@@ -17,5 +17,5 @@ __all__ = [
     "SparseSequenceGeneratorWithAlignment",
     "SparseSequenceScorer",
     "is_sparse_model",
-    "scores_at_most_zero",
+    "scores_are_log_probs",
 ]

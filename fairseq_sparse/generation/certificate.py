@@ -70,7 +70,12 @@ class Certificate:
         self.bound = torch.full((batch,), -math.inf, device=device)
 
     def look_at(
-        self, step: int, lprobs: Tensor, scores: Tensor, unlimited: Optional[Tensor] = None
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor,
+        unlimited: Optional[Tensor] = None,
+        sums_to_one: bool = False,
     ) -> None:
         """Take note of all candidates of a step, before any is chosen.
 
@@ -80,12 +85,17 @@ class Certificate:
             scores: their cumulative scores, ``[batch, beam, step]``.
             unlimited: at the last step, ``lprobs`` before the limit of the length left EOS only.
                 What it cuts off is dropped, but has no bound: it is beyond the limit.
+            sums_to_one: whether the probabilities after each hypothesis are known to sum to 1; it
+                saves adding them up.
         """
         if step == 0:  # all beams are the same empty hypothesis
             prefix = lprobs.new_zeros(len(lprobs), 1)
         else:
             prefix = scores[:, :, step - 1]
-        self.candidate_mass = _candidate_mass(lprobs, prefix)
+        if sums_to_one and unlimited is None:
+            self.candidate_mass = prefix.double().exp_().sum(dim=-1)
+        else:
+            self.candidate_mass = _candidate_mass(lprobs, prefix)
         if unlimited is not None:
             cut = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
             mass = _candidate_mass(unlimited, prefix) - self.candidate_mass

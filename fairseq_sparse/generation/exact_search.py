@@ -10,7 +10,7 @@ from fairseq.data.data_utils import collate_tokens
 from torch import Tensor, nn
 
 from fairseq_sparse.generation.certificate import ScoreBound
-from fairseq_sparse.generation.sparse_sequence_generator import scores_at_most_zero
+from fairseq_sparse.generation.sparse_sequence_generator import scores_are_log_probs
 
 # Prefixes whose continuations are computed at once.
 BATCH = 64
@@ -220,7 +220,7 @@ class ExactSequenceGenerator(nn.Module):
         self.len_penalty = len_penalty
         self.temperature = temperature
         self.node_limit = node_limit
-        self.bounded = all(map(scores_at_most_zero, models))
+        self.bounded = all(map(scores_are_log_probs, models))
 
     @torch.no_grad()
     def generate(

@@ -60,7 +60,12 @@ class SparseSearch(Search):
         self.certificate: Optional[Certificate] = None
         self.unlimited: Callable[[], Optional[Tensor]] = lambda: None
 
-    def certify(self, score_bound: ScoreBound, unlimited: Callable[[], Optional[Tensor]]) -> None:
+    def certify(
+        self,
+        score_bound: ScoreBound,
+        unlimited: Callable[[], Optional[Tensor]],
+        sums_to_one_from: Optional[int] = None,
+    ) -> None:
         """Keep an account of the next batch, if the strategy is plain beam search.
 
         Other strategies may hold the same hypothesis twice, or leave candidates out on purpose.
@@ -69,7 +74,9 @@ class SparseSearch(Search):
             score_bound: what a hypothesis can still become.
             unlimited: gives, at the last step, the log-probabilities before the limit of the length
                 was applied, ``[batch * beam, vocabulary]``, else None.
+            sums_to_one_from: the step from which on probabilities are known to sum to 1.
         """
+        self.sums_to_one_from = math.inf if sums_to_one_from is None else sums_to_one_from
         self.score_bound = score_bound if type(self.strategy) is BeamSearch else None
         self.unlimited = unlimited
 
@@ -110,7 +117,8 @@ class SparseSearch(Search):
             if unlimited is not None:
                 unlimited = unlimited.view_as(lprobs)
                 unlimited[:, :, self.pad] = -math.inf
-            self.certificate.look_at(step, lprobs, scores, unlimited)
+            known = step >= self.sums_to_one_from
+            self.certificate.look_at(step, lprobs, scores, unlimited, sums_to_one=known)
         sampling = isinstance(self.strategy, Sampling)
         if sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
             barren = lprobs.isneginf().all(dim=2)  # [batch, beam]

@@ -24,8 +24,8 @@ def is_sparse_model(model: Optional[nn.Module]) -> bool:
     return getattr(_output_projection(model), "is_sparse", False)
 
 
-def scores_at_most_zero(model: nn.Module) -> bool:
-    """Whether no token's score is above 0: not so for alpha-ReLU, whose weights can exceed 1."""
+def scores_are_log_probs(model: nn.Module) -> bool:
+    """Whether a model's scores are those of a distribution: not so for raw alpha-ReLU."""
     return getattr(_output_projection(model), "scores_are_log_probs", True)
 
 
@@ -88,20 +88,18 @@ class SparseSequenceGenerator(SequenceGenerator):
             self.repeat_ngram_blocker = _RepeatBlock(size)
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
 
-    def _generate(self, sample: dict[str, Any], *args, **kwargs):
+    def _generate(self, sample: dict[str, Any], prefix_tokens=None, *args, **kwargs):
         max_len = self._max_len(sample["net_input"])
         self.model.max_len = max_len
+        len_penalty = self.len_penalty if self.normalize_scores else None
+        log_probs = self.lm_model is None and all(map(scores_are_log_probs, self.model.models))
+        bound = ScoreBound(max_len, len_penalty, holds=log_probs and self.unk_penalty >= 0)
+        untouched = log_probs and self.unk_penalty == 0 and self.repeat_ngram_blocker is None
+        untouched &= prefix_tokens is None and self.token_indices_to_suppress is None
         self.search.certify(
-            ScoreBound(
-                max_len,
-                self.len_penalty if self.normalize_scores else None,
-                holds=self.lm_model is None
-                and self.unk_penalty >= 0
-                and all(map(scores_at_most_zero, self.model.models)),
-            ),
-            lambda: self.model.unlimited,
+            bound, lambda: self.model.unlimited, self.min_len if untouched else None
         )
-        return super()._generate(sample, *args, **kwargs)
+        return super()._generate(sample, prefix_tokens, *args, **kwargs)
 
     def _max_len(self, net_input: dict[str, Tensor]) -> int:
         """The number of tokens, without EOS, at which stock ends a batch."""

@@ -14,7 +14,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGeneratorWithAlignment,
     SparseSequenceScorer,
     is_sparse_model,
-    scores_at_most_zero,
+    scores_are_log_probs,
 )
 from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
@@ -116,7 +116,7 @@ class TranslationSparseTask(TranslationTask):
     def _normalize_scores(self, models) -> None:
         if self.cfg.score_normalization == "none":
             return
-        raw = [model for model in models if not scores_at_most_zero(model)]
+        raw = [model for model in models if not scores_are_log_probs(model)]
         if not raw:
             raise ValueError(
                 "--score-normalization sum is for --output-transform alpha_relu; the probabilities "

@@ -79,7 +79,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert result.returncode == 0, result.stdout
     table = call("results_table.py", run, run, run / "unfinished")
     assert table.returncode == 0, table.stdout
-    rows = [row.split(" | ") for row in table.stdout.splitlines() if row.startswith("|")]
+    rows = rows_of(table.stdout)
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
     cells = dict(zip(rows[0], rows[2], strict=True))
     assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")
@@ -89,6 +89,42 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
     assert f"left out {run / 'unfinished'}" in table.stdout
+
+
+def rows_of(text: str) -> list[list[str]]:
+    rows = [line[1:-1].split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
+    runs = []
+    for variant, speed in (("softmax", 2000), ("entmax15", 1500)):
+        summary = {"variant": variant, "bleu": {"bleu": 30}, "generation": {}}
+        summary["training"] = {"words_per_second": speed}
+        runs.append(tmp_path / variant)
+        runs[-1].mkdir()
+        (runs[-1] / "summary.json").write_text(json.dumps(summary))
+    columns = ["--columns", "variant,words_per_second,sentences_per_second"]
+    table = call("results_table.py", *runs, *columns, "--baseline", "softmax")
+    assert rows_of(table.stdout)[2:] == [
+        ["softmax", "2,000 (1.00)", "-"],
+        ["entmax15", "1,500 (0.75)", "-"],
+    ]
+    results = [
+        {"part": "training", "model": "entmax15", "rate": 1800, "speed": 0.9},
+        {"part": "beam", "model": "entmax15", "rate": 50, "speed": 1.25},
+        {"part": "beam", "model": "softmax"},  # failed
+    ]
+    (tmp_path / "speeds.json").write_text(json.dumps({"results": results}))
+    table = call("results_table.py", *runs, *columns, "--speeds", tmp_path / "speeds.json")
+    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "50 (1.25)"]
+    for flags, message in (
+        (["--columns", "no_such"], "no no_such"),
+        (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),
+        (["--speeds", tmp_path / "none.json"], "none.json"),
+    ):
+        result = call("results_table.py", *runs, *flags)
+        assert result.returncode > 0 and message in result.stdout
 
 
 def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:

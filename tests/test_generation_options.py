@@ -1,0 +1,363 @@
+"""fairseq-generate with each of its options: nothing is lost, and every score is the model's."""
+
+import contextlib
+import io
+import math
+import shutil
+
+import pytest
+import torch
+from fairseq_cli import generate as fairseq_generate
+from fairseq_cli import interactive as fairseq_interactive
+
+import toy
+from commands import train
+from printed_translations import Output, Scorer
+
+SENTENCES = 30
+MAX_LEN = 8
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def models(data, tmp_path_factory):
+    """Checkpoints of a sparse model, of a softmax model, and the ensemble of both."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = {}
+    for transform in ("entmax15", "softmax"):
+        flags = ("--criterion", "entmax_loss", "--output-transform", transform)
+        limits = ("--max-epoch", "12", "--lr", "0.005", "--no-epoch-checkpoints")
+        train(data, folder / transform, *flags, *limits, "--disable-validation")
+        paths[transform] = folder / transform / "checkpoint_last.pt"
+    return {
+        "sparse": [paths["entmax15"]],
+        "softmax": [paths["softmax"]],
+        "ensemble": [paths["entmax15"], paths["softmax"]],
+    }
+
+
+@pytest.fixture(scope="module")
+def language_model(data, tmp_path_factory):
+    """A language model of the target language, two updates old."""
+    folder = tmp_path_factory.mktemp("lm")
+    shutil.copy(data / "dict.en.txt", data / "dict.txt")  # where fairseq looks for it
+    text = [f"--{split}pref={data.parent / split}.en" for split in ("train", "valid")]
+    dictionary = ("--srcdict", data / "dict.txt")
+    toy.run("fairseq_cli.preprocess", "--only-source", *text, *dictionary, "--destdir", folder)
+    size = ("--decoder-layers", "1", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2")
+    toy.run(
+        "fairseq_cli.train",
+        *(folder, "--task", "language_modeling", "--arch", "transformer_lm", *size, "--cpu"),
+        *("--tokens-per-sample", "20", "--max-tokens", "200"),
+        *("--optimizer", "adam", "--lr", "0.1", "--max-update", "2", "--save-dir", folder),
+        "--disable-validation",
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def run(data, models, monkeypatch, caplog):
+    """Run fairseq-generate (or another command) in this process."""
+
+    def run(model, *flags, command=fairseq_generate, data=data):
+        path = ":".join(map(str, models[model]))
+        arguments = [data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu"]
+        arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
+        arguments += ["--max-len-b", MAX_LEN]
+        if command is fairseq_generate:
+            arguments += ["--max-tokens", "200", "--num-workers", "0", "--no-progress-bar"]
+        # Of an option that is given twice, the last one counts.
+        monkeypatch.setattr("sys.argv", ["fairseq", *map(str, arguments), *map(str, flags)])
+        caplog.clear()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            command.cli_main()
+        return Output(printed.getvalue(), caplog.text)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def scorers(data, models):
+    """Which models -> their scorer."""
+    return {name: Scorer(data, paths) for name, paths in models.items()}
+
+
+def value(flags, name, default):
+    """The number that is given with a flag."""
+    return type(default)(flags[flags.index(name) + 1]) if name in flags else default
+
+
+def assert_scores(actual, expected, what):
+    """Compare log-probabilities; a probability near 0 has few digits."""
+    actual, expected = torch.tensor(actual), torch.as_tensor(expected)
+    assert actual.isfinite().all() and expected.isfinite().all(), what
+    tolerance = 1e-3 + 1e-5 / expected.exp()
+    assert ((actual - expected).abs() <= tolerance).all(), f"{what}: {actual} {expected}"
+
+
+def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
+    """What holds under every option: all sentences, none dead, no score that is not the model's.
+
+    Args:
+        allowed: tells for a sentence number and its words whether they may end there
+
+    Returns:
+        sentence number -> its complete hypotheses.
+    """
+    nbest, beam = value(flags, "--nbest", 1), value(flags, "--beam", 5)
+    options = {
+        "temperature": value(flags, "--temperature", 1.0),
+        "unkpen": value(flags, "--unkpen", 0.0),
+        "lm_weight": value(flags, "--lm-weight", 0.0),
+    }
+    power = 0.0 if "--unnormalized" in flags else value(flags, "--lenpen", 1.0)
+    found = output.hypotheses()
+    assert sorted(found) == list(range(SENTENCES))
+    pairs = [(number, hypothesis) for number, best in found.items() for hypothesis in best]
+    numbers, hypotheses = zip(*pairs, strict=True)
+    expected = scorer.positional(
+        numbers, [hypothesis.words for hypothesis in hypotheses], **options
+    )
+    complete = {number: [] for number in found}
+    for (number, hypothesis), scores in zip(pairs, expected, strict=True):
+        what = f"sentence {number}, {' '.join(hypothesis.words)}"
+        assert len(hypothesis.positional) == len(scores) <= value(flags, "--max-len-b", MAX_LEN) + 1
+        assert_scores(hypothesis.positional[:-1], scores[:-1], what)
+        end = hypothesis.positional[-1]
+        may_end = len(hypothesis.words) >= value(flags, "--min-len", 1)
+        may_end = may_end and (allowed is None or allowed(number, hypothesis.words))
+        if may_end and abs(scores[-1].item() - end) < 1e-3:
+            complete[number].append(hypothesis)
+        else:  # a prefix: its end is free
+            assert end == 0 and len(found[number]) == 1, what
+        length = len(hypothesis.positional) ** power
+        assert hypothesis.score == pytest.approx(sum(hypothesis.positional) / length, abs=1e-3)
+    assert output.incomplete() == sum(not best for best in complete.values())
+    for best in found.values():
+        scores = [hypothesis.score for hypothesis in best]
+        assert len(best) <= min(nbest, beam) and scores == sorted(scores, reverse=True)
+        assert repeats or len({hypothesis.words for hypothesis in best}) == len(best)
+    return complete
+
+
+OPTIONS = """
+--beam 20 --nbest 20 --temperature 0.1
+--temperature 3 --nbest 5
+--max-len-a 0 --max-len-b 3 --beam 2
+--min-len 5 --nbest 5
+--lenpen 0.6 --nbest 5
+--unkpen -9 --nbest 5
+--prefix-size 1 --nbest 5
+--sampling --sampling-topk 3 --nbest 5
+--sampling --sampling-topp 0.6 --nbest 5
+""".strip().splitlines()
+# The rest is the same for an ensemble.
+SPARSE_OPTIONS = """
+--beam 1
+--beam 80
+--beam 20 --nbest 20
+--nbest 9
+--max-len-a 0 --max-len-b 1 --nbest 5
+--max-len-b 0 --min-len 0
+--min-len 0 --nbest 5
+--lenpen 0 --nbest 5
+--lenpen 2 --nbest 5
+--unnormalized --nbest 5
+--unkpen 3 --nbest 5
+--prefix-size 2 --temperature 0.3
+--no-repeat-ngram-size 2
+--diversity-rate 0 --nbest 5
+--sampling --nbest 5 --temperature 0.3
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [("sparse", option) for option in OPTIONS + SPARSE_OPTIONS]
+    + [("ensemble", option) for option in OPTIONS],
+)
+def test_scores_are_the_models(option, model, run, scorers):
+    flags, scorer = option.split(), scorers[model]
+    size = value(flags, "--prefix-size", 0)
+    complete = assert_exact(run(model, *flags), scorer, flags, repeats="--sampling" in flags)
+    for number, best in complete.items():
+        for hypothesis in best:
+            assert hypothesis.words[:size] == tuple(scorer.reference(number)[:size])
+
+
+@pytest.mark.parametrize("model", ["sparse", "ensemble"])
+def test_language_model(model, run, data, models, language_model):
+    flags = ["--lm-path", language_model, "--lm-weight", "0.7", "--nbest", "5", "--lenpen", "0.6"]
+    assert_exact(run(model, *flags), Scorer(data, models[model], language_model), flags)
+
+
+def test_options_that_change_nothing(run, tmp_path):
+    """Flags of other generators, deprecated ones, and those that only print more."""
+    plain = run("sparse", "--nbest", "3").hypotheses()
+    others = ["--no-beamable-mm", "--no-early-stop", "--iter-decode-with-beam", "3"]
+    others += ["--iter-decode-eos-penalty", "1", "--iter-decode-force-max-iter"]
+    others += ["--decoding-format", "unigram", "--eos-token", "W1", "--lm-weight", "3"]
+    others += ["--search-report", tmp_path / "report"]
+    assert run("sparse", "--nbest", "3", *others).hypotheses() == plain
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_alignments_come_with_the_same_hypotheses(kind, run):
+    flags = ("--nbest", "20", "--beam", "20", "--temperature", "0.1")
+    output = run("sparse", *flags, "--print-alignment", kind)
+    plain = run("sparse", *flags).hypotheses()
+    assert any(len(best) < 20 for best in plain.values())
+    assert output.hypotheses() == plain
+    for number, lines in output.lines("A").items():
+        for line, hypothesis in zip(lines, plain[number], strict=True):
+            # softmax attention links each word; soft alignments have a row for the EOS, too
+            assert len(line.split()) == len(hypothesis.words) + (kind == "soft")
+
+
+def test_sampling_follows_the_seed(run):
+    flags = ("--sampling", "--nbest", "5")
+    first = run("sparse", *flags).hypotheses()
+    assert run("sparse", *flags).hypotheses() == first
+    assert run("sparse", *flags, "--seed", "7").hypotheses() != first
+
+
+def test_retained_dropout(run):
+    """Scores are those of a thinned model, which cannot be computed again."""
+    plain, thinned, again = (
+        run("sparse", "--nbest", "5", *flags).hypotheses()
+        for flags in ((), ("--retain-dropout",), ("--retain-dropout",))
+    )
+    assert thinned == again != plain
+    for best in thinned.values():
+        assert all(math.isfinite(hypothesis.score) for hypothesis in best)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--diversity-rate", "0.5", "--nbest", "5"),
+        ("--beam", "6", "--diverse-beam-groups", "3", "--diverse-beam-strength", "0.5")
+        + ("--nbest", "6", "--temperature", "0.1"),
+    ],
+    ids=["diversity-rate", "diverse-beam-groups"],
+)
+@pytest.mark.parametrize("model", ["sparse", "ensemble"])
+def test_diversity_takes_whole_penalties_from_the_models_scores(model, flags, run, scorers):
+    penalties = set()
+    for number, best in run(model, *flags).hypotheses().items():
+        for hypothesis in best:
+            temperature = value(flags, "--temperature", 1.0)
+            (scores,) = scorers[model].positional(
+                [number], [hypothesis.words], temperature=temperature
+            )
+            actual = torch.tensor(hypothesis.positional)
+            if scores[-1].isneginf():
+                assert len(best) == 1 and actual[-1] == 0
+                scores, actual = scores[:-1], actual[:-1]
+            uses = ((scores - actual) / 0.5).round()
+            assert_scores(actual, scores - 0.5 * uses, f"sentence {number}")
+            if "--diversity-rate" in flags:  # the first word has no siblings
+                assert uses[:1].eq(0).all() and uses[1:].ge(1).all()
+            penalties |= set(uses.tolist())
+    assert {0.0, 1.0, 2.0} <= penalties and min(penalties) == 0
+
+
+@pytest.mark.parametrize("model", ["sparse", "ensemble"])
+def test_match_source_len(model, run, scorers):
+    found = run(model, "--match-source-len").hypotheses()
+    assert sorted(found) == list(range(SENTENCES))
+    for number, (hypothesis,) in found.items():
+        (scores,) = scorers[model].positional([number], [hypothesis.words])
+        assert_scores(hypothesis.positional[:-1], scores[:-1], f"sentence {number}")
+        assert hypothesis.positional[-1] == 0 and math.isfinite(hypothesis.score)
+        assert len(hypothesis.words) <= len(scorers[model].source(number))
+
+
+@pytest.mark.parametrize("model", ["sparse", "ensemble"])
+def test_score_of_the_reference(model, run, scorers):
+    scorer, zeros = scorers[model], 0
+    for number, (scored,) in run(model, "--score-reference").hypotheses().items():
+        (expected,) = scorer.positional([number], [scorer.reference(number)])
+        actual = torch.tensor(scored.positional)
+        assert torch.equal(actual.isneginf(), expected.isneginf())
+        alive = ~expected.isneginf()
+        assert_scores(actual[alive], expected[alive], f"sentence {number}")
+        assert scored.score == pytest.approx(actual.mean().item(), abs=1e-3)
+        zeros += math.isinf(scored.score)
+    assert (zeros > 0) == (model == "sparse")
+
+
+def test_unknown_words_are_replaced(run, data, tmp_path):
+    """fairseq can do this for raw text only, and fails where there is an unknown word."""
+    for language in ("de", "en"):
+        shutil.copy(data / f"dict.{language}.txt", tmp_path)
+        shutil.copy(data.parent / f"test.{language}", tmp_path / f"test.de-en.{language}")
+    (tmp_path / "links").write_text("w1 W1\n")
+    flags = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "links")
+    assert run("sparse", *flags, data=tmp_path).hypotheses() == run("sparse").hypotheses()
+
+
+def live_strings(scorer, number, max_len, temperature, limit):
+    """All translations that have nonzero probability; None if there are more than *limit*."""
+    found, prefixes = set(), [()]
+    for length in range(max_len + 1):
+        if len(found) + len(prefixes) > limit:
+            return None
+        if not prefixes:
+            break
+        sources = [scorer.source(number)] * len(prefixes)
+        targets = [scorer.encode(prefix) for prefix in prefixes]
+        rows = scorer.distributions(sources, targets, temperature)[:, length]
+        longer = []
+        for prefix, row in zip(prefixes, rows, strict=True):
+            for token in (row > -math.inf).nonzero().flatten().tolist():
+                if token == scorer.words.eos():
+                    found |= {prefix} if length > 0 else set()
+                else:
+                    longer.append((*prefix, scorer.words[token]))
+        prefixes = longer
+    return found
+
+
+def test_wide_beam_prints_every_string_of_the_model(run, scorers):
+    flags = ("--beam", "20", "--nbest", "20", "--temperature", "0.05", "--max-len-b", "5")
+    compared = set()
+    for number, best in run("sparse", *flags).hypotheses().items():
+        strings = live_strings(scorers["sparse"], number, 5, temperature=0.05, limit=20)
+        if strings:
+            assert {hypothesis.words for hypothesis in best} == strings
+            compared.add(len(best))
+    assert 1 in compared and len(compared) > 3, "sentences with one string, and with more"
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered"])
+def test_constraints_of_interactive(order, run, scorers, tmp_path):
+    scorer = scorers["sparse"]
+    wanted, lines = {}, []
+    for number in range(SENTENCES):
+        wanted[number] = scorer.reference(number)[: number % 3]
+        if number % 4 == 3:
+            wanted[number] = ["W1", "W2"]  # likely to have no probability
+        source = scorer.words.string(scorer.source(number))
+        lines.append("\t".join([source, *wanted[number]]) + "\n")
+    (tmp_path / "input").write_text("".join(lines))
+    flags = ["--nbest", "5", "--temperature", "0.3"]
+    buffer = ("--input", tmp_path / "input", "--buffer-size", "20", "--batch-size", "7")
+    output = run("sparse", *flags, *buffer, "--constraints", order, command=fairseq_interactive)
+
+    def meets_constraints(number, words):
+        if not set(wanted[number]) <= set(words):
+            return False
+        rest = iter(words)
+        return order == "unordered" or all(word in rest for word in wanted[number])
+
+    assert_exact(output, scorer, flags, allowed=meets_constraints)
+    assert 0 < output.incomplete() < SENTENCES
+
+
+def test_constraints_of_generate(run):
+    assert run("sparse", "--constraints").hypotheses() == run("sparse").hypotheses()
