@@ -19,20 +19,34 @@ def keep_to_the_living(strategy: Search, tgt_dict) -> Search:
     if type(strategy) is LexicallyConstrainedBeamSearch:
         return LiveConstrainedSearch(tgt_dict, strategy.representation)
     if isinstance(strategy, DiverseBeamSearch):
-        strategy.beam = _LiveBeamSearch(tgt_dict)
+        strategy.beam = _LiveGroupSearch(tgt_dict, strategy.num_groups)
     return strategy
 
 
-class _LiveBeamSearch(BeamSearch):
-    """Beam search for a group of diverse beam search.
+def room_for_the_dead(strategy: Search, lprobs: Tensor) -> Tensor:
+    """The log-probabilities, with tokens of probability 0 that dead candidates can have."""
+    if isinstance(strategy, DiverseBeamSearch):
+        return F.pad(lprobs, (0, strategy.num_groups), value=-math.inf)
+    return lprobs
 
-    The other groups are penalised for the tokens that a group has used. That of a dead candidate is
-    padding, which nothing else ever has.
+
+class _LiveGroupSearch(BeamSearch):
+    """Beam search for the groups of diverse beam search, one after another in each step.
+
+    A group is penalised for tokens that the groups before it have used. Those of dead candidates
+    are beyond the vocabulary, and each group has its own.
     """
+
+    def __init__(self, tgt_dict, groups: int):
+        super().__init__(tgt_dict)
+        self.groups = groups
+        self.group = 0
 
     def step(self, step, lprobs, scores, *args, **kwargs):
         found, tokens, beams = super().step(step, lprobs, scores, *args, **kwargs)
-        return found, tokens.masked_fill(found.isneginf(), self.pad), beams
+        nobody = lprobs.size(-1) - self.groups + self.group
+        self.group = (self.group + 1) % self.groups
+        return found, tokens.masked_fill(found.isneginf(), nobody), beams
 
 
 class _LiveState:

@@ -10,7 +10,7 @@ from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling, Search
 from torch import Tensor
 
 from fairseq_sparse.generation.certificate import Certificate, ScoreBound
-from fairseq_sparse.generation.live_strategies import keep_to_the_living
+from fairseq_sparse.generation.live_strategies import keep_to_the_living, room_for_the_dead
 
 
 class SparseSearch(Search):
@@ -124,7 +124,11 @@ class SparseSearch(Search):
             barren = lprobs.isneginf().all(dim=2)  # [batch, beam]
             lprobs[:, :, self.eos].masked_fill_(barren, 0.0)
         cand_scores, cand_tokens, cand_beams = self.strategy.step(
-            step, lprobs, scores, prev_output_tokens, original_batch_idxs
+            step,
+            room_for_the_dead(self.strategy, lprobs),
+            scores,
+            prev_output_tokens,
+            original_batch_idxs,
         )
         if sampling:
             cand_scores = cand_scores.masked_fill(barren.gather(1, cand_beams), -math.inf)

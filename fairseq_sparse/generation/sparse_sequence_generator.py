@@ -193,11 +193,15 @@ class SparseSequenceGenerator(SequenceGenerator):
 def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
     """Each string once, and none of score -inf unless there is nothing else.
 
-    A forced prefix with an EOS gives all beams the same string, and ``--match-source-len`` gives
-    -inf to what is longer than its source.
+    A forced prefix with an EOS gives all beams the same string, diverse groups may find one twice
+    with other penalties, and ``--match-source-len`` gives -inf to what is longer than its source.
     """
-    distinct = {tuple(hypo["tokens"].tolist()): hypo for hypo in hypotheses[::-1]}
-    found = list(distinct.values())[::-1]
+    best: dict[tuple[int, ...], dict] = {}
+    for hypo in hypotheses:
+        known = best.setdefault(tuple(hypo["tokens"].tolist()), hypo)
+        if hypo["score"] > known["score"]:
+            known.update(hypo)
+    found = list(best.values())
     return [hypo for hypo in found if hypo["score"].item() > -math.inf] or found[:1]
 
 
