@@ -77,6 +77,10 @@ class LiveConstrainedSearch(LexicallyConstrainedBeamSearch):
         else:
             super().init_constraints(batch_constraints, beam_size)
 
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        if self.constraint_states:
+            super().prune_sentences(batch_idxs)
+
     def step_sentence(
         self, step, sentno, lprobs, constraint_states, beams_buf, indices_buf, scores_buf
     ):

@@ -57,7 +57,8 @@ class SearchReport:
             logger.warning(
                 f"{self.incomplete} of {self.decoded} sentences had no complete translation of "
                 "non-zero probability within the length limits (--min-len, --max-len-a, "
-                "--max-len-b); their best prefix is given instead. A larger --beam may find one."
+                "--max-len-b); their best prefix, if any, is given instead. A larger --beam may "
+                "find one."
             )
         if self.certified > 0:
             logger.info(

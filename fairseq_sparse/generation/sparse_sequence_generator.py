@@ -89,7 +89,15 @@ class SparseSequenceGenerator(SequenceGenerator):
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
 
     def _generate(self, sample: dict[str, Any], prefix_tokens=None, *args, **kwargs):
-        max_len = self._max_len(sample["net_input"])
+        net_input = sample["net_input"]
+        if not self.match_source_len and "src_tokens" in net_input:
+            # As stock computes it; finalize_hypos checks that it is the same.
+            limit = int(self.max_len_a * net_input["src_tokens"].size(1) + self.max_len_b)
+            self._certify_up_to(min(limit, self.max_len - 1), prefix_tokens)
+        return super()._generate(sample, prefix_tokens, *args, **kwargs)
+
+    def _certify_up_to(self, max_len: int, prefix_tokens: Optional[Tensor]) -> None:
+        """Have the search keep an account of the next batch."""
         self.model.max_len = max_len
         len_penalty = self.len_penalty if self.normalize_scores else None
         log_probs = self.lm_model is None and all(map(scores_are_log_probs, self.model.models))
@@ -99,14 +107,6 @@ class SparseSequenceGenerator(SequenceGenerator):
         self.search.certify(
             bound, lambda: self.model.unlimited, self.min_len if untouched else None
         )
-        return super()._generate(sample, prefix_tokens, *args, **kwargs)
-
-    def _max_len(self, net_input: dict[str, Tensor]) -> int:
-        """The number of tokens, without EOS, at which stock ends a batch."""
-        if self.match_source_len:
-            return int(net_input["src_lengths"].max())
-        limit = int(self.max_len_a * net_input["src_tokens"].size(1) + self.max_len_b)
-        return min(limit, self.max_len - 1)
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
         if unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args):
@@ -135,7 +135,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         max_len: int,
     ) -> list[int]:
         """Store finished hypotheses as stock does; a prefix stays only where it is the only one."""
-        if max_len != self.model.max_len:
+        if self.search.certificate is not None and max_len != self.model.max_len:
             raise RuntimeError(f"fairseq's length limit is {max_len}, not {self.model.max_len}")
         self.unfinished = [
             hypos for hypos, done in zip(finalized, finished, strict=True) if not done

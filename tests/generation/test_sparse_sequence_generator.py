@@ -174,7 +174,6 @@ def test_stock_search_fails_where_this_one_does_not():
         {"normalize_scores": False},
         {"temperature": 0.5},
         {"min_len": 3},
-        {"no_repeat_ngram_size": 2},
         {"unk_penalty": 1.0},
         {"match_source_len": True},
     ],
