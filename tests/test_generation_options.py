@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import shutil
 
@@ -73,6 +74,7 @@ def run(data, models, monkeypatch, caplog):
         # Of an option that is given twice, the last one counts.
         monkeypatch.setattr("sys.argv", ["fairseq", *map(str, arguments), *map(str, flags)])
         caplog.clear()
+        caplog.set_level("INFO", "fairseq_sparse")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             command.cli_main()
         return Output(printed.getvalue(), caplog.text)
@@ -361,3 +363,53 @@ def test_constraints_of_interactive(order, run, scorers, tmp_path):
 
 def test_constraints_of_generate(run):
     assert run("sparse", "--constraints").hypotheses() == run("sparse").hypotheses()
+
+
+@pytest.mark.parametrize("model", ["sparse", "softmax"])
+def test_steps_of_the_search_are_printed(model, run):
+    output = run(model, "--print-step")
+    steps = {number: [int(line) for line in lines] for number, lines in output.lines("I").items()}
+    assert sorted(steps) == list(range(SENTENCES))
+    for number, (best, *_) in output.hypotheses().items():
+        assert len(best.words) < steps[number][0] <= MAX_LEN + 1
+
+
+def test_search_report(run, tmp_path):
+    report = tmp_path / "report.jsonl"
+    output = run("sparse", "--beam", "20", "--nbest", "20", "--search-report", report)
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    best = output.hypotheses()
+    assert sorted(line["id"] for line in lines) == list(range(SENTENCES))
+    for line in lines:
+        found = best[line["id"]]
+        assert line["hypotheses"] == len(found)
+        assert line["score"] == pytest.approx(found[0].score, abs=1e-3)
+        mass = math.fsum(math.exp(sum(hypothesis.positional)) for hypothesis in found)
+        if line["exact"]:
+            assert line["optimal"] and line["dropped_mass"] == 0
+            assert mass <= 1 + 1e-3
+        elif not line["incomplete"]:
+            assert 0 < line["dropped_mass"] <= 1.001 - mass
+    exact, optimal = (sum(line[name] for line in lines) for name in ("exact", "optimal"))
+    assert f"certified: {exact} of {SENTENCES} sentences" in output.log
+    assert f", {optimal} of {SENTENCES} sentences" in output.log
+    with pytest.raises(ValueError, match="--search-report .*: No such file"):
+        run("sparse", "--search-report", tmp_path / "none" / "report.jsonl")
+
+
+def test_exact_search(run, scorers):
+    flags = ["--exact-search", "--unnormalized", "--nbest", "2", "--exact-search-nodes", "3000"]
+    exact = run("sparse", *flags)
+    found = assert_exact(exact, scorers["sparse"], flags)
+    beam = run("sparse", "--unnormalized", "--beam", "3").hypotheses()
+    assert "optimal" in exact.log
+    for number, hypotheses in found.items():
+        assert hypotheses[0].score >= beam[number][0].score - 1e-3
+    for flag in ("--sampling --nbest 5", "--prefix-size 2", "--diverse-beam-groups 5"):
+        with pytest.raises(ValueError, match=f"--exact-search does not go with {flag.split()[0]}"):
+            run("sparse", "--exact-search", *flag.split())
+
+
+def test_score_normalization_is_for_alpha_relu(run):
+    with pytest.raises(ValueError, match="--score-normalization sum is for"):
+        run("sparse", "--score-normalization", "sum")

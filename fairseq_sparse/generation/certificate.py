@@ -58,13 +58,17 @@ class Certificate:
 
     Attributes:
         dropped: whether anything was dropped.
-        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations).
+        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations);
+            NaN unless it is to be added up.
         bound: the best final score that anything dropped could have had; -inf if nothing was.
         live_mass, live_bound: the same of the hypotheses that the search goes on with.
     """
 
-    def __init__(self, score_bound: ScoreBound, batch: int, device: torch.device):
+    def __init__(
+        self, score_bound: ScoreBound, batch: int, device: torch.device, add_up_mass: bool = True
+    ):
         self.score_bound = score_bound
+        self.add_up_mass = add_up_mass
         self.dropped = torch.zeros(batch, dtype=torch.bool, device=device)
         self.mass = torch.zeros(batch, dtype=torch.float64, device=device)
         self.bound = torch.full((batch,), -math.inf, device=device)
@@ -92,7 +96,9 @@ class Certificate:
             prefix = lprobs.new_zeros(len(lprobs), 1)
         else:
             prefix = scores[:, :, step - 1]
-        if sums_to_one and unlimited is None:
+        if not self.add_up_mass:
+            self.candidate_mass = torch.full_like(self.mass, math.nan)
+        elif sums_to_one and unlimited is None:
             self.candidate_mass = prefix.double().exp_().sum(dim=-1)
         else:
             self.candidate_mass = _candidate_mass(lprobs, prefix)

@@ -65,6 +65,7 @@ class SparseSearch(Search):
         score_bound: ScoreBound,
         unlimited: Callable[[], Optional[Tensor]],
         sums_to_one_from: Optional[int] = None,
+        add_up_mass: bool = True,
     ) -> None:
         """Keep an account of the next batch, if the strategy is plain beam search.
 
@@ -75,7 +76,9 @@ class SparseSearch(Search):
             unlimited: gives, at the last step, the log-probabilities before the limit of the length
                 was applied, ``[batch * beam, vocabulary]``, else None.
             sums_to_one_from: the step from which on probabilities are known to sum to 1.
+            add_up_mass: whether the probability of what is dropped is wanted.
         """
+        self.add_up_mass = add_up_mass
         self.sums_to_one_from = math.inf if sums_to_one_from is None else sums_to_one_from
         self.score_bound = score_bound if type(self.strategy) is BeamSearch else None
         self.unlimited = unlimited
@@ -107,7 +110,9 @@ class SparseSearch(Search):
             self.targets = lprobs.new_full((batch,), -math.inf)
             self.certificate = None
             if self.score_bound is not None:
-                self.certificate = Certificate(self.score_bound, batch, lprobs.device)
+                self.certificate = Certificate(
+                    self.score_bound, batch, lprobs.device, self.add_up_mass
+                )
         if isinstance(self.strategy, DiverseBeamSearch):
             # It indexes a table of its own, of the first step's batch, by these.
             original_batch_idxs = self.sentences

@@ -70,19 +70,32 @@ class SparseSequenceGenerator(SequenceGenerator):
       nonzero probability was dropped, so that the list has all strings that the model can produce.
       ``"optimal"``: no string within the length limits has a better score than the first of the
       list (so also if it is exact). ``"dropped_mass"``: the probability of all that was dropped.
-      Only plain beam search proves anything; with another strategy the mass is NaN.
+      Only plain beam search proves anything; with another strategy the mass is NaN;
+    - ``"steps"`` says after how many steps of the search the sentence ended.
 
     Scores are the model's own log-probabilities: nothing is added to a zero.
 
     Args:
         nbest: how many of the best hypotheses must be those of the full search (default: all).
+        add_up_mass: whether ``"dropped_mass"`` is wanted also where it takes time, because the
+            probabilities of a step are not known to sum to 1 (those of alpha-ReLU do not); it is
+            NaN else.
     """
 
-    def __init__(self, models, tgt_dict, *args, nbest: Optional[int] = None, **kwargs):
+    def __init__(
+        self,
+        models,
+        tgt_dict,
+        *args,
+        nbest: Optional[int] = None,
+        add_up_mass: bool = True,
+        **kwargs,
+    ):
         if isinstance(models, EnsembleModel):
             models = list(models.models)
         super().__init__(SparseEnsemble(models), tgt_dict, *args, **kwargs)
         self.nbest = nbest or self.beam_size
+        self.add_up_mass = add_up_mass
         if self.repeat_ngram_blocker is not None:
             size = self.repeat_ngram_blocker.no_repeat_ngram_size
             self.repeat_ngram_blocker = _RepeatBlock(size)
@@ -105,7 +118,10 @@ class SparseSequenceGenerator(SequenceGenerator):
         untouched = log_probs and self.unk_penalty == 0 and self.repeat_ngram_blocker is None
         untouched &= prefix_tokens is None and self.token_indices_to_suppress is None
         self.search.certify(
-            bound, lambda: self.model.unlimited, self.min_len if untouched else None
+            bound,
+            lambda: self.model.unlimited,
+            sums_to_one_from=self.min_len if untouched else None,
+            add_up_mass=untouched or self.add_up_mass,
         )
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
@@ -187,7 +203,7 @@ class SparseSequenceGenerator(SequenceGenerator):
             exact = complete and not dropped
             optimal = complete and (exact or bound.item() <= best)
         for hypothesis in hypotheses:
-            hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass)
+            hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass, steps=step + 1)
 
 
 def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:

@@ -101,16 +101,17 @@ class TranslationSparseTask(TranslationTask):
         self.report = SearchReport(self.cfg.search_report)
         if self.cfg.exact_search:
             return self._build_exact_search(models, args)
-        ours = self.cfg.search_report is not None or any(
-            is_sparse_model(model) for model in [*models, extra.get("lm_model")]
-        )
+        report = self.cfg.search_report is not None
+        ours = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
+        ours |= report or getattr(args, "print_step", False)  # stock knows no steps
         align = getattr(args, "print_alignment", False)
         if seq_gen_cls is None and align and (ours or any(map(has_sparse_attention, models))):
             seq_gen_cls = SparseSequenceGeneratorWithAlignment
-            extra.update(print_alignment=align, nbest=getattr(args, "nbest", 1))
+            extra.update(print_alignment=align)
         elif seq_gen_cls is None and ours:
             seq_gen_cls = SparseSequenceGenerator
-            extra["nbest"] = getattr(args, "nbest", 1)
+        if seq_gen_cls in (SparseSequenceGenerator, SparseSequenceGeneratorWithAlignment):
+            extra.update(nbest=getattr(args, "nbest", 1), add_up_mass=report)
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
     def _normalize_scores(self, models) -> None:
