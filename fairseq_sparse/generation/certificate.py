@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
-import torch
+import numpy as np
 from torch import Tensor
 
 # A log-probability that should be at most 0 can be greater by rounding, once for each token.
@@ -31,20 +31,20 @@ class ScoreBound:
     len_penalty: Optional[float]
     holds: bool
 
-    def finished(self, scores: Tensor, step: int) -> Tensor:
+    def finished(self, scores: np.ndarray, step: int) -> np.ndarray:
         """The final scores of hypotheses that end after *step* tokens."""
         if self.len_penalty is None:
             return scores
         return scores / (step + 1) ** self.len_penalty
 
-    def unfinished(self, scores: Tensor, step: int) -> Tensor:
+    def unfinished(self, scores: np.ndarray, step: int) -> np.ndarray:
         """Upper bounds of the final scores of hypotheses that have *step* + 1 tokens."""
         if not self.holds:
-            return torch.where(scores.isneginf(), scores, math.inf)
+            return np.where(np.isneginf(scores), scores, np.float32(np.inf))
         last = self.max_len
         if self.len_penalty is not None and self.len_penalty < 0:
             last = min(step + 1, last)
-        return self.finished((scores + ROUNDING).clamp(max=0.0), last)
+        return self.finished(np.minimum(scores + ROUNDING, 0.0), last)
 
 
 class Certificate:
@@ -54,7 +54,8 @@ class Certificate:
     goes on with it. Whether there are any is *counted*, candidate by candidate, so that no rounding
     can change the answer; their probability is a sum in floating point, and tells how much it was.
 
-    All tensors are ``[batch]``; sentences that have ended are taken out by :meth:`keep`.
+    All arrays are ``[batch]``; sentences that have ended are taken out by :meth:`keep`. They are
+    NumPy's: these are many small sums, which would cost more than the search itself on a GPU.
 
     Attributes:
         dropped: whether anything was dropped.
@@ -64,14 +65,14 @@ class Certificate:
         live_mass, live_bound: the same of the hypotheses that the search goes on with.
     """
 
-    def __init__(
-        self, score_bound: ScoreBound, batch: int, device: torch.device, add_up_mass: bool = True
-    ):
+    def __init__(self, score_bound: ScoreBound, batch: int, add_up_mass: bool = True):
         self.score_bound = score_bound
         self.add_up_mass = add_up_mass
-        self.dropped = torch.zeros(batch, dtype=torch.bool, device=device)
-        self.mass = torch.zeros(batch, dtype=torch.float64, device=device)
-        self.bound = torch.full((batch,), -math.inf, device=device)
+        self.dropped = np.zeros(batch, dtype=bool)
+        self.mass = np.full(batch, 0.0 if add_up_mass else np.nan)
+        self.bound = np.full(batch, -np.inf, dtype=np.float32)
+        self.live_mass = np.ones(batch)  # of the empty hypothesis
+        self.live_bound = np.full(batch, np.inf, dtype=np.float32)
 
     def look_at(
         self,
@@ -97,18 +98,21 @@ class Certificate:
         else:
             prefix = scores[:, :, step - 1]
         if not self.add_up_mass:
-            self.candidate_mass = torch.full_like(self.mass, math.nan)
+            pass
         elif sums_to_one and unlimited is None:
-            self.candidate_mass = prefix.double().exp_().sum(dim=-1)
+            self.candidate_mass = self.live_mass
         else:
             self.candidate_mass = _candidate_mass(lprobs, prefix)
         if unlimited is not None:
             cut = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
-            mass = _candidate_mass(unlimited, prefix) - self.candidate_mass
             self.dropped |= cut
-            self.mass += mass.clamp(min=0.0).masked_fill(~cut, 0.0)
+            if self.add_up_mass:
+                mass = _candidate_mass(unlimited, prefix) - self.candidate_mass
+                self.mass += np.where(cut, np.maximum(mass, 0.0), 0.0)
 
-    def settle(self, step: int, scores: Tensor, finishing: Tensor, continuing: Tensor) -> None:
+    def settle(
+        self, step: int, scores: np.ndarray, finishing: np.ndarray, continuing: np.ndarray
+    ) -> None:
         """Count what a step dropped.
 
         Args:
@@ -119,39 +123,37 @@ class Certificate:
             continuing: which of them the search goes on with.
         """
         kept = finishing | continuing
-        offered = scores > -math.inf
         # Where all candidates offered are alive, there may be more, no better than the worst. If
         # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
-        full = offered.all(dim=1)
-        lost = scores.masked_fill(kept, -math.inf)  # -inf also if it is dead
-        best_lost = lost.amax(dim=1)
-        best_lost = torch.where(full, torch.maximum(best_lost, scores[:, -1]), best_lost)
-        dropped_now = best_lost > -math.inf
+        best_lost = np.where(kept, -np.inf, scores).max(axis=1)  # -inf also if it is dead
+        best_lost = np.maximum(best_lost, scores.min(axis=1))
+        dropped_now = best_lost > -np.inf
         self.dropped |= dropped_now
-        masses = scores.double().exp_()
-        mass = self.candidate_mass - (masses * kept).sum(dim=1)
-        self.mass += mass.clamp(min=0.0).masked_fill(~dropped_now, 0.0)
+        if self.add_up_mass:
+            masses = np.exp(scores, dtype=np.float64)
+            mass = self.candidate_mass - (masses * kept).sum(axis=1)
+            self.mass += np.where(dropped_now, np.maximum(mass, 0.0), 0.0)
+            self.live_mass = (masses * continuing).sum(axis=1)
         bound = self.score_bound
-        end = torch.maximum(bound.unfinished(best_lost, step), bound.finished(best_lost, step))
-        self.bound = torch.maximum(self.bound, end)
-        self.live_mass = (masses * continuing).sum(dim=1)
-        best_live = scores.masked_fill(~continuing, -math.inf).amax(dim=1)
+        end = np.maximum(bound.unfinished(best_lost, step), bound.finished(best_lost, step))
+        self.bound = np.maximum(self.bound, end)
+        best_live = np.where(continuing, scores, -np.inf).max(axis=1)
         self.live_bound = bound.unfinished(best_live, step)
 
-    def keep(self, rows: Tensor) -> None:
+    def keep(self, rows: np.ndarray) -> None:
         """Go on with these rows of the batch only."""
         for name in ("dropped", "mass", "bound", "live_mass", "live_bound"):
             setattr(self, name, getattr(self, name)[rows])
 
 
-def _candidates(lprobs: Tensor, prefix: Tensor) -> Tensor:
+def _candidates(lprobs: Tensor, prefix: Tensor) -> np.ndarray:
     """How many continuations have a probability above 0, ``[batch]``."""
     possible = (lprobs[:, : prefix.size(1)] > -math.inf).sum(dim=-1)  # [batch, beam]
-    return possible.masked_fill(prefix.isneginf(), 0).sum(dim=-1)
+    return possible.masked_fill(prefix.isneginf(), 0).sum(dim=-1).numpy(force=True)
 
 
-def _candidate_mass(lprobs: Tensor, prefix: Tensor) -> Tensor:
+def _candidate_mass(lprobs: Tensor, prefix: Tensor) -> np.ndarray:
     """The sum of the probabilities of all continuations, ``[batch]``."""
     # exp(-inf) is slow on a CPU; that of _NEGLIGIBLE is as good as 0
     mass = lprobs[:, : prefix.size(1)].clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [batch, beam]
-    return (mass.double() * prefix.double().exp()).sum(dim=-1)
+    return (mass.double() * prefix.double().exp()).sum(dim=-1).numpy(force=True)

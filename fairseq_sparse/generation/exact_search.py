@@ -164,8 +164,7 @@ class ExactSearch:
             elif token != eos:
                 result.exact = False
             elif len(tokens) >= self.min_len:
-                total = torch.tensor(math.fsum(longer[1]), dtype=torch.float64)
-                final = self.score_bound.finished(total, len(tokens)).item()
+                final = float(self.score_bound.finished(math.fsum(longer[1]), len(tokens)))
                 heapq.heappush(best, (final, *longer))
                 if len(best) > self.nbest:
                     heapq.heappop(best)
@@ -176,8 +175,7 @@ class ExactSearch:
         """The best final score that a prefix with these log-probabilities can have."""
         if not scores:
             return math.inf
-        total = torch.tensor(math.fsum(scores), dtype=torch.float64)
-        return self.score_bound.unfinished(total, len(scores) - 1).item()
+        return float(self.score_bound.unfinished(math.fsum(scores), len(scores) - 1))
 
     def _least(self, best: list) -> float:
         """The score that a string must exceed to be among the best."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling, Search
@@ -11,6 +12,41 @@ from torch import Tensor
 
 from fairseq_sparse.generation.certificate import Certificate, ScoreBound
 from fairseq_sparse.generation.live_strategies import keep_to_the_living, room_for_the_dead
+
+
+class SearchState:
+    """What a search knows of its batch. Stock takes the sentences that have ended out of it.
+
+    Args:
+        batch: number of sentences.
+
+    Attributes:
+        sentences: of the first step's batch, those that are still in work, ``[batch]``.
+        targets: the final score that a hypothesis must exceed to be of use, ``[batch]``.
+        exhausted: row numbers of the sentences that must end now.
+        marked: those of them whose one live candidate is not a hypothesis of the model's.
+        certificate: the account of what was dropped, if one is kept.
+        offered: how many candidates the strategy gave to each sentence.
+        order: where they are in the strategy's own order, ``[batch, 2 * beam]``, if it differs.
+    """
+
+    def __init__(self, batch: int):
+        self.sentences = np.arange(batch)
+        self.targets = np.full(batch, -np.inf, dtype=np.float32)
+        self.exhausted: set[int] = set()
+        self.marked: set[int] = set()
+        self.certificate: Optional[Certificate] = None
+        self.offered = 0
+        self.order: Optional[Tensor] = None
+
+    def keep(self, batch_idxs: Tensor) -> None:
+        """Go on with these rows of the batch only."""
+        rows = batch_idxs.numpy(force=True)
+        self.sentences, self.targets = self.sentences[rows], self.targets[rows]
+        if self.order is not None:
+            self.order = self.order[batch_idxs]
+        if self.certificate is not None:
+            self.certificate.keep(rows)
 
 
 class SparseSearch(Search):
@@ -36,9 +72,7 @@ class SparseSearch(Search):
     what it dropped. With it, a sentence ends as soon as no live hypothesis can become better than
     its ``targets`` entry, in the same way as one that has nothing alive.
 
-    ``exhausted`` names the sentences that must end now; ``marked``, a part of them, those whose one
-    live candidate is not a hypothesis of the model's. Both hold row numbers of the current batch
-    (stock takes ended sentences out of it) and are read by ``SparseSequenceGenerator``.
+    What is known of the batch in work is in ``state``, which ``SparseSequenceGenerator`` reads.
 
     Args:
         tgt_dict (~fairseq.data.Dictionary): target dictionary
@@ -53,11 +87,8 @@ class SparseSearch(Search):
         self.supports_constraints = strategy.supports_constraints
         self.stop_on_max_len = strategy.stop_on_max_len
         self.needs_src_lengths = getattr(strategy, "needs_src_lengths", False)
-        self.order: Optional[Tensor] = None
-        self.exhausted: set[int] = set()
-        self.marked: set[int] = set()
+        self.state = SearchState(0)
         self.score_bound: Optional[ScoreBound] = None
-        self.certificate: Optional[Certificate] = None
         self.unlimited: Callable[[], Optional[Tensor]] = lambda: None
 
     def certify(
@@ -106,80 +137,93 @@ class SparseSearch(Search):
         """
         batch, beam, _ = lprobs.size()
         if step == 0:
-            self.sentences = torch.arange(batch, device=lprobs.device)
-            self.targets = lprobs.new_full((batch,), -math.inf)
-            self.certificate = None
+            self.state = SearchState(batch)
             if self.score_bound is not None:
-                self.certificate = Certificate(
-                    self.score_bound, batch, lprobs.device, self.add_up_mass
-                )
-        if isinstance(self.strategy, DiverseBeamSearch):
-            # It indexes a table of its own, of the first step's batch, by these.
-            original_batch_idxs = self.sentences
-
-        if self.certificate is not None:
+                certificate = Certificate(self.score_bound, batch, self.add_up_mass)
+                self.state.certificate = certificate
+        state = self.state
+        if state.certificate is not None:
             unlimited = self.unlimited()
             if unlimited is not None:
                 unlimited = unlimited.view_as(lprobs)
                 unlimited[:, :, self.pad] = -math.inf
             known = step >= self.sums_to_one_from
-            self.certificate.look_at(step, lprobs, scores, unlimited, sums_to_one=known)
-        sampling = isinstance(self.strategy, Sampling)
-        if sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
-            barren = lprobs.isneginf().all(dim=2)  # [batch, beam]
-            lprobs[:, :, self.eos].masked_fill_(barren, 0.0)
-        cand_scores, cand_tokens, cand_beams = self.strategy.step(
-            step,
-            room_for_the_dead(self.strategy, lprobs),
-            scores,
-            prev_output_tokens,
-            original_batch_idxs,
+            state.certificate.look_at(step, lprobs, scores, unlimited, sums_to_one=known)
+
+        cand_scores, cand_tokens, cand_beams = self._candidates(
+            step, lprobs, scores, prev_output_tokens, original_batch_idxs
         )
-        if sampling:
-            cand_scores = cand_scores.masked_fill(barren.gather(1, cand_beams), -math.inf)
-
-        self.offered = cand_scores.size(1)
-        missing = 2 * beam - self.offered
-        if missing > 0:
-            cand_scores = F.pad(cand_scores, (0, missing), value=-math.inf)
-            cand_tokens, cand_beams = (F.pad(x, (0, missing)) for x in (cand_tokens, cand_beams))
-        if type(self.strategy) is not BeamSearch:  # whose best come first, and so the dead last
-            self.order = cand_scores.isneginf().byte().sort(dim=1, stable=True).indices
-            cand_scores, cand_tokens, cand_beams = (
-                x.gather(1, self.order) for x in (cand_scores, cand_tokens, cand_beams)
-            )
-
-        marked = cand_scores[:, 0].isneginf()
-        if self.certificate is not None:
-            marked = marked | self._settle(step, cand_scores, cand_tokens, beam)
-        if step > 0:
-            prefix_score, prefix_beam = scores[:, :, step - 1].max(dim=1)
-        else:
-            prefix_score, prefix_beam = cand_scores.new_zeros(batch), cand_beams.new_zeros(batch)
-        cand_scores = cand_scores.masked_fill(marked.unsqueeze(1), -math.inf)
-        cand_tokens = cand_tokens.masked_fill(cand_scores.isneginf(), self.eos)
-        cand_scores[:, 0] = torch.where(marked, prefix_score, cand_scores[:, 0])
-        cand_beams[:, 0] = torch.where(marked, prefix_beam, cand_beams[:, 0])
-
-        self.exhausted = _rows(cand_tokens.eq(self.eos).all(dim=1))
-        self.marked = _rows(marked)
+        # One look at the few candidates, and few operations where nothing has died.
+        found, tokens = cand_scores.numpy(force=True), cand_tokens.numpy(force=True)
+        dead = found == -np.inf
+        ends = tokens == self.eos
+        marked = dead[:, 0]
+        if state.certificate is not None:
+            marked = marked | self._settle(step, found, ends, dead, beam)
+        state.exhausted = _rows(marked | (ends | dead).all(axis=1))
+        state.marked = _rows(marked)
+        if dead.any():
+            cand_tokens = cand_tokens.masked_fill(cand_scores.isneginf(), self.eos)
+        if state.marked:
+            rows = torch.tensor(sorted(state.marked), device=cand_scores.device)
+            cand_scores[rows], cand_tokens[rows] = -math.inf, self.eos
+            if step > 0:
+                cand_scores[rows, 0], cand_beams[rows, 0] = scores[rows, :, step - 1].max(dim=1)
+            else:
+                cand_scores[rows, 0], cand_beams[rows, 0] = 0.0, 0
         return cand_scores, cand_tokens, cand_beams
 
-    def _settle(self, step: int, scores: Tensor, tokens: Tensor, beam: int) -> Tensor:
+    def _candidates(
+        self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens, original_batch_idxs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The strategy's candidates, ``[batch, 2 * beam]``, the dead ones (-inf) last."""
+        batch, beam, _ = lprobs.size()
+        plain = type(self.strategy) is BeamSearch
+        if plain:
+            candidates = self.strategy.step(step, lprobs, scores)
+        else:
+            if isinstance(self.strategy, DiverseBeamSearch):
+                # It indexes a table of its own, of the first step's batch, by these.
+                original_batch_idxs = torch.as_tensor(self.state.sentences, device=lprobs.device)
+            sampling = isinstance(self.strategy, Sampling)
+            if sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
+                barren = lprobs.isneginf().all(dim=2)  # [batch, beam]
+                lprobs[:, :, self.eos].masked_fill_(barren, 0.0)
+            lprobs = room_for_the_dead(self.strategy, lprobs)
+            cand_scores, cand_tokens, cand_beams = self.strategy.step(
+                step, lprobs, scores, prev_output_tokens, original_batch_idxs
+            )
+            if sampling:
+                cand_scores = cand_scores.masked_fill(barren.gather(1, cand_beams), -math.inf)
+            candidates = cand_scores, cand_tokens, cand_beams
+        self.state.offered = candidates[0].size(1)
+        missing = 2 * beam - self.state.offered
+        if missing > 0:
+            candidates = tuple(
+                F.pad(part, (0, missing), value=filling)
+                for part, filling in zip(candidates, (-math.inf, 0, 0), strict=True)
+            )
+        if not plain:  # whose best come first, and so the dead last
+            order = candidates[0].isneginf().byte().sort(dim=1, stable=True).indices
+            candidates = tuple(part.gather(1, order) for part in candidates)
+            self.state.order = order
+        return candidates
+
+    def _settle(
+        self, step: int, scores: np.ndarray, ends: np.ndarray, dead: np.ndarray, beam: int
+    ) -> np.ndarray:
         """Enter a step's candidates into the account; say which sentences nothing can improve.
 
         Stock finishes the EOS among the first *beam* candidates and goes on with the first *beam*
         of the others.
         """
-        live = ~scores.isneginf()
-        ends = live & tokens.eq(self.eos)
-        finishing = ends.clone()
+        finishing = ends & ~dead
         finishing[:, beam:] = False
-        others = live & ~ends
-        continuing = others & (others.cumsum(dim=1) <= beam)
-        self.certificate.settle(step, scores, finishing, continuing)
-        beaten = self.certificate.live_bound <= self.targets
-        return beaten & continuing.any(dim=1) & ~finishing.any(dim=1)
+        others = ~(ends | dead)
+        continuing = others & (others.cumsum(axis=1) <= beam)
+        self.state.certificate.settle(step, scores, finishing, continuing)
+        beaten = self.state.certificate.live_bound <= self.state.targets
+        return beaten & continuing.any(axis=1) & ~finishing.any(axis=1)
 
     def set_src_lengths(self, src_lengths: Tensor) -> None:
         self.strategy.set_src_lengths(src_lengths)
@@ -188,21 +232,16 @@ class SparseSearch(Search):
         self.strategy.init_constraints(batch_constraints, beam_size)
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
-        self.sentences = self.sentences[batch_idxs]
-        self.targets = self.targets[batch_idxs]
-        if self.order is not None:
-            self.order = self.order[batch_idxs]
-        if self.certificate is not None:
-            self.certificate.keep(batch_idxs)
+        self.state.keep(batch_idxs)
         self.strategy.prune_sentences(batch_idxs)
 
     def update_constraints(self, active_hypos: Tensor) -> None:
-        if self.order is None:
+        if self.state.order is None:
             return
         # The strategy numbers the candidates in its own order; a filled-up one may take any state.
-        chosen = self.order.gather(1, active_hypos).clamp(max=self.offered - 1)
+        chosen = self.state.order.gather(1, active_hypos).clamp(max=self.state.offered - 1)
         self.strategy.update_constraints(chosen)
 
 
-def _rows(mask: Tensor) -> set[int]:
-    return set(mask.nonzero().flatten().tolist())
+def _rows(mask: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(mask).tolist())

@@ -3,12 +3,12 @@
 import math
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import Sampling
 from fairseq.sequence_generator import (
     EnsembleModel,
-    EnsembleModelWithAlignment,
     SequenceGenerator,
     SequenceGeneratorWithAlignment,
 )
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import extract_hard_alignment
 from fairseq_sparse.generation.certificate import ScoreBound
+from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
 
@@ -31,20 +32,6 @@ def scores_are_log_probs(model: nn.Module) -> bool:
 
 def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
     return getattr(getattr(model, "decoder", None), "output_projection", None)
-
-
-class SparseEnsemble(EnsembleModelWithAlignment):
-    """An ensemble that remembers its last distribution, which the length limit is about to cut."""
-
-    def __init__(self, models):
-        super().__init__(models)
-        self.max_len: Optional[int] = None
-        self.unlimited: Optional[Tensor] = None
-
-    def forward_decoder(self, tokens, *args, **kwargs):
-        lprobs, attention = super().forward_decoder(tokens, *args, **kwargs)
-        self.unlimited = lprobs.clone() if tokens.size(1) - 1 == self.max_len else None
-        return lprobs, attention
 
 
 class _RepeatBlock(NGramRepeatBlock):
@@ -77,9 +64,9 @@ class SparseSequenceGenerator(SequenceGenerator):
 
     Args:
         nbest: how many of the best hypotheses must be those of the full search (default: all).
-        add_up_mass: whether ``"dropped_mass"`` is wanted also where it takes time, because the
-            probabilities of a step are not known to sum to 1 (those of alpha-ReLU do not); it is
-            NaN else.
+        add_up_mass: whether ``"dropped_mass"`` is wanted; it is NaN else. It takes time where the
+            probabilities of a step are not known to sum to 1 (those of alpha-ReLU do not).
+        attention: whether the hypotheses have ``"attention"``, as stock's do.
     """
 
     def __init__(
@@ -89,11 +76,13 @@ class SparseSequenceGenerator(SequenceGenerator):
         *args,
         nbest: Optional[int] = None,
         add_up_mass: bool = True,
+        attention: bool = True,
         **kwargs,
     ):
         if isinstance(models, EnsembleModel):
             models = list(models.models)
-        super().__init__(SparseEnsemble(models), tgt_dict, *args, **kwargs)
+        eos = tgt_dict.eos() if kwargs.get("eos") is None else kwargs["eos"]
+        super().__init__(SparseEnsemble(models, eos, attention), tgt_dict, *args, **kwargs)
         self.nbest = nbest or self.beam_size
         self.add_up_mass = add_up_mass
         if self.repeat_ngram_blocker is not None:
@@ -121,20 +110,20 @@ class SparseSequenceGenerator(SequenceGenerator):
             bound,
             lambda: self.model.unlimited,
             sums_to_one_from=self.min_len if untouched else None,
-            add_up_mass=untouched or self.add_up_mass,
+            add_up_mass=self.add_up_mass,
         )
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
-        if unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args):
+        if unfin_idx in self.search.state.exhausted or super().is_finished(step, unfin_idx, *args):
             return True
-        certificate = self.search.certificate
+        certificate = self.search.state.certificate
         if certificate is None:
             return False
         scores = sorted((hypo["score"].item() for hypo in self.unfinished[unfin_idx]), reverse=True)
         if len(scores) < self.nbest:
             return False
-        self.search.targets[unfin_idx] = scores[self.nbest - 1]
-        return certificate.live_bound[unfin_idx].item() <= scores[self.nbest - 1]
+        self.search.state.targets[unfin_idx] = scores[self.nbest - 1]
+        return bool(certificate.live_bound[unfin_idx] <= scores[self.nbest - 1])
 
     def finalize_hypos(
         self,
@@ -151,14 +140,14 @@ class SparseSequenceGenerator(SequenceGenerator):
         max_len: int,
     ) -> list[int]:
         """Store finished hypotheses as stock does; a prefix stays only where it is the only one."""
-        if self.search.certificate is not None and max_len != self.model.max_len:
+        if self.search.state.certificate is not None and max_len != self.model.max_len:
             raise RuntimeError(f"fairseq's length limit is {max_len}, not {self.model.max_len}")
         self.unfinished = [
             hypos for hypos, done in zip(finalized, finished, strict=True) if not done
         ]
         before = [len(hypos) for hypos in self.unfinished]
-        rows = torch.div(bbsz_idx, beam_size, rounding_mode="trunc")
-        ends = eos_scores.clone()  # stock normalises them in place
+        rows = bbsz_idx.numpy(force=True) // beam_size
+        ends = np.array(eos_scores.numpy(force=True))  # a copy: stock normalises them in place
         newly_finished = super().finalize_hypos(
             step,
             bbsz_idx,
@@ -175,7 +164,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         for row in newly_finished:
             hypotheses = self.unfinished[row]
             stored = len(hypotheses) - before[row]
-            if row in self.search.marked:
+            if row in self.search.state.marked:
                 if len(hypotheses) > 1:
                     hypotheses.pop()
                 else:
@@ -186,22 +175,22 @@ class SparseSequenceGenerator(SequenceGenerator):
             self._certify(step, row, hypotheses, ends[rows == row][stored:])
         return newly_finished
 
-    def _certify(self, step: int, row: int, hypotheses: list[dict], lost: Tensor) -> None:
+    def _certify(self, step: int, row: int, hypotheses: list[dict], lost: np.ndarray) -> None:
         """Write into a sentence's hypotheses what is proven about them."""
-        certificate = self.search.certificate
+        certificate = self.search.state.certificate
         exact, optimal, mass = False, False, math.nan
         if certificate is not None:
             live_bound = certificate.live_bound[row]
-            bound = torch.maximum(certificate.bound[row], live_bound)
-            if lost.numel() > 0:
-                bound = torch.maximum(bound, certificate.score_bound.finished(lost, step).max())
-            mass = certificate.mass[row] + certificate.live_mass[row] + lost.double().exp().sum()
-            mass = mass.item()
+            bound = max(certificate.bound[row], live_bound)
+            if lost.size > 0:
+                bound = max(bound, certificate.score_bound.finished(lost, step).max())
+            mass = float(certificate.mass[row] + certificate.live_mass[row])
+            mass += np.exp(lost, dtype=np.float64).sum().item()
             best = max(hypo["score"].item() for hypo in hypotheses)
-            dropped = bool(certificate.dropped[row]) or lost.numel() > 0 or live_bound > -math.inf
+            dropped = bool(certificate.dropped[row]) or lost.size > 0 or live_bound > -math.inf
             complete = "incomplete" not in hypotheses[0]
             exact = complete and not dropped
-            optimal = complete and (exact or bound.item() <= best)
+            optimal = complete and (exact or bool(bound <= best))
         for hypothesis in hypotheses:
             hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass, steps=step + 1)
 
@@ -212,6 +201,8 @@ def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
     A forced prefix with an EOS gives all beams the same string, diverse groups may find one twice
     with other penalties, and ``--match-source-len`` gives -inf to what is longer than its source.
     """
+    if len(hypotheses) == 1:
+        return hypotheses
     best: dict[tuple[int, ...], dict] = {}
     for hypo in hypotheses:
         known = best.setdefault(tuple(hypo["tokens"].tolist()), hypo)

@@ -111,7 +111,8 @@ class TranslationSparseTask(TranslationTask):
         elif seq_gen_cls is None and ours:
             seq_gen_cls = SparseSequenceGenerator
         if seq_gen_cls in (SparseSequenceGenerator, SparseSequenceGeneratorWithAlignment):
-            extra.update(nbest=getattr(args, "nbest", 1), add_up_mass=report)
+            nbest = getattr(args, "nbest", 1)
+            extra.update(nbest=nbest, add_up_mass=report, attention=bool(align))
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
     def _normalize_scores(self, models) -> None:
