@@ -5,6 +5,7 @@ are compared with; their own error in a lower dtype says how much error is fair.
 """
 
 import itertools
+import math
 
 import torch
 import torch.nn.functional as F
@@ -242,3 +243,83 @@ def multihead_attention(parameters, query, key, value, kind, heads, bias, alpha=
     context, weights = attention(q / q.size(-1) ** 0.5, k, v, kind, bias, alpha)
     z = context.permute(2, 0, 1, 3).flatten(2)
     return project(attention_norm(z, kind, parameters), "out_proj"), weights
+
+
+def merge_subwords(weights, source, target):
+    """Lists ``[target words][source words]`` from ``weights[target piece][source piece]``.
+
+    ``source`` and ``target`` have the number of each piece's word, from 0 and without gaps.
+    """
+    merged = []
+    for target_word in range(max(target, default=-1) + 1):
+        rows = [row for row, word in zip(weights, target, strict=True) if word == target_word]
+        merged.append([])
+        for source_word in range(max(source, default=-1) + 1):
+            total = 0
+            for row in rows:
+                for weight, word in zip(row, source, strict=True):
+                    if word == source_word:
+                        total += weight
+            merged[-1].append(total / len(rows))
+    return merged
+
+
+def word_links(weights, threshold=None):
+    """(source, target) for ``weights[target word][source word]``: the first of the largest weights
+    above 0, or all of at least the threshold."""
+    links = set()
+    for target, row in enumerate(weights):
+        best = None
+        for source, weight in enumerate(row):
+            if threshold is not None and weight >= threshold:
+                links.add((source, target))
+            if weight > 0 and (best is None or weight > row[best]):
+                best = source
+        if threshold is None and best is not None:
+            links.add((best, target))
+    return links
+
+
+def alignment_error_rate(sure, possible, proposed):
+    """Precision, recall and AER of lists of links, one list a sentence, as Och and Ney define them;
+    ``possible`` need not have the sure links. A ratio of nothing to nothing is None."""
+    proposed_links = sure_links = found_sure = found_possible = 0
+    for sure_here, possible_here, proposed_here in zip(sure, possible, proposed, strict=True):
+        sure_links += len(sure_here)
+        for link in proposed_here:
+            proposed_links += 1
+            found_sure += link in sure_here
+            found_possible += link in sure_here or link in possible_here
+    precision = found_possible / proposed_links if proposed_links else None
+    recall = found_sure / sure_links if sure_links else None
+    return precision, recall, 1 - (found_sure + found_possible) / (proposed_links + sure_links)
+
+
+def distribution_with_dummy(weights, temperature):
+    """Probabilities from a list of weights, those of one query for the keys that it sees; the last
+    is that of a dummy."""
+    if all(weight == 0 for weight in weights):
+        return [0.0] * len(weights) + [1.0]
+    largest = max(weights)
+    exponentials = [math.exp((weight - largest) / temperature) for weight in weights]
+    return [x / sum(exponentials) for x in exponentials] + [0.0]
+
+
+def jensen_shannon(heads):
+    """Generalised Jensen-Shannon divergence in nats of lists of probabilities, one for each head:
+    the mean over the heads of their Kullback-Leibler divergence from the mean head."""
+    total = 0
+    for head in heads:
+        for key, p in enumerate(head):
+            if p > 0:
+                total += p * math.log(p * len(heads) / sum(other[key] for other in heads))
+    return total / len(heads)
+
+
+def average_precision(labels):
+    """Of a ranking: the mean over its bad pairs (true) of the share of bad ones down to there."""
+    precisions = []
+    for rank, label in enumerate(labels, start=1):
+        if label:
+            precisions.append(sum(labels[:rank]) / rank)
+    return sum(precisions) / len(precisions)

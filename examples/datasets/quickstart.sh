@@ -8,6 +8,8 @@ MAKE_RAW=(quickstart/make_corpus.py ${corpus_flags[@]+"${corpus_flags[@]}"})
 TRAIN_PREFIX=train
 VALID_PREFIX=valid
 TEST_PREFIX=test
+GOLD_ALIGNMENT=test.talp
+GOLD_WORDS=test.tok
 BPE_MERGES="${BPE_MERGES:-2000}"
 
 # 0.9 million parameters, 1,338 updates; 3 minutes on one CPU core.

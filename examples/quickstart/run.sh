@@ -164,7 +164,7 @@ for variant in "${VARIANTS[@]}"; do
 done
 for variant in "${VARIANTS[@]}"; do
   say "looking into the model: $variant"
-  recipe_alone "$variant" analyze
+  recipe_alone "$variant" align-analyze
 done
 
 # 4. What came out.

@@ -54,6 +54,9 @@ def test_table_and_pictures(finished):
     assert sparse[header.index("nonzeros")] == f"{summary['test']['nonzeros']:.1f}"
     speed = header.index("words/s")
     assert softmax[speed].endswith(" (1.00)") and re.search(r" \(\d+\.\d\d\)$", sparse[speed])
+    alignment = json.loads((folder / "runs" / VARIANTS[1] / "alignment.json").read_text())
+    assert alignment["sentences"] == 20
+    assert [len(layer["heads"]) for layer in alignment["folders"][0]["normal"]["layers"]] == [4, 4]
     for part in ("test", "test_new_construction", "test_longer"):
         assert f"{part}," in tables or f"{part}:" in tables or f"`{part}`" in tables
     picture = folder / "runs" / VARIANTS[1] / "cross_attention.png"
@@ -71,7 +74,7 @@ def test_second_run_repeats_nothing(finished):
     assert result.returncode == 0, result.stderr
     assert average.stat().st_mtime_ns == before
     log = (folder / "runs" / f"{VARIANTS[0]}.log").read_text(encoding="utf-8")
-    for stage in ("prepare", "train", "average", "generate", "analyze"):
+    for stage in ("prepare", "train", "average", "generate", "align", "analyze"):
         assert f"[{stage}] done already" in log
     assert result.stdout == first.stdout
 

@@ -168,17 +168,17 @@ def test_done_is_skipped_and_deleted_is_made_again(
 ) -> None:
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
     options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
-    names = ("train.json", "average.pt", "bleu.json", "summary.json")
+    names = ("train.json", "average.pt", "bleu.json", "alignments/manifest.json", "summary.json")
     times = [(tmp_path / name).stat().st_mtime_ns for name in names]
     second = run(*options, RAW_DIR=raw)
-    assert count_done(second.stdout) == 5
+    assert count_done(second.stdout) == 6
     assert [(tmp_path / name).stat().st_mtime_ns for name in names] == times
 
     score = (tmp_path / "bleu.json").read_text()
     (tmp_path / "bleu.json").unlink()
     third = run(*options, RAW_DIR=raw)
     assert (tmp_path / "bleu.json").read_text() == score
-    assert count_done(third.stdout) == 4
+    assert count_done(third.stdout) == 5
 
 
 def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Word alignments from the cross-attention on the test set, given the references, in
+# RUN_DIR/alignments; where the data set has gold alignments, error rates in RUN_DIR/alignment.json.
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+load_recipe
+require_prepared
+require_file "$RUN_DIR/average.pt" average
+lock_folder "$RUN_DIR"
+
+alignments="$RUN_DIR/alignments"
+artefact="$alignments/manifest.json"
+settings="checkpoint $(sha256_of "$RUN_DIR/average.pt" | cut -d ' ' -f 1)
+data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)"
+if [[ -n "${GOLD_ALIGNMENT:-}" ]]; then
+  raw="$DATA_DIR/raw"
+  if [[ -z "${MAKE_RAW:-}" && -n "${RAW_DIR:-}" ]]; then raw="$RAW_DIR"; fi
+  gold=("$raw/$GOLD_ALIGNMENT" "$raw/$GOLD_WORDS.$SOURCE_LANG" "$raw/$GOLD_WORDS.$TARGET_LANG")
+  for path in "${gold[@]}"; do
+    [[ -f "$path" ]] || fail "no gold alignment to compare with: $path is missing"
+  done
+  artefact="$RUN_DIR/alignment.json"
+  settings="$settings
+$(sha256_of "${gold[@]}" | awk '{ print "gold", $2, $1 }')"
+fi
+changed=""
+if [[ -f "$SETTINGS_DIR/align" ]]; then
+  changed="$(settings_difference "$SETTINGS_DIR/align" "$settings")"
+fi
+skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
+# What an interrupted run with the same settings left behind is used again.
+[[ -z "$changed" ]] || rm -rf -- "$alignments"
+
+"$PYTHON" "$ROOT/scripts/extract_alignments.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
+  --subset test --output "$alignments" --max-tokens "$DEVICE_TOKENS" \
+  ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} || fail "the words could not be aligned (see above)"
+if [[ -n "${GOLD_ALIGNMENT:-}" ]]; then
+  "$PYTHON" "$ROOT/scripts/score_alignments.py" "${gold[0]}" "$alignments" \
+    --words "${gold[1]}" "${gold[2]}" --json "$artefact" \
+    || fail "the alignments could not be scored (see above)"
+fi
+say "aligned: $alignments"

@@ -1,0 +1,182 @@
+"""A folder of word alignments, one file for each way of reading the attention of a model.
+
+    manifest.json                what was extracted, from what and how; written last
+    source.txt, target.txt       the words that the links count, a line a sentence
+    normal-layer1-head2.pharaoh  the links of a head, a line a sentence; mean: those of all heads
+    shifted-layer1-mean.pharaoh  together; see word_alignment.py for normal and shifted
+    attention-0-999.npz          the attention itself, if asked for; a file a part
+    parts/                       while the folder is being made: what is done
+
+The sentences are worked on in parts. A part is written when it is whole, so that an interrupted run
+goes on after the last one, and at the end the parts are put together.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, Union
+
+import numpy as np
+
+from fairseq_sparse.analysis.reports import write_json
+
+MANIFEST = "manifest.json"
+WORDS = ("source.txt", "target.txt")
+MEAN = "mean"
+
+# What a file is made from: normal or shifted, the layer, and a head or the mean, from 1.
+Reading = tuple[str, int, Union[int, str]]
+
+
+def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
+    """The name of each file of links; ``settings`` as in :class:`AlignmentFolder`."""
+    readings = itertools.product(*(settings[name] for name in ("attention", "layers", "heads")))
+    return {
+        (
+            kind,
+            layer,
+            head,
+        ): f"{kind}-layer{layer}-{head if head == MEAN else f'head{head}'}.pharaoh"
+        for kind, layer, head in readings
+    }
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The settings of a finished folder, and ``too_long``: the numbers of its empty lines.
+
+    Raises:
+        OSError: the manifest cannot be read.
+        ValueError: the folder is not finished, or no such folder.
+    """
+    if (path / "parts").is_dir():
+        raise ValueError(f"{path} is not finished: run extract_alignments.py again")
+    if not (path / MANIFEST).is_file():
+        raise ValueError(f"{path} has no {MANIFEST}: extract_alignments.py did not make it")
+    return json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+
+
+class AlignmentFolder:
+    """A folder that is being made.
+
+    Args:
+        path: where; it is made if need be.
+        settings: all that the links depend on, as it stands in the manifest: ``attention``,
+            ``layers`` and ``heads``, for :func:`link_files`; ``checkpoint`` and ``data``, each with
+            ``path`` and ``sha256``, of which the second is compared; and others.
+
+    Raises:
+        OSError: it cannot be made.
+        ValueError: it was made, or begun, with other settings; they are named.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]):
+        self.path, self.parts, self.settings = path, path / "parts", settings
+        for manifest in (self.parts / MANIFEST, path / MANIFEST):
+            if manifest.is_file():
+                self._compare(json.loads(manifest.read_text(encoding="utf-8")))
+        self.finished = (path / MANIFEST).is_file() and not self.parts.is_dir()
+        if not self.finished:
+            self.parts.mkdir(parents=True, exist_ok=True)
+            write_json(self.parts / MANIFEST, dict(settings))
+
+    def _compare(self, before: Mapping[str, Any]) -> None:
+        def content(value):
+            return value["sha256"] if isinstance(value, dict) else value
+
+        differences = [
+            f"{name} was {_shown(before.get(name))}, now {_shown(value)}"
+            for name, value in self.settings.items()
+            if content(before.get(name)) != content(value)
+        ]
+        if differences:
+            raise ValueError(
+                f"{self.path} was made with other settings, {'; '.join(differences)}: "
+                "choose another folder, or delete it"
+            )
+
+    def has_part(self, numbers: range) -> bool:
+        """Whether these sentences are done."""
+        return self._part(numbers).is_file()
+
+    def write_part(
+        self, numbers: range, lines: Mapping[str, Sequence[str]], too_long: Sequence[int]
+    ) -> None:
+        """Keep what was made from some sentences.
+
+        Args:
+            numbers: of the sentences.
+            lines: for each of :data:`WORDS` and :func:`link_files` a line a sentence.
+            too_long: the sentences whose lines of links are empty, being too long for the model.
+        """
+        write_json(self._part(numbers), {"too_long": list(too_long), "lines": dict(lines)})
+
+    def finish(self, parts: Sequence[range]) -> list[int]:
+        """Put all parts together; the numbers of the sentences that were too long."""
+        names = [*WORDS, *link_files(self.settings).values()]
+        too_long: list[int] = []
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(self._write(name)) for name in names}
+            for numbers in parts:
+                part = json.loads(self._part(numbers).read_text(encoding="utf-8"))
+                too_long += part["too_long"]
+                for name, lines in part["lines"].items():
+                    files[name].writelines(f"{line}\n" for line in lines)
+        write_json(self.path / MANIFEST, {**self.settings, "too_long": too_long})
+        shutil.rmtree(self.parts)
+        self.finished = True
+        return too_long
+
+    @contextmanager
+    def archive(self, numbers: range) -> Iterator["AttentionArchive"]:
+        """The file for the attention of some sentences; it appears when it is whole."""
+        name = f"attention-{numbers[0]}-{numbers[-1]}.npz"
+        with self._write(name, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
+            yield AttentionArchive(archive)
+
+    @contextmanager
+    def _write(self, name: str, binary: bool = False) -> Iterator[IO]:
+        partial = self.path / f"{name}.partial"
+        text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
+        with open(partial, "wb" if binary else "w", **text) as file:
+            yield file
+        os.replace(partial, self.path / name)
+
+    def _part(self, numbers: range) -> Path:
+        return self.parts / f"{numbers[0]}-{numbers[-1]}.json"
+
+
+class AttentionArchive:
+    """An ``.npz`` file that is written array by array, so that few are in memory."""
+
+    def __init__(self, archive: zipfile.ZipFile):
+        self._archive = archive
+
+    def add(
+        self, number: int, weights: np.ndarray, source: Sequence[str], target: Sequence[str]
+    ) -> None:
+        """Add a sentence pair.
+
+        Args:
+            number: of the sentence; the arrays are called ``NUMBER.weights`` and so on.
+            weights: ``[layers, heads, target length, source length]``.
+            source: pieces, EOS last.
+            target: pieces, EOS last.
+        """
+        arrays = {"weights": weights, "source": np.array(source), "target": np.array(target)}
+        for name, array in arrays.items():
+            # Without a date the same arrays make the same file.
+            member = zipfile.ZipInfo(f"{number}.{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with self._archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['path']} (sha256 {value['sha256'][:8]})"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

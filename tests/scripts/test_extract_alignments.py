@@ -1,0 +1,311 @@
+"""scripts/extract_alignments.py on checkpoints and data as fairseq's commands make them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import extract_alignments
+import references
+import toy
+from fairseq_sparse.analysis import alignment_extraction
+from fairseq_sparse.analysis.alignment_folder import AlignmentFolder
+from fairseq_sparse.analysis.decoding import load_translator, search
+from fairseq_sparse.analysis.forced_attention import forced_attention
+
+SCRIPT = toy.ROOT / "scripts" / "extract_alignments.py"
+FLAGS = {
+    "rela_g": ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    + ["--attention", "rela_g"],
+    "stock": ["--task", "translation", "--arch", "transformer_tiny"],
+}
+# Of the test set, and how many pieces it has: more than the models can take.
+TOO_LONG, LENGTH = 4, 30
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pieces with the marks of both kinds of subwords."""
+    folder = tmp_path_factory.mktemp("text")
+    generator = random.Random(5)
+    pieces = [f"w{number}{mark}" for number in range(6) for mark in ("@@", "")]
+    pieces += [f"▁w{number}" for number in range(6)]
+    for split, count in (("train", 100), ("valid", 10), ("test", 23)):
+        lengths = [LENGTH if n == TOO_LONG else generator.randint(1, 8) for n in range(count)]
+        for language in ("de", "en"):
+            lines = [" ".join(generator.choices(pieces, k=length)) for length in lengths]
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    toy.run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary"),
+        *(f"--{split}pref={folder / split}" for split in ("train", "valid", "test")),
+        *("--destdir", folder / "bin"),
+    )
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    paths = {}
+    for name, flags in FLAGS.items():
+        folder = tmp_path_factory.mktemp(name)
+        toy.run(
+            "fairseq_cli.train",
+            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
+            *("--optimizer", "adam", "--lr", 0.01, "--max-tokens", 500, "--num-workers", 0),
+            *("--max-source-positions", 20, "--max-target-positions", 20),
+            *("--skip-invalid-size-inputs-valid-test", *flags),
+        )
+        paths[name] = folder / "checkpoint_last.pt"
+    return paths
+
+
+def call_here(data: Path, checkpoint: Path, output: Path, *flags: object) -> int:
+    """Run the script in this process, which saves the time of importing fairseq."""
+    arguments = [data, "--path", checkpoint, "--output", output, "--cpu", *flags]
+    return extract_alignments.main(list(map(str, arguments)))
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """Each file of the folder but the manifest, which has the paths of the test."""
+    names = {path.name for path in folder.iterdir()} - {"manifest.json"}
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def words_by_hand(pieces: list[str], subwords: str) -> list[int]:
+    """The number of each piece's word."""
+    numbers = [0]
+    for before, piece in itertools.pairwise(pieces):
+        begins = {
+            "subword_nmt": not before.endswith("@@"),
+            "sentencepiece": piece.startswith("▁"),
+            "none": True,
+        }[subwords]
+        numbers.append(numbers[-1] + begins)
+    return numbers
+
+
+def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None = None):
+    """For each sentence its number, its pieces without EOS and its weights, by the model alone."""
+    translator = load_translator(str(checkpoint), str(data), True)
+    words = translator.task.target_dictionary
+    for number in range(23):
+        if number == TOO_LONG:
+            continue
+        translator.task.chosen = [number]
+        (sample,) = translator.batches("test", 1000)
+        if targets:
+            line = " ".join(targets[number])
+            sample["target"] = words.encode_line(line, add_if_not_exist=False).long()[None]
+            sample["net_input"]["prev_output_tokens"] = sample["target"].roll(1, dims=1)
+        (pair,) = forced_attention(translator.models[0], sample, words.pad())
+        pieces = [[words[token] for token in side[:-1]] for side in (pair.source, pair.target)]
+        yield number, *pieces, pair.weights["cross"].tolist()
+
+
+def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
+    """For each file the links of a sentence; the words are numbers, one for each piece."""
+    lines = {}
+    for kind, rows in (("normal", slice(0, -1)), ("shifted", slice(1, None))):
+        for layer, heads in enumerate(weights, start=1):
+            merged = {
+                f"head{number}": references.merge_subwords(
+                    [row[:-1] for row in head[rows]], source, target
+                )
+                for number, head in enumerate(heads, start=1)
+            }
+            merged["mean"] = np.mean(list(merged.values()), axis=0).tolist()
+            for name, words in merged.items():
+                links = sorted(references.word_links(words, threshold))
+                line = " ".join(f"{source}-{target}" for source, target in links)
+                lines[f"{kind}-layer{layer}-{name}.pharaoh"] = line
+    return lines
+
+
+@pytest.mark.parametrize("model", FLAGS)
+@pytest.mark.parametrize("subwords", ["subword_nmt", "sentencepiece", "none"])
+def test_files_against_the_model_run_on_each_sentence(
+    data: Path, checkpoints: dict[str, Path], tmp_path: Path, model: str, subwords: str
+) -> None:
+    threshold = 0.3 if subwords == "none" else None
+    flags = ["--subwords", subwords, *(["--threshold", threshold] if threshold else [])]
+    assert call_here(data, checkpoints[model], tmp_path, *flags, "--max-tokens", 60) == 0
+    files = {name: content.decode().split("\n")[:-1] for name, content in read(tmp_path).items()}
+    assert {len(lines) for lines in files.values()} == {23}
+    nulls = 0
+    for number, source, target, weights in by_hand(data, checkpoints[model]):
+        numbers = [words_by_hand(side, subwords) for side in (source, target)]
+        expected = lines_by_hand(weights, *numbers, threshold)
+        found = {name: lines[number] for name, lines in files.items() if name in expected}
+        assert found == expected
+        assert len(files) == len(expected) + 2
+        for side, name in zip(numbers, ("source.txt", "target.txt"), strict=True):
+            assert len(files[name][number].split()) == side[-1] + 1
+        nulls += sum(line.count("-") <= numbers[1][-1] for line in expected.values())
+    # Every target word has a link, unless nothing is attended to, or nothing enough.
+    assert (nulls > 0) == (model == "rela_g" or threshold is not None)
+
+
+def test_command_line_and_sentence_that_is_too_long(
+    data: Path, checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / "neuer Ordner" / "out"
+    arguments = [data, "--path", checkpoints["stock"], "--output", output, "--cpu"]
+    arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
+
+    command = [sys.executable, SCRIPT, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"wrote 2 alignments of 23 sentences to {output}\n"
+    assert f"1 sentences are too long for the model and have no links: {TOO_LONG}" in result.stderr
+    links = {"shifted-layer2-head1.pharaoh", "shifted-layer2-mean.pharaoh"}
+    files = read(output)
+    assert set(files) == links | {"source.txt", "target.txt"}
+    for name, content in files.items():
+        assert (content.decode().split("\n")[TOO_LONG] == "") == (name in links)
+    text = (data.parent / "test.en").read_text(encoding="utf-8")
+    assert files["target.txt"].decode() == re.sub("@@( |$)", "", text, flags=re.MULTILINE)
+    manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["too_long"] == [TOO_LONG] and manifest["sentences"] == 23
+    assert manifest["checkpoint"]["path"] == str(checkpoints["stock"])
+    assert extract_alignments.main(list(map(str, arguments))) == 0
+    assert capsys.readouterr().out == f"done already: {output}\n"
+
+
+def test_any_batches_give_the_same(data: Path, checkpoints: dict[str, Path], tmp_path) -> None:
+    for tokens in (25, 1000):
+        output = tmp_path / str(tokens)
+        assert call_here(data, checkpoints["rela_g"], output, "--max-tokens", tokens) == 0
+    assert read(tmp_path / "25") == read(tmp_path / "1000")
+
+
+def test_interrupted_run_goes_on(
+    data: Path, checkpoints: dict[str, Path], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(extract_alignments, "PART", 7)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    call_here(data, checkpoints["rela_g"], whole, "--npz")
+    write_part, written = AlignmentFolder.write_part, []
+
+    def write_two_parts(self, numbers, *rest):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(numbers)
+        write_part(self, numbers, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AlignmentFolder, "write_part", write_two_parts)
+        with pytest.raises(KeyboardInterrupt):
+            call_here(data, checkpoints["rela_g"], stopped, "--npz")
+    assert written == [range(0, 7), range(7, 14)]
+    assert not (stopped / "manifest.json").exists() and not list(stopped.glob("*.pharaoh"))
+
+    align, aligned = alignment_extraction.align, []
+
+    def count(*arguments):
+        aligned.append(arguments)
+        return align(*arguments)
+
+    monkeypatch.setattr(alignment_extraction, "align", count)
+    assert call_here(data, checkpoints["rela_g"], stopped, "--npz") == 0
+    assert len(aligned) == 23 - 14
+    assert read(stopped) == read(whole)
+    archives = {name for name in read(whole) if name.endswith(".npz")}
+    assert archives == {f"attention-{n}-{min(n + 6, 22)}.npz" for n in (0, 7, 14, 21)}
+
+
+def test_other_settings_are_refused_by_name(
+    data: Path, checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    assert call_here(data, checkpoints["rela_g"], tmp_path, "--heads", "mean") == 0
+    before = read(tmp_path)
+    for checkpoint, flags, message in (
+        ("rela_g", ["--heads", "2,mean"], "heads was mean, now 2,mean"),
+        ("rela_g", ["--heads", "mean", "--threshold", 0.5], "threshold was None, now 0.5"),
+        ("rela_g", ["--heads", "mean", "--subset", "valid"], "subset was test, now valid"),
+        ("stock", ["--heads", "mean"], "checkpoint was "),
+    ):
+        assert call_here(data, checkpoints[checkpoint], tmp_path, *flags) == 1
+        (line,) = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
+        assert f"{tmp_path} was made with other settings, {message}" in line
+        assert read(tmp_path) == before
+    # Neither the size of batches nor the name of a file is a setting.
+    copy = tmp_path / "copy.pt"
+    copy.write_bytes(checkpoints["rela_g"].read_bytes())
+    assert call_here(data, copy, tmp_path, "--heads", "mean", "--max-tokens", 50) == 0
+
+
+def test_own_translations(data: Path, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    checkpoint = checkpoints["rela_g"]
+    flags = ["--hypothesis", "--beam", 2, "--subwords", "none"]
+    assert call_here(data, checkpoint, tmp_path, *flags) == 0
+    files = {name: content.decode().split("\n") for name, content in read(tmp_path).items()}
+    translator = load_translator(str(checkpoint), str(data), True)
+    words, targets = translator.task.target_dictionary, {}
+    for sample, hypotheses in search(translator, translator.batches("test", 4000), 2):
+        for number, (best, *_) in zip(sample["id"].tolist(), hypotheses, strict=True):
+            targets[number] = [words[token] for token in best["tokens"][:-1]]
+    references_text = (data.parent / "test.en").read_text(encoding="utf-8").splitlines()
+    assert any(files["target.txt"][n].split() != references_text[n].split() for n in targets)
+    for number, source, target, weights in by_hand(data, checkpoint, targets):
+        assert target == targets[number] == files["target.txt"][number].split()
+        expected = lines_by_hand(weights, range(len(source)), range(len(target)))
+        assert {name: files[name][number] for name in expected} == expected
+    assert files["target.txt"][TOO_LONG] == "" != files["source.txt"][TOO_LONG]
+
+
+def test_attention_is_kept(data: Path, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    assert call_here(data, checkpoints["stock"], tmp_path, "--npz", "--layers", 1) == 0
+    with np.load(tmp_path / "attention-0-22.npz", allow_pickle=False) as archive:
+        assert len(archive.files) == 3 * 22
+        for number, source, target, weights in by_hand(data, checkpoints["stock"]):
+            assert archive[f"{number}.source"].tolist() == [*source, "</s>"]
+            assert archive[f"{number}.target"].tolist() == [*target, "</s>"]
+            found = archive[f"{number}.weights"]
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, np.array(weights, np.float32), rtol=1e-4, atol=1e-6)
+
+
+def test_bad_input_is_one_line(
+    data: Path, checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    checkpoint, output = checkpoints["stock"], tmp_path / "out"
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for path in data.iterdir():
+        if not path.name.startswith("test.de-en.en"):
+            (sources / path.name).write_bytes(path.read_bytes())
+    cases = [
+        ([data, tmp_path / "none.pt"], "no such file"),
+        ([data, f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
+        ([data, checkpoint, "--subset", "tset"], "--subset tset: Dataset not found"),
+        ([data, checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
+        ([data, checkpoint, "--layers", "1,3"], "--layers 3: the model has 2"),
+        ([data, checkpoint, "--heads", "5,mean"], "--heads 5: the model has 2"),
+        ([sources, checkpoint], "--subset test: there are no references; use --hypothesis"),
+    ]
+    for (folder, path, *flags), message in cases:
+        assert call_here(folder, path, output, *flags) == 1
+        printed = capfd.readouterr()
+        assert not printed.out and not output.exists()
+        (line,) = [line for line in printed.err.splitlines() if "error: " in line]
+        assert line.startswith("extract_alignments: error: ") and message in line
+    assert call_here(sources, checkpoint, output, "--hypothesis", "--heads", "mean") == 0
+    for flags, message in (
+        (["--threshold", 0], "must be above 0"),
+        (["--heads", "0"], "must be at least 1"),
+        (["--layers", "mean"], "--layers"),
+        (["--subwords", "bpe"], "invalid choice"),
+    ):
+        with pytest.raises(SystemExit):
+            call_here(data, checkpoint, output, *flags)
+        assert message in capfd.readouterr().err

@@ -1,0 +1,214 @@
+"""scripts/score_alignments.py on files and folders of alignments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import score_alignments
+import toy
+from fairseq_sparse.analysis.alignment_folder import WORDS, AlignmentFolder, link_files
+
+SCRIPT = toy.ROOT / "scripts" / "score_alignments.py"
+
+# Two sure links and a possible one; nothing; a sure one.
+GOLD = "1-1 2-2 2p3\n\n1-2\n"
+SOURCE, TARGET = ["a b", "c", "d"], ["A B C", "D", "E F"]
+NO_LINKS = ["", "", ""]
+PERFECT = ["0-0 1-1 1-2", "", "0-1"]
+# Of 2 links a sure one; of 3 sure ones 1: AER = 1 - 2/5.
+HALF = ["0-0", "0-0", ""]
+LINES = {
+    ("normal", 1, 1): NO_LINKS,
+    ("normal", 1, 2): HALF,
+    ("normal", 1, "mean"): NO_LINKS,
+    ("normal", 2, 1): PERFECT,
+    ("normal", 2, 2): NO_LINKS,
+    ("normal", 2, "mean"): HALF,
+}
+
+
+@pytest.fixture
+def gold(tmp_path: Path) -> Path:
+    path = tmp_path / "gold.talp"
+    path.write_text(GOLD)
+    return path
+
+
+def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **settings) -> Path:
+    """A folder as extract_alignments.py makes it; shifted attention links nothing."""
+    settings = {
+        "attention": ["normal", "shifted"],
+        "layers": [1, 2],
+        "heads": [1, 2, "mean"],
+        "hypothesis": False,
+        "sentences": len(source),
+        **settings,
+    }
+    folder = AlignmentFolder(path, settings)
+    files = {
+        name: lines.get(reading, [""] * len(source))
+        for reading, name in link_files(settings).items()
+    }
+    files.update(zip(WORDS, (source, target), strict=True))
+    folder.write_part(range(len(source)), files, [])
+    folder.finish([range(len(source))])
+    return path
+
+
+def call_here(*arguments: object) -> int:
+    return score_alignments.main(list(map(str, arguments)))
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = [line.strip("| ").split("|") for line in text.splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in line] for line in lines]
+
+
+def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> None:
+    folder, file = make_folder(tmp_path / "folder"), tmp_path / "links.txt"
+    file.write_text("\n".join(HALF) + "\n")
+    result = subprocess.run(
+        [sys.executable, SCRIPT, gold, file, folder, "--json", tmp_path / "out.json"],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    assert rows(result.stdout) == [
+        ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"],
+        rows(result.stdout)[1],
+        ["normal", "1", "2", "60.0", "100.0"],
+        ["normal", "2", "1", "0.0", "60.0"],
+        ["normal", "average: AoH, AoL", "", "30.0", "80.0"],
+        ["shifted", "1", "1", "100.0", "100.0"],
+        ["shifted", "2", "1", "100.0", "100.0"],
+        ["shifted", "average: AoH, AoL", "", "100.0", "100.0"],
+        ["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"],
+        rows(result.stdout)[9],
+        [str(file), "2", "50.0", "33.3", "60.0"],
+    ]
+    assert f"3 sentences; 3 sure and 1 possible links of {gold}" in result.stdout
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["gold"] == {"path": str(gold), "sure": 3, "possible": 1}
+    (found,) = written["folders"]
+    assert found["head_numbers"] == [1, 2]
+    assert found["normal"] == {
+        "layers": [
+            {"layer": 1, "average": 1, "heads": [1, pytest.approx(0.6)], "best_head": 2},
+            {"layer": 2, "average": pytest.approx(0.6), "heads": [0, 1], "best_head": 1},
+        ],
+        "aoh": pytest.approx(0.3),
+        "aol": pytest.approx(0.8),
+    }
+    assert found["shifted"]["aoh"] == found["shifted"]["aol"] == 1
+    (score,) = written["files"]
+    assert score == {
+        "hypothesis": str(file),
+        "links": 2,
+        "precision": 0.5,
+        "recall": pytest.approx(1 / 3),
+        "aer": pytest.approx(0.6),
+    }
+
+
+def test_some_heads_or_the_mean_alone(gold: Path, tmp_path: Path, capsys) -> None:
+    only_mean = make_folder(tmp_path / "mean", heads=["mean"], attention=["normal"])
+    one_head = make_folder(tmp_path / "head", heads=[2], layers=[1], attention=["normal"])
+    assert call_here(gold, only_mean, one_head) == 0
+    table = rows(capsys.readouterr().out)
+    assert table[2:5] == [
+        ["normal", "1", "-", "-", "100.0"],
+        ["normal", "2", "-", "-", "60.0"],
+        ["normal", "average: AoH, AoL", "", "-", "80.0"],
+    ]
+    assert table[7:] == [
+        ["normal", "1", "2", "60.0", "-"],
+        ["normal", "average: AoH, AoL", "", "60.0", "-"],
+    ]
+
+
+def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "links.talp"
+    file.write_bytes(b"1-1 2-2 2-3\r\n\r\n1-2\xa0\r\n")
+    assert call_here(gold, file) == 0
+    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
+    shifted, plain = tmp_path / "from_zero.talp", tmp_path / "from_one"
+    shifted.write_text("0-0 1-1 1p2\n\n0-1\n")
+    plain.write_bytes(file.read_bytes())
+    options = ["--gold-base", 0, "--hypothesis-base", 1, "--encoding", "latin-1"]
+    assert call_here(shifted, plain, *options) == 0
+    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
+    assert call_here(shifted, plain, *options[:2]) == 0
+    assert rows(capsys.readouterr().out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
+
+
+def test_file_without_links(gold: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "a").write_text("\n\n\n")
+    assert call_here(gold, tmp_path / "a", "--json", tmp_path / "out.json") == 0
+    assert rows(capsys.readouterr().out)[-1][1:] == ["0", "-", "0.0", "100.0"]
+    assert json.loads((tmp_path / "out.json").read_text())["files"][0]["precision"] is None
+
+
+def test_words_must_agree(gold: Path, tmp_path: Path, capsys) -> None:
+    folder = make_folder(tmp_path / "folder")
+    texts = [tmp_path / "text.de", tmp_path / "text.en"]
+
+    def error_of(source: str, target: str) -> str:
+        for path, text in zip(texts, (source, target), strict=True):
+            path.write_text(text)
+        code = call_here(gold, folder, "--words", *texts)
+        error = capsys.readouterr().err
+        assert code == (1 if error else 0)
+        return error
+
+    assert not error_of("x y\nz\nü\n", "X Y Z\nX\nX Y\n")
+    error = error_of("x y\nz\nü\n", "X Y Z\nX Y\nX Y\n")
+    assert f"{folder / 'target.txt'}, line 2: 1 words, but 2 in {texts[1]}" in error
+    assert "source.txt has 3 lines, but " in error_of("x y\nz\n", "X Y Z\nX\nX Y\n")
+
+
+def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
+    folder, output = make_folder(tmp_path / "folder"), tmp_path / "out.json"
+    shorter = make_folder(tmp_path / "shorter", source=["a b", "c", "d"], target=["A B", "D", "E"])
+    two = make_folder(tmp_path / "two", source=SOURCE[:2], target=TARGET[:2], lines={})
+    own = make_folder(tmp_path / "own", hypothesis=True)
+    unfinished = tmp_path / "unfinished"
+    AlignmentFolder(unfinished, {"attention": [], "layers": [], "heads": []})
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    short, wrong = tmp_path / "short", tmp_path / "wrong"
+    short.write_text("0-0\n")
+    wrong.write_text("0-0\n\n0-x\n")
+    cases = [
+        ([gold, tmp_path / "none"], "none"),
+        ([tmp_path / "none", folder], "none"),
+        ([gold, short], f"{gold} has 3 lines, but {short} has 1"),
+        ([gold, two], f"{gold} has 3 lines, but {two} has 2"),
+        ([gold, wrong], f"{wrong}, line 3: '0-x' is no link"),
+        ([gold, own], "own was made with --hypothesis"),
+        ([gold, unfinished], "unfinished is not finished"),
+        ([gold, empty], "empty has no manifest.json"),
+        ([gold, shorter], f"{gold}, line 1: a link with target word 3, but there are 2 in"),
+        ([gold, folder, "--gold-base", 0], f"{gold}, line 1: a link with source word 3, but"),
+        ([gold, folder, "--encoding", "no-such"], "unknown encoding"),
+    ]
+    for arguments, message in cases:
+        assert call_here(*arguments, "--json", output) == 1
+        printed = capsys.readouterr()
+        assert not printed.out and not output.exists()
+        assert len(printed.err.splitlines()) == 1
+        assert printed.err.startswith("score_alignments: error: ") and message in printed.err
+    for arguments, message in (
+        ([gold], "the following arguments are required"),
+        ([gold, folder, "--json", tmp_path / "none" / "a"], "there is no such folder"),
+        ([gold, short, "--words", short, short], "only folders have words"),
+        ([gold, short, "--gold-base", 2], "invalid choice"),
+    ):
+        with pytest.raises(SystemExit):
+            call_here(*arguments)
+        assert message in capsys.readouterr().err
