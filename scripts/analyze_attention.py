@@ -1,23 +1,46 @@
 #!/usr/bin/env python3
-"""How sparse the attention of a trained translation model is, on a prepared data set.
+"""How sparse, and how diverse, the attention of trained translation models is, on prepared data.
 
 The model reads each source sentence and its reference (no search). For the encoder, the decoder
-and cross-attention, for each layer and each head, two rates are counted: the sparsity rate, which
-is the share of attention weights that are exactly 0, among the keys that a query may see; and the
-null rate, which is the share of queries whose weights are all 0. The table has the mean over the
-heads of a layer, and over the layers; the JSON file has the heads too.
+and cross-attention, for each layer, the table has
+
+- the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
+  may see;
+- the null rate: the share of queries whose weights are all 0, and its variance over the heads;
+- the diversity of the heads: their generalised Jensen-Shannon divergence in nats, 0 where all heads
+  are the same. Weights that do not sum to 1 are made distributions by a softmax with temperature 1,
+  in which a query without any weight attends to a dummy; a second table has other temperatures.
+
+With --shuffled each source is also read with the reference of another sentence. The rates are means
+over the heads of a layer, and over the layers; the JSON file has the heads too. With several models
+it has the numbers of each under "models", by name.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from analyze_output import short_names
 from command_line import one_line, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.decoding import Translator
+
+
+def seed(text: str) -> int:
+    """A number that NumPy's generators start from, for argparse."""
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 2^32 - 1")
+    return value
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -25,82 +48,161 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
+    parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+    )
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument(
+        "--shuffled",
+        type=seed,
+        metavar="SEED",
+        help="measure also with references that are exchanged at random",
+    )
     parser.add_argument(
         "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     options = parser.parse_args(arguments)
+    options.names = options.names or short_names(options.path)
+    if len(options.names) != len(options.path):
+        parser.error("--names: give as many as --path has models")
+    if len(set(options.names)) < len(options.names):
+        parser.error("--names: two models have the same")
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 
-def table(rates: dict) -> str:
+def table(result: dict[str, Any]) -> str:
+    """The measures of a model, first the means of each place and then its layers."""
     from fairseq_sparse.analysis.reports import markdown_table
 
-    def row(*names, part):
-        return [*names, *(f"{100 * part[name]:.2f}" for name in ("sparsity", "null"))]
+    header = ["place", "layer", "attention", "sparsity rate (%)", "null rate (%)", "variance"]
+    header += ["shuffled: null rate (%)", "variance"] if "shuffled" in result else []
+    header += ["diversity (nats)"]
+
+    def rates(part: dict[str, Any]) -> list[str]:
+        return [f"{100 * part['null']:.2f}", f"{part['null_variance']:.4f}"]
+
+    def row(place: str, name: object, kind: str, part: dict, shuffled: dict | None) -> list:
+        cells = [place, name, kind, f"{100 * part['sparsity']:.2f}", *rates(part)]
+        return [*cells, *(rates(shuffled) if shuffled else []), f"{part['diversity']:.3f}"]
 
     means, layers = [], []
-    for place, part in rates.items():
+    for place, part in result["attention"].items():
+        shuffled = result.get("shuffled", {}).get(place)
         kinds = ", ".join(dict.fromkeys(layer["attention"] for layer in part["layers"]))
-        means.append(row(place, "mean", kinds, part=part))
-        for number, layer in enumerate(part["layers"], start=1):
-            layers.append(row(place, number, layer["attention"], part=layer))
-    header = ["place", "layer", "attention", "sparsity rate (%)", "null rate (%)"]
+        means.append(row(place, "mean", kinds, part, shuffled))
+        for number, layer in enumerate(part["layers"]):
+            other = shuffled and shuffled["layers"][number]
+            layers.append(row(place, number + 1, layer["attention"], layer, other))
     return markdown_table(header, means + layers)
 
 
-def analyze(options: argparse.Namespace) -> dict:
-    import torch
-    from fairseq import utils
+def temperature_table(result: dict[str, Any]) -> str:
+    """The diversities of weights that do not sum to 1; empty if there are none."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows, header = [], []
+    for place, part in result["attention"].items():
+        for name, layer in [("mean", part), *enumerate(part["layers"], start=1)]:
+            values = layer.get("diversity_by_temperature")
+            if values:
+                header = ["place", "layer", *(f"diversity, τ = {value}" for value in values)]
+                rows.append([place, name, *(f"{value:.3f}" for value in values.values())])
+    return markdown_table(header, rows) if rows else ""
+
+
+def measure(
+    translator: Translator, options: argparse.Namespace, label: str, diversity: bool
+) -> AttentionStatistics:
+    """Read all the sentences with the first model of a translator."""
     from tqdm import tqdm
 
     from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.trained_models import load_batches, load_models
 
-    (model,), task = load_models([options.path], options.data)
-    cuda = torch.cuda.is_available() and not options.cpu
-    model = model.cuda() if cuda else model
-    statistics = AttentionStatistics(model, task.source_dictionary.pad())
-    batches = load_batches(task, [model], options.subset, options.max_tokens)
-    for sample in tqdm(batches, desc=options.subset, unit="batch", mininterval=1):
-        if sample:
-            sample = utils.move_to_cuda(sample) if cuda else sample
-            statistics.add_batch(sample["net_input"])
-    left_out = len(task.dataset(options.subset)) - statistics.sentences
+    padding = translator.task.source_dictionary.pad()
+    statistics = AttentionStatistics(translator.models[0], padding, diversity)
+    batches = translator.batches(options.subset, options.max_tokens)
+    for sample in tqdm(batches, desc=label, unit="batch", mininterval=1):
+        statistics.add_batch(sample["net_input"])
+    left_out = len(translator.task.dataset(options.subset)) - statistics.sentences
     if left_out > 0:
         print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
-    return {
-        "checkpoint": options.path,
+    return statistics
+
+
+def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All the numbers of a model."""
+    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    translator = load_translator(path, options.data, options.cpu, name=name)
+    if len(translator.models) > 1:
+        raise AnalysisError(f"--path {path}: name one checkpoint, not an ensemble")
+    label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
+    statistics = measure(translator, options, label, diversity=True)
+    result = {
+        "checkpoint": path,
         "data": options.data,
         "subset": options.subset,
         "sentences": statistics.sentences,
-        "left_out": left_out,
+        "left_out": len(translator.task.dataset(options.subset)) - statistics.sentences,
         "attention": statistics.rates(),
     }
+    if options.shuffled is not None:
+        order = derange(len(translator.task.dataset(options.subset)), options.shuffled)
+        shuffled = with_reordered_references(translator, order)
+        statistics = measure(shuffled, options, f"{label}, shuffled", diversity=False)
+        result["shuffled_seed"] = options.shuffled
+        result["shuffled_sentences"] = statistics.sentences
+        result["shuffled"] = statistics.rates()
+    return result
+
+
+def save_plots(folder: Path, results: dict[str, dict[str, Any]]) -> list[Path]:
+    from fairseq_sparse.analysis.attention_curves import save_curves
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return save_curves(folder, results)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
+    from fairseq_sparse.analysis.pictures import require_matplotlib
     from fairseq_sparse.analysis.reports import write_json
     from fairseq_sparse.analysis.trained_models import AnalysisError
     from fairseq_sparse.checkpoint_safety import CheckpointError
 
     try:
-        result = analyze(options)
+        if options.plots:
+            require_matplotlib()
+        results = {
+            name: analyze(path, name, options)
+            for path, name in zip(options.path, options.names, strict=True)
+        }
         if options.json:
-            write_json(options.json, result)
+            one = len(results) == 1
+            write_json(options.json, *results.values() if one else [{"models": results}])
+        pictures = save_plots(options.plots, results) if options.plots else []
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
         print(f"analyze_attention: error: {one_line(error)}", file=sys.stderr)
         return 1
-    print(table(result["attention"]))
-    print(f"\n{result['sentences']} sentences of {options.subset}, {options.path}")
+    for result in results.values():
+        print(table(result))
+        if temperature_table(result):
+            print(f"\n{temperature_table(result)}")
+        print(f"\n{result['sentences']} sentences of {options.subset}, {result['checkpoint']}\n")
+    for path in pictures:
+        print(path)
     return 0
 
 
 if __name__ == "__main__":
+    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
+        logging.getLogger(library).setLevel(logging.WARNING)
     sys.exit(main())

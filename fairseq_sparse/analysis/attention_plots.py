@@ -5,24 +5,25 @@ is a white cell without an outline. matplotlib is needed; its global state is le
 """
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
+from fairseq_sparse.analysis.pictures import MISSING, font_families, save_figure
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
 try:
-    from matplotlib import font_manager
     from matplotlib.axes import Axes
     from matplotlib.collections import PatchCollection
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-    from matplotlib.ft2font import FT2Font
     from matplotlib.patches import Patch, Rectangle
     from matplotlib.ticker import MaxNLocator
 except ImportError as error:
-    raise ImportError("matplotlib is missing: pip install 'fairseq_sparse[plot]'") from error
+    raise AnalysisError(MISSING) from error
+
+__all__ = ["draw_attention", "save_figure"]
 
 _CELL = 0.19  # inches
 _PAGE = 1.5  # about the ratio of width to height that the figure should have
@@ -85,44 +86,6 @@ def draw_attention(
     figure.suptitle(title, y=1, va="top", **{**text, "fontsize": _FONT_SIZE + 2})
     _add_legend(figure, panels, hidden)
     return figure
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture in the format of its suffix (.png, .svg, .pdf); nothing is cut off.
-
-    Raises:
-        OSError: it cannot be written.
-        ValueError: matplotlib does not know the format.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    picture_format = path.suffix.lower().removeprefix(".")
-    figure.savefig(partial, format=picture_format, dpi=200, bbox_inches="tight", pad_inches=0.05)
-    os.replace(partial, path)
-
-
-def font_families(text: str) -> list[str]:
-    """Font families that together have the characters of a text, as far as they are installed.
-
-    matplotlib takes each character from the first family that has it. The first is its own, which
-    has Latin, Cyrillic and Greek; others follow only for what it lacks.
-    """
-    families = ["DejaVu Sans"]
-    entries = {entry.name: entry for entry in font_manager.fontManager.ttflist if _is_plain(entry)}
-    missing = {ord(character) for character in text}
-    missing -= FT2Font(font_manager.findfont(families[0])).get_charmap().keys()
-    for name in sorted(entries):
-        if not missing:
-            break
-        found = missing & FT2Font(entries[name].fname).get_charmap().keys()
-        if found:
-            families.append(name)
-            missing -= found
-    return families
-
-
-def _is_plain(entry: font_manager.FontEntry) -> bool:
-    """Upright and of normal weight, and no font of placeholders for all characters."""
-    return (entry.style, entry.weight) == ("normal", 400) and "Last Resort" not in entry.name
 
 
 def _check(panels, titles, shape, hidden) -> None:

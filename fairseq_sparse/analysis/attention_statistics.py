@@ -1,47 +1,60 @@
-"""How sparse the attention of a Transformer is, head by head, over a data set.
+"""How sparse, and how diverse, the attention of a Transformer is over a data set.
 
-Two rates, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"):
+Three measures, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear
+Units"):
 
 - **sparsity rate** (Fig. 3): the share of exact zeros among the attention weights. Only pairs of a
   query and a key that it may see count: not padding, nor the future in the decoder.
 - **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0.
+- **diversity** (Fig. 5): how differently the heads of a layer attend; see ``head_diversity``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import fmean, pvariance
 from typing import Any, Optional
 
 import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_sparse.analysis.head_diversity import TEMPERATURES, sum_of_divergences
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import HIDES
 
 # The three places of attention in a Transformer, as reports call them.
 PLACES = ("encoder", "decoder", "cross")
 _RATES = ("sparsity", "null")
+_BY_TEMPERATURE = "diversity_by_temperature"
 
 Observer = Callable[[str, int, Tensor, Tensor], None]
 
 
 class AttentionStatistics:
-    """Sparsity rate and null rate of every attention head, counted batch by batch.
+    """Sparsity and null rate of every attention head, and diversity of every layer's heads.
 
-    It works for ``transformer_sparse`` and for fairseq's ``transformer``, and keeps counts only.
+    It works for ``transformer_sparse`` and for fairseq's ``transformer``, and keeps counts and
+    sums only.
 
     Args:
         model: with an encoder and a decoder; it is put into eval mode.
         padding_index: of source and target dictionary.
+        diversity: measure it too, which takes some more time.
 
     Raises:
         ValueError: the model is no Transformer with fairseq's attention.
     """
 
-    def __init__(self, model: nn.Module, padding_index: int):
+    def __init__(self, model: nn.Module, padding_index: int, diversity: bool = True):
         self.model = model.eval()
         self.padding_index = padding_index
         self.modules = attention_modules(model)
         self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
+        # place -> layer -> temperature -> sum over the queries
+        self.divergences = {
+            place: [dict.fromkeys(_temperatures(layer) if diversity else (), 0) for layer in layers]
+            for place, layers in self.modules.items()
+        }
         self.sentences = 0
 
     @torch.no_grad()
@@ -58,18 +71,29 @@ class AttentionStatistics:
         def count(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
             padding = source if place == "encoder" else target
             self.counts[place][layer] += count_zeros(weights, hidden, padding)
+            sums = self.divergences[place][layer]
+            for temperature in sums:
+                sums[temperature] += sum_of_divergences(weights, hidden, padding, temperature)
 
         with watch_attention(self.model, count):
             self.model(**net_input, features_only=True)
         self.sentences += len(source)
 
     def rates(self) -> dict[str, dict[str, Any]]:
-        """The rates so far, from 0 to 1, of each place, layer and head.
+        """What was measured so far, for each place of attention that the model has.
 
         Returns:
-            For each place that the model has: ``sparsity`` and ``null``, the mean over its
-            layers, and ``layers``: for each the kind of ``attention``, ``sparsity`` and ``null``,
-            the mean over its heads, and ``heads``: for each ``sparsity`` and ``null``.
+            For each place ``layers``, a list with, for each layer,
+
+            - ``attention``: the kind;
+            - ``sparsity`` and ``null``: the rates, from 0 to 1, in the mean over the heads;
+            - ``sparsity_variance`` and ``null_variance``: their variance over the heads (divided
+              by the number of heads);
+            - ``diversity``: of the heads, in nats; for weights that do not sum to 1 the one at the
+              first of ``TEMPERATURES``, and ``diversity_by_temperature`` has all of them;
+            - ``heads``: ``sparsity`` and ``null`` of each,
+
+            and beside ``layers`` the mean over them of all the numbers.
 
         Raises:
             ValueError: no batch was counted, or weights were NaN.
@@ -79,12 +103,19 @@ class AttentionStatistics:
         result = {}
         for place, modules in self.modules.items():
             layers = [
-                {"attention": getattr(module, "attention_kind", "softmax"), **_layer_rates(counts)}
-                for module, counts in zip(modules, self.counts[place], strict=True)
+                {"attention": attention_kind(module), **_layer_measures(counts, sums)}
+                for module, counts, sums in zip(
+                    modules, self.counts[place], self.divergences[place], strict=True
+                )
             ]
             if layers:
-                result[place] = {**_mean_rates(layers), "layers": layers}
+                result[place] = {**_mean_of_layers(layers), "layers": layers}
         return result
+
+
+def attention_kind(module: MultiheadAttention) -> str:
+    """The name in ``ATTENTION_KINDS`` of what an attention module computes."""
+    return getattr(module, "attention_kind", "softmax")  # fairseq's own has no name for it
 
 
 def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
@@ -203,14 +234,40 @@ def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
     return hidden
 
 
-def _layer_rates(counts: Tensor) -> dict[str, Any]:
-    heads = []
+def _temperatures(module: MultiheadAttention) -> tuple[Optional[float], ...]:
+    """Those that make distributions of a module's weights; only None where they are such."""
+    return (None,) if ATTENTION_KINDS[attention_kind(module)].sums_to_one else TEMPERATURES
+
+
+def _layer_measures(counts: Tensor, sums: Mapping[Optional[float], Tensor]) -> dict[str, Any]:
+    heads, result = [], {}
     for zeros, pairs, nulls, queries, nans in counts.tolist():
         if nans > 0:
             raise ValueError("attention weights are NaN: the model's parameters are no good")
         heads.append({"sparsity": zeros / pairs, "null": nulls / queries})
-    return {**_mean_rates(heads), "heads": heads}
+    for name in _RATES:
+        rates = [head[name] for head in heads]
+        result |= {name: fmean(rates), f"{name}_variance": pvariance(rates)}
+    queries = int(counts[0, 3])
+    diversity = {temperature: float(total) / queries for temperature, total in sums.items()}
+    if diversity:
+        result["diversity"] = next(iter(diversity.values()))
+    if len(diversity) > 1:
+        result[_BY_TEMPERATURE] = {str(name): value for name, value in diversity.items()}
+    return {**result, "heads": heads}
 
 
-def _mean_rates(parts: list[dict[str, Any]]) -> dict[str, float]:
-    return {name: sum(part[name] for part in parts) / len(parts) for name in _RATES}
+def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of all numbers; the layers of a place have the same kind of attention."""
+    first = layers[0]
+    result: dict[str, Any] = {
+        name: fmean(layer[name] for layer in layers)
+        for name, value in first.items()
+        if isinstance(value, float)
+    }
+    if _BY_TEMPERATURE in first:
+        result[_BY_TEMPERATURE] = {
+            name: fmean(layer[_BY_TEMPERATURE][name] for layer in layers)
+            for name in first[_BY_TEMPERATURE]
+        }
+    return result

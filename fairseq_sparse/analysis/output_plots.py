@@ -9,27 +9,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.analysis.pictures import (
+    COLOURS,
+    DASHES,
+    add_legend,
+    new_figure,
+    plain,
+    require_matplotlib,
+)
+from fairseq_sparse.analysis.pictures import save_png_and_svg as save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, without the yellow that is pale on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+_SIZE = (6.4, 3.4)  # inches
 # Sums of p this near to 1 are 1 and rounding.
 _ROUNDING = 1e-3
-
-
-def require_matplotlib() -> None:
-    """Raise an AnalysisError that says what to install if there is no Matplotlib."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise AnalysisError(
-            f'pictures need Matplotlib ({error}): pip install "fairseq_sparse[plot]"'
-        ) from error
 
 
 def save_plots(
@@ -66,26 +62,17 @@ def save_plots(
     return written
 
 
-def save_figure(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write a figure as PNG and SVG, and give the files."""
-    written = []
-    for options in ({"format": "png", "dpi": 200}, {"format": "svg"}):
-        path = folder / f"{stem}.{options['format']}"
-        figure.savefig(path, bbox_inches="tight", **options)
-        written.append(path)
-    return written
-
-
 def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
     """How many tokens have p > 0 at a step, in bins of which each is twice the one before."""
     if not rows:
         return None
-    figure, axes = _new_figure()
+    figure = new_figure(*_SIZE)
+    axes = figure.axes[0]
     largest = max(row["vocabulary"] for row in rows)
     for row, dashes in _dashed(rows):
         nonzeros, colour = row["nonzeros"], colours[row["name"]]
         if nonzeros["min"] == row["vocabulary"]:  # the same in every part of the data
-            label = f"{_plain(row['name'])}: always {row['vocabulary']:,}"
+            label = f"{plain(row['name'])}: always {row['vocabulary']:,}"
             axes.axvline(row["vocabulary"], color=colour, label=label)
             continue
         # 0 has a bin of its own, left of that of 1.
@@ -101,7 +88,7 @@ def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Op
     axes.set_xlabel("tokens with p > 0 at a step, in bins 1, 2–3, 4–7, 8–15, …")
     axes.set_ylabel("share of the steps (%)")
     axes.set_ylim(bottom=0)
-    _add_legend(figure)
+    add_legend(figure)
     return figure
 
 
@@ -110,7 +97,8 @@ def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Option
     free = [row for row in rows if not _sums_to_one(row)]
     if not free:
         return None
-    figure, axes = _new_figure()
+    figure = new_figure(*_SIZE)
+    axes = figure.axes[0]
     for row, dashes in _dashed(free):
         sums = row["prob_sum"]
         histogram = sums["histogram"]
@@ -121,7 +109,7 @@ def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Option
     axes.set_xlabel("Σp, the sum over the vocabulary at a step")
     axes.set_ylabel("share of the steps (%)")
     axes.set_ylim(bottom=0)
-    _add_legend(figure)
+    add_legend(figure)
     return figure
 
 
@@ -131,7 +119,8 @@ def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> 
     panels = [key for key in titles if any(_has(curve, key) for curve in curves)]
     if not panels:
         return None
-    figure = _new_figure(len(panels))[0]
+    width, height = _SIZE
+    figure = new_figure(width, height if len(panels) == 1 else 2.5 * len(panels), len(panels))
     for axes, key in zip(figure.axes, panels, strict=True):
         for number, curve in enumerate(curves):
             if _has(curve, key):
@@ -140,25 +129,13 @@ def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> 
                     [float("nan") if value is None else value for value in curve[key]],
                     color=colours[curve["name"]],
                     linestyle=DASHES[number % len(DASHES)],
-                    label=_plain(curve["name"]),
+                    label=plain(curve["name"]),
                 )
         axes.set_ylabel(titles[key])
     figure.align_ylabels()
     figure.axes[-1].set_xlabel("updates")
-    _add_legend(figure)
+    add_legend(figure)
     return figure
-
-
-def _new_figure(panels: int = 1) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.4 if panels == 1 else 2.5 * panels), layout="constrained")
-    for axes in figure.subplots(panels, squeeze=False, sharex=True).flat:
-        axes.grid(color="0.9", linewidth=0.6)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    return figure, figure.axes[0]
 
 
 def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, label: str) -> None:
@@ -172,25 +149,6 @@ def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, lab
     axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.6, label=label, zorder=3)
 
 
-def _add_legend(figure: Figure) -> None:
-    """One for all panels, above them, where it covers nothing."""
-    handles = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    legend = figure.legend(
-        handles.values(),
-        handles,
-        loc="outside upper left",
-        ncols=1 if max(map(len, handles), default=0) > 36 else 2,
-        frameon=False,
-        fontsize=9,
-        handlelength=2.6,
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-
-
 def _dashed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
     """Each row with the dashes of its part of the data."""
     subsets = list(dict.fromkeys(row["subset"] for row in rows))
@@ -200,13 +158,8 @@ def _dashed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], An
 
 def _label(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     several = len({other["subset"] for other in rows}) > 1
-    name = _plain(row["name"])
+    name = plain(row["name"])
     return f"{name}, {row['subset']}" if several else name
-
-
-def _plain(name: str) -> str:
-    """A name that Matplotlib shows: it hides labels that begin with an underscore."""
-    return name.lstrip("_") or "-"
 
 
 def _sums_to_one(row: dict[str, Any]) -> bool:

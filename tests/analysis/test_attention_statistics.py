@@ -1,22 +1,29 @@
-"""Sparsity rate and null rate against counting by hand, on small models with known weights."""
+"""Sparsity, null rate and diversity against counting by hand, on small models."""
+
+import statistics as python_statistics
+from functools import partial
 
 import pytest
 import torch
 
+import references
 import toy
 from fairseq_sparse.analysis.attention_statistics import (
     PLACES,
     AttentionStatistics,
+    attention_kind,
     attention_modules,
     count_zeros,
     watch_attention,
 )
+from fairseq_sparse.analysis.head_diversity import TEMPERATURES
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
-KINDS = ("softmax", "rela_g", "sparsemax", "entmax15", "rela_g_leaky_relu")
+STOCK = "fairseq's own"
 
 
-def statistics_of(model, *batches):
-    statistics = AttentionStatistics(model, toy.dictionary().pad())
+def statistics_of(model, *batches, **options):
+    statistics = AttentionStatistics(model, toy.dictionary().pad(), **options)
     for batch in batches:
         statistics.add_batch(batch["net_input"])
     return statistics.rates()
@@ -24,7 +31,10 @@ def statistics_of(model, *batches):
 
 def sparse_model(kind="rela_g", *flags):
     """A model whose scores are large enough for some rows to be sparse and some not."""
-    model = toy.model("--attention", kind, *flags)
+    if kind == STOCK:
+        model = toy.model(arch="transformer_tiny")
+    else:
+        model = toy.model("--attention", kind, *flags)
     with torch.no_grad():
         for modules in attention_modules(model).values():
             for module in modules:
@@ -56,13 +66,16 @@ def weights_by_hand(model, net_input):
             width = module.head_dim
             queries = module.q_proj(query) * width**-0.5
             keys = module.k_proj(key)
+            kind = ATTENTION_KINDS[attention_kind(module)]
+            alpha = {"alpha": module.fixed_alpha} if kind.takes_alpha else {}
+            weights_of = partial(kind.weights, **alpha)
             heads = []
             for head in range(module.num_heads):
                 part = slice(head * width, (head + 1) * width)
                 rows = []
                 for position, row in enumerate(queries):
                     seen = keys[: position + 1] if place == "decoder" else keys
-                    rows.append(module.kind.weights(seen[:, part] @ row[part]).tolist())
+                    rows.append(weights_of(seen[:, part] @ row[part]).tolist())
                 heads.append(rows)
             result[place, layer] = heads
 
@@ -79,12 +92,21 @@ def weights_by_hand(model, net_input):
     return result
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_rates_are_those_that_are_counted_by_hand(kind):
+def numbers_in(part, name=""):
+    """All the numbers of nested results, by where they stand."""
+    if isinstance(part, (dict, list)):
+        items = part.items() if isinstance(part, dict) else enumerate(part)
+        return {k: v for key, inner in items for k, v in numbers_in(inner, f"{name}/{key}").items()}
+    return {} if isinstance(part, str) else {name: part}
+
+
+@pytest.mark.parametrize("kind", [*ATTENTION_KINDS, STOCK])
+def test_measures_are_those_that_are_counted_by_hand(kind):
     model = sparse_model(kind)
     batch = toy.batch(toy.dictionary())
     rates = statistics_of(model, batch)
     by_hand = [weights_by_hand(model, sentence) for sentence in sentences_of(batch)]
+    kind = "softmax" if kind == STOCK else kind
     for (place, layer), heads in by_hand[0].items():
         counted = rates[place]["layers"][layer]
         assert counted["attention"] == kind
@@ -94,6 +116,33 @@ def test_rates_are_those_that_are_counted_by_hand(kind):
             nulls = sum(row.count(0.0) == len(row) for row in rows)
             assert counted["heads"][head]["sparsity"] == zeros / sum(map(len, rows))
             assert counted["heads"][head]["null"] == nulls / len(rows)
+        for name in ("sparsity", "null"):
+            of_heads = [head[name] for head in counted["heads"]]
+            assert counted[f"{name}_variance"] == pytest.approx(
+                python_statistics.pvariance(of_heads)
+            )
+        queries = [
+            rows for sentence in by_hand for rows in zip(*sentence[place, layer], strict=True)
+        ]
+        if ATTENTION_KINDS[kind].sums_to_one:
+            assert "diversity_by_temperature" not in counted
+            assert counted["diversity"] == pytest.approx(mean_divergence(queries), abs=1e-6)
+        else:
+            assert counted["diversity"] == counted["diversity_by_temperature"]["1.0"]
+            for temperature in TEMPERATURES:
+                assert counted["diversity_by_temperature"][str(temperature)] == pytest.approx(
+                    mean_divergence(queries, temperature), abs=1e-6
+                )
+
+
+def mean_divergence(queries, temperature=None):
+    """The mean over queries of the divergence of their heads' rows."""
+    if temperature:
+        queries = [
+            [references.distribution_with_dummy(row, temperature) for row in heads]
+            for heads in queries
+        ]
+    return sum(map(references.jensen_shannon, queries)) / len(queries)
 
 
 def test_rectified_attention_of_the_tests_is_sparse_and_has_null_rows():
@@ -106,13 +155,27 @@ def test_rectified_attention_of_the_tests_is_sparse_and_has_null_rows():
 def test_means_are_over_heads_and_over_layers():
     rates = statistics_of(sparse_model("relu", "--encoder-layers", 3), toy.batch(toy.dictionary()))
     assert [len(rates[place]["layers"]) for place in PLACES] == [3, 2, 2]
-    for name in ("sparsity", "null"):
-        for part in rates.values():
-            layers = [layer[name] for layer in part["layers"]]
-            assert part[name] == pytest.approx(sum(layers) / len(layers))
+    for part in rates.values():
+        layers = [numbers_in({**layer, "heads": {}}) for layer in part["layers"]]
+        means = numbers_in({**part, "layers": {}})
+        assert len(means) == 5 + len(TEMPERATURES) and means.keys() == layers[0].keys()
+        for name, mean in means.items():
+            assert mean == pytest.approx(sum(layer[name] for layer in layers) / len(layers))
+        for name in ("sparsity", "null"):
             for layer in part["layers"]:
                 heads = [head[name] for head in layer["heads"]]
                 assert layer[name] == pytest.approx(sum(heads) / len(heads))
+
+
+def test_diversity_is_left_out_on_demand():
+    batch = toy.batch(toy.dictionary())
+    everything, rates = (
+        statistics_of(sparse_model(), batch),
+        statistics_of(sparse_model(), batch, diversity=False),
+    )
+    assert "diversity" in str(everything) and "diversity" not in str(rates)
+    numbers = numbers_in(everything)
+    assert {name: numbers[name] for name in numbers_in(rates)} == numbers_in(rates)
 
 
 @pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny"])
@@ -136,11 +199,13 @@ def test_zeros_of_stock_attention_are_seen_head_by_head():
     assert layer["heads"][1]["null"] == 0
 
 
-def test_one_batch_is_as_good_as_many():
-    model = sparse_model()
+@pytest.mark.parametrize("kind", ["rela_g", "rela_g_gelu", "entmax15", STOCK])
+def test_one_batch_is_as_good_as_many(kind):
+    model = sparse_model(kind)
     batch = toy.batch(toy.dictionary(), [(4, 3), (9, 1), (2, 7), (5, 5)])
     singles = [{"net_input": sentence} for sentence in sentences_of(batch)]
-    assert statistics_of(model, batch) == statistics_of(model, *singles)
+    together = numbers_in(statistics_of(model, batch))
+    assert together == pytest.approx(numbers_in(statistics_of(model, *singles)), abs=1e-6)
 
 
 def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():

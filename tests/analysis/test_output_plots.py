@@ -11,13 +11,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fairseq_sparse.analysis.decoding import ForcedSteps
 from fairseq_sparse.analysis.output_plots import (
-    COLOURS,
     draw_nonzeros,
     draw_sums,
     draw_training,
     save_plots,
 )
 from fairseq_sparse.analysis.output_statistics import OutputStatistics
+from fairseq_sparse.analysis.pictures import COLOURS
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 COLOUR_OF = {"softmax": COLOURS[0], "relu": COLOURS[1], "a": COLOURS[2], "b": COLOURS[3]}

@@ -13,8 +13,10 @@ import torch
 
 import analyze_attention
 import toy
+from fairseq_sparse.analysis.shuffled_references import derange
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_attention.py"
+PLOTS = ("png", "svg")
 FLAGS = {
     "transformer_sparse_tiny": ["--task", "translation_sparse", "--attention", "rela_g"],
     "transformer_tiny": ["--task", "translation"],
@@ -61,7 +63,8 @@ def test_table_and_json(
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (written["sentences"], written["left_out"]) == (30, 0)
-    rows = [line.strip("| ").split("|") for line in result.stdout.splitlines() if line[:1] == "|"]
+    first_table = result.stdout.partition("\n\n")[0]
+    rows = [line.strip("| ").split("|") for line in first_table.splitlines()]
     rows = [[cell.strip() for cell in row] for row in rows[2:]]
     assert [row[:2] for row in rows[:5]] == [
         *([place, "mean"] for place in ("encoder", "decoder", "cross")),
@@ -70,8 +73,90 @@ def test_table_and_json(
     sparse = arch == "transformer_sparse_tiny"
     assert len(rows) == 9 and {row[2] for row in rows} == {"rela_g" if sparse else "softmax"}
     for place, row in zip(written["attention"].values(), rows, strict=False):
-        assert [f"{100 * place[name]:.2f}" for name in ("sparsity", "null")] == row[3:]
+        assert [f"{100 * place[name]:.2f}" for name in ("sparsity", "null")] == row[3:5]
+        assert [f"{place['null_variance']:.4f}", f"{place['diversity']:.3f}"] == row[5:]
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
+        assert place["diversity"] > 0
+        assert ("diversity_by_temperature" in place) == sparse
+    assert ("τ = 0.25" in result.stdout) == sparse
+
+
+def measured(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def flat(part: object, name: str = "") -> dict[str, float]:
+    """The numbers of nested results, by where they stand."""
+    if isinstance(part, (dict, list)):
+        items = part.items() if isinstance(part, dict) else enumerate(part)
+        return {k: v for key, inner in items for k, v in flat(inner, f"{name}/{key}").items()}
+    return {name: part} if isinstance(part, float) else {}
+
+
+@pytest.fixture(scope="module")
+def shuffled_data(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test set with the references in the order of the seed 7, as data of its own."""
+    folder = tmp_path_factory.mktemp("shuffled")
+    shutil.copy(data.parent / "test.de", folder)
+    lines = (data.parent / "test.en").read_text(encoding="utf-8").splitlines()
+    shuffled = [lines[number] for number in derange(len(lines), 7)]
+    (folder / "test.en").write_text("\n".join(shuffled) + "\n", encoding="utf-8")
+    toy.run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--testpref", folder / "test"),
+        *("--srcdict", data / "dict.de.txt", "--joined-dictionary", "--destdir", folder / "bin"),
+    )
+    return folder / "bin"
+
+
+@pytest.mark.parametrize("max_tokens", [8, 400])
+@pytest.mark.parametrize("arch", FLAGS)
+def test_shuffled_references_are_measured_as_if_the_data_had_them(
+    arch: str,
+    max_tokens: int,
+    checkpoints: dict[str, Path],
+    data: Path,
+    shuffled_data: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    flags = ["--path", checkpoints[arch], "--max-tokens", max_tokens, "--json"]
+    assert call_here(data, *flags, tmp_path / "both.json", "--shuffled", 7) == 0
+    table = capfd.readouterr().out
+    assert call_here(data, *flags, tmp_path / "true.json") == 0
+    assert call_here(shuffled_data, *flags, tmp_path / "shuffled.json") == 0
+    both, true, shuffled = (
+        measured(tmp_path / f"{name}.json") for name in ("both", "true", "shuffled")
+    )
+    assert both["attention"] == true["attention"] and "shuffled" not in true
+    assert (both["shuffled_seed"], both["shuffled_sentences"]) == (7, 30)
+    expected, found = flat(shuffled["attention"]), flat(both["shuffled"])
+    assert found == pytest.approx({name: expected[name] for name in found})
+    assert not any("diversity" in name for name in found) and len(found) > 40
+    row = table.splitlines()[4].split("|")  # of cross-attention
+    assert row[7].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
+    if arch == "transformer_sparse_tiny":
+        assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
+        assert both["shuffled"]["cross"]["null"] != both["attention"]["cross"]["null"]
+
+
+def test_several_models_in_one_command(
+    checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    paths = [checkpoints[arch] for arch in FLAGS]
+    output, plots = tmp_path / "out.json", tmp_path / "new" / "plots"
+    flags = ["--names", "ReLA-g", "dense", "--json", output, "--plots", plots]
+    assert call_here(data, "--path", *paths, *flags) == 0
+    printed = capfd.readouterr().out
+    models = measured(output)["models"]
+    assert list(models) == ["ReLA-g", "dense"]
+    for path, model in zip(paths, models.values(), strict=True):
+        assert call_here(data, "--path", path, "--json", tmp_path / "one.json") == 0
+        assert model == measured(tmp_path / "one.json")
+        assert f"30 sentences of test, {path}" in printed
+    names = [f"{stem}.{kind}" for stem in ("diversity", "null_rates", "sparsity") for kind in PLOTS]
+    assert sorted(path.name for path in plots.iterdir()) == names
+    assert all(str(plots / name) in printed for name in names)
 
 
 def test_bad_input_is_one_line(
@@ -98,6 +183,7 @@ def test_bad_input_is_one_line(
         ([smaller, "--path", checkpoint], "size mismatch"),
         ([data, "--path", checkpoint, "--subset", "tset"], "--subset tset: Dataset not found"),
         ([data, "--path", checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
+        ([data, "--path", f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
     ]
     output = tmp_path / "out.json"
     for arguments, message in cases:
@@ -106,9 +192,30 @@ def test_bad_input_is_one_line(
         assert not printed.out and not output.exists()
         assert len(printed.err.splitlines()) == 1
         assert printed.err.startswith("analyze_attention: error: ") and message in printed.err
-    with pytest.raises(SystemExit):
-        call_here(data, "--path", checkpoint, "--json", tmp_path / "none" / "out.json")
-    assert "there is no such folder" in capfd.readouterr().err
+    for flags, message in [
+        (["--json", tmp_path / "none" / "out.json"], "there is no such folder"),
+        (["--shuffled", -1], "not between 0 and 2^32 - 1"),
+        (["--names", "a", "b"], "give as many as --path has models"),
+        (["--path", checkpoint, checkpoint, "--names", "a", "a"], "two models have the same"),
+    ]:
+        with pytest.raises(SystemExit):
+            call_here(data, "--path", checkpoint, *flags)
+        assert message in capfd.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_measured(
+    checkpoints: dict[str, Path],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    path = checkpoints["transformer_tiny"]
+    assert call_here(data, "--path", path, "--plots", tmp_path / "plots") == 1
+    printed = capfd.readouterr()
+    assert not printed.out and 'pip install "fairseq_sparse[plot]"' in printed.err
+    assert not (tmp_path / "plots").exists()
 
 
 def test_sentences_that_are_too_long_are_left_out_and_told(

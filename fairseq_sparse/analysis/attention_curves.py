@@ -1,0 +1,261 @@
+"""Curves of attention over the layers, a line for each model.
+
+Those of ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): sparsity rate
+(Fig. 3), alignment error rate (Fig. 4), diversity (Fig. 5) and null rate (Fig. 6). Each function
+takes what a script wrote as JSON, by the name of the model. Matplotlib is needed, and imported only
+when a picture is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.analysis.attention_statistics import PLACES
+from fairseq_sparse.analysis.head_diversity import TEMPERATURES
+from fairseq_sparse.analysis.pictures import (
+    COLOURS,
+    add_legend,
+    new_figure,
+    plain,
+    require_matplotlib,
+    save_png_and_svg,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Results = Mapping[str, Mapping[str, Any]]
+Layers = Sequence[Mapping[str, Any]]
+
+_MARKERS = "osD^vPX"
+_DASHED = (0, (4, 1.5))
+_PLACES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+_ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
+
+
+def save_curves(folder: Path, results: Results) -> list[Path]:
+    """Draw all that ``analyze_attention.py`` measured, as PNG and SVG.
+
+    Args:
+        folder: where to write; it must exist.
+        results: as for :func:`draw_sparsity`.
+
+    Returns:
+        The files.
+
+    Raises:
+        AnalysisError: there is no Matplotlib.
+        OSError: a file cannot be written.
+    """
+    require_matplotlib()
+    figures = {
+        "sparsity": draw_sparsity(results),
+        "null_rates": draw_null_rates(results),
+        "diversity": draw_diversity(results),
+    }
+    return [
+        path for stem, figure in figures.items() for path in save_png_and_svg(figure, folder, stem)
+    ]
+
+
+def draw_sparsity(results: Results) -> Figure:
+    """The sparsity rate by layer, a panel for each place of attention (Fig. 3).
+
+    Args:
+        results: for each model what ``analyze_attention.py --json`` wrote of it. Models whose
+            curves are the same have one line together.
+    """
+    figure, panels = _new_panels("sparsity rate (%)", _places(results))
+    for line in _lines(results, "sparsity"):
+        for place, axes in panels.items():
+            line.draw(axes, _percent(_layers(line.result, place), "sparsity"))
+    return _finish(figure, percent=True)
+
+
+def draw_null_rates(results: Results) -> Figure:
+    """The null rate by layer, a panel for each place of attention (Fig. 6).
+
+    A band reaches one standard deviation over the heads to either side. Dashed lines are those of
+    shuffled references, where they were measured.
+
+    Args:
+        results: as for :func:`draw_sparsity`.
+    """
+    figure, panels = _new_panels("null rate (%)", _places(results))
+    for line in _lines(results, "null"):
+        for place, axes in panels.items():
+            layers = _layers(line.result, place)
+            line.draw(axes, _percent(layers, "null"))
+            deviations = [100 * math.sqrt(layer["null_variance"]) for layer in layers]
+            line.draw_band(axes, _percent(layers, "null"), deviations)
+            if place != "encoder":  # it sees no reference
+                shuffled = _layers(line.result, place, "shuffled")
+                line.draw(axes, _percent(shuffled, "null"), dashed=True)
+    if any("shuffled" in result for result in results.values()):
+        _explain(figure, "with the reference", "with another sentence's reference")
+    return _finish(figure, percent=True)
+
+
+def draw_diversity(results: Results) -> Figure:
+    """The diversity of the heads by layer, a panel for each place of attention (Fig. 5).
+
+    Of weights that do not sum to 1, it is the one at the first of ``TEMPERATURES``.
+
+    Args:
+        results: as for :func:`draw_sparsity`.
+    """
+    figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
+    for line in _lines(results):
+        if any("diversity_by_temperature" in part for part in line.result["attention"].values()):
+            line = replace(line, label=f"{line.label} (τ = {TEMPERATURES[0]:g})")
+        for place, axes in panels.items():
+            layers = _layers(line.result, place)
+            line.draw(axes, [layer["diversity"] for layer in layers])
+    return _finish(figure)
+
+
+def draw_alignment_error(results: Results) -> Figure:
+    """The alignment error rate by layer (Fig. 4): of the best head, and dashed of the heads' mean.
+
+    Args:
+        results: for each model what ``score_alignments.py --json`` wrote of its folder, under
+            "folders". A panel for normal attention, and one for shifted attention if it is there.
+    """
+    kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
+    titles = {kind: _ALIGNMENTS[kind] for kind in kinds}
+    figure, panels = _new_panels("alignment error rate (%)", titles)
+    for line in _lines(results):
+        for kind, axes in panels.items():
+            layers = line.result[kind]["layers"] if kind in line.result else []
+            numbers = [layer["layer"] for layer in layers]
+            best = [min(layer["heads"]) if layer["heads"] else None for layer in layers]
+            line.draw(axes, _as_percent(best), numbers)
+            average = _as_percent([layer["average"] for layer in layers])
+            line.draw(axes, average, numbers, dashed=True)
+    _explain(figure, "best head of the layer", "mean of the heads")
+    return _finish(figure)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """How one model, or several with the same numbers, is drawn."""
+
+    label: str
+    colour: str
+    marker: str
+    result: Mapping[str, Any]
+
+    def draw(
+        self,
+        axes: Axes,
+        values: Sequence[float],
+        layers: Optional[Sequence[int]] = None,
+        dashed: bool = False,
+    ) -> None:
+        axes.plot(
+            layers or range(1, len(values) + 1),
+            values,
+            label=None if dashed else self.label,
+            color=self.colour,
+            linestyle=_DASHED if dashed else "solid",
+            linewidth=1.5,
+            marker=self.marker,
+            markersize=3.5 if dashed else 6,  # where two coincide, both can be seen
+            markerfacecolor="white" if dashed else self.colour,
+            zorder=4 if dashed else 3,
+        )
+
+    def draw_band(self, axes: Axes, values: Sequence[float], deviations: Sequence[float]) -> None:
+        pairs = list(zip(values, deviations, strict=True))
+        axes.fill_between(
+            range(1, len(pairs) + 1),
+            [max(0.0, value - deviation) for value, deviation in pairs],
+            [min(100.0, value + deviation) for value, deviation in pairs],
+            color=self.colour,
+            alpha=0.12,
+            linewidth=0,
+            zorder=1,
+        )
+
+
+def _lines(results: Results, same: Optional[str] = None) -> list[_Line]:
+    """A line for each model, and one for those whose measure ``same`` is the same in all layers."""
+    groups: dict[object, list[int]] = {}
+    names = list(results)
+    for number, name in enumerate(names):
+        groups.setdefault(_values(results[name], same) if same else name, []).append(number)
+    return [
+        _Line(
+            ", ".join(plain(names[number]) for number in numbers),
+            COLOURS[numbers[0] % len(COLOURS)],
+            # Model 8 has the colour of model 1, but not its marker.
+            _MARKERS[(numbers[0] + numbers[0] // len(COLOURS)) % len(_MARKERS)],
+            results[names[numbers[0]]],
+        )
+        for numbers in groups.values()
+    ]
+
+
+def _values(result: Mapping[str, Any], measure: str) -> tuple:
+    return tuple(
+        (part, place, *(layer[measure] for layer in _layers(result, place, part)))
+        for part in ("attention", "shuffled")
+        for place in PLACES
+    )
+
+
+def _layers(result: Mapping[str, Any], place: str, part: str = "attention") -> Layers:
+    return result.get(part, {}).get(place, {}).get("layers", [])
+
+
+def _places(results: Results) -> dict[str, str]:
+    """The places of attention that a model has, with titles."""
+    found = [place for result in results.values() for place in result["attention"]]
+    return {place: title for place, title in _PLACES.items() if place in found}
+
+
+def _percent(layers: Layers, measure: str) -> list[float]:
+    return _as_percent([layer[measure] for layer in layers])
+
+
+def _as_percent(rates: Sequence[Optional[float]]) -> list[float]:
+    return [math.nan if rate is None else 100 * rate for rate in rates]
+
+
+def _new_panels(label: str, titles: Mapping[str, str]) -> tuple[Figure, dict[str, Axes]]:
+    """A panel for each title, side by side."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = new_figure(0.6 + 2.6 * max(len(titles), 2), 3.4, columns=len(titles))
+    for axes, title in zip(figure.axes, titles.values(), strict=True):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.axes[0].set_ylabel(label)
+    return figure, dict(zip(titles, figure.axes, strict=True))
+
+
+def _explain(figure: Figure, solid: str, dashed: str) -> None:
+    """Say in the legend what solid and dashed lines are."""
+    style = {"color": "0.3", "linewidth": 1.5}
+    figure.axes[0].plot([], [], label=solid, **style)
+    figure.axes[0].plot([], [], label=dashed, linestyle=_DASHED, **style)
+
+
+def _finish(figure: Figure, percent: bool = False) -> Figure:
+    if percent:  # lines at 0 shall be seen, and nothing be enlarged that is nearly 0
+        top = min(max(figure.axes[0].get_ylim()[1], 10), 103)
+        figure.axes[0].set_ylim(-0.03 * top, top)
+    else:
+        figure.axes[0].set_ylim(bottom=0)
+    add_legend(figure, columns=4)
+    return figure

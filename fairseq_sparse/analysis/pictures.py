@@ -1,0 +1,125 @@
+"""What the pictures have in common: colours, fonts, legends, files.
+
+Matplotlib is needed, and imported only when a picture is made; its global state is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MISSING = 'matplotlib is missing: pip install "fairseq_sparse[plot]"'
+# Okabe and Ito's colours, without the yellow that is pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+
+
+def require_matplotlib() -> None:
+    """Raise an AnalysisError that says what to install if there is no Matplotlib."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise AnalysisError(MISSING) from error
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of its suffix (.png, .svg, .pdf); nothing is cut off.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: matplotlib does not know the format.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    picture_format = path.suffix.lower().removeprefix(".")
+    figure.savefig(partial, format=picture_format, dpi=200, bbox_inches="tight", pad_inches=0.05)
+    os.replace(partial, path)
+
+
+def save_png_and_svg(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """Write a picture in both formats, as :func:`save_figure` does, and give the files."""
+    paths = [folder / f"{stem}.{suffix}" for suffix in ("png", "svg")]
+    for path in paths:
+        save_figure(figure, path)
+    return paths
+
+
+def font_families(text: str) -> list[str]:
+    """Font families that together have the characters of a text, as far as they are installed.
+
+    matplotlib takes each character from the first family that has it. The first is its own, which
+    has Latin, Cyrillic and Greek; others follow only for what it lacks.
+    """
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    families = ["DejaVu Sans"]
+    entries = {entry.name: entry for entry in font_manager.fontManager.ttflist if _is_plain(entry)}
+    missing = {ord(character) for character in text}
+    missing -= FT2Font(font_manager.findfont(families[0])).get_charmap().keys()
+    for name in sorted(entries):
+        if not missing:
+            break
+        found = missing & FT2Font(entries[name].fname).get_charmap().keys()
+        if found:
+            families.append(name)
+            missing -= found
+    return families
+
+
+def _is_plain(entry: Any) -> bool:
+    """Upright and of normal weight, and no font of placeholders for all characters."""
+    return (entry.style, entry.weight) == ("normal", 400) and "Last Resort" not in entry.name
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> Figure:
+    """A figure of panels with a grid behind them, and room for what stands around them.
+
+    The panels of a column share their x-axis, those of a row their y-axis.
+
+    Args:
+        width, height: in inches.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    for axes in figure.subplots(rows, columns, squeeze=False, sharex="col", sharey="row").flat:
+        axes.grid(color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure
+
+
+def add_legend(figure: Figure, columns: int = 2) -> None:
+    """One for all panels, above them, where it covers nothing; long names in fewer columns."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    longest = max(map(len, handles), default=0)
+    # A character is about 0.07 inches wide, the sample of the line beside it 0.6.
+    fitting = int(figure.get_figwidth() / (0.07 * longest + 0.6))
+    legend = figure.legend(
+        handles.values(),
+        handles,
+        loc="outside upper left",
+        ncols=max(1, min(columns, fitting)),
+        frameon=False,
+        fontsize=9,
+        handlelength=2.6,
+    )
+    families = font_families("".join(handles))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+        text.set_fontfamily(families)
+
+
+def plain(name: str) -> str:
+    """A name that Matplotlib shows: it hides labels that begin with an underscore."""
+    return name.lstrip("_") or "-"

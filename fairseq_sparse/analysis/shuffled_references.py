@@ -1,0 +1,89 @@
+"""Sentence pairs that are wrong on purpose: sources with the references of other sentences.
+
+ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", Fig. 6) measures null
+attention on such pairs, which a model that hallucinates might have written.
+"""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset
+
+from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+
+def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
+    """The numbers from 0 below ``count``, of which some, at random, have changed places.
+
+    Args:
+        count: how many numbers.
+        seed: from 0 to 2^32 - 1; for the same one the result is the same in every version of NumPy.
+        percent: so many of them, rounded, are not in their places; all others are.
+
+    Raises:
+        AnalysisError: fewer than two shall change places, or more than there are.
+    """
+    wrong = round(count * percent / 100)
+    if not 2 <= wrong <= count:
+        raise AnalysisError(
+            f"{percent:g}% of {count} sentences are {wrong}: at least two must change places, and "
+            "not more than all"
+        )
+    circle = np.random.RandomState(seed).permutation(count)[:wrong]
+    result = np.arange(count)
+    result[circle] = np.roll(circle, 1)
+    return result
+
+
+def reorder_references(dataset: LanguagePairDataset, order: np.ndarray) -> LanguagePairDataset:
+    """A data set in which sentence ``n`` has the reference of sentence ``order[n]``.
+
+    Sizes go with the references, so that batches are made, and long pairs left out, by the new
+    pairs. Alignments, which would be wrong, are dropped. The data set itself stays as it is.
+    """
+    result = copy.copy(dataset)
+    result.tgt = _Reordered(dataset.tgt, order)
+    result.tgt_sizes = dataset.tgt_sizes[order]
+    result.sizes = np.stack([dataset.src_sizes, result.tgt_sizes], axis=1)
+    result.align_dataset = None
+    return result
+
+
+def with_reordered_references(translator: Translator, order: np.ndarray) -> Translator:
+    """The same models with a task that reorders the references of the data that it loads.
+
+    Args:
+        translator: the models; the new task looks at all sentences of the data.
+        order: as in :func:`reorder_references`.
+    """
+    return replace(translator, task=_ReorderedTask(translator.task, order))
+
+
+class _ReorderedTask(AnalysisTask):
+    def __init__(self, task: AnalysisTask, order: np.ndarray):
+        super().__init__(task.cfg, task.source_dictionary, task.target_dictionary)
+        self.order = order
+
+    def load_dataset(self, split, *args, **kwargs):
+        super().load_dataset(split, *args, **kwargs)
+        self.datasets[split] = reorder_references(self.datasets[split], self.order)
+
+
+class _Reordered(BaseWrapperDataset):
+    """Sentence ``n`` is sentence ``order[n]`` of the data set."""
+
+    def __init__(self, dataset: FairseqDataset, order: np.ndarray):
+        super().__init__(dataset)
+        self.order = order
+
+    def __getitem__(self, index):
+        return self.dataset[self.order[index]]
+
+    @property
+    def sizes(self):
+        return self.dataset.sizes[self.order]
+
+    def prefetch(self, indices):
+        self.dataset.prefetch(self.order[indices])

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Rank sentence pairs by their null attention, to find misaligned and mistranslated ones.
+
+A model with rectified cross-attention (rela_g, ...) reads each source sentence and its target (no
+search). The null rate of a pair is the share of queries whose weights are all 0, over the layers,
+the heads and the target tokens with EOS. The table that is written has the pairs from the highest
+rate to the lowest: rank, number of the sentence (from 0), rate, source and target; with --bad or
+--shuffle also whether the pair is known to be bad. Then the precision of the ranking is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyze_attention import seed
+from command_line import one_line, positive
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.decoding import Translator
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="table (TSV)")
+    parser.add_argument(
+        "--layers",
+        type=lambda text: sorted({positive(part) for part in text.split(",")}),
+        metavar="N,...",
+        help="look at these layers, from 1 (default: all)",
+    )
+    parser.add_argument(
+        "--post-process",
+        nargs="?",
+        const="@@ ",
+        metavar="KIND",
+        help="join subwords in the table, as fairseq-generate does (without KIND: those of BPE)",
+    )
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument(
+        "--bad",
+        type=Path,
+        metavar="FILE",
+        help='which pairs are bad: a line for each, 0 or 1, or {"noise": KIND} in JSON',
+    )
+    known.add_argument(
+        "--shuffle",
+        type=float,
+        metavar="PERCENT",
+        help="make so many pairs bad: exchange their targets among them",
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="of --shuffle (default: 1)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the precision to this file")
+    options = parser.parse_args(arguments)
+    for flag in ("output", "json"):
+        path = getattr(options, flag)
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"--{flag} {path}: there is no such folder")
+    if options.json and options.bad is None and options.shuffle is None:
+        parser.error("--json: without --bad or --shuffle there is no precision")
+    return options
+
+
+def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
+    """The model with its data, and the numbers of the bad pairs as far as they are known."""
+    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.null_ranking import read_labels
+    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    translator = load_translator(options.path, options.data, options.cpu)
+    if len(translator.models) > 1:
+        raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
+    try:
+        translator.task.load_dataset(options.subset)
+    except FileNotFoundError as error:
+        raise AnalysisError(f"--subset {options.subset}: {error}") from error
+    count = len(translator.task.dataset(options.subset))
+    if options.bad:
+        return translator, read_labels(options.bad, count)
+    if options.shuffle is None:
+        return translator, None
+    order = derange(count, options.seed, options.shuffle)
+    bad = {number for number in range(count) if order[number] != number}
+    return with_reordered_references(translator, order), bad
+
+
+def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
+    """The null rate of each pair, by its number."""
+    from tqdm import tqdm
+
+    from fairseq_sparse.analysis.null_ranking import check_layers, null_rates
+
+    (model,), task = translator.models, translator.task
+    layers = check_layers(model, options.layers)
+    batches = tqdm(
+        translator.batches(options.subset, options.max_tokens),
+        desc=options.subset,
+        unit="batch",
+        mininterval=1,
+    )
+    rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers))
+    left_out = len(task.dataset(options.subset)) - len(rates)
+    if left_out > 0:
+        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    return rates
+
+
+def write_table(
+    translator: Translator,
+    rates: dict[int, float],
+    ranking: list[int],
+    bad: set[int] | None,
+    options: argparse.Namespace,
+) -> None:
+    """Write the pairs in the order of the ranking."""
+    task = translator.task
+    dataset = task.dataset(options.subset)
+    partial = options.output.with_name(f"{options.output.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        header = ["rank", "sentence", "null_rate", *(["bad"] if bad is not None else [])]
+        print(*header, "source", "target", sep="\t", file=file)
+        for place, number in enumerate(ranking, start=1):
+            pair = dataset[number]
+            source = task.source_dictionary.string(pair["source"], options.post_process)
+            target = task.target_dictionary.string(pair["target"], options.post_process)
+            label = [int(number in bad)] if bad is not None else []
+            rate = f"{rates[number]:.4f}"
+            print(place, number, rate, *label, source, target, sep="\t", file=file)
+    os.replace(partial, options.output)
+
+
+def precision_table(found: dict[str, Any]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    chance = found["chance"]
+    rows = [
+        [f"precision at {part['at']}", part["value"], chance["precision"]]
+        for part in found["precision"]
+    ]
+    rows.append(["average precision", found["average_precision"], chance["average_precision"]])
+    return markdown_table(
+        ["", "ranking (%)", "chance (%)"],
+        [[name, *(f"{100 * value:.1f}" for value in values)] for name, *values in rows],
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    from fairseq.data.data_utils import post_process
+
+    from fairseq_sparse.analysis.null_ranking import evaluate, rank
+    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    try:
+        post_process("", options.post_process)  # says now whether it knows the kind
+        translator, bad = load(options)
+        rates = measure(translator, options)
+        ranking = rank(rates)
+        found = evaluate(ranking, bad) if bad is not None else None
+        write_table(translator, rates, ranking, bad, options)
+        if options.json:
+            content = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
+            write_json(options.json, {**content, "layers": options.layers or "all", **found})
+    except (AnalysisError, CheckpointError, NotImplementedError, OSError, ValueError) as error:
+        print(f"rank_by_null_attention: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    if found:
+        print(precision_table(found))
+        print(f"\n{found['bad']} of {found['pairs']} pairs of {options.subset} are bad")
+    print(f"wrote {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
+        logging.getLogger(library).setLevel(logging.WARNING)
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""scripts/rank_by_null_attention.py on checkpoints and data as fairseq's commands make them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rank_by_null_attention
+import toy
+from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis.forced_attention import forced_attention
+from fairseq_sparse.analysis.shuffled_references import derange
+
+SCRIPT = toy.ROOT / "scripts" / "rank_by_null_attention.py"
+FLAGS = {
+    "rela_g": ["--arch", "transformer_sparse_tiny", "--attention", "rela_g"],
+    "leaky": ["--arch", "transformer_sparse_tiny", "--attention", "rela_g_leaky_relu"],
+    "stock": ["--arch", "transformer_tiny"],
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    paths = {}
+    for name, flags in FLAGS.items():
+        folder = tmp_path_factory.mktemp(name)
+        toy.run(
+            "fairseq_cli.train",
+            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
+            *("--task", "translation_sparse", "--optimizer", "adam", "--lr", 0.001),
+            *("--max-tokens", 500, "--num-workers", 0, "--max-target-positions", 7, *flags),
+        )
+        paths[name] = folder / "checkpoint_last.pt"
+    return paths
+
+
+def call_here(*arguments: object) -> int:
+    return rank_by_null_attention.main([*map(str, arguments), "--cpu"])
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    columns = header.split("\t")
+    return [dict(zip(columns, line.split("\t"), strict=True)) for line in lines]
+
+
+def text(data: Path, side: str) -> list[str]:
+    return (data.parent / f"test.{side}").read_text(encoding="utf-8").splitlines()
+
+
+def rates_by_hand(checkpoint: Path, data: Path, layers: list[int]) -> dict[int, float]:
+    translator = load_translator(str(checkpoint), str(data), cpu=True)
+    rates, padding = {}, translator.task.source_dictionary.pad()
+    for sample in translator.batches("test", 100):
+        for pair in forced_attention(translator.models[0], sample, padding):
+            weights = pair.weights["cross"][[number - 1 for number in layers]]
+            rates[pair.number] = float((weights == 0).all(-1).double().mean())
+    return rates
+
+
+@pytest.mark.parametrize(("flags", "layers"), [([], [1, 2]), (["--layers", "2"], [2])])
+def test_table_has_all_pairs_from_the_highest_rate(
+    checkpoints: dict[str, Path], data: Path, tmp_path: Path, flags: list[str], layers: list[int]
+) -> None:
+    output = tmp_path / "pairs.tsv"
+    result = subprocess.run(
+        [sys.executable, SCRIPT, data, "--path", checkpoints["rela_g"], "--output", output]
+        + ["--max-tokens", "40", "--cpu", *flags],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"wrote {output}\n"
+    rows, sources, targets = rows_of(output), text(data, "de"), text(data, "en")
+    assert list(rows[0]) == ["rank", "sentence", "null_rate", "source", "target"]
+    assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, 31)]
+    expected = rates_by_hand(checkpoints["rela_g"], data, layers)
+    numbers = [int(row["sentence"]) for row in rows]
+    assert numbers == sorted(expected, key=lambda number: (-round(expected[number], 9), number))
+    for row, number in zip(rows, numbers, strict=True):
+        assert row["null_rate"] == f"{expected[number]:.4f}"
+        assert (row["source"], row["target"]) == (sources[number], targets[number])
+
+
+def test_shuffled_pairs_are_the_bad_ones(
+    checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    output, written = tmp_path / "pairs.tsv", tmp_path / "out.json"
+    flags = ["--path", checkpoints["rela_g"], "--shuffle", 20, "--seed", 3, "--json", written]
+    assert call_here(data, *flags, "--output", output) == 0
+    printed = capfd.readouterr().out
+    rows, targets, order = rows_of(output), text(data, "en"), derange(30, 3, 20)
+    for row in rows:
+        number = int(row["sentence"])
+        assert row["target"] == targets[order[number]]
+        assert row["bad"] == str(int(order[number] != number))
+    found = json.loads(written.read_text(encoding="utf-8"))
+    assert (found["pairs"], found["bad"], found["layers"]) == (30, 6, "all")
+    assert [part["at"] for part in found["precision"]] == [6, 10]
+    for part in found["precision"]:
+        top = [row["bad"] for row in rows[: part["at"]]]
+        assert part["value"] == top.count("1") / part["at"]
+        assert f"| precision at {part['at']} " in printed
+    assert "6 of 30 pairs of test are bad" in printed
+    again = tmp_path / "again.tsv"
+    assert call_here(data, *flags, "--output", again, "--max-tokens", 8) == 0
+    assert again.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
+
+
+def test_known_bad_pairs_and_pairs_that_are_too_long(
+    checkpoints: dict[str, Path], tmp_path: Path, data: Path, capfd: pytest.CaptureFixture
+) -> None:
+    for side, word in (("de", "w1"), ("en", "W1")):
+        lines = [" ".join(["w2@@", word, *[word] * length]) for length in (1, 20, 2, 3)]
+        (tmp_path / f"test.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = (data / "dict.de.txt").read_text(encoding="utf-8").replace("w2 ", "w2@@ ")
+    (tmp_path / "dict.txt").write_text(words, encoding="utf-8")
+    toy.run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--testpref", tmp_path / "test"),
+        *("--srcdict", tmp_path / "dict.txt", "--joined-dictionary"),
+        *("--destdir", tmp_path / "bin"),
+    )
+    (tmp_path / "bad").write_text('{"noise": "none"}\n1\n0\n{"noise": "dropped"}\n', "utf-8")
+    output = tmp_path / "pairs.tsv"
+    flags = ["--bad", tmp_path / "bad", "--output", output, "--post-process"]
+    assert call_here(tmp_path / "bin", "--path", checkpoints["rela_g"], *flags) == 0
+    printed = capfd.readouterr()
+    assert "left out 1 sentences that are too long" in printed.err
+    assert "1 of 3 pairs of test are bad" in printed.out
+    rows = {row["sentence"]: row for row in rows_of(output)}
+    assert {number: row["bad"] for number, row in rows.items()} == {"0": "0", "2": "0", "3": "1"}
+    assert (rows["2"]["source"], rows["2"]["target"]) == ("w2w1 w1 w1", "w2W1 W1 W1")
+
+
+def test_bad_input_is_one_line(
+    checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    path, labels = checkpoints["rela_g"], tmp_path / "labels"
+    labels.write_text("0\n1\n", encoding="utf-8")
+    cases = [
+        (["--path", checkpoints["stock"]], "softmax cross-attention, which always attends"),
+        (["--path", checkpoints["leaky"]], "no query of any pair attends to nothing"),
+        (["--path", path, "--layers", "1,3"], "layer 3: the model has 2 with cross-attention"),
+        (["--path", path, "--subset", "tset"], "--subset tset: Dataset not found"),
+        (["--path", path, "--max-tokens", 3], "--max-tokens 3: "),
+        (["--path", path, "--bad", labels], "has 2 lines for 30 sentence pairs"),
+        (["--path", path, "--bad", tmp_path / "none"], "No such file"),
+        (["--path", path, "--shuffle", 1], "at least two must change places"),
+        (["--path", path, "--post-process", "xyz"], "Unknown post_process option: xyz"),
+        (["--path", f"{path}:{path}"], "name one checkpoint, not an ensemble"),
+        (["--path", tmp_path / "none.pt"], "no such file"),
+    ]
+    output = tmp_path / "pairs.tsv"
+    for flags, message in cases:
+        assert call_here(data, *flags, "--output", output) == 1, flags
+        printed = capfd.readouterr()
+        assert not printed.out and not output.exists()
+        last = printed.err.splitlines()[-1]
+        assert last.startswith("rank_by_null_attention: error: ") and message in last
+    for flags, message in [
+        (["--output", tmp_path / "none" / "out.tsv"], "there is no such folder"),
+        (["--output", output, "--layers", "0"], "must be at least 1"),
+        (["--output", output, "--seed", "-1"], "not between 0 and 2^32 - 1"),
+        (["--output", output, "--json", tmp_path / "a"], "without --bad or --shuffle"),
+        (["--output", output, "--bad", labels, "--shuffle", 5], "not allowed with"),
+    ]:
+        with pytest.raises(SystemExit):
+            call_here(data, "--path", path, *flags)
+        assert message in capfd.readouterr().err
