@@ -46,6 +46,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             help=f"number of the first word in {name} (default: 1 for *.talp, else 0)",
         )
     parser.add_argument(
+        "--reverse-gold",
+        action="store_true",
+        help="GOLD was made for the other direction of translation: its links begin with the "
+        "target word",
+    )
+    parser.add_argument(
         "--encoding", metavar="NAME", help="of all files read (default: UTF-8, else Latin-1)"
     )
     parser.add_argument(
@@ -165,7 +171,7 @@ def check_length(gold_path: Path, gold: list[GoldLinks], path: Path, sentences: 
 def score(options: argparse.Namespace) -> dict[str, Any]:
     from fairseq_sparse.analysis.alignment_error_rate import read_gold
 
-    gold = read_gold(options.gold, options.gold_base, options.encoding)
+    gold = read_gold(options.gold, options.gold_base, options.encoding, options.reverse_gold)
     sure = sum(len(links.sure) for links in gold)
     possible = sum(len(links.possible) for links in gold) - sure
     result: dict[str, Any] = {

@@ -36,7 +36,10 @@ class AlignmentScore:
 
 
 def read_gold(
-    path: Path, base: Optional[int] = None, encoding: Optional[str] = None
+    path: Path,
+    base: Optional[int] = None,
+    encoding: Optional[str] = None,
+    reverse: bool = False,
 ) -> list[GoldLinks]:
     """Read a gold alignment, a line a sentence pair, in RWTH's ``talp`` or in Pharaoh form.
 
@@ -44,13 +47,21 @@ def read_gold(
         path: the file; see :func:`from_talp` for its lines.
         base: the number of the first word (default: 1 for ``*.talp``, else 0).
         encoding: see :func:`read_lines`.
+        reverse: the links begin with the target word.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: a line cannot be; or there is no sure link, and so nothing to be measured.
     """
     base = default_base(path) if base is None else base
-    gold = _parse(path, encoding, lambda line: GoldLinks(*from_talp(line, base)))
+
+    def parse(line: str) -> GoldLinks:
+        kinds = from_talp(line, base)
+        if reverse:
+            kinds = [{(source, target) for target, source in links} for links in kinds]
+        return GoldLinks(*kinds)
+
+    gold = _parse(path, encoding, parse)
     if not any(links.sure for links in gold):
         raise ValueError(f"{path}: there is no sure link")
     return gold

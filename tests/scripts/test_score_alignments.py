@@ -147,6 +147,18 @@ def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:
     assert rows(capsys.readouterr().out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
 
 
+def test_gold_of_the_other_direction(gold: Path, tmp_path: Path) -> None:
+    reversed_gold = tmp_path / "reversed.talp"
+    reversed_gold.write_text("1-1 2-2 3p2\n\n2-1\n")
+    results = []
+    for arguments in ([gold], [reversed_gold, "--reverse-gold"]):
+        path, folder = tmp_path / "out.json", make_folder(tmp_path / f"{len(results)}")
+        assert call_here(*arguments, folder, "--json", path) == 0
+        results.append(json.loads(path.read_text(encoding="utf-8"))["folders"][0])
+    assert results[0]["normal"] == results[1]["normal"]
+    assert results[0]["normal"]["layers"][1]["heads"][0] == 0
+
+
 def test_file_without_links(gold: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "a").write_text("\n\n\n")
     assert call_here(gold, tmp_path / "a", "--json", tmp_path / "out.json") == 0
