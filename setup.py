@@ -38,11 +38,12 @@ setup(
     license="MIT",
     author="fairseq_sparse authors",
     packages=find_packages(include=["fairseq_sparse", "fairseq_sparse.*"]),
+    package_data={"fairseq_sparse.analysis.report": ["page.*", "published.json"]},
     python_requires=">=3.10",
     install_requires=requirements(),
     extras_require={
         "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "entmax"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium"],
         "dev": ["ruff"],
     },
     classifiers=[

@@ -21,12 +21,10 @@ import warnings
 from pathlib import Path
 
 from command_line import one_line, positive
-from summarize_run import TRAINING_STARTS, SummaryError, read_records, read_text
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-NORM = "logit_norm"
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
     "entmax_loss or alpha_relu_loss"
@@ -309,23 +307,18 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
     """τ and the norm of the logits over the updates, from fairseq's JSON logs."""
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.analysis.training_log import read_records, threshold_curve
+
     curves = []
     for log, name in zip(options.log, options.names, strict=False):
-        records = read_records(read_text(log).rpartition(TRAINING_STARTS)[2])
-        # Lines between epochs; with --log-interval above an epoch's updates there are none.
-        tag = "train_inner" if any(tag == "train_inner" for tag, _ in records) else "train"
-        points = [numbers for found, numbers in records if found == tag and NORM in numbers]
-        # An update that was made again after an interruption counts once, by its last record.
-        updates = {int(numbers["num_updates"]): numbers for numbers in points}
-        curve: dict = {"name": name, "log": str(log), "updates": sorted(updates)}
-        for key in ("tau", NORM):
-            curve[key] = [updates[number].get(key) for number in sorted(updates)]
-        if updates:
-            curves.append(curve)
+        curve = threshold_curve(read_records(log.read_text(encoding="utf-8")))
+        if curve["updates"]:
+            curves.append({"name": name, "log": str(log), **curve})
         else:
             print(f"left out {log}: {NO_CURVE}", file=sys.stderr)
     if options.log and not curves:
-        raise SummaryError(f"--log {options.log[0]}: {NO_CURVE}")
+        raise AnalysisError(f"--log {options.log[0]}: {NO_CURVE}")
     return curves
 
 
@@ -405,7 +398,7 @@ def main(arguments: list[str] | None = None) -> int:
         result, text = options.run(options)
         if options.json:
             write_json(options.json, {"command": options.command, **result})
-    except (AnalysisError, CheckpointError, SummaryError, OSError, ValueError) as error:
+    except (AnalysisError, CheckpointError, OSError, ValueError) as error:
         print(f"analyze_output: error: {one_line(error)}", file=sys.stderr)
         return 1
     print(text)

@@ -23,13 +23,9 @@ from pathlib import Path
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-# "... | INFO | train_inner | {...}", as fairseq writes under --log-format json; or
-# "INFO:train_inner:{...}", where an optional package was missing when fairseq set up its log.
-JSON_LINE = re.compile(r"(?: \| |:)(?P<tag>\w+)(?: \| |:)(?P<json>\{\".*\})\s*$")
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
-TRAINING_STARTS = "[train] training from the start"
 STATISTICS = ("loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "tau", "logit_norm")
 
 
@@ -42,23 +38,6 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise SummaryError(f"{path} is missing") from error
-
-
-def read_records(text: str) -> list[tuple[str, dict[str, float]]]:
-    """fairseq's JSON log lines as (tag, numbers), without the tag in front of each name."""
-    records = []
-    for line in text.split("\n"):
-        match = JSON_LINE.search(line)
-        if not match:
-            continue
-        tag, numbers = match["tag"], {}
-        for name, value in json.loads(match["json"]).items():
-            try:
-                numbers[name.removeprefix(tag + "_")] = float(value)
-            except (TypeError, ValueError):
-                continue
-        records.append((tag, numbers))
-    return records
 
 
 def select_statistics(numbers: dict[str, float]) -> dict[str, float]:
@@ -94,8 +73,10 @@ def describe_environment() -> dict[str, object]:
 
 def summarize_training(run: Path) -> dict[str, object]:
     """Updates, speed and last statistics, over all the parts of an interrupted training."""
+    from fairseq_sparse.analysis.training_log import read_records
+
     log = run / "logs" / "2_train.log"
-    records = read_records(read_text(log).rpartition(TRAINING_STARTS)[2])
+    records = read_records(read_text(log))
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
     speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
@@ -132,6 +113,8 @@ def summarize_attention(run: Path) -> dict[str, object]:
 
 def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     """Everything that a results table needs."""
+    from fairseq_sparse.analysis.training_log import read_records
+
     test = [
         numbers
         for tag, numbers in read_records(read_text(run / "validate-test.txt"))

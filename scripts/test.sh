@@ -13,7 +13,28 @@ Sets up .venv (see scripts/setup_env.sh), then runs ruff, bash -n and pytest in 
   other arguments  go to pytest, for example: -k tau, -m slow, -m '' (all), -n 0 (one process)
 
 TEST_WORKERS sets the number of pytest processes (default: the number of cores, at most 4).
+
+The tests marked browser need chromium and chromedriver and are skipped where there are none.
+TEST_INSTALL_BROWSER=1, which .ci/run sets, installs both with apt-get first if it runs as root;
+otherwise nothing is installed.
 EOF
+}
+
+# Sees to chromium for the tests marked browser, as far as it may. Without it they are skipped.
+install_browser() {
+    if [[ "${TEST_INSTALL_BROWSER:-0}" != 1 ]] ||
+        { command -v chromium && command -v chromedriver; } >/dev/null; then
+        return
+    fi
+    if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null; then
+        echo "test.sh: no root or no apt-get: tests marked browser are skipped" >&2
+        return
+    fi
+    echo "test.sh: installing chromium for the tests marked browser" >&2
+    DEBIAN_FRONTEND=noninteractive timeout 300 bash -c \
+        'apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver' \
+        >/dev/null 2>&1 ||
+        echo "test.sh: apt-get failed: tests marked browser are skipped" >&2
 }
 
 cores() {
@@ -52,6 +73,8 @@ python -m ruff check .
 while IFS= read -r -d '' script; do
     bash -n "$script"
 done < <(find . -name .venv -prune -o -name .git -prune -o \( -name '*.sh' -o -path './.ci/*' \) -type f -print0)
+
+install_browser
 
 # Every process of the suite is small: threads on top of the processes make it slower.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

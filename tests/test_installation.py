@@ -141,9 +141,14 @@ def test_fairseq_from_source_can_be_left_alone(tmp_path):
     assert not {name for name in names if name.startswith("fairseq")}
 
 
-def test_the_distribution_has_every_module(tmp_path):
-    modules = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("fairseq_sparse/**/*.py")}
-    assert modules <= Metadata(tmp_path).files
+def test_the_distribution_has_every_file_of_the_package(tmp_path):
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("fairseq_sparse/**/*.*")
+        if path.suffix in (".py", ".html", ".css", ".js", ".json")
+    }
+    assert "fairseq_sparse/analysis/report/page.js" in files
+    assert files <= Metadata(tmp_path).files
 
 
 @pytest.mark.parametrize(("pins", "python_version"), [("py310", "3.10"), ("py311", "3.11")])

@@ -1,0 +1,93 @@
+"""The report's figures, as SVG that can stand in a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.analysis.pictures import COLOURS, DASHES, add_legend, new_figure, plain
+from fairseq_sparse.analysis.training_log import Records, curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIZE = (5.6, 3.2)  # inches
+# What the log may have: the title, and whether the axis is logarithmic.
+CURVES = {
+    "loss": ("loss", False),
+    "ppl": ("perplexity", True),
+    "accuracy": ("accuracy (%)", False),
+    "nonzeros": ("tokens with p > 0 at a step", True),
+    "gold_zero": ("reference tokens with p = 0 (%)", False),
+    "prob_sum": ("Σp of a step", False),
+}
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each model, the same in all figures."""
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+
+
+def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
+    """One statistic over the training; None where no log has it.
+
+    A line with points is the validation set at the end of each epoch, a thin line the training
+    data since the line before.
+
+    Args:
+        runs: for each model the records of its log.
+        statistic: of ``CURVES``.
+    """
+    title, logarithmic = CURVES[statistic]
+    figure = new_figure(*_SIZE)
+    (axes,) = figure.axes
+    colours = colours_of(list(runs))
+    for number, (name, records) in enumerate(runs.items()):
+        style = {"color": colours[name], "linestyle": DASHES[number % len(DASHES)]}
+        for tag, more in (
+            ("train_inner", {"linewidth": 0.8, "alpha": 0.7}),
+            ("valid", {"marker": "o", "markersize": 4, "label": plain(name)}),
+        ):
+            curve = curves(records, tag)
+            if statistic in curve:
+                values = [_positive(value, logarithmic) for value in curve[statistic]]
+                axes.plot(curve["updates"], values, **style, **more)
+    if not axes.lines:
+        return None
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_xlabel("updates")
+    axes.set_ylabel(title)
+    add_legend(figure)
+    return figure
+
+
+def inline_svg(figure: Figure, prefix: str, label: str) -> str:
+    """A figure as an ``<svg>`` element, with its text as text.
+
+    Args:
+        figure: of matplotlib.
+        prefix: put before its ids, so that they are unique in the page; letters and hyphens.
+        label: what it shows, for those who do not see it; HTML.
+    """
+    import matplotlib
+
+    written = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        figure.savefig(written, format="svg", bbox_inches="tight", metadata=nothing)
+    svg = written.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # HTML knows the namespaces. Its own style would apply to the whole page.
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def _positive(value: Any, needed: bool) -> float:
+    """The value, or NaN, which is not drawn, if there is none that the axis can show."""
+    return float("nan") if value is None or (needed and value <= 0) else value

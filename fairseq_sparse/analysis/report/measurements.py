@@ -1,0 +1,169 @@
+"""What the report needs to know of a model, computed once and kept in the folder of its run."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairseq_sparse.analysis.attention_statistics import AttentionStatistics, attention_modules
+from fairseq_sparse.analysis.decoding import Translator, load_translator
+from fairseq_sparse.analysis.empty_translations import count_empty_translations
+from fairseq_sparse.analysis.output_statistics import force_references
+from fairseq_sparse.analysis.report.runs import Run
+from fairseq_sparse.analysis.report.sentences import look_into
+from fairseq_sparse.analysis.reports import write_json
+
+BEAM = 5
+MAX_TOKENS = 4000
+# To be raised when what is measured changes, so that what earlier versions kept is made anew.
+FORMAT = 1
+
+# Wraps batches in something that shows how far they are, under a label.
+Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+
+
+class Measurements:
+    """The measurements of one model; each is in a file of ``RUN/report`` once it is complete.
+
+    A file that was made from another checkpoint or from other data is made anew.
+
+    Args:
+        run: the model.
+        data: folder that ``fairseq-preprocess`` made.
+        subset: part of the data.
+        cpu: do not use a GPU.
+        progress: see ``Progress``.
+    """
+
+    def __init__(self, run: Run, data: str, subset: str, cpu: bool, progress: Progress):
+        self.run, self.data, self.subset, self.cpu = run, data, subset, cpu
+        self.progress = progress
+
+    def output(self) -> dict[str, Any]:
+        """Nonzeros and Σp of the steps of the references, as ``OutputStatistics`` gives them."""
+
+        def compute() -> dict[str, Any]:
+            batches = self._batches(self._translator, "output")
+            statistics, sentences = force_references(self._translator, batches, self.subset)
+            left_out = len(self._translator.task.dataset(self.subset)) - sentences
+            return {**self._description, "sentences": sentences, "left_out": left_out, **statistics}
+
+        return {**self._kept("output", compute), "name": self.run.name}
+
+    def empty(self) -> list[dict[str, Any]]:
+        """How often the empty translation is the best, by p and, if Σp is free, by p / Σp."""
+
+        def compute() -> list[dict[str, Any]]:
+            scores = {"p": nullcontext}
+            if not self._translator.is_normalised:
+                scores["p / Σp"] = self._translator.normalised
+            rows = []
+            for name, setting in scores.items():
+                batches = self._batches(self._translator, f"empty translation, {name}")
+                with setting():
+                    found = count_empty_translations(self._translator, batches, BEAM)
+                rows.append({**self._description, "scores": name, **found})
+            return rows
+
+        return [{**row, "name": self.run.name} for row in self._kept("empty", compute, beam=BEAM)]
+
+    def attention(self) -> dict[str, Any]:
+        """The rates of ``AttentionStatistics``; none for a model that is no Transformer.
+
+        It has the form of what ``scripts/analyze_attention.py --json`` writes.
+        """
+
+        def compute() -> dict[str, Any]:
+            if not self._has_attention:
+                return {"attention": {}}
+            (model,) = self._translator.models
+            padding = self._translator.task.source_dictionary.pad()
+            statistics = AttentionStatistics(model, padding)
+            for sample in self._batches(self._translator, "attention"):
+                statistics.add_batch(sample["net_input"])
+            return {
+                "subset": self.subset,
+                "sentences": statistics.sentences,
+                "attention": statistics.rates(),
+            }
+
+        return self._kept("attention", compute)
+
+    def sentences(self, count: int) -> dict[str, Any]:
+        """Attention and alternatives in the first sentences, as :func:`look_into` gives them."""
+
+        def compute() -> dict[str, Any]:
+            chosen = self._load(range(count))
+            batches = self._batches(chosen, f"first {count} sentences")
+            return look_into(chosen, batches, self.subset, self._has_attention)
+
+        return self._kept("sentences", compute, sentences=count)
+
+    @cached_property
+    def _translator(self) -> Translator:
+        return self._load(None)
+
+    def _load(self, chosen) -> Translator:
+        checkpoint = str(self.run.checkpoint)
+        return load_translator(checkpoint, self.data, self.cpu, chosen, self.run.name)
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        return {"output": self._translator.describe_output(), "subset": self.subset}
+
+    @property
+    def _has_attention(self) -> bool:
+        try:
+            return bool(attention_modules(self._translator.models[0]))
+        except ValueError:
+            return False
+
+    def _batches(self, translator: Translator, what: str) -> Iterable[Any]:
+        batches = translator.batches(self.subset, MAX_TOKENS)
+        return self.progress(batches, f"{self.run.name}: {what}")
+
+    @cached_property
+    def _source(self) -> dict[str, Any]:
+        """What every measurement depends on."""
+        data = sorted(
+            path
+            for pattern in ("dict.*", f"{self.subset}.*")
+            for path in Path(self.data).glob(pattern)
+        )
+        return {
+            "checkpoint": _digest([self.run.checkpoint]),
+            "data": _digest(data),
+            "subset": self.subset,
+            "format": FORMAT,
+        }
+
+    def _kept(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
+        """What is in the measurement's file, which is written first if it is not as it should be.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        path = self.run.folder / "report" / f"{name}-{self.subset}.json"
+        made_from = {**self._source, **settings}
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["made_from"] == made_from:
+                return kept["result"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # there is none, or another program wrote it
+        result = compute()
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {"made_from": made_from, "result": result})
+        return result
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as handle:
+            while block := handle.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,247 @@
+"""The parts of the report that need no script: tables and figures, as HTML.
+
+All text from outside is escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.analysis import attention_curves, output_plots
+from fairseq_sparse.analysis.report import figures
+from fairseq_sparse.analysis.report.published import published_score
+from fairseq_sparse.analysis.report.runs import Run
+from fairseq_sparse.analysis.results import COLUMNS, cell, conditions
+from fairseq_sparse.analysis.training_log import threshold_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def results_section(runs: Sequence[Run], dataset: str, published: dict[str, Any]) -> str:
+    """The results of all runs, with the papers' where they have any, and theirs below."""
+    summaries = [run.summary for run in runs]
+    names = [name for name in COLUMNS if any(cell(part, name) != "-" for part in summaries)]
+    if all(cell(run.summary, "variant") == run.name for run in runs):
+        names.remove("variant")
+    header = ["model", *(COLUMNS[name][0] for name in names)]
+    rows = [[run.name, *(cell(run.summary, name) for name in names)] for run in runs]
+    scores = [published_score(published, dataset, part.get("variant", "")) for part in summaries]
+    if any(scores):
+        header.insert(1, "BLEU in the paper")
+        for row, score in zip(rows, scores, strict=True):
+            row.insert(1, score or "-")
+        note = "What the papers report for this data set stands beside the results."
+    else:
+        note = (
+            f"No published figures for {dataset} are on record here. Those that are, on other "
+            "data, stand below; a paper's table that could not be checked is not among them."
+        )
+    parts = [
+        f"<p>{escape(note)}</p>",
+        html_table(header, rows, "Results on the test set"),
+        "<p>Attention: encoder / decoder / cross-attention.</p>" if "null" in names else "",
+        _terms(conditions(summaries)),
+        _missing(runs),
+        *(_scores(table) for table in published["scores"]),
+        *(
+            _published(html_table(table["header"], table["rows"], table["title"]), table)
+            for table in published["tables"]
+        ),
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def training_section(runs: Sequence[Run]) -> str:
+    """What the training logs have, over the updates."""
+    records = {run.name: run.records for run in runs if run.records}
+    if not records:
+        return "<p>The runs have no training logs.</p>"
+    pictures = [
+        html_figure(figures.draw_curve(records, name), f"training-{name}", f"Training: {title}")
+        for name, (title, _) in figures.CURVES.items()
+    ]
+    curves = [{"name": name, **threshold_curve(found)} for name, found in records.items()]
+    curves = [curve for curve in curves if curve["updates"]]
+    threshold = output_plots.draw_training(curves, figures.colours_of(list(records)))
+    caption = "Threshold τ and mean norm of the logits (Speeding Up Entmax)"
+    pictures.append(html_figure(threshold, "threshold", caption))
+    return (
+        "<p>Lines with points: validation set, at the end of each epoch. Thin lines: training "
+        "data. fairseq reports cross-entropy in bits, the sparse losses are in nats, and losses "
+        "of different criterions cannot be compared.</p>\n" + _gallery(pictures)
+    )
+
+
+def output_section(rows: Sequence[dict[str, Any]], empty: Sequence[dict[str, Any]]) -> str:
+    """How sparse the output is, given the references, and what beam search finds.
+
+    Args:
+        rows, empty: of :class:`Measurements`, of all models.
+    """
+    header = ["model", "output", "sentences", "steps", "tokens with p > 0", "5 / 50 / 95 %"]
+    header += ["p = 0 (%)", "reference at p = 0 (%)", "Σp (sd)"]
+    cells = []
+    for row in rows:
+        nonzeros, sums = row["nonzeros"], row["prob_sum"]
+        quantiles = " / ".join(f"{nonzeros['quantiles'][q]:,}" for q in ("0.05", "0.5", "0.95"))
+        cells.append(
+            [row["name"], row["output"], f"{row['sentences']:,}", f"{row['steps']:,}"]
+            + [f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
+            + [f"{100 * row['zeros']:.2f}", f"{100 * row['gold_zero']:.2f}"]
+            + [f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
+        )
+    support = html_table(header, cells, "Steps of the references, given what comes before")
+    header = ["model", "scores", "p(empty) > p(best) (%)", "p(empty) = 0 (%)"]
+    header += ["mean log p(empty)", "mean log p(best)"]
+    cells = [
+        [row["name"], row["scores"]]
+        + [f"{100 * row[key]:.2f}" for key in ("empty_is_best", "empty_is_impossible")]
+        + [_or_dash(row[key]) for key in ("log_p_empty", "log_p_found")]
+        for row in empty
+    ]
+    caption = "The empty translation and the best that beam search (beam 5) finds"
+    colours = figures.colours_of([row["name"] for row in rows])
+    pictures = [
+        html_figure(
+            output_plots.draw_nonzeros(rows, colours),
+            "nonzeros",
+            "How many tokens are possible at a step (Sparse Sequence-to-Sequence Models, Table 3)",
+        ),
+        html_figure(
+            output_plots.draw_sums(rows, colours),
+            "prob-sum",
+            "What the weights of α-ReLU sum to at a step (Speeding Up Entmax)",
+        ),
+    ]
+    return "\n".join([support, html_table(header, cells, caption), _gallery(pictures)])
+
+
+def attention_section(
+    attention: dict[str, dict[str, Any]], alignment: dict[str, dict[str, Any]]
+) -> str:
+    """Exact zeros, null rows and diversity of the attention, and how well it aligns.
+
+    Args:
+        attention: for each model what ``scripts/analyze_attention.py --json`` writes.
+        alignment: likewise of ``scripts/score_alignments.py``, under "folders", for the models
+            that have it.
+    """
+    cells = [
+        [name, place, ", ".join(dict.fromkeys(layer["attention"] for layer in part["layers"]))]
+        + [f"{100 * part[rate]:.2f}" for rate in ("sparsity", "null")]
+        + [_diversity(part)]
+        for name, result in attention.items()
+        for place, part in result["attention"].items()
+    ]
+    if not cells:
+        return "<p>The models have no attention of a Transformer.</p>"
+    header = ["model", "place", "attention", "exact zeros (%)", "null rows (%)", "diversity (nats)"]
+    tables = [html_table(header, cells, "Mean over layers and heads, given the references")]
+    if any("diversity_by_temperature" in part for part in _parts(attention)):
+        tables.append(
+            "<p>Diversity of weights that do not sum to 1: of their softmax with a temperature of "
+            "1 / 0.5 / 0.25 / 0.1 (ReLA, Table 6).</p>"
+        )
+    if alignment:
+        tables.append(_alignment_table(alignment))
+    with_attention = {name: part for name, part in attention.items() if part["attention"]}
+    drawings = [
+        ("sparsity", attention_curves.draw_sparsity, with_attention)
+        + ("Share of exact zeros, by layer (ReLA, Fig. 3)",),
+        ("null-rates", attention_curves.draw_null_rates, with_attention)
+        + ("Share of queries that attend to nothing, by layer (ReLA, Fig. 6)",),
+        ("diversity", attention_curves.draw_diversity, with_attention)
+        + ("Diversity of the heads, by layer (ReLA, Fig. 5)",),
+        ("alignment", attention_curves.draw_alignment_error, alignment)
+        + ("Alignment error rate of cross-attention, by layer (ReLA, Fig. 4)",),
+    ]
+    pictures = [
+        html_figure(draw(results), prefix, caption, wide=True)
+        for prefix, draw, results, caption in drawings
+        if results
+    ]
+    return "\n".join([*tables, _gallery(pictures, wide=True)])
+
+
+def _parts(attention: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [part for result in attention.values() for part in result["attention"].values()]
+
+
+def _diversity(part: dict[str, Any]) -> str:
+    values = part.get("diversity_by_temperature", {"": part["diversity"]})
+    return " / ".join(f"{value:.2f}" for value in values.values())
+
+
+def _alignment_table(alignment: dict[str, dict[str, Any]]) -> str:
+    """Error rates, from the row that predicts a word (normal) or the one after it (shifted)."""
+    kinds = [kind for kind in ("normal", "shifted") if any(kind in x for x in alignment.values())]
+    header = ["model"]
+    header += [f"{what}, {kind}" for kind in kinds for what in ("best head", "mean of the heads")]
+    cells = []
+    for name, found in alignment.items():
+        rates = [found.get(kind, {}).get(key) for kind in kinds for key in ("aoh", "aol")]
+        cells.append([name, *(_or_dash(rate, 100) for rate in rates)])
+    caption = "Alignment error rate of cross-attention (%), mean over the layers"
+    return html_table(header, cells, caption)
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    """A table whose first column names the rows; it scrolls where the page is too narrow."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in header)
+    lines = [
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(text)}</td>" for text in rest)
+        + "</tr>"
+        for first, *rest in rows
+    ]
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">\n'
+        f"<table><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n"
+        + "\n".join(lines)
+        + "\n</tbody></table></div>"
+    )
+
+
+def html_figure(figure: Optional[Figure], prefix: str, caption: str, wide: bool = False) -> str:
+    """A figure with its caption, a wide one in a part that scrolls; nothing for None."""
+    if figure is None:
+        return ""
+    text = escape(caption)
+    svg = figures.inline_svg(figure, prefix, text)
+    if wide:
+        svg = f'<div class="scroll" tabindex="0" role="region" aria-label="{text}">{svg}</div>'
+    return f"<figure>{svg}\n<figcaption>{text}</figcaption></figure>"
+
+
+def _scores(table: dict[str, Any]) -> str:
+    rows = [[row["name"], *row["figures"]] for row in table["rows"]]
+    title = f"{table['score']} in the paper"
+    return _published(html_table(["model", *table["datasets"].values()], rows, title), table)
+
+
+def _published(content: str, table: dict[str, Any]) -> str:
+    source = escape(f"{table['paper']}: {table['source']}.")
+    return f'<div class="published">{content}\n<p>{source}</p></div>'
+
+
+def _terms(pairs: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs)
+    return f"<dl>{items}</dl>" if items else ""
+
+
+def _missing(runs: Sequence[Run]) -> str:
+    names = ", ".join(run.name for run in runs if not run.summary)
+    text = f"Without summary.json, as the stage analyze has not run: {names}."
+    return f"<p>{escape(text)}</p>" if names else ""
+
+
+def _gallery(pictures: Sequence[str], wide: bool = False) -> str:
+    kind = "gallery wide" if wide else "gallery"
+    return f'<div class="{kind}">\n' + "\n".join(filter(None, pictures)) + "\n</div>"
+
+
+def _or_dash(value: Optional[float], scale: float = 1) -> str:
+    return "-" if value is None else f"{scale * value:.2f}"

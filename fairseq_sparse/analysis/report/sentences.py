@@ -1,0 +1,104 @@
+"""Single sentences in a model's view: its attention, and what it could have said instead."""
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fairseq_sparse.analysis.alternatives import find_alternatives
+from fairseq_sparse.analysis.attention_statistics import attention_modules
+from fairseq_sparse.analysis.decoding import Translator
+from fairseq_sparse.analysis.forced_attention import SentenceAttention, forced_attention
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+
+# Alternatives of a step that are listed.
+MOST = 8
+# The smallest number of float16 that is not 0, and its largest.
+_TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
+
+
+def look_into(
+    translator: Translator, batches: Iterable[dict[str, Any]], subset: str, attention: bool
+) -> dict[str, Any]:
+    """What one model makes of some sentences, given the references.
+
+    Args:
+        translator: one model.
+        batches: fairseq's batches of these sentences.
+        subset: the name of the data.
+        attention: whether the model has a Transformer's attention.
+
+    Returns:
+        ``output``; ``vocabulary``; ``normalised``, whether Σp is 1; ``places``: for each place of
+        attention ``kinds`` and ``sums_to_one``, of each layer, ``layers`` and ``heads``;
+        ``sentences``: for each, by its number, ``number``, the tokens of ``source`` and ``target``,
+        ``attention``: for each place the weights as :func:`encode` packs them, and ``steps`` as
+        ``describe_step`` gives them.
+
+    Raises:
+        AnalysisError: there are no references.
+        ValueError: attention weights are not finite.
+    """
+    samples = list(batches)
+    found = find_alternatives(translator, samples, subset, MOST)
+    sentences = {
+        entry["sentence"]: {
+            "number": entry["sentence"],
+            "source": entry["source"].split(" "),
+            "target": entry["target"].split(" "),
+            "attention": {},
+            "steps": entry["steps"],
+        }
+        for entry in found
+    }
+    places = _places(translator) if attention else {}
+    if places:
+        padding = translator.task.source_dictionary.pad()
+        for sample in samples:
+            for pair in forced_attention(translator.models[0], sample, padding, list(places)):
+                sentences[pair.number]["attention"] = _pack(pair)
+    return {
+        "output": translator.describe_output(),
+        "vocabulary": translator.vocabulary,
+        "normalised": translator.is_normalised,
+        "places": places,
+        "sentences": [sentences[number] for number in sorted(sentences)],
+    }
+
+
+def encode(weights: Tensor) -> str:
+    """Weights as base64 of little-endian float16, row by row.
+
+    0 stays 0 and nothing else becomes 0: what is smaller than the smallest number of float16,
+    6e-8, becomes that. Above 6e-5 three digits stay as they are.
+
+    Raises:
+        ValueError: weights are not finite.
+    """
+    exact = weights.numpy()
+    if not np.isfinite(exact).all():
+        raise ValueError("attention weights are not finite: the model's parameters are no good")
+    half = exact.clip(-_LARGEST, _LARGEST).astype("<f2")
+    vanished = (half == 0) & (exact != 0)
+    half[vanished] = np.copysign(_TINY, exact[vanished])
+    return base64.b64encode(half.tobytes()).decode("ascii")
+
+
+def _pack(pair: SentenceAttention) -> dict[str, str]:
+    return {place: encode(weights) for place, weights in pair.weights.items()}
+
+
+def _places(translator: Translator) -> dict[str, dict[str, Any]]:
+    places = {}
+    for place, modules in attention_modules(translator.models[0]).items():
+        kinds = [getattr(module, "attention_kind", "softmax") for module in modules]
+        if kinds:
+            places[place] = {
+                "kinds": kinds,
+                "layers": len(kinds),
+                "heads": modules[0].num_heads,
+                "sums_to_one": [ATTENTION_KINDS[kind].sums_to_one for kind in kinds],
+            }
+    return places

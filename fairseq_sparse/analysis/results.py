@@ -1,0 +1,92 @@
+"""The results of the recipes' runs side by side, from their ``summary.json``."""
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+Summary = dict[str, Any]
+
+# name: heading, path in summary.json, format; of attention, the encoder's, the decoder's and cross
+COLUMNS = {
+    "variant": ("variant", "variant", "{}"),
+    "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
+    "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
+    "prob_sum": ("Σp", "test.prob_sum", "{:.3f}"),
+    "gold_zero": ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
+    "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
+    "sparsity": ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
+    "null": ("null attention (%)", "attention.null", "{:.1f}"),
+    "empty": ("empty", "bleu.empty_translations", "{}"),
+    "updates": ("updates", "training.updates", "{:,}"),
+    "words_per_second": ("words/s", "training.words_per_second", "{:,.0f}"),
+    "training": ("training (min)", "training.seconds", "{:.1f}"),
+    "sentences_per_second": (
+        "decoding (sentences/s)",
+        "generation.sentences_per_second",
+        "{:.1f}",
+    ),
+}
+# What scripts/benchmark_models.py measures of each.
+SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
+
+_CONDITIONS = (
+    ("data", "dataset"),
+    ("sacreBLEU", "bleu.signature"),
+    ("CPU", "hardware.cpu"),
+    ("CPU threads", "hardware.threads"),
+    ("GPUs", "hardware.gpus"),
+    ("versions", "versions"),
+)
+
+
+def look_up(summary: Summary, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    value: Any = summary
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str:
+    """One field of the table; a speed with its ratio to the baseline's, ``-`` for what is unknown.
+
+    Args:
+        summary: of a run; in ``measured`` it may have what benchmark_models.py measured.
+        name: of ``COLUMNS``.
+        baseline: the summary that the speed is compared with.
+    """
+    _, path, form = COLUMNS[name]
+    if path.startswith("attention."):
+        rate = path.removeprefix("attention.")
+        places = summary.get("attention", {}).values()
+        return " / ".join(form.format(100 * place[rate]) for place in places) or "-"
+    measured = summary.get("measured", {}).get(name)
+    if measured:  # side by side: the ratio is the median of several rounds
+        return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
+    value = look_up(summary, path)
+    if value is None:
+        return "-"
+    if name == "variant" and summary.get("settings"):
+        value = f"{value}, settings of {summary['settings']}"
+    text = form.format(value / 60 if name == "training" else value)
+    if name not in SPEEDS:
+        return text
+    base = look_up(baseline, path) if baseline else None
+    return f"{text} ({value / base:.2f})" if base else text
+
+
+def conditions(summaries: Sequence[Summary]) -> list[tuple[str, str]]:
+    """What the figures were measured with, as far as it is known: pairs of a name and a text."""
+    found = []
+    for label, path in _CONDITIONS:
+        values = {_describe(look_up(summary, path)) for summary in summaries} - {""}
+        if values:
+            found.append((label, "; ".join(sorted(values))))
+    return found
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return str(value or "")

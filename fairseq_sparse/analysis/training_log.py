@@ -1,0 +1,82 @@
+"""What fairseq-train writes into its log under ``--log-format json``."""
+
+import json
+import re
+from typing import Any, Optional
+
+# "... | INFO | train_inner | {...}"; or "INFO:train_inner:{...}", where an optional package was
+# missing when fairseq set up its log.
+_JSON_LINE = re.compile(r"(?: \| |:)(?P<tag>\w+)(?: \| |:)(?P<json>\{\".*\})\s*$")
+# The recipes' stage "train" writes this before an update is made; resuming does not.
+TRAINING_STARTS = "[train] training from the start"
+
+Records = list[tuple[str, dict[str, float]]]
+
+
+def read_records(log: str) -> Records:
+    """The lines with numbers, without those of trainings that were given up and started anew.
+
+    Args:
+        log: the text of the log.
+
+    Returns:
+        For each line its tag, which is ``train_inner`` (since the last such line), ``train`` or
+        ``valid`` (at the end of an epoch), and its numbers without the tag in front of each name.
+    """
+    records = []
+    for line in log.rpartition(TRAINING_STARTS)[2].split("\n"):
+        match = _JSON_LINE.search(line)
+        if match:
+            tag = match["tag"]
+            fields = json.loads(match["json"]).items()
+            numbers = {name.removeprefix(f"{tag}_"): _number(value) for name, value in fields}
+            known = {name: value for name, value in numbers.items() if value is not None}
+            records.append((tag, known))
+    return records
+
+
+def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
+    """The numbers of one tag over the training.
+
+    An update that was made again after an interruption counts once, by its last record.
+
+    Args:
+        records: of :func:`read_records`.
+        tag: ``train_inner``, ``train`` or ``valid``.
+
+    Returns:
+        ``updates``, ascending, and a list of the same length for each other name, with None where
+        a record does not have it. Without such records only ``updates``, empty.
+    """
+    points = {
+        int(numbers["num_updates"]): numbers
+        for found, numbers in records
+        if found == tag and "num_updates" in numbers
+    }
+    updates = sorted(points)
+    names = dict.fromkeys(name for update in updates for name in points[update])
+    names.pop("num_updates", None)
+    columns = {name: [points[update].get(name) for update in updates] for name in names}
+    return {"updates": updates, **columns}
+
+
+def threshold_curve(records: Records) -> dict[str, list[Optional[float]]]:
+    """The output's threshold and the mean norm of its logits over the training.
+
+    Returns:
+        ``updates``, ``tau`` and ``logit_norm``, of the same length. Only ``entmax_loss`` and
+        ``alpha_relu_loss`` log them; otherwise all are empty.
+    """
+    known = [(tag, numbers) for tag, numbers in records if "logit_norm" in numbers]
+    # Lines between epochs; with --log-interval above an epoch's updates there are none.
+    tag = "train_inner" if any(tag == "train_inner" for tag, _ in known) else "train"
+    curve = curves(known, tag)
+    nothing = [None] * len(curve["updates"])
+    return {name: curve.get(name, nothing) for name in ("updates", "tau", "logit_norm")}
+
+
+def _number(value: Any) -> Optional[float]:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Compare trained models in one HTML page.
+
+report.py RUN... --output report.html
+
+A RUN is a folder that examples/run.sh made (runs/DATASET/VARIANT-cpu). The page has the results
+with the papers' figures beside, curves of the training, statistics of the output and of the
+attention, and, sentence by sentence, every attention weight and the alternatives at every step. It
+needs no server and no network. What must be computed for it is kept in RUN/report, so that the
+next page is quick and an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+from command_line import one_line, positive
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the page")
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="folder that fairseq-preprocess made (default: what the first run was trained on)",
+    )
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument(
+        "--sentences",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="show the first N one by one (default: 20)",
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    options = parser.parse_args(arguments)
+    if not options.output.absolute().parent.is_dir():
+        parser.error(f"--output {options.output}: there is no such folder")
+    return options
+
+
+def show(batches, label: str):
+    from tqdm import tqdm
+
+    return tqdm(batches, desc=label, unit="batch", mininterval=1)
+
+
+def report(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.report.measurements import Measurements
+    from fairseq_sparse.analysis.report.page import make_page, write_page
+    from fairseq_sparse.analysis.report.runs import find_data, read_runs
+
+    runs = read_runs(options.runs)
+    data = find_data(runs, options.data)
+    measurements = [Measurements(run, data, options.subset, options.cpu, show) for run in runs]
+    write_page(options.output, make_page(measurements, options.sentences))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    try:
+        report(options)
+    except (AnalysisError, CheckpointError, OSError, ValueError) as error:
+        print(f"report: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    size = options.output.stat().st_size / 1e6
+    print(f"wrote {options.output}, {size:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
+        logging.getLogger(library).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    sys.exit(main())

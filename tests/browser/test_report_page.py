@@ -1,0 +1,373 @@
+"""The report in a real browser: what is shown, with the mouse and with the keyboard alone."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import report_runs
+from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis.forced_attention import forced_attention
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select  # noqa: E402
+
+pytestmark = pytest.mark.browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+SPARSE, STOCK = range(2)
+PLACES = ("cross", "encoder", "decoder")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """The page's file, and for each model its attention, by the number of the sentence."""
+    folder = tmp_path_factory.mktemp("Bericht für uns")
+    data, folders = report_runs.train_runs(folder)
+    page = report_runs.page_of(folders, 6)
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    pairs = []
+    for run in folders:
+        translator = load_translator(str(run / "average.pt"), str(data), cpu=True)
+        padding = translator.task.source_dictionary.pad()
+        pairs.append(
+            {
+                pair.number: pair
+                for sample in translator.batches("test", 4000)
+                for pair in forced_attention(translator.models[0], sample, padding, PLACES)
+            }
+        )
+    return path, pairs
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    chromedriver = shutil.which("chromedriver")
+    if not browser or not chromedriver:
+        pytest.skip("no browser: needs chromium and chromedriver (Debian: chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver, reported):
+    """The page, just opened, in a wide window and in light colours; no error may follow."""
+    show(driver, "light", 1280)
+    driver.get_log("browser"), driver.get_log("performance")
+    driver.get(reported[0].as_uri())
+    yield driver
+    assert driver.get_log("browser") == []
+    # A browser opens pages of its own, but asks nobody for anything.
+    assert {url for url in requested(driver) if not url.startswith(("chrome", "data:"))} <= {
+        reported[0].as_uri()
+    }
+
+
+def requested(driver):
+    for entry in driver.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            yield message["params"]["request"]["url"]
+
+
+def show(driver, theme, width):
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def choose(page, **values):
+    for name, value in values.items():
+        Select(page.find_element(By.ID, name)).select_by_value(str(value))
+
+
+def cells(page):
+    """Class and label of each cell, row by row."""
+    return page.execute_script(
+        "return [...document.querySelectorAll('#grid tbody tr')].map(row => "
+        "[...row.querySelectorAll('td')].map(cell => [cell.className, cell.ariaLabel]))"
+    )
+
+
+def read_weight(page):
+    """The weight that is told of the cell last pointed at."""
+    return page.find_element(By.CSS_SELECTOR, "#weight .value").text
+
+
+def number_in(text):
+    return 0.0 if text == "exactly 0" else float(text.removeprefix("about "))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("model", [SPARSE, STOCK])
+def test_every_cell_is_the_models_own_weight(model, place, page, reported):
+    choose(page, model=model, sentence=2, place=place)
+    weights = reported[1][model][2].weights[place]
+    last = len(weights) - 1
+    choices = [(str(head), weights[last, head]) for head in range(weights.shape[1])]
+    for head, expected in [*choices, ("mean", weights[last].mean(0))]:
+        choose(page, layer=last, head=head)
+        shown = cells(page)
+        assert (len(shown), len(shown[0])) == expected.shape
+        for query, row in enumerate(shown):
+            for key, (kind, label) in enumerate(row):
+                text = label.rpartition(": ")[2]
+                if place == "decoder" and key > query:
+                    assert (kind, text) == ("hidden", "not visible to the query")
+                    continue
+                weight = expected[query, key].item()
+                assert (kind == "zero") == (weight == 0) == (text == "exactly 0")
+                assert ("negative" in kind) == (weight < 0)
+                if abs(weight) > 1e-6:
+                    digits = 0.006 if abs(weight) > 1e-4 else 0.6
+                    # Weights of both signs may cancel in the mean, their rounding does not.
+                    rounding = 1e-3 * expected.abs().max().item() if head == "mean" else 0
+                    assert number_in(text) == pytest.approx(weight, rel=digits, abs=rounding)
+
+
+def test_null_rows_are_marked_and_named(page, reported):
+    weights = reported[1][SPARSE][0].weights
+    found = {place: (part == 0).all(-1).nonzero().tolist() for place, part in weights.items()}
+    place, (layer, head, _) = next((p, rows[0]) for p, rows in found.items() if rows)
+    choose(page, model=SPARSE, sentence=0, place=place, layer=layer, head=head)
+    null = (weights[place][layer, head] == 0).all(-1).tolist()
+    rows = page.find_elements(By.CSS_SELECTOR, "#grid tbody tr")
+    assert ["null" in row.get_attribute("class") for row in rows] == null
+    assert ["null" in row.find_element(By.TAG_NAME, "th").text for row in rows] == null
+    assert f"{sum(null)} quer" in page.find_element(By.ID, "scale").text
+    hatched = rows[null.index(True)].find_element(By.CSS_SELECTOR, "td.zero")
+    assert "gradient" in hatched.value_of_css_property("background-image")
+    if False in null:
+        plain = rows[null.index(False)].find_elements(By.CSS_SELECTOR, "td.zero")
+        assert all(cell.value_of_css_property("background-image") == "none" for cell in plain)
+
+
+def test_zeros_look_unlike_the_smallest_weight(page):
+    """A weight has an outline however small it is; an exact 0 has none, in either theme."""
+    choose(page, model=SPARSE, sentence=1, place="cross")
+    for theme in ("light", "dark"):
+        show(page, theme, 1280)
+        shadows = page.execute_script(
+            "const row = document.querySelector('#grid tbody tr:not(.null)');"
+            "const [one, other] = [...row.querySelectorAll('td')];"
+            "one.className = 'weight'; one.style.setProperty('--share', 0);"
+            "other.className = 'zero';"
+            "return [one, other].map(cell => getComputedStyle(cell).boxShadow)"
+        )
+        assert shadows[0] != "none" and shadows[1] == "none"
+
+
+def test_hover_tells_query_key_and_weight(page, reported):
+    choose(page, model=SPARSE, sentence=3, place="cross", layer=0, head=1)
+    pair = reported[1][SPARSE][3]
+    weights = pair.weights["cross"][0, 1]
+    query, key = divmod(int(weights.argmax()), weights.shape[1])
+    row = page.find_elements(By.CSS_SELECTOR, "#grid tbody tr")[query]
+    cell = row.find_elements(By.TAG_NAME, "td")[key]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", cell)
+    ActionChains(page).move_to_element(cell).perform()
+    assert number_in(read_weight(page)) == pytest.approx(weights[query, key].item(), rel=0.006)
+    sentence = report_runs.data_in(reported[0].read_text(encoding="utf-8"))["models"][SPARSE]
+    sentence = sentence["sentences"][3]
+    told = [part.text for part in page.find_elements(By.CSS_SELECTOR, "#weight strong")]
+    assert told[:2] == [sentence["target"][query], sentence["source"][key]]
+    assert "layer 1, head 2" in page.find_element(By.ID, "weight").text
+
+
+def test_keyboard_alone(page, reported):
+    """Tab to each control, change it with the arrow keys, and walk through the grid."""
+
+    def press(*keys):
+        ActionChains(page).send_keys(*keys).perform()
+
+    def focused():
+        return page.execute_script(
+            "return document.activeElement.id || document.activeElement.role"
+        )
+
+    def tab_to(name):
+        for _ in range(60):
+            press(Keys.TAB)
+            if focused() == name:
+                return
+        raise AssertionError(f"Tab does not reach {name}")
+
+    tab_to("model")
+    press(Keys.ARROW_DOWN, Keys.ARROW_UP)
+    tab_to("sentence")
+    press(Keys.ARROW_DOWN)
+    tab_to("next")
+    press(Keys.ENTER)
+    tab_to("place")
+    press(Keys.ARROW_DOWN)
+    tab_to("layer")
+    press(Keys.ARROW_DOWN)
+    tab_to("head")
+    press(Keys.ARROW_DOWN)
+    state = {
+        name: page.find_element(By.ID, name).get_property("value")
+        for name in ("model", "sentence", "place", "layer", "head")
+    }
+    assert state == {"model": "0", "sentence": "2", "place": "encoder", "layer": "1", "head": "1"}
+    weights = reported[1][SPARSE][2].weights["encoder"][1, 1]
+    tab_to("gridcell")
+    at = [0, 0]
+    for key, place in (
+        ("", (0, 0)),
+        (Keys.ARROW_RIGHT, (0, 1)),
+        (Keys.ARROW_DOWN, (1, 1)),
+        (Keys.END, (1, len(weights) - 1)),
+        (Keys.ARROW_RIGHT, (1, len(weights) - 1)),
+        (Keys.HOME, (1, 0)),
+        (Keys.ARROW_UP, (0, 0)),
+        (Keys.ARROW_UP, (0, 0)),
+    ):
+        press(key)
+        at = place
+        assert number_in(read_weight(page)) == pytest.approx(weights[at].item(), rel=0.006)
+        label = page.execute_script("return document.activeElement.ariaLabel")
+        assert label.endswith(read_weight(page))
+    outline = page.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    # One Tab leaves the grid, and coming back leads to the cell that was left.
+    press(Keys.TAB)
+    assert focused() != "gridcell"
+
+
+def test_alternatives_are_those_of_the_model(page, reported):
+    models = report_runs.data_in(reported[0].read_text(encoding="utf-8"))["models"]
+    for number, model in enumerate(models):
+        choose(page, model=number, sentence=1)
+        steps = page.find_elements(By.CSS_SELECTOR, "#steps > li")
+        expected = model["sentences"][1]["steps"]
+        assert len(steps) == len(expected)
+        for step, found in zip(steps, expected, strict=True):
+            tokens = [item.text for item in step.find_elements(By.CSS_SELECTOR, "ul bdi")]
+            assert tokens == [entry["token"] for entry in found["alternatives"]]
+            frames = step.find_elements(By.CSS_SELECTOR, "li.given, li.impossible")
+            assert len(frames) == 1
+            possible = "impossible" not in frames[0].get_attribute("class")
+            assert possible == (found["p"] > 0)
+            every = found["nonzeros"] == model["vocabulary"]
+            assert (f"all {found['nonzeros']} tokens" in step.text) == every
+        note = page.find_element(By.ID, "support").text
+        assert ("every token possible" in note) == (number == STOCK)
+
+
+def test_text_is_shown_as_it_is(page, reported):
+    sentences = report_runs.data_in(reported[0].read_text(encoding="utf-8"))["models"][0][
+        "sentences"
+    ]
+    for found in sentences:
+        choose(page, sentence=found["number"])
+        for name, key in (("source", "source"), ("reference", "target")):
+            assert page.find_element(By.ID, name).get_property("textContent") == " ".join(
+                found[key]
+            )
+    assert page.find_element(By.TAG_NAME, "h1").text.endswith("sparse <i>, stock")
+    assert page.find_elements(By.CSS_SELECTOR, "main b, main i") == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_has_contrast(theme, page):
+    """At least 4.5 to 1 against the background that it lies on (WCAG AA)."""
+    choose(page, model=SPARSE)
+    show(page, theme, 1280)
+    colours = page.execute_script(CONTRASTS)
+    assert len(colours) > 100
+    background = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (luminance(background) < 0.1) == (theme == "dark")
+    for text, front, back in colours:
+        light, dark = sorted([luminance(front), luminance(back)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, front, back)
+
+
+CONTRASTS = """
+const found = [];
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].filter(node => node.nodeType === 3 && node.data.trim());
+  if (!own.length || !element.checkVisibility()) continue;
+  if (element.closest("svg, script, option, :disabled")) continue;
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)")
+    behind = behind.parentElement;
+  const style = [element, behind].map(part => getComputedStyle(part));
+  found.push([own[0].data.trim(), style[0].color, style[1].backgroundColor]);
+}
+return found;
+"""
+
+
+def luminance(colour):
+    """Relative luminance (WCAG) of ``rgb(r, g, b)``."""
+    parts = (
+        torch.tensor([float(x) for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]) / 255
+    )
+    linear = torch.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return (linear @ torch.tensor([0.2126, 0.7152, 0.0722])).item()
+
+
+@pytest.mark.parametrize("width", [360, 800])
+def test_nothing_makes_the_page_scroll_sideways(width, page):
+    show(page, "light", width)
+    choose(page, model=SPARSE, sentence=5)
+    sizes = page.execute_script(
+        "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
+    )
+    assert sizes[0] <= sizes[1] <= width
+
+
+def test_figures_are_drawn_and_named(page):
+    figures = page.find_elements(By.TAG_NAME, "figure")
+    assert len(figures) >= 8
+    for figure in figures:
+        picture = figure.find_element(By.TAG_NAME, "svg")
+        assert (
+            picture.get_attribute("aria-label")
+            == figure.find_element(By.TAG_NAME, "figcaption").text
+        )
+        assert picture.size["height"] > 100
+    ids = page.execute_script("return [...document.querySelectorAll('[id]')].map(part => part.id)")
+    assert len(ids) == len(set(ids))
+    missing = page.execute_script(
+        "return [...document.querySelectorAll('use')].filter(use => "
+        "!document.querySelector(use.getAttribute('xlink:href'))).length"
+    )
+    assert missing == 0
+
+
+def test_alternatives_page_has_no_error_either(driver, reported, tmp_path: Path):
+    """The page that ``analyze_output.py alternatives --html`` writes."""
+    from fairseq_sparse.analysis.alternatives import find_alternatives
+    from fairseq_sparse.analysis.alternatives_page import as_page
+
+    run = reported[0].parent / "stock"
+    translator = load_translator(str(run / "average.pt"), str(run.parent / "bin"), True, [0, 1])
+    sentences = find_alternatives(translator, translator.batches("test", 4000), "test", 4)
+    path = tmp_path / "alternatives.html"
+    path.write_text(as_page(sentences), encoding="utf-8")
+    show(driver, "light", 360)
+    driver.get_log("browser")
+    driver.get(path.as_uri())
+    assert driver.get_log("browser") == []
+    assert len(driver.find_elements(By.TAG_NAME, "section")) == 2
+    assert driver.execute_script(
+        "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )

@@ -1,0 +1,158 @@
+"""scripts/report.py on a sparse model and on fairseq's own."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import report
+import report_runs
+import toy
+
+SIZES = ("layers 1", "embed-dim 32", "ffn-embed-dim 32", "attention-heads 2")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return report_runs.train_runs(tmp_path_factory.mktemp("mein Bericht"))[1]
+
+
+def call(*arguments: object) -> int:
+    return report.main([*map(str, arguments), "--cpu"])
+
+
+def files(folders: list[Path]) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for run in folders for path in run.glob("report/*")}
+
+
+def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
+    output = tmp_path / "Bericht.html"
+    assert call(*folders, "--output", output, "--sentences", 4) == 0
+    printed = capfd.readouterr()
+    assert printed.out.endswith(f"wrote {output}, {output.stat().st_size / 1e6:.1f} MB\n")
+    assert "sparse <i>: output" in printed.err and "100%" in printed.err
+    page = output.read_text(encoding="utf-8")
+    (results,) = re.findall(r'<th scope="row">sparse &lt;i&gt;</th>(<td>37.9</td>.*)</tr>', page)
+    for cell in ("37.9", "rela_g", "12.50", "2.5", "50.0", "25.0", "1,234"):
+        assert f"<td>{cell}</td>" in results
+    assert "tok:13a|&lt;v&gt;" in page
+    assert "Without summary.json, as the stage analyze has not run: stock." in page
+    for caption in (
+        "Training: loss",
+        "Training: accuracy (%)",
+        "Threshold τ",
+        "Share of exact zer",
+    ):
+        assert f"<figcaption>{caption}" in page
+    assert "<td>25.00</td><td>50.00</td>" in page  # alignment error rates
+    sparse, stock = report_runs.data_in(page)["models"]
+    assert [part["number"] for part in sparse["sentences"]] == [0, 1, 2, 3]
+    assert (sparse["output"], stock["output"]) == ("entmax15", "softmax")
+    assert sparse["places"]["encoder"] == {
+        "kinds": ["rela_g_leaky_relu"] * 2,
+        "layers": 2,
+        "heads": 2,
+        "sums_to_one": [False, False],
+    }
+
+
+@pytest.mark.slow
+def test_page_of_a_run_that_the_recipe_made(tmp_path: Path, capfd) -> None:
+    tiny = " ".join(f"--{side}coder-{name}" for side in ("en", "de") for name in SIZES)
+    environment = {
+        **{"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "BPE_MERGES": "100"},
+        **{"CORPUS_FLAGS": "--train 3000 --valid 30 --test 20 --held-out 6"},
+        **{"MAX_EPOCH": "1", "AVERAGE_LAST": "1", "TRAIN_FLAGS": tiny},
+    }
+    run = tmp_path / "ein Lauf"
+    result = subprocess.run(
+        ["bash", str(toy.ROOT / "examples" / "run.sh"), "quickstart", "rela_g_alpha_relu", "--cpu"]
+        + ["--data-dir", str(tmp_path / "data"), "--run-dir", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        env={**os.environ, **environment},
+        timeout=900,
+    )
+    assert result.returncode == 0, result.stdout[-3000:]
+    output = tmp_path / "page.html"
+    assert call(run, "--output", output, "--sentences", 2) == 0, capfd.readouterr().err
+    page = output.read_text(encoding="utf-8")
+    summary = json.loads((run / "summary.json").read_text())
+    aligned = json.loads((run / "alignment.json").read_text())["folders"][0]
+    for number in (summary["bleu"]["bleu"], 100 * aligned["normal"]["aoh"]):
+        assert f"<td>{number:.2f}</td>" in page
+    assert "No published figures for quickstart" in page
+    assert "Training: Σp of a step" in page and "Alignment error rate" in page
+
+
+def test_second_page_measures_nothing_again(folders: list[Path], tmp_path: Path, capfd) -> None:
+    pages = [tmp_path / "one.html", tmp_path / "two.html"]
+    assert call(*folders, "--output", pages[0], "--sentences", 4) == 0
+    before = files(folders)
+    assert len(before) == 2 * 4
+    capfd.readouterr()
+    assert call(*folders, "--output", pages[1], "--sentences", 4) == 0
+    assert files(folders) == before
+    assert "batch" not in capfd.readouterr().err
+    assert pages[0].read_text() == pages[1].read_text()
+
+
+def test_what_is_missing_or_out_of_date_is_made_again(folders: list[Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folders[1], run)
+    arguments = (run, "--output", tmp_path / "page.html")
+    assert call(*arguments, "--sentences", 2) == 0
+    before = files([run])
+    (run / "report" / "empty-test.json").unlink()
+    (run / "report" / "output-test.json").write_text('{"made_from"')  # as an interrupted copy
+    assert call(*arguments, "--sentences", 3) == 0
+    changed = {path.name for path, time in files([run]).items() if before[path] != time}
+    assert changed == {"empty-test.json", "output-test.json", "sentences-test.json"}
+    before = files([run])
+    shutil.copy(folders[0] / "average.pt", run)
+    assert call(*arguments, "--sentences", 3) == 0
+    assert all(before[path] != time for path, time in files([run]).items())
+
+
+def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> None:
+    settings = tmp_path / "prepared" / "settings"
+    settings.parent.mkdir()
+    settings.write_text("dataset x\n")
+    shutil.copytree(folders[0].parent / "bin", settings.parent / "bin")
+    own, other = tmp_path / "own", tmp_path / "other"
+    for run, digest in ((own, hashlib.sha256(settings.read_bytes()).hexdigest()), (other, "0")):
+        shutil.copytree(folders[1], run)
+        (run / "settings").mkdir()
+        (run / "settings" / "train").write_text(f"data {digest}\nbatch_tokens 1\n")
+    assert call(own, "--data", settings.parent / "bin", "--output", tmp_path / "own.html") == 0
+    capfd.readouterr()
+    (tmp_path / "empty").mkdir()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "average.pt").write_bytes(b"no checkpoint")
+    output = tmp_path / "page.html"
+    cases = [
+        ([own, other], f"{other} was trained on other data"),
+        ([other, "--data", settings.parent / "bin"], f"{other} was trained on other data"),
+        ([folders[0], folders[0]], "is given twice"),
+        ([tmp_path / "empty"], "no average.pt; give folders that examples/run.sh made"),
+        ([broken], "not a checkpoint"),
+        ([folders[0], "--data", tmp_path / "none"], "there is no such folder"),
+        ([folders[0], "--subset", "tset"], "--subset tset"),
+    ]
+    for arguments, message in cases:
+        assert call(*arguments, "--output", output) == 1
+        printed = capfd.readouterr()
+        errors = [line for line in printed.err.splitlines() if line.startswith("report: error: ")]
+        assert len(errors) == 1 and message in errors[0]
+        assert not printed.out and not output.exists()
+    with pytest.raises(SystemExit):
+        call(folders[0], "--output", tmp_path / "none" / "page.html")
+    assert "there is no such folder" in capfd.readouterr().err
