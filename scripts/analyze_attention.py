@@ -24,8 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyze_output import short_names
-from command_line import one_line, positive
+from command_line import one_line, positive, seed, short_names
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,14 +32,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
     from fairseq_sparse.analysis.decoding import Translator
-
-
-def seed(text: str) -> int:
-    """A number that NumPy's generators start from, for argparse."""
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 2^32 - 1")
-    return value
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

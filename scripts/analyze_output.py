@@ -20,7 +20,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import one_line, positive
+from command_line import one_line, positive, short_names
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -186,20 +186,6 @@ def sentence_numbers(text: str) -> list[int]:
     return sorted(set(numbers))
 
 
-def short_names(paths: list[str]) -> list[str]:
-    """The parts of the paths that differ: ``runs/a/x.pt`` and ``runs/b/x.pt`` are a and b."""
-    parts = [checkpoint.split(os.sep) for path in paths for checkpoint in path.split(":")]
-    first = len(os.path.commonprefix(parts))
-    last = len(os.path.commonprefix([part[first:][::-1] for part in parts]))
-
-    def shorten(checkpoint: str) -> str:
-        part = checkpoint.split(os.sep)
-        return os.sep.join(part[first : len(part) - last])
-
-    names = [" + ".join(map(shorten, path.split(":"))) for path in paths]
-    return names if len(paths) > 1 and len(set(names) - {""}) == len(paths) else paths
-
-
 def translators(options: argparse.Namespace, chosen):
     """The models of --path, one after the other."""
     from fairseq_sparse.analysis.decoding import load_translator
@@ -260,13 +246,14 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_support(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.output_plots import require_matplotlib, save_plots
+    from fairseq_sparse.analysis.output_plots import save_plots
     from fairseq_sparse.analysis.output_statistics import (
         certified_table,
         force_references,
         output_table,
         training_table,
     )
+    from fairseq_sparse.analysis.pictures import require_matplotlib
 
     if options.plots:
         require_matplotlib()
@@ -348,7 +335,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.output_plots import require_matplotlib, save_figure
+    from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.support_tree import as_json, as_text, draw, trees_of
 
     if options.plots:
@@ -376,7 +363,7 @@ def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
                     name = f"{translator.name}_" if len(options.path) > 1 else ""
                     stem = f"tree_{name}{subset}_{number}".replace(os.sep, "_")
                     figure = draw(tree, words.__getitem__, options.least)
-                    texts += map(str, save_figure(figure, options.plots, stem))
+                    texts += map(str, save_png_and_svg(figure, options.plots, stem))
     return {"data": options.data, "trees": rows}, "\n\n".join(texts)
 
 

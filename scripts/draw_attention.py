@@ -163,9 +163,10 @@ def labels(
 
 def draw(options: argparse.Namespace) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
-    from fairseq_sparse.analysis.attention_plots import draw_attention, save_figure
+    from fairseq_sparse.analysis.attention_plots import draw_attention
     from fairseq_sparse.analysis.attention_statistics import attention_modules
     from fairseq_sparse.analysis.decoding import load_translator, search
+    from fairseq_sparse.analysis.pictures import save_figure
     from fairseq_sparse.analysis.trained_models import AnalysisError
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 

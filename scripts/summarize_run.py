@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("part", choices=("train", "all"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     args = parser.parse_args(argv)
-    variables = ("DATASET", "VARIANT", "SETTINGS", "CONFIG")
+    variables = ("DATASET", "DATASET_NOTE", "VARIANT", "SETTINGS", "CONFIG")
     names = {name.lower(): os.environ.get(name, "") for name in variables}
     try:
         if args.part == "train":

@@ -1,6 +1,7 @@
 # The synthetic German-English corpus of examples/quickstart: 20,000 / 1,000 / 1,000 sentence pairs
 # that a grammar makes. Nobody wrote them: scores on them say nothing about translating real text.
 
+DATASET_NOTE="synthetic: a grammar makes it, so scores say nothing about translating real text"
 SOURCE_LANG=de
 TARGET_LANG=en
 read -r -a corpus_flags <<<"${CORPUS_FLAGS:-}" || true

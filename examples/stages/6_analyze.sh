@@ -24,6 +24,6 @@ mv -f -- "$output.partial" "$output"
 "$PYTHON" "$ROOT/scripts/analyze_attention.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
   --subset test --max-tokens "$DEVICE_TOKENS" ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} \
   --json "$RUN_DIR/attention.json" || fail "the attention could not be analysed (see above)"
-"$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
+DATASET_NOTE="${DATASET_NOTE:-}" "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
   || fail "the run could not be summarised (see above)"
 "$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2

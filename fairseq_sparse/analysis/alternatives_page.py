@@ -22,6 +22,7 @@ body { margin: 1.5rem; background: var(--page); color: var(--text);
   font: 1rem/1.4 system-ui, sans-serif; }
 h1 { font-size: 1.3rem; }
 h2 { margin: 2rem 0 .3rem; font-size: 1rem; }
+h1, h2, dd { overflow-wrap: anywhere; }
 p, dl { margin: .2rem 0; max-width: 70rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 .8rem; }
 dt { color: var(--soft); }

@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-from fairseq_sparse.analysis.pictures import MISSING, font_families, save_figure
+from fairseq_sparse.analysis.pictures import MISSING, font_families
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 try:
@@ -22,8 +22,6 @@ try:
     from matplotlib.ticker import MaxNLocator
 except ImportError as error:
     raise AnalysisError(MISSING) from error
-
-__all__ = ["draw_attention", "save_figure"]
 
 _CELL = 0.19  # inches
 _PAGE = 1.5  # about the ratio of width to height that the figure should have

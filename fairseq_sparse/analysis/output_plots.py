@@ -16,8 +16,8 @@ from fairseq_sparse.analysis.pictures import (
     new_figure,
     plain,
     require_matplotlib,
+    save_png_and_svg,
 )
-from fairseq_sparse.analysis.pictures import save_png_and_svg as save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def save_plots(
     written = []
     for stem, figure in figures.items():
         if figure is not None:
-            written += save_figure(figure, folder, stem)
+            written += save_png_and_svg(figure, folder, stem)
     return written
 
 

@@ -30,6 +30,7 @@ SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
 _CONDITIONS = (
     ("data", "dataset"),
+    ("note on the data", "dataset_note"),
     ("sacreBLEU", "bleu.signature"),
     ("CPU", "hardware.cpu"),
     ("CPU threads", "hardware.threads"),

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 # A log-probability that should be at most 0 can be greater by rounding, once for each token.
 ROUNDING = 1e-5
 _NEGLIGIBLE = -80.0
+
+# The number of a step, from 0, or of several, in an array that broadcasts with scores.
+Step = Union[int, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,38 @@ class ScoreBound:
     len_penalty: Optional[float]
     holds: bool
 
-    def finished(self, scores: np.ndarray, step: int) -> np.ndarray:
+    def finished(self, scores: np.ndarray, step: Step) -> np.ndarray:
         """The final scores of hypotheses that end after *step* tokens."""
         if self.len_penalty is None:
             return scores
-        return scores / (step + 1) ** self.len_penalty
+        return scores / ((np.asarray(step) + 1.0) ** self.len_penalty).astype(scores.dtype)
 
-    def unfinished(self, scores: np.ndarray, step: int) -> np.ndarray:
+    def unfinished(self, scores: np.ndarray, step: Step) -> np.ndarray:
         """Upper bounds of the final scores of hypotheses that have *step* + 1 tokens."""
         if not self.holds:
             return np.where(np.isneginf(scores), scores, np.float32(np.inf))
         last = self.max_len
         if self.len_penalty is not None and self.len_penalty < 0:
-            last = min(step + 1, last)
+            last = np.minimum(np.add(step, 1), last)
         return self.finished(np.minimum(scores + ROUNDING, 0.0), last)
+
+
+class Verdicts(NamedTuple):
+    """What a search dropped, and what it could still go on with when it ended a sentence.
+
+    Attributes:
+        dropped: whether anything was dropped.
+        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations);
+            NaN unless it was to be added up.
+        bound: the best final score that anything dropped could have had; -inf if nothing was.
+        live_mass, live_bound: the same of the hypotheses that were live at the end.
+    """
+
+    dropped: np.ndarray
+    mass: np.ndarray
+    bound: np.ndarray
+    live_mass: np.ndarray
+    live_bound: np.ndarray
 
 
 class Certificate:
@@ -54,96 +75,129 @@ class Certificate:
     goes on with it. Whether there are any is *counted*, candidate by candidate, so that no rounding
     can change the answer; their probability is a sum in floating point, and tells how much it was.
 
-    All arrays are ``[batch]``; sentences that have ended are taken out by :meth:`keep`. They are
-    NumPy's: these are many small sums, which would cost more than the search itself on a GPU.
+    The candidates of each step are noted, in NumPy, and added up when the batch is done: many small
+    sums at each step would take as long as the search itself.
 
-    Attributes:
-        dropped: whether anything was dropped.
-        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations);
-            NaN unless it is to be added up.
-        bound: the best final score that anything dropped could have had; -inf if nothing was.
-        live_mass, live_bound: the same of the hypotheses that the search goes on with.
+    Args:
+        score_bound: what a hypothesis can still become.
+        batch: number of sentences.
+        beam: stock finishes the EOS among the first *beam* candidates of a step and goes on with
+            the first *beam* of the others.
+        add_up_mass: whether the probability of what is dropped is wanted.
     """
 
-    def __init__(self, score_bound: ScoreBound, batch: int, add_up_mass: bool = True):
+    def __init__(self, score_bound: ScoreBound, batch: int, beam: int, add_up_mass: bool = True):
         self.score_bound = score_bound
+        self.batch = batch
+        self.beam = beam
         self.add_up_mass = add_up_mass
-        self.dropped = np.zeros(batch, dtype=bool)
-        self.mass = np.full(batch, 0.0 if add_up_mass else np.nan)
-        self.bound = np.full(batch, -np.inf, dtype=np.float32)
-        self.live_mass = np.ones(batch)  # of the empty hypothesis
-        self.live_bound = np.full(batch, np.inf, dtype=np.float32)
+        self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.masses: list[Optional[np.ndarray]] = []
+        self.cut = np.zeros(batch, dtype=bool)
+        self.cut_mass = np.zeros(batch)
 
     def look_at(
         self,
-        step: int,
+        sentences: np.ndarray,
         lprobs: Tensor,
         scores: Tensor,
         unlimited: Optional[Tensor] = None,
         sums_to_one: bool = False,
     ) -> None:
-        """Take note of all candidates of a step, before any is chosen.
+        """Take note of what is possible at a step, before candidates are chosen.
 
         Args:
-            step: number of tokens that each hypothesis has.
-            lprobs: log-probabilities of their continuations, ``[batch, beam, vocabulary]``.
-            scores: their cumulative scores, ``[batch, beam, step]``.
+            sentences: the numbers in the batch of those that are still in work, ``[rows]``.
+            lprobs: log-probabilities of the continuations of their hypotheses,
+                ``[rows, beam, vocabulary]``.
+            scores: the cumulative scores of these, ``[rows, beam, step]``.
             unlimited: at the last step, ``lprobs`` before the limit of the length left EOS only.
                 What it cuts off is dropped, but has no bound: it is beyond the limit.
             sums_to_one: whether the probabilities after each hypothesis are known to sum to 1; it
                 saves adding them up.
         """
-        if step == 0:  # all beams are the same empty hypothesis
+        if not self.add_up_mass and unlimited is None:
+            return
+        if not self.noted:  # all beams are the same empty hypothesis
             prefix = lprobs.new_zeros(len(lprobs), 1)
         else:
-            prefix = scores[:, :, step - 1]
-        if not self.add_up_mass:
-            pass
-        elif sums_to_one and unlimited is None:
-            self.candidate_mass = self.live_mass
-        else:
-            self.candidate_mass = _candidate_mass(lprobs, prefix)
+            prefix = scores[:, :, len(self.noted) - 1]
+        mass = None
+        if self.add_up_mass and not (sums_to_one and unlimited is None):
+            mass = _candidate_mass(lprobs, prefix)
+        self.masses.append(mass)
         if unlimited is not None:
-            cut = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
-            self.dropped |= cut
+            self.cut[sentences] = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
             if self.add_up_mass:
-                mass = _candidate_mass(unlimited, prefix) - self.candidate_mass
-                self.mass += np.where(cut, np.maximum(mass, 0.0), 0.0)
+                lost = _candidate_mass(unlimited, prefix) - mass
+                self.cut_mass[sentences] = np.maximum(lost, 0.0)
 
-    def settle(
-        self, step: int, scores: np.ndarray, finishing: np.ndarray, continuing: np.ndarray
-    ) -> None:
-        """Count what a step dropped.
+    def note(self, sentences: np.ndarray, scores: np.ndarray, ends: np.ndarray) -> None:
+        """Note the candidates of a step.
 
         Args:
-            step: as before.
-            scores: of the candidates that the search chose from, ``[batch, 2 * beam]``, best first,
-                -inf if dead.
-            finishing: which of them become finished hypotheses.
-            continuing: which of them the search goes on with.
+            sentences: as before.
+            scores: of the candidates that the search chooses from, ``[rows, 2 * beam]``, best
+                first, -inf if dead.
+            ends: which of them are EOS.
         """
+        self.noted.append((sentences, scores.copy(), ends))
+
+    def live_bounds(self) -> np.ndarray:
+        """Bounds of the final scores of what the search goes on with, after the last step."""
+        _, scores, ends = self.noted[-1]
+        return self.score_bound.unfinished(_best(scores, ~ends), len(self.noted) - 1)
+
+    def verdicts(self) -> Verdicts:
+        """Add up what was noted; each array is ``[batch]``."""
+        scores, ends, last = self._stack()
+        alive = scores > -np.inf
+        finishing = alive & ends
+        others = alive & ~ends
+        finishing[..., self.beam :] = False
+        continuing = others & (others.cumsum(axis=2) <= self.beam)
         kept = finishing | continuing
         # Where all candidates offered are alive, there may be more, no better than the worst. If
         # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
-        best_lost = np.where(kept, -np.inf, scores).max(axis=1)  # -inf also if it is dead
-        best_lost = np.maximum(best_lost, scores.min(axis=1))
-        dropped_now = best_lost > -np.inf
-        self.dropped |= dropped_now
-        if self.add_up_mass:
-            masses = np.exp(scores, dtype=np.float64)
-            mass = self.candidate_mass - (masses * kept).sum(axis=1)
-            self.mass += np.where(dropped_now, np.maximum(mass, 0.0), 0.0)
-            self.live_mass = (masses * continuing).sum(axis=1)
+        lost = np.maximum(_best(scores, ~kept), scores.min(axis=2))  # [steps, batch]
+        step = np.arange(len(scores))[:, None]
         bound = self.score_bound
-        end = np.maximum(bound.unfinished(best_lost, step), bound.finished(best_lost, step))
-        self.bound = np.maximum(self.bound, end)
-        best_live = np.where(continuing, scores, -np.inf).max(axis=1)
-        self.live_bound = bound.unfinished(best_live, step)
+        bounds = np.maximum(bound.unfinished(lost, step), bound.finished(lost, step))
+        at_the_end = last, np.arange(self.batch)
+        live_bound = bound.unfinished(_best(scores, continuing), step)[at_the_end]
+        mass, live_mass = np.full((2, self.batch), np.nan)
+        if self.add_up_mass:
+            p = np.exp(scores, dtype=np.float64)
+            live = (p * continuing).sum(axis=2)
+            masses = self._candidate_masses(live) - (p * kept).sum(axis=2)
+            masses = np.where(lost > -np.inf, np.maximum(masses, 0.0), 0.0)
+            mass, live_mass = masses.sum(axis=0) + self.cut_mass, live[at_the_end]
+        dropped = (lost > -np.inf).any(axis=0) | self.cut
+        return Verdicts(dropped, mass, bounds.max(axis=0), live_mass, live_bound)
 
-    def keep(self, rows: np.ndarray) -> None:
-        """Go on with these rows of the batch only."""
-        for name in ("dropped", "mass", "bound", "live_mass", "live_bound"):
-            setattr(self, name, getattr(self, name)[rows])
+    def _stack(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores and EOS of all candidates, ``[steps, batch, 2 * beam]``, dead in sentences that
+        have ended, and the number of each sentence's last step."""
+        shape = (len(self.noted), self.batch, 2 * self.beam)
+        scores = np.full(shape, -np.inf, dtype=np.float32)
+        ends = np.zeros(shape, dtype=bool)
+        last = np.zeros(self.batch, dtype=np.intp)
+        for step, (sentences, found, eos) in enumerate(self.noted):
+            scores[step, sentences], ends[step, sentences], last[sentences] = found, eos, step
+        return scores, ends, last
+
+    def _candidate_masses(self, live: np.ndarray) -> np.ndarray:
+        """The probabilities of all candidates of each step, from what was live before it."""
+        masses = np.concatenate([np.ones((1, self.batch)), live[:-1]])
+        for step, (mass, (sentences, _, _)) in enumerate(zip(self.masses, self.noted, strict=True)):
+            if mass is not None:
+                masses[step, sentences] = mass
+        return masses
+
+
+def _best(scores: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """The best score of some of the candidates of a sentence; -inf if there are none."""
+    return np.where(which, scores, np.float32(-np.inf)).max(axis=-1)
 
 
 def _candidates(lprobs: Tensor, prefix: Tensor) -> np.ndarray:

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor, nn
@@ -164,7 +165,8 @@ class ExactSearch:
             elif token != eos:
                 result.exact = False
             elif len(tokens) >= self.min_len:
-                final = float(self.score_bound.finished(math.fsum(longer[1]), len(tokens)))
+                total = np.float64(math.fsum(longer[1]))
+                final = float(self.score_bound.finished(total, len(tokens)))
                 heapq.heappush(best, (final, *longer))
                 if len(best) > self.nbest:
                     heapq.heappop(best)
@@ -175,7 +177,8 @@ class ExactSearch:
         """The best final score that a prefix with these log-probabilities can have."""
         if not scores:
             return math.inf
-        return float(self.score_bound.unfinished(math.fsum(scores), len(scores) - 1))
+        total = np.float64(math.fsum(scores))
+        return float(self.score_bound.unfinished(total, len(scores) - 1))
 
     def _least(self, best: list) -> float:
         """The score that a string must exceed to be among the best."""

@@ -49,6 +49,12 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         self.attention = attention
         self.max_len: Optional[int] = None
         self.unlimited: Optional[Tensor] = None
+        # fairseq's decoders look for these among all of their modules, at each step.
+        parts = [model.decoder.modules() if self.has_incremental else () for model in models]
+        self.stateful = [
+            [part for part in modules if hasattr(part, "reorder_incremental_state")]
+            for modules in parts
+        ]
 
     def set_decoder_beam_size(self, beam_size: int) -> None:
         """Do nothing: the number of rows of a sentence changes from step to step."""
@@ -83,34 +89,37 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             ``[hypotheses, source length]``, 0 for dead hypotheses.
         """
         held, count = encoder_outs, len(tokens)
-        first_step = tokens.size(1) == 1
-        if first_step:  # one hypothesis of each sentence will do
-            live = torch.searchsorted(held.row, held.sentence)
+        if tokens.size(1) == 1:  # the first step: one hypothesis of each sentence will do
+            live, row = torch.searchsorted(held.row, held.sentence), held.row
         else:
             live = tokens[:, -1].ne(self.eos).nonzero().squeeze(1)
-            self._hold(held, held.row[live], incremental_states)
+            number = torch.arange(len(live), device=live.device)
+            self._hold(held, _pick(held.row, live), number, incremental_states)
+            row = _spread(number, live, count, 0)
         found, attention = super().forward_decoder(
-            tokens[live], held.encoder_outs, incremental_states, temperature
+            _pick(tokens, live), held.encoder_outs, incremental_states, temperature
         )
         if not self.attention:
             attention = None
-        if first_step:
-            found = found[held.row]
-            attention = None if attention is None else attention[held.row]
+        if tokens.size(1) == 1:
+            found = found[row]
+            attention = None if attention is None else attention[row]
         else:
             found = _spread(found, live, count, -math.inf)
             attention = None if attention is None else _spread(attention, live, count, 0.0)
-            held.row = _spread(torch.arange(len(live), device=live.device), live, count, 0)
+        held.row = row
         if tokens.size(1) - 1 == self.max_len:
             self.unlimited = found.clone()
         elif self.unlimited is not None:
             self.unlimited = None
         return found, attention
 
-    def _hold(self, held: HeldRows, rows: Tensor, incremental_states: list[dict]) -> None:
-        """Go on with these of the rows, in this order."""
-        before, same_number = held.sentence, torch.arange(len(rows), device=rows.device)
-        if len(rows) == len(before) and torch.equal(rows, same_number):
+    def _hold(
+        self, held: HeldRows, rows: Tensor, number: Tensor, incremental_states: list[dict]
+    ) -> None:
+        """Go on with these of the rows, in this order; *number* counts them from 0."""
+        before = held.sentence
+        if torch.equal(rows, number) and len(rows) == len(before):
             return
         held.sentence = before[rows]
         if not torch.equal(before, held.sentence):
@@ -118,10 +127,19 @@ class SparseEnsemble(EnsembleModelWithAlignment):
                 held.encoder_outs = super().reorder_encoder_out(held.encoder_outs, rows)
             if len(before) == len(rows):
                 # fairseq's cross-attention takes as many rows as before for the same sentences.
-                longer = torch.cat([rows, rows[:1]])
-                super().reorder_incremental_state(incremental_states, longer)
-                rows = same_number
-        super().reorder_incremental_state(incremental_states, rows)
+                self._reorder(incremental_states, torch.cat([rows, rows[:1]]))
+                rows = number
+        self._reorder(incremental_states, rows)
+
+    def _reorder(self, incremental_states: list[dict], rows: Tensor) -> None:
+        for modules, state in zip(self.stateful, incremental_states, strict=True):
+            for module in modules:
+                module.reorder_incremental_state(state, rows)
+
+
+def _pick(values: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of a tensor, in their order."""
+    return values if len(rows) == len(values) else values[rows]
 
 
 def _spread(values: Tensor, rows: Tensor, count: int, filling: float) -> Tensor:

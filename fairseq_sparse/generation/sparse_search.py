@@ -22,7 +22,8 @@ class SearchState:
 
     Attributes:
         sentences: of the first step's batch, those that are still in work, ``[batch]``.
-        targets: the final score that a hypothesis must exceed to be of use, ``[batch]``.
+        targets: the final score that a hypothesis must exceed to be of use, ``[batch]``; None as
+            long as all are.
         exhausted: row numbers of the sentences that must end now.
         marked: those of them whose one live candidate is not a hypothesis of the model's.
         certificate: the account of what was dropped, if one is kept.
@@ -32,21 +33,27 @@ class SearchState:
 
     def __init__(self, batch: int):
         self.sentences = np.arange(batch)
-        self.targets = np.full(batch, -np.inf, dtype=np.float32)
+        self.targets: Optional[np.ndarray] = None
         self.exhausted: set[int] = set()
         self.marked: set[int] = set()
         self.certificate: Optional[Certificate] = None
         self.offered = 0
         self.order: Optional[Tensor] = None
 
+    def aim(self, row: int, score: float) -> None:
+        """Let a sentence end when nothing of it can get a better final score."""
+        if self.targets is None:
+            self.targets = np.full(len(self.sentences), -np.inf, dtype=np.float32)
+        self.targets[row] = score
+
     def keep(self, batch_idxs: Tensor) -> None:
         """Go on with these rows of the batch only."""
         rows = batch_idxs.numpy(force=True)
-        self.sentences, self.targets = self.sentences[rows], self.targets[rows]
+        self.sentences = self.sentences[rows]
+        if self.targets is not None:
+            self.targets = self.targets[rows]
         if self.order is not None:
             self.order = self.order[batch_idxs]
-        if self.certificate is not None:
-            self.certificate.keep(rows)
 
 
 class SparseSearch(Search):
@@ -139,8 +146,9 @@ class SparseSearch(Search):
         if step == 0:
             self.state = SearchState(batch)
             if self.score_bound is not None:
-                certificate = Certificate(self.score_bound, batch, self.add_up_mass)
-                self.state.certificate = certificate
+                self.state.certificate = Certificate(
+                    self.score_bound, batch, beam, self.add_up_mass
+                )
         state = self.state
         if state.certificate is not None:
             unlimited = self.unlimited()
@@ -148,23 +156,25 @@ class SparseSearch(Search):
                 unlimited = unlimited.view_as(lprobs)
                 unlimited[:, :, self.pad] = -math.inf
             known = step >= self.sums_to_one_from
-            state.certificate.look_at(step, lprobs, scores, unlimited, sums_to_one=known)
+            state.certificate.look_at(state.sentences, lprobs, scores, unlimited, known)
 
         cand_scores, cand_tokens, cand_beams = self._candidates(
             step, lprobs, scores, prev_output_tokens, original_batch_idxs
         )
         # One look at the few candidates, and few operations where nothing has died.
         found, tokens = cand_scores.numpy(force=True), cand_tokens.numpy(force=True)
-        dead = found == -np.inf
-        ends = tokens == self.eos
-        marked = dead[:, 0]
+        dead, ends = found == -np.inf, tokens == self.eos
+        marked, exhausted = dead[:, 0], (ends | dead).all(axis=1)
         if state.certificate is not None:
-            marked = marked | self._settle(step, found, ends, dead, beam)
-        state.exhausted = _rows(marked | (ends | dead).all(axis=1))
-        state.marked = _rows(marked)
+            state.certificate.note(state.sentences, found, ends)
+            if state.targets is not None:
+                marked = marked | self._beaten(ends & ~dead, beam)
+                exhausted = exhausted | marked
+        state.exhausted, state.marked = _rows(exhausted), set()
         if dead.any():
             cand_tokens = cand_tokens.masked_fill(cand_scores.isneginf(), self.eos)
-        if state.marked:
+        if state.exhausted and marked.any():
+            state.marked = _rows(marked)
             rows = torch.tensor(sorted(state.marked), device=cand_scores.device)
             cand_scores[rows], cand_tokens[rows] = -math.inf, self.eos
             if step > 0:
@@ -172,6 +182,12 @@ class SparseSearch(Search):
             else:
                 cand_scores[rows, 0], cand_beams[rows, 0] = 0.0, 0
         return cand_scores, cand_tokens, cand_beams
+
+    def _beaten(self, ends: np.ndarray, beam: int) -> np.ndarray:
+        """Sentences that nothing finishes in this step, and that nothing live can improve."""
+        bounds = self.state.certificate.live_bounds()
+        going_on = bounds > -np.inf
+        return going_on & (bounds <= self.state.targets) & ~ends[:, :beam].any(axis=1)
 
     def _candidates(
         self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens, original_batch_idxs
@@ -208,22 +224,6 @@ class SparseSearch(Search):
             candidates = tuple(part.gather(1, order) for part in candidates)
             self.state.order = order
         return candidates
-
-    def _settle(
-        self, step: int, scores: np.ndarray, ends: np.ndarray, dead: np.ndarray, beam: int
-    ) -> np.ndarray:
-        """Enter a step's candidates into the account; say which sentences nothing can improve.
-
-        Stock finishes the EOS among the first *beam* candidates and goes on with the first *beam*
-        of the others.
-        """
-        finishing = ends & ~dead
-        finishing[:, beam:] = False
-        others = ~(ends | dead)
-        continuing = others & (others.cumsum(axis=1) <= beam)
-        self.state.certificate.settle(step, scores, finishing, continuing)
-        beaten = self.state.certificate.live_bound <= self.state.targets
-        return beaten & continuing.any(axis=1) & ~finishing.any(axis=1)
 
     def set_src_lengths(self, src_lengths: Tensor) -> None:
         self.strategy.set_src_lengths(src_lengths)

@@ -96,7 +96,10 @@ class SparseSequenceGenerator(SequenceGenerator):
             # As stock computes it; finalize_hypos checks that it is the same.
             limit = int(self.max_len_a * net_input["src_tokens"].size(1) + self.max_len_b)
             self._certify_up_to(min(limit, self.max_len - 1), prefix_tokens)
-        return super()._generate(sample, prefix_tokens, *args, **kwargs)
+        self.ended: dict[int, tuple[int, np.ndarray]] = {}
+        finalized = super()._generate(sample, prefix_tokens, *args, **kwargs)
+        self._certify(finalized)
+        return finalized
 
     def _certify_up_to(self, max_len: int, prefix_tokens: Optional[Tensor]) -> None:
         """Have the search keep an account of the next batch."""
@@ -114,16 +117,16 @@ class SparseSequenceGenerator(SequenceGenerator):
         )
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
-        if unfin_idx in self.search.state.exhausted or super().is_finished(step, unfin_idx, *args):
+        state = self.search.state
+        if unfin_idx in state.exhausted or super().is_finished(step, unfin_idx, *args):
             return True
-        certificate = self.search.state.certificate
-        if certificate is None:
+        if state.certificate is None:
             return False
         scores = sorted((hypo["score"].item() for hypo in self.unfinished[unfin_idx]), reverse=True)
         if len(scores) < self.nbest:
             return False
-        self.search.state.targets[unfin_idx] = scores[self.nbest - 1]
-        return bool(certificate.live_bound[unfin_idx] <= scores[self.nbest - 1])
+        state.aim(unfin_idx, scores[self.nbest - 1])
+        return bool(state.certificate.live_bounds()[unfin_idx] <= scores[self.nbest - 1])
 
     def finalize_hypos(
         self,
@@ -140,13 +143,13 @@ class SparseSequenceGenerator(SequenceGenerator):
         max_len: int,
     ) -> list[int]:
         """Store finished hypotheses as stock does; a prefix stays only where it is the only one."""
-        if self.search.state.certificate is not None and max_len != self.model.max_len:
+        state, sampling = self.search.state, isinstance(self.search.strategy, Sampling)
+        if state.certificate is not None and max_len != self.model.max_len:
             raise RuntimeError(f"fairseq's length limit is {max_len}, not {self.model.max_len}")
         self.unfinished = [
             hypos for hypos, done in zip(finalized, finished, strict=True) if not done
         ]
         before = [len(hypos) for hypos in self.unfinished]
-        rows = bbsz_idx.numpy(force=True) // beam_size
         ends = np.array(eos_scores.numpy(force=True))  # a copy: stock normalises them in place
         newly_finished = super().finalize_hypos(
             step,
@@ -161,38 +164,48 @@ class SparseSequenceGenerator(SequenceGenerator):
             src_lengths,
             max_len,
         )
+        # Where the list is full, the worst of a step's ends are lost.
+        stored = [len(hypos) - count for hypos, count in zip(self.unfinished, before, strict=True)]
+        rows = bbsz_idx.numpy(force=True) // beam_size if sum(stored) < len(ends) else None
         for row in newly_finished:
             hypotheses = self.unfinished[row]
-            stored = len(hypotheses) - before[row]
-            if row in self.search.state.marked:
+            lost = ends[:0] if rows is None else ends[rows == row][stored[row] :]
+            self.ended[int(state.sentences[row])] = step, lost
+            if row in state.marked:
                 if len(hypotheses) > 1:
                     hypotheses.pop()
                 else:
                     hypotheses[0]["incomplete"] = True
-            if not isinstance(self.search.strategy, Sampling):
+            if not sampling and len(hypotheses) > 1:
                 hypotheses[:] = _distinct_and_alive(hypotheses)
-            # Where the list is full, the worst of a step's ends are lost.
-            self._certify(step, row, hypotheses, ends[rows == row][stored:])
         return newly_finished
 
-    def _certify(self, step: int, row: int, hypotheses: list[dict], lost: np.ndarray) -> None:
-        """Write into a sentence's hypotheses what is proven about them."""
+    def _certify(self, finalized: list[list[dict[str, Any]]]) -> None:
+        """Write into the hypotheses of a batch what is proven about them."""
         certificate = self.search.state.certificate
-        exact, optimal, mass = False, False, math.nan
-        if certificate is not None:
-            live_bound = certificate.live_bound[row]
-            bound = max(certificate.bound[row], live_bound)
-            if lost.size > 0:
-                bound = max(bound, certificate.score_bound.finished(lost, step).max())
-            mass = float(certificate.mass[row] + certificate.live_mass[row])
-            mass += np.exp(lost, dtype=np.float64).sum().item()
-            best = max(hypo["score"].item() for hypo in hypotheses)
-            dropped = bool(certificate.dropped[row]) or lost.size > 0 or live_bound > -math.inf
-            complete = "incomplete" not in hypotheses[0]
-            exact = complete and not dropped
-            optimal = complete and (exact or bool(bound <= best))
-        for hypothesis in hypotheses:
-            hypothesis.update(exact=exact, optimal=optimal, dropped_mass=mass, steps=step + 1)
+        verdicts = None if certificate is None else certificate.verdicts()
+        for sentence, (step, lost) in self.ended.items():
+            hypotheses = finalized[sentence]
+            exact, optimal, mass = False, False, math.nan
+            if verdicts is not None and "incomplete" not in hypotheses[0]:
+                live_bound = verdicts.live_bound[sentence]
+                bound = max(verdicts.bound[sentence], live_bound)
+                if lost.size > 0:
+                    bound = max(bound, certificate.score_bound.finished(lost, step).max())
+                exact = (
+                    not verdicts.dropped[sentence] and lost.size == 0 and live_bound == -math.inf
+                )
+                optimal = exact or bound <= hypotheses[0]["score"].item()
+            if verdicts is not None:
+                mass = verdicts.mass[sentence] + verdicts.live_mass[sentence]
+                mass += np.exp(lost, dtype=np.float64).sum()
+            for hypothesis in hypotheses:
+                hypothesis.update(
+                    exact=bool(exact),
+                    optimal=bool(optimal),
+                    dropped_mass=float(mass),
+                    steps=step + 1,
+                )
 
 
 def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
@@ -201,8 +214,6 @@ def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
     A forced prefix with an EOS gives all beams the same string, diverse groups may find one twice
     with other penalties, and ``--match-source-len`` gives -inf to what is longer than its source.
     """
-    if len(hypotheses) == 1:
-        return hypotheses
     best: dict[tuple[int, ...], dict] = {}
     for hypo in hypotheses:
         known = best.setdefault(tuple(hypo["tokens"].tolist()), hypo)

@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 
-from fairseq_sparse.analysis.attention_plots import draw_attention, save_figure
-from fairseq_sparse.analysis.pictures import font_families
+from fairseq_sparse.analysis.attention_plots import draw_attention
+from fairseq_sparse.analysis.pictures import font_families, save_figure
 
 
 def draw(*panels, hidden=None, **options):

@@ -52,6 +52,7 @@ def test_table_and_pictures(finished):
     assert header[:2] == ["variant", "BLEU"] and (softmax[0], sparse[0]) == VARIANTS
     summary = json.loads((folder / "runs" / VARIANTS[1] / "summary.json").read_text())
     assert sparse[header.index("nonzeros")] == f"{summary['test']['nonzeros']:.1f}"
+    assert summary["dataset_note"].startswith("synthetic") and summary["dataset_note"] in tables
     speed = header.index("words/s")
     assert softmax[speed].endswith(" (1.00)") and re.search(r" \(\d+\.\d\d\)$", sparse[speed])
     alignment = json.loads((folder / "runs" / VARIANTS[1] / "alignment.json").read_text())

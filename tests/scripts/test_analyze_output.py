@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import analyze_output
+import command_line
 import toy
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_output.py"
@@ -281,7 +282,7 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
 
 
 def test_names_are_what_differs() -> None:
-    names = analyze_output.short_names
+    names = command_line.short_names
     assert names(["r/a/x.pt", "r/b/x.pt", "r/a/x.pt:r/b/x.pt"]) == ["a", "b", "a + b"]
     assert names(["r/a.pt", "s/a.pt"]) == ["r", "s"]
     for paths in (["r/a.pt"], ["r/a.pt", "r/a.pt"], ["r/a.pt", "r/r/a.pt"]):

@@ -51,6 +51,14 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
     ):
         assert f"<figcaption>{caption}" in page
     assert "<td>25.00</td><td>50.00</td>" in page  # alignment error rates
+    measured = [
+        json.loads((run / "report" / "attention-test.json").read_text(encoding="utf-8"))["result"]
+        for run in folders
+    ]
+    assert "shuffled" not in measured[1]  # which always attends to something
+    rates, shuffled = (measured[0][part] for part in ("attention", "shuffled"))
+    assert rates["encoder"]["null"] == shuffled["encoder"]["null"]
+    assert rates["cross"]["sparsity"] != shuffled["cross"]["sparsity"]
     sparse, stock = report_runs.data_in(page)["models"]
     assert [part["number"] for part in sparse["sentences"]] == [0, 1, 2, 3]
     assert (sparse["output"], stock["output"]) == ("entmax15", "softmax")

@@ -15,11 +15,13 @@ from fairseq_sparse.analysis.output_statistics import force_references
 from fairseq_sparse.analysis.report.runs import Run
 from fairseq_sparse.analysis.report.sentences import look_into
 from fairseq_sparse.analysis.reports import write_json
+from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
 
 BEAM = 5
 MAX_TOKENS = 4000
+SHUFFLED_SEED = 1
 # To be raised when what is measured changes, so that what earlier versions kept is made anew.
-FORMAT = 1
+FORMAT = 2
 
 # Wraps batches in something that shows how far they are, under a label.
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -73,22 +75,26 @@ class Measurements:
     def attention(self) -> dict[str, Any]:
         """The rates of ``AttentionStatistics``; none for a model that is no Transformer.
 
+        Where attention can be null, also those with exchanged references, under ``shuffled``.
         It has the form of what ``scripts/analyze_attention.py --json`` writes.
         """
 
         def compute() -> dict[str, Any]:
             if not self._has_attention:
                 return {"attention": {}}
-            (model,) = self._translator.models
-            padding = self._translator.task.source_dictionary.pad()
-            statistics = AttentionStatistics(model, padding)
-            for sample in self._batches(self._translator, "attention"):
-                statistics.add_batch(sample["net_input"])
-            return {
+            statistics = self._count_zeros(self._translator, "attention")
+            result = {
                 "subset": self.subset,
                 "sentences": statistics.sentences,
                 "attention": statistics.rates(),
             }
+            sentences = len(self._translator.task.dataset(self.subset))
+            if sentences > 1 and any(part["null"] > 0 for part in result["attention"].values()):
+                order = derange(sentences, SHUFFLED_SEED)
+                shuffled = with_reordered_references(self._translator, order)
+                statistics = self._count_zeros(shuffled, "attention, references exchanged")
+                result["shuffled"] = statistics.rates()
+            return result
 
         return self._kept("attention", compute)
 
@@ -101,6 +107,13 @@ class Measurements:
             return look_into(chosen, batches, self.subset, self._has_attention)
 
         return self._kept("sentences", compute, sentences=count)
+
+    def _count_zeros(self, translator: Translator, what: str) -> AttentionStatistics:
+        (model,) = translator.models
+        statistics = AttentionStatistics(model, translator.task.source_dictionary.pad())
+        for sample in self._batches(translator, what):
+            statistics.add_batch(sample["net_input"])
+        return statistics
 
     @cached_property
     def _translator(self) -> Translator:

@@ -152,7 +152,10 @@ def attention_section(
         ("sparsity", attention_curves.draw_sparsity, with_attention)
         + ("Share of exact zeros, by layer (ReLA, Fig. 3)",),
         ("null-rates", attention_curves.draw_null_rates, with_attention)
-        + ("Share of queries that attend to nothing, by layer (ReLA, Fig. 6)",),
+        + (
+            "Share of queries that attend to nothing, by layer, and its spread over the heads "
+            "(ReLA, Fig. 6)",
+        ),
         ("diversity", attention_curves.draw_diversity, with_attention)
         + ("Diversity of the heads, by layer (ReLA, Fig. 5)",),
         ("alignment", attention_curves.draw_alignment_error, alignment)
