@@ -209,10 +209,13 @@ decoding, side by side on one core, with the ratio to ${VARIANTS[0]}.
 The tables again   $results
 Translations       $RUNS_DIR/VARIANT/hyp.detok.txt
 Models             $RUNS_DIR/VARIANT/average.pt
+Word alignments    $RUNS_DIR/VARIANT/alignments, their error rates in alignment.json
 Cross-attention    ${pictures[*]:-(of ReLA models: none was trained)}
 The corpus         $DATA_DIR/raw, described in examples/quickstart/README.md
 
 To try next:
+  $PYTHON scripts/report.py ${runs[*]} \\
+      --cpu --output report.html                                all of it in one page, with every attention weight
   $PYTHON scripts/analyze_output.py tree $DATA_DIR/prepared/bin \\
       --path $RUNS_DIR/entmax15/average.pt --sentence 7         all that a sparse model holds possible
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
