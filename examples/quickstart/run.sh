@@ -79,14 +79,6 @@ recipe() {
     --data-dir "$DATA_DIR" --run-dir "$RUNS_DIR/$1" >> "$RUNS_DIR/$1.log" 2>&1
 }
 
-# The same, while nothing else goes on.
-recipe_alone() {
-  recipe "$1" "$2" || {
-    tail -n 15 -- "$RUNS_DIR/$1.log" >&2
-    fail "$2 failed for $1 (above); the log: $RUNS_DIR/$1.log"
-  }
-}
-
 # What went wrong last, and where its log is.
 failed() {
   tail -n 15 -- "$log" >&2
@@ -95,14 +87,16 @@ failed() {
 
 newest() { ls -t -- "$@" | head -n 1; }
 
-# How far each training is, on one line.
+# How far each model is, on one line.
 progress() {
   local variant log epoch line=""
   for variant in "$@"; do
     log="$RUNS_DIR/$variant/logs/2_train.log"
     epoch=""
-    if [[ -f "$RUNS_DIR/$variant/average.pt" ]]; then
+    if [[ -f "$RUNS_DIR/$variant/summary.json" ]]; then
       epoch=done
+    elif [[ -f "$RUNS_DIR/$variant/average.pt" ]]; then
+      epoch=translates
     elif [[ -f "$log" ]]; then
       epoch="$(sed -n 's/.*train_inner.*"update": \([0-9]*\.[0-9]\).*/\1/p' "$log" | tail -n 1)"
     fi
@@ -111,17 +105,18 @@ progress() {
   say "epochs trained: $line"
 }
 
-stop_trainings() {
+stop_recipes() {
   local pid
   for pid in ${PIDS[@]+"${PIDS[@]}"}; do kill -- "-$pid" 2>/dev/null || true; done
 }
 
-# Train the variants, JOBS at a time, and show how far they are. Each has a log of its own.
-train() {
+# All stages from the training on, JOBS variants at a time; shows how far they are. Each has a log
+# of its own. Their speeds are measured later, side by side.
+make_models() {
   local next=0 running report_at=0 index failed=""
   PIDS=()
   set -m # a process group for each, so that all of it ends with us
-  trap stop_trainings EXIT
+  trap stop_recipes EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
   while :; do
@@ -130,7 +125,7 @@ train() {
       if kill -0 "${PIDS[$index]}" 2>/dev/null; then running=$(( running + 1 )); fi
     done
     while (( running < JOBS && next < ${#VARIANTS[@]} )); do
-      recipe "${VARIANTS[$next]}" train-average &
+      recipe "${VARIANTS[$next]}" train-analyze &
       PIDS+=("$!")
       running=$(( running + 1 )) next=$(( next + 1 )) report_at=$SECONDS
     done
@@ -146,28 +141,18 @@ train() {
   for index in "${!PIDS[@]}"; do
     wait "${PIDS[$index]}" || failed="$failed $RUNS_DIR/${VARIANTS[$index]}.log"
   done
-  [[ -z "$failed" ]] || fail "training failed; run the same command again to resume. Logs:$failed"
+  [[ -z "$failed" ]] || fail "a model failed; run the same command again to resume. Logs:$failed"
 }
 
 # 2. The corpus, and the models.
 say "making the corpus: $DATA_DIR"
-recipe_alone "${VARIANTS[0]}" prepare
-say "training ${VARIANTS[*]}, $JOBS at a time; logs: $RUNS_DIR/VARIANT.log"
-train
+log="$RUNS_DIR/${VARIANTS[0]}.log"
+recipe "${VARIANTS[0]}" prepare || failed "no corpus"
+say "training, translating, analysing, $JOBS at a time: ${VARIANTS[*]}; logs: $RUNS_DIR/VARIANT.log"
+make_models
 
-# 3. Translations one after another, so that their times can be compared; then the statistics.
-runs=()
-for variant in "${VARIANTS[@]}"; do
-  say "translating the test set: $variant"
-  recipe_alone "$variant" generate
-  runs+=("$RUNS_DIR/$variant")
-done
-for variant in "${VARIANTS[@]}"; do
-  say "looking into the model: $variant"
-  recipe_alone "$variant" align-analyze
-done
-
-# 4. What came out.
+# 3. What came out.
+runs=("${VARIANTS[@]/#/$RUNS_DIR/}")
 results="$RUNS_DIR/results.md"
 log="$RUNS_DIR/results.log"
 averages=()
