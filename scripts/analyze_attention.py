@@ -24,7 +24,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line, positive, seed, short_names
+from command_line import (
+    add_max_tokens,
+    add_model_arguments,
+    one_line,
+    output_file,
+    seed,
+    short_names,
+)
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -38,23 +45,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
-    parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
-    )
-    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    add_model_arguments(parser, several=True)
     parser.add_argument(
         "--shuffled",
         type=seed,
         metavar="SEED",
         help="measure also with references that are exchanged at random",
     )
+    add_max_tokens(parser)
     parser.add_argument(
-        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
     )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     options = parser.parse_args(arguments)
     options.names = options.names or short_names(options.path)
@@ -62,8 +63,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--names: give as many as --path has models")
     if len(set(options.names)) < len(options.names):
         parser.error("--names: two models have the same")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 

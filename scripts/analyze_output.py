@@ -20,7 +20,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import one_line, positive, short_names
+from command_line import add_max_tokens, one_line, output_file, positive, short_names
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -48,10 +48,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         complain("--names: give as many as --path has models")
     if len(getattr(options, "log", [])) not in (0, len(options.path)):
         complain("--log: give as many as --path has models")
-    for flag in ("json", "html"):
-        path = getattr(options, flag, None)
-        if path and not path.absolute().parent.is_dir():
-            complain(f"--{flag} {path}: there is no such folder")
     return options
 
 
@@ -73,11 +69,11 @@ def add_command(commands, name: str, run, description: str) -> argparse.Argument
         metavar="NAME,...",
         help="parts of the data (default: test)",
     )
-    parser.add_argument(
-        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
-    )
+    add_max_tokens(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
     return parser
 
 
@@ -144,7 +140,9 @@ def add_alternatives(commands) -> None:
     parser.add_argument(
         "--most", type=positive, default=10, metavar="N", help="list so many a step (default: 10)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write them as a page as well")
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write them as a page as well"
+    )
 
 
 def add_tree(commands) -> None:

@@ -34,7 +34,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from command_line import positive
+from command_line import output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -82,7 +82,9 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     add("--least-seconds", 0.3, "a quick pass is repeated for so long in a round", float)
     add("--device", "cpu", "cpu or cuda", str)
     parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.parts) - set(PARTS)
     if unknown:
@@ -91,8 +93,6 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
         parser.error(f"--heads {options.heads} does not divide --model-dim {options.model_dim}")
     if not 0 <= options.attention_dropout < 1:
         parser.error(f"--attention-dropout {options.attention_dropout}: must be in [0, 1)")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 

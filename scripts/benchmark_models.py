@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from command_line import one_line, positive
+from command_line import one_line, output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -64,7 +64,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
     options = parser.parse_args(arguments)
     options.names = options.names or options.path
     if len(options.names) != len(options.path):
@@ -77,8 +79,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         if getattr(options, name) < 0:
             flag = name.replace("_", "-")
             parser.error(f"--{flag} {getattr(options, name)}: must not be negative")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 

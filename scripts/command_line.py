@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 
 def positive(text: str) -> int:
@@ -12,6 +13,34 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """The arguments that name models and the data to look at them on."""
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    if several:
+        parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
+        parser.add_argument(
+            "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+        )
+    else:
+        parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+
+
+def add_max_tokens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+    )
+
+
+def output_file(text: str) -> Path:
+    """A file to be written, in a folder that exists, for argparse."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
+    return path
 
 
 def seed(text: str) -> int:

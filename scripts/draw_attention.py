@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line, positive
+from command_line import add_model_arguments, one_line, output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -47,9 +47,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
-    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    add_model_arguments(parser)
     parser.add_argument(
         "--sentence",
         required=True,
@@ -74,19 +72,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--beam", type=positive, default=5, metavar="N", help="of that translation (default: 5)"
     )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     parser.add_argument(
         "--output",
         required=True,
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help=f"picture ({', '.join(PICTURES)})",
     )
     options = parser.parse_args(arguments)
     if options.output.suffix.lower() not in PICTURES:
         parser.error(f"--output {options.output}: the name must end in {', '.join(PICTURES)}")
-    if not options.output.absolute().parent.is_dir():
-        parser.error(f"--output {options.output}: there is no such folder")
     return options
 
 

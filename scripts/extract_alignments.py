@@ -36,7 +36,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line, positive
+from command_line import add_max_tokens, add_model_arguments, one_line, positive
 from download import sha256_of
 
 # A checkout works without being installed.
@@ -73,9 +73,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
-    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    add_model_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     parser.add_argument(
         "--hypothesis", action="store_true", help="the model's translations, not the references"
@@ -114,10 +112,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="how words were split: marked by @@ or by ▁, or not at all (default: subword_nmt)",
     )
     parser.add_argument("--npz", action="store_true", help="keep the attention as well")
-    parser.add_argument(
-        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
-    )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    add_max_tokens(parser)
     return parser.parse_args(arguments)
 
 

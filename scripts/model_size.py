@@ -25,7 +25,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from command_line import positive
+from command_line import output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -65,12 +65,12 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--kinds", help=f"values of --attention, or {LEARNED}, with commas (default: all)"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
     options = parser.parse_args(arguments)
     if options.share == "all" and options.source_vocabulary != options.target_vocabulary:
         parser.error("--share all needs one vocabulary: --source-vocabulary N is not the target's")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
     return options
 
 

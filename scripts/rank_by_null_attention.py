@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line, positive, seed
+from command_line import add_max_tokens, add_model_arguments, one_line, output_file, positive, seed
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,10 +30,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
-    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="table (TSV)")
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--output", required=True, type=output_file, metavar="FILE", help="table (TSV)"
+    )
     parser.add_argument(
         "--layers",
         type=lambda text: sorted({positive(part) for part in text.split(",")}),
@@ -63,16 +63,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="of --shuffle (default: 1)"
     )
+    add_max_tokens(parser)
     parser.add_argument(
-        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+        "--json", type=output_file, metavar="OUT", help="write the precision to this file"
     )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the precision to this file")
     options = parser.parse_args(arguments)
-    for flag in ("output", "json"):
-        path = getattr(options, flag)
-        if path and not path.absolute().parent.is_dir():
-            parser.error(f"--{flag} {path}: there is no such folder")
     if options.json and options.bad is None and options.shuffle is None:
         parser.error("--json: without --bad or --shuffle there is no precision")
     return options

@@ -18,7 +18,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import one_line, positive
+from command_line import one_line, output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -29,7 +29,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the page")
+    parser.add_argument(
+        "--output", required=True, type=output_file, metavar="FILE", help="the page"
+    )
     parser.add_argument(
         "--data",
         metavar="DATA",
@@ -44,10 +46,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="show the first N one by one (default: 20)",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    options = parser.parse_args(arguments)
-    if not options.output.absolute().parent.is_dir():
-        parser.error(f"--output {options.output}: there is no such folder")
-    return options
+    return parser.parse_args(arguments)
 
 
 def show(batches, label: str):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line
+from command_line import one_line, output_file
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -62,10 +62,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="the tokenised sentences that GOLD counts in: their numbers of words must be those of "
         "the folders",
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
     options = parser.parse_args(arguments)
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
     if options.words and not any(path.is_dir() for path in options.hypotheses):
         parser.error("--words: only folders have words to compare with")
     return options

@@ -45,26 +45,19 @@ def binarised_words(folder: Path, sentences: int = 12) -> Path:
         for language, words in (("de", lines), ("en", [line[::-1] for line in lines])):
             text = "".join(" ".join(line) + "\n" for line in words)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    toy.run(
-        "fairseq_cli.preprocess",
-        *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary", *prefixes),
-        *("--destdir", folder / "bin"),
-    )
-    return folder / "bin"
+    return toy.binarise(folder)
 
 
 def train_run(folder: Path, data: Path, *flags: str) -> Path:
     """A folder as the recipes' stages leave it: ``average.pt``, a log, no summary."""
-    result = toy.run(
-        "fairseq_cli.train",
-        *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu"),
-        *("--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--num-workers", 0),
+    checkpoint, log = toy.train(
+        folder,
+        data,
+        *("--lr", 0.01, "--max-tokens", 400, "--max-update", 0),
         *("--no-epoch-checkpoints", "--log-format", "json", "--log-interval", 2, *flags),
     )
-    (folder / "checkpoint_last.pt").rename(folder / "average.pt")
+    checkpoint.rename(folder / "average.pt")
     (folder / "logs").mkdir()
-    log = result.stdout + result.stderr
     (folder / "logs" / "2_train.log").write_text(log, encoding="utf-8")
     return folder
 

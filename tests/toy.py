@@ -100,6 +100,11 @@ def binarised_text(folder: Path, pairs=300, words=25, seed=3) -> Path:
                 sentence = [f"w{rng.randrange(words)}" for _ in range(rng.randint(2, 6))]
                 de.write(" ".join(sentence) + "\n")
                 en.write(" ".join(word.upper() for word in reversed(sentence)) + "\n")
+    return binarise(folder)
+
+
+def binarise(folder: Path) -> Path:
+    """The texts ``train``, ``valid`` and ``test`` of a folder through ``fairseq-preprocess``."""
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     run(
         "fairseq_cli.preprocess",
@@ -107,3 +112,14 @@ def binarised_text(folder: Path, pairs=300, words=25, seed=3) -> Path:
         *("--destdir", folder / "bin"),
     )
     return folder / "bin"
+
+
+def train(folder: Path, data: Path, *flags):
+    """Train a model for three updates, unless the flags say otherwise; its folder's
+    ``checkpoint_last.pt``, and what was printed."""
+    result = run(
+        "fairseq_cli.train",
+        *(data, "--user-dir", USER_DIR, "--save-dir", folder, "--cpu", "--num-workers", 0),
+        *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500, "--max-update", 3, *flags),
+    )
+    return folder / "checkpoint_last.pt", result.stdout + result.stderr

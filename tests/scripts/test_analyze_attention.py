@@ -24,23 +24,11 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for arch, flags in FLAGS.items():
-        folder = tmp_path_factory.mktemp(arch)
-        toy.run(
-            "fairseq_cli.train",
-            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
-            *("--arch", arch, "--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500),
-            *("--max-source-positions", 12, "--max-target-positions", 12, "--num-workers", 0),
-            *flags,
-        )
-        paths[arch] = folder / "checkpoint_last.pt"
+        flags = ["--max-source-positions", 12, "--max-target-positions", 12, *flags]
+        paths[arch], _ = toy.train(tmp_path_factory.mktemp(arch), data, "--arch", arch, *flags)
     return paths
 
 

@@ -19,21 +19,10 @@ SCRIPT = toy.ROOT / "scripts" / "draw_attention.py"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    toy.run(
-        "fairseq_cli.train",
-        *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
-        *("--task", "translation_sparse", "--arch", "transformer_sparse_tiny"),
-        *("--attention", "rela_g", "--attention-enc", "softmax", "--num-workers", 0),
-        *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500),
-    )
-    return folder / "checkpoint_last.pt"
+    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    flags += ["--attention", "rela_g", "--attention-enc", "softmax"]
+    return toy.train(tmp_path_factory.mktemp("model"), data, *flags)[0]
 
 
 @pytest.fixture

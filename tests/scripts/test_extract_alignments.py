@@ -44,28 +44,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines = [" ".join(generator.choices(pieces, k=length)) for length in lengths]
             text = "".join(f"{line}\n" for line in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-    toy.run(
-        "fairseq_cli.preprocess",
-        *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary"),
-        *(f"--{split}pref={folder / split}" for split in ("train", "valid", "test")),
-        *("--destdir", folder / "bin"),
-    )
-    return folder / "bin"
+    return toy.binarise(folder)
 
 
 @pytest.fixture(scope="module")
 def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, flags in FLAGS.items():
-        folder = tmp_path_factory.mktemp(name)
-        toy.run(
-            "fairseq_cli.train",
-            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
-            *("--optimizer", "adam", "--lr", 0.01, "--max-tokens", 500, "--num-workers", 0),
-            *("--max-source-positions", 20, "--max-target-positions", 20),
-            *("--skip-invalid-size-inputs-valid-test", *flags),
-        )
-        paths[name] = folder / "checkpoint_last.pt"
+        flags = ["--max-source-positions", 20, "--max-target-positions", 20, *flags]
+        flags += ["--skip-invalid-size-inputs-valid-test", "--lr", 0.01]
+        paths[name], _ = toy.train(tmp_path_factory.mktemp(name), data, *flags)
     return paths
 
 

@@ -24,22 +24,11 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, flags in FLAGS.items():
-        folder = tmp_path_factory.mktemp(name)
-        toy.run(
-            "fairseq_cli.train",
-            *(data, "--user-dir", toy.USER_DIR, "--save-dir", folder, "--cpu", "--max-update", 3),
-            *("--task", "translation_sparse", "--optimizer", "adam", "--lr", 0.001),
-            *("--max-tokens", 500, "--num-workers", 0, "--max-target-positions", 7, *flags),
-        )
-        paths[name] = folder / "checkpoint_last.pt"
+        flags = ["--task", "translation_sparse", "--max-target-positions", 7, *flags]
+        paths[name], _ = toy.train(tmp_path_factory.mktemp(name), data, *flags)
     return paths
 
 
