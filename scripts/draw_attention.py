@@ -159,7 +159,7 @@ def labels(
 def draw(options: argparse.Namespace) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
     from fairseq_sparse.analysis.attention_plots import draw_attention
-    from fairseq_sparse.analysis.attention_statistics import attention_modules
+    from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
     from fairseq_sparse.analysis.decoding import load_translator, search
     from fairseq_sparse.analysis.pictures import save_figure
     from fairseq_sparse.analysis.trained_models import AnalysisError
@@ -172,7 +172,7 @@ def draw(options: argparse.Namespace) -> None:
     modules = attention_modules(model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
-    kind = getattr(modules[layer], "attention_kind", "softmax")
+    kind = attention_kind(modules[layer])
     sample = read_sentence(translator, options)
     net_input, target = sample["net_input"], sample["target"][0]
     if options.hypothesis:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.pictures import (
-    COLOURS,
     DASHES,
     add_legend,
+    colours_of,
     new_figure,
     plain,
     require_matplotlib,
@@ -49,7 +49,7 @@ def save_plots(
     require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(part["name"] for part in [*rows, *curves]))
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    colours = colours_of(names)
     figures = {
         "nonzeros": draw_nonzeros(rows, colours),
         "prob_sum": draw_sums(rows, colours),

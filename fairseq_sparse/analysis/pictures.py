@@ -6,6 +6,7 @@ Matplotlib is needed, and imported only when a picture is made; its global state
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,11 @@ MISSING = 'matplotlib is missing: pip install "fairseq_sparse[plot]"'
 # Okabe and Ito's colours, without the yellow that is pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each model, the same in all figures."""
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
 
 
 def require_matplotlib() -> None:

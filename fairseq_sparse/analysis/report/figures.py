@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.analysis.pictures import COLOURS, DASHES, add_legend, new_figure, plain
+from fairseq_sparse.analysis.pictures import DASHES, add_legend, colours_of, new_figure, plain
 from fairseq_sparse.analysis.training_log import Records, curves
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ CURVES = {
     "gold_zero": ("reference tokens with p = 0 (%)", False),
     "prob_sum": ("Σp of a step", False),
 }
-
-
-def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each model, the same in all figures."""
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
 
 
 def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:

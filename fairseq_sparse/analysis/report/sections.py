@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis import attention_curves, output_plots
+from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
 from fairseq_sparse.analysis.report.published import published_score
 from fairseq_sparse.analysis.report.runs import Run
@@ -65,7 +66,7 @@ def training_section(runs: Sequence[Run]) -> str:
     ]
     curves = [{"name": name, **threshold_curve(found)} for name, found in records.items()]
     curves = [curve for curve in curves if curve["updates"]]
-    threshold = output_plots.draw_training(curves, figures.colours_of(list(records)))
+    threshold = output_plots.draw_training(curves, colours_of(list(records)))
     caption = "Threshold τ and mean norm of the logits (Speeding Up Entmax)"
     pictures.append(html_figure(threshold, "threshold", caption))
     return (
@@ -103,7 +104,7 @@ def output_section(rows: Sequence[dict[str, Any]], empty: Sequence[dict[str, Any
         for row in empty
     ]
     caption = "The empty translation and the best that beam search (beam 5) finds"
-    colours = figures.colours_of([row["name"] for row in rows])
+    colours = colours_of([row["name"] for row in rows])
     pictures = [
         html_figure(
             output_plots.draw_nonzeros(rows, colours),

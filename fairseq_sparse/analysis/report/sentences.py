@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_sparse.analysis.alternatives import find_alternatives
-from fairseq_sparse.analysis.attention_statistics import attention_modules
+from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
 from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.forced_attention import SentenceAttention, forced_attention
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
@@ -93,7 +93,7 @@ def _pack(pair: SentenceAttention) -> dict[str, str]:
 def _places(translator: Translator) -> dict[str, dict[str, Any]]:
     places = {}
     for place, modules in attention_modules(translator.models[0]).items():
-        kinds = [getattr(module, "attention_kind", "softmax") for module in modules]
+        kinds = [attention_kind(module) for module in modules]
         if kinds:
             places[place] = {
                 "kinds": kinds,
