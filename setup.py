@@ -38,7 +38,10 @@ setup(
     license="MIT",
     author="fairseq_sparse authors",
     packages=find_packages(include=["fairseq_sparse", "fairseq_sparse.*"]),
-    package_data={"fairseq_sparse.analysis.report": ["page.*", "published.json"]},
+    package_data={
+        "fairseq_sparse.analysis.report": ["page.*", "published.json"],
+        "fairseq_sparse.ops.native": ["*.c", "*.h"],
+    },
     python_requires=">=3.10",
     install_requires=requirements(),
     extras_require={

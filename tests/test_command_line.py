@@ -1,7 +1,6 @@
 """The way of a user: preprocess, train, average, generate, with stock commands on small data."""
 
 import re
-import socket
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import toy
-from commands import generate, hypotheses, logged, train
+from commands import generate, hypotheses, logged, train, train_on_two_workers
 from fairseq_sparse.checkpoint_safety import load_checkpoint
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
 
@@ -221,27 +220,12 @@ def test_flags_that_do_not_fit_stop_the_start(flags, words, data, tmp_path):
 
 def test_two_workers_agree_on_tau(data, tmp_path):
     """Each worker has another first batch; tau is the mean over the target tokens of both."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def command(rank):
-        return [sys.executable, "-m", "fairseq_cli.train", str(data)] + (
-            f"--user-dir {toy.USER_DIR} --save-dir {tmp_path} --cpu --task translation_sparse "
-            "--source-lang de --target-lang en --arch transformer_sparse_tiny --max-update 3 "
-            "--optimizer adam --lr 0.01 --max-tokens 400 --criterion alpha_relu_loss "
-            "--output-transform alpha_relu --log-format json --dropout 0 "
-            f"--distributed-world-size 2 --distributed-rank {rank} --distributed-no-spawn "
-            f"--distributed-backend gloo --distributed-init-method tcp://127.0.0.1:{port} "
-            "--ddp-backend legacy_ddp"  # the default one takes a CPU model for one on a GPU
-        ).split()
-
-    workers = [
-        subprocess.Popen(command(rank), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(2)
-    ]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)[-6000:]
+    outputs = train_on_two_workers(
+        data,
+        tmp_path,
+        *("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu"),
+        *("--max-update", 3, "--max-tokens", 400),
+    )
     assert sum(output.count("tau of alpha_relu") for output in outputs) == 1
     found = re.search(r"tau of alpha_relu: (\S+) .* (\d+) target tokens", "".join(outputs))
     state = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
@@ -21,6 +22,10 @@ class SparseCriterionConfig(FairseqDataclass):
     label_smoothing: float = field(
         default=0.0,
         metadata={"help": "Fenchel-Young label smoothing: targets (1 - eps) e_y + eps / V"},
+    )
+    no_fused_loss: bool = field(
+        default=False,
+        metadata={"help": "compute all logits, then their loss: the same, but slower"},
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 
@@ -40,38 +45,61 @@ class SparseCriterion(FairseqCriterion):
     name = ""
     output_transforms: tuple[str, ...] = ()
 
-    def __init__(self, task, label_smoothing: float, sentence_avg: bool):
+    def __init__(self, task, label_smoothing: float, no_fused_loss: bool, sentence_avg: bool):
         super().__init__(task)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"--label-smoothing must lie in [0, 1), got {label_smoothing}")
         self.label_smoothing = label_smoothing
+        self.fused_loss = not no_fused_loss
         self.sentence_avg = sentence_avg
 
     def forward(self, model, sample: dict[str, Any], reduce: bool = True):
         """Loss, sample size and logging output of a batch, see :class:`FairseqCriterion`."""
         projection = self._output_projection(model)
-        net_output = model(**sample["net_input"])
-        logits = net_output[0]
-        logits = logits.view(-1, logits.size(-1))  # [batch * length, V]
-        target = model.get_targets(sample, net_output).view(-1)
-        if model.training:
-            projection.find_tau(logits.detach(), target, self.padding_idx)
-        loss = projection.loss(
-            logits,
-            target,
-            label_smoothing=self.label_smoothing,
-            ignore_index=self.padding_idx,
-            reduction="sum" if reduce else "none",
-        )
+        target = model.get_targets(sample, None).view(-1)
+        options = {
+            "label_smoothing": self.label_smoothing,
+            "ignore_index": self.padding_idx,
+            "reduction": "sum" if reduce else "none",
+        }
+        # Validation takes its statistics from all logits.
+        if self.fused_loss and model.training and projection.is_sparse:
+            loss, statistics = self._fused(model, sample, projection, target, options)
+        else:
+            logits = _rows(model(**sample["net_input"])[0])
+            if model.training:
+                projection.find_tau(logits.detach(), target, self.padding_idx)
+            loss = projection.loss(logits, target, **options)
+            rows = _some_rows(target) if model.training else slice(None)
+            statistics = self._statistics(projection, logits.detach()[rows], target[rows])
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
             "loss": loss.data,
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
-            **self._statistics(projection, logits.detach(), target, model.training),
+            **statistics,
         }
         return loss, sample_size, logging_output
+
+    def _fused(self, model, sample, projection, target: Tensor, options: dict[str, Any]):
+        """The loss of a training step, without keeping the logits, and the statistics."""
+        statistics: dict[str, Tensor] = {}
+
+        def loss_of(features: Tensor) -> Tensor:
+            features = _rows(features)
+            with torch.no_grad():
+                if projection.looks_for_tau:
+                    logits = F.linear(features, projection.weight, projection.bias)
+                    projection.find_tau(logits, target, self.padding_idx)
+                rows = _some_rows(target)
+                logits = F.linear(features[rows], projection.weight, projection.bias)
+                statistics.update(self._statistics(projection, logits, target[rows]))
+            return projection.loss_of_features(features, target, **options)
+
+        with projection.giving(loss_of):
+            loss = model(**sample["net_input"])[0]
+        return loss, statistics
 
     def _output_projection(self, model):
         # fairseq's wrapper of a distributed model hands attributes on.
@@ -85,14 +113,7 @@ class SparseCriterion(FairseqCriterion):
             )
         return projection
 
-    def _statistics(
-        self, projection, logits: Tensor, target: Tensor, training: bool
-    ) -> dict[str, Tensor]:
-        if training:
-            # Not every n-th: n could be the length of a sentence, and all would be first tokens.
-            count = min(target.size(0), _TRAINING_STATISTICS_TOKENS)
-            rows = torch.linspace(0, target.size(0) - 1, count, device=target.device).long()
-            logits, target = logits[rows], target[rows]
+    def _statistics(self, projection, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         statistics = projection.statistics(logits, target, self.padding_idx)
         return {f"statistics_{name}": value for name, value in statistics.items()}
 
@@ -123,3 +144,15 @@ class SparseCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``[batch, length, size]`` to ``[batch * length, size]``."""
+    return x.reshape(-1, x.size(-1))
+
+
+def _some_rows(target: Tensor) -> Tensor:
+    """Positions to take the statistics of a training step from."""
+    # Not every n-th: n could be the length of a sentence, and all would be first tokens.
+    count = min(target.size(0), _TRAINING_STATISTICS_TOKENS)
+    return torch.linspace(0, target.size(0) - 1, count, device=target.device).long()

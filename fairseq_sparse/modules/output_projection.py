@@ -6,6 +6,8 @@ criterions and the analysis ask it.
 
 import logging
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Optional, Union
 
 import torch
@@ -15,14 +17,15 @@ from torch import Tensor, nn
 
 from fairseq_sparse.ops import (
     alpha_relu,
-    alpha_relu_loss,
-    entmax_loss,
     entmax_threshold,
     softmax,
     tau_from_formula,
     tau_from_weights,
 )
 from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.linear_loss import loss_of_features
+from fairseq_sparse.ops.losses import loss_of_logits
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows
 
@@ -68,12 +71,13 @@ class OutputProjection(nn.Module):
         self.alpha = _resolve_alpha(transform, alpha)
         self.topk = _check_topk(transform, topk)
         self.normalize_scores = False
+        self._tau_is_announced = transform != "alpha_relu"
+        self._instead: Optional[Callable[[Tensor], Tensor]] = None
         if transform == "alpha_relu":
             self.tau_estimator, value = _parse_tau(tau, self.alpha)
             self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
             self.given_tau = self.tau.item()
             self._tau_is_known = math.isfinite(value)
-            self._tau_is_announced = False
 
     @property
     def is_sparse(self) -> bool:
@@ -86,8 +90,24 @@ class OutputProjection(nn.Module):
         return self.transform != "alpha_relu" or self.normalize_scores
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of features ``[..., d]``."""
+        """Logits ``[..., V]`` of features ``[..., d]``; but see :meth:`giving`."""
+        if self._instead is not None:
+            return self._instead(features)
         return F.linear(features, self.weight, self.bias)
+
+    @contextmanager
+    def giving(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """A context in which :meth:`forward` gives ``function(features)`` in place of logits.
+
+        With it a criterion has the model compute the loss itself, inside of its forward pass. There
+        it belongs: fairseq's wrappers of a distributed model see all parameters used there, and a
+        sharded model has its weights at hand only there.
+        """
+        self._instead = function
+        try:
+            yield
+        finally:
+            self._instead = None
 
     def probs(self, logits: Tensor) -> Tensor:
         """Probabilities (``alpha_relu``: weights that need not sum to 1), fp32 or better."""
@@ -106,10 +126,22 @@ class OutputProjection(nn.Module):
         if self.transform == "softmax":
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
             return F.log_softmax(logits, dim=-1, dtype=dtype)
-        probs = self.probs(logits)
+        log_probs = self._compiled_log_probs(logits)
+        if log_probs is None:
+            log_probs = _log(self.probs(logits))
         if self.normalize_scores and self.transform == "alpha_relu":
-            probs = F.normalize(probs, p=1.0, dim=-1, eps=torch.finfo(probs.dtype).tiny)
-        return _log(probs)
+            total = torch.logsumexp(log_probs, dim=-1, keepdim=True)
+            log_probs = log_probs - total.masked_fill(torch.isneginf(total), 0.0)
+        return log_probs
+
+    def _compiled_log_probs(self, logits: Tensor) -> Optional[Tensor]:
+        """By the compiled kernels; None where they do not apply."""
+        loss = self._fenchel_young()
+        wants_gradient = logits.requires_grad and torch.is_grad_enabled()
+        if wants_gradient or logits.numel() == 0 or not loss.is_compiled(logits):
+            return None
+        rows = at_least_fp32(logits.detach()).reshape(-1, logits.size(-1)).contiguous()
+        return loss.solve(rows)[0].log_probabilities().view_as(logits)
 
     def loss(
         self,
@@ -123,19 +155,27 @@ class OutputProjection(nn.Module):
 
         For the arguments see :func:`fairseq_sparse.ops.entmax_loss`.
         """
-        if self.transform == "alpha_relu":
-            return alpha_relu_loss(
-                logits,
-                target,
-                self._known_tau(),
-                self.alpha,
-                label_smoothing,
-                ignore_index,
-                reduction,
-            )
-        return entmax_loss(
-            logits, target, self.alpha, label_smoothing, ignore_index, reduction, self.topk
-        )
+        loss = self._fenchel_young(label_smoothing, ignore_index, reduction)
+        return loss_of_logits(logits, target, loss)
+
+    def loss_of_features(
+        self,
+        features: Tensor,
+        target: Tensor,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "sum",
+    ) -> Tensor:
+        """``loss(forward(features), ...)`` in one: no logits are kept."""
+        loss = self._fenchel_young(label_smoothing, ignore_index, reduction)
+        return loss_of_features(features, self.weight, self.bias, target, loss)
+
+    def _fenchel_young(
+        self, label_smoothing: float = 0.0, ignore_index: int = -100, reduction: str = "sum"
+    ) -> FenchelYoungLoss:
+        tau = self._known_tau() if self.transform == "alpha_relu" else None
+        options = (label_smoothing, ignore_index, reduction, self.topk)
+        return FenchelYoungLoss(self.alpha, tau, *options)
 
     @torch.no_grad()
     def statistics(self, logits: Tensor, target: Tensor, ignore_index: int) -> dict[str, Tensor]:
@@ -173,6 +213,11 @@ class OutputProjection(nn.Module):
             name: value.double().masked_fill(~counts, 0.0).sum() for name, value in values.items()
         }
 
+    @property
+    def looks_for_tau(self) -> bool:
+        """Whether :meth:`find_tau` has something to do."""
+        return not self._tau_is_announced
+
     @torch.no_grad()
     def find_tau(self, logits: Tensor, target: Tensor, ignore_index: int) -> None:
         """Set tau before the first update, by the estimator that was asked for; else do nothing.
@@ -184,7 +229,7 @@ class OutputProjection(nn.Module):
             logits: of the untrained model, ``[rows, V]``.
             target: ``[rows]``; rows where it is ``ignore_index`` do not count.
         """
-        if self.transform != "alpha_relu" or self._tau_is_announced:
+        if not self.looks_for_tau:
             return
         self._tau_is_announced = True
         if not self._tau_is_finite():

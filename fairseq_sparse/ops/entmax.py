@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from fairseq_sparse.ops import native
+from fairseq_sparse.ops.native.rows import can_solve, entmax_gradient
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import Alpha, entmax_rows, positive_power
 
@@ -148,6 +150,10 @@ class _Entmax(Function):
     @staticmethod
     def backward(ctx, grad):
         p, *saved = ctx.saved_tensors
+        if _backward_is_compiled(ctx, p, grad):
+            rows = p.movedim(ctx.dim, -1)
+            found = entmax_gradient(_flatten(rows), _flatten(grad.movedim(ctx.dim, -1)), ctx.alpha)
+            return found.view(rows.shape).movedim(-1, ctx.dim), None, None, None
         dtype = p.dtype
         if dtype != torch.float64:
             p, grad = p.float(), grad.float()
@@ -171,3 +177,9 @@ class _Entmax(Function):
             rate = rate / (alpha - 1) ** 2
             grad_alpha = rate.sum_to_size(alpha.shape).to(saved[0].dtype)
         return grad_z, grad_alpha, None, None
+
+
+def _backward_is_compiled(ctx, p: Tensor, grad: Tensor) -> bool:
+    # Grad mode is on where a second derivative is wanted.
+    fits = ctx.alpha is not None and p.numel() > 0 and not torch.is_grad_enabled()
+    return fits and native.usable(p, grad) and can_solve(ctx.alpha)

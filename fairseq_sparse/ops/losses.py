@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights, check_tau
-from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.native.products import SparseRows
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
 
@@ -59,22 +60,8 @@ def entmax_loss(
     Raises:
         ValueError: an argument is out of range or the shapes do not fit.
     """
-    _check(z, target, label_smoothing, reduction)
-    if topk < 0:
-        raise ValueError(f"topk must be 0 (exact) or a positive number, got {topk}")
-    rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
-    if alpha == 1:
-        losses = F.cross_entropy(
-            at_least_fp32(rows),
-            labels,
-            ignore_index=ignore_index,
-            reduction="none",
-            label_smoothing=label_smoothing,
-        )
-    else:
-        check_alpha(alpha)
-        losses = _EntmaxLoss.apply(rows, labels, alpha, label_smoothing, ignore_index, topk)
-    return _reduce(losses, target, ignore_index, reduction)
+    loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
+    return loss_of_logits(z, target, loss)
 
 
 def alpha_relu_loss(
@@ -94,115 +81,93 @@ def alpha_relu_loss(
 
     The other arguments, the result and the errors are those of :func:`entmax_loss`.
     """
-    _check(z, target, label_smoothing, reduction)
-    check_alpha(alpha)
-    check_tau(tau)
-    if torch.is_tensor(tau):
-        if tau.numel() != 1:
-            raise ValueError(f"tau must have one element, got shape {tuple(tau.shape)}")
-        tau = tau.reshape(())
+    loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
+    return loss_of_logits(z, target, loss)
+
+
+def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
+    """The loss of logits ``[..., V]``, of any mapping and on any device."""
+    loss = loss.checked(tuple(z.shape), target)
     rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
-    losses = _AlphaReLULoss.apply(rows, labels, tau, alpha, label_smoothing, ignore_index)
-    return _reduce(losses, target, ignore_index, reduction)
-
-
-def _check(z: Tensor, target: Tensor, label_smoothing: float, reduction: str) -> None:
-    if z.dim() == 0 or z.shape[:-1] != target.shape:
-        raise ValueError(
-            f"logits {tuple(z.shape)} need a target of shape {tuple(z.shape[:-1])}, "
-            f"got {tuple(target.shape)}"
+    if loss.alpha == 1:
+        losses = F.cross_entropy(
+            at_least_fp32(rows),
+            labels,
+            ignore_index=loss.ignore_index,
+            reduction="none",
+            label_smoothing=loss.label_smoothing,
         )
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing}")
-    if reduction not in ("none", "sum", "mean"):
-        raise ValueError(f"reduction must be none, sum or mean, got {reduction!r}")
+    elif z.numel() > 0 and loss.is_compiled(rows):
+        losses = _CompiledLoss.apply(rows, labels, loss)
+    else:
+        losses = _Loss.apply(rows, labels, loss)
+    return loss.reduced(losses, target)
 
 
-def _reduce(losses: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses.view(target.shape)
-    if reduction == "sum":
-        return losses.sum()
-    return losses.sum() / (target != ignore_index).sum().clamp(min=1)
+class _Loss(Function):
+    """In PyTorch alone."""
 
-
-class _EntmaxLoss(Function):
     @staticmethod
-    def forward(ctx, z, target, alpha, label_smoothing, ignore_index, topk):
+    def forward(ctx, z, target, loss):
         dtype, z = z.dtype, at_least_fp32(z)
-        rows = entmax_rows(z, alpha, topk)
-        # conjugate = max_p <p, z> + H_alpha(p) takes the place of cross-entropy's logsumexp.
-        expected = _expected_logit(z, target, rows.maximum, label_smoothing, ignore_index)
-        negative_entropy = (_power_sum(z, alpha, label_smoothing) - 1) / (alpha * (alpha - 1))
-        losses = rows.conjugate - expected + negative_entropy
-        if topk == 0 or label_smoothing == 0:
-            losses = losses.clamp(min=0)  # rounding
-        _save_residual(ctx, rows.p, dtype, target, label_smoothing, ignore_index)
-        return losses.masked_fill(target == ignore_index, 0.0)
+        if loss.tau is None:
+            p, _, conjugate, shift = entmax_rows(z, loss.alpha, loss.topk)
+        else:
+            p = torch.empty_like(z, memory_format=torch.contiguous_format)
+            conjugate = z.new_empty(z.size(0))
+            for rows in row_chunks(z):
+                weights, above = alpha_relu_weights(z[rows], loss.tau, loss.alpha)
+                p[rows] = weights
+                # p ** alpha = p * p ** (alpha - 1)
+                conjugate[rows] = (weights * above).sum(-1) / loss.alpha
+            shift = loss.tau / (loss.alpha - 1)
+        gold, mean = loss.logits_of_target(z, target)
+        losses = loss.losses(conjugate, shift, gold, mean, z.size(-1))
+        _save_residual(ctx, p, dtype, target, loss)
+        return losses.masked_fill(~loss.counts(target), 0.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        return _residual_gradient(ctx, grad), None, None, None, None, None
-
-
-class _AlphaReLULoss(Function):
-    @staticmethod
-    def forward(ctx, z, target, tau, alpha, label_smoothing, ignore_index):
-        dtype, z = z.dtype, at_least_fp32(z)
-        p = torch.empty_like(z, memory_format=torch.contiguous_format)
-        power_sum = z.new_empty(z.size(0))
-        for rows in row_chunks(z):
-            weights, above = alpha_relu_weights(z[rows], tau, alpha)
-            p[rows] = weights
-            power_sum[rows] = (weights * above).sum(-1)  # p ** alpha = p * p ** (alpha - 1)
-        shift = tau / (alpha - 1)
-        expected = _expected_logit(z, target, shift, label_smoothing, ignore_index)
-        constant = _power_sum(z, alpha, label_smoothing) / (alpha * (alpha - 1))
-        losses = (power_sum / alpha - expected + constant).clamp(min=0)  # rounding
-        _save_residual(ctx, p, dtype, target, label_smoothing, ignore_index)
-        return losses.masked_fill(target == ignore_index, 0.0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        return _residual_gradient(ctx, grad), None, None, None, None, None
-
-
-def _expected_logit(
-    z: Tensor, target: Tensor, shift: Tau, label_smoothing: float, ignore_index: int
-) -> Tensor:
-    """``<q, z - shift>`` for each row."""
-    if label_smoothing == 1:
-        return z.mean(-1) - shift  # 0 * z_y would be NaN where z_y is -inf
-    label = target.masked_fill(target == ignore_index, 0).unsqueeze(-1)
-    expected = z.gather(-1, label).squeeze(-1) - shift
-    if label_smoothing > 0:
-        mean = z.mean(-1) - shift
-        expected = (1 - label_smoothing) * expected + label_smoothing * mean
-    return expected
-
-
-def _power_sum(z: Tensor, alpha: float, label_smoothing: float) -> float:
-    """``sum(q ** alpha)`` of the smoothed target."""
-    size = z.size(-1)
-    rest = label_smoothing / size
-    return (1 - label_smoothing + rest) ** alpha + (size - 1) * rest**alpha
+        (residual,) = ctx.saved_tensors
+        # A scaled loss can have a grad that fp16 cannot hold, though it can hold the product.
+        return (residual * grad.unsqueeze(-1)).to(residual.dtype), None, None
 
 
 def _save_residual(
-    ctx, p: Tensor, dtype: torch.dtype, target: Tensor, label_smoothing: float, ignore_index: int
+    ctx, p: Tensor, dtype: torch.dtype, target: Tensor, loss: FenchelYoungLoss
 ) -> None:
     """Turn p into ``p - q`` in place, 0 in the rows that are ignored, and keep it as ``dtype``."""
-    ignored = (target == ignore_index).unsqueeze(-1)
-    if label_smoothing > 0:
-        p.sub_(label_smoothing / p.size(-1))
+    ignored = ~loss.counts(target).unsqueeze(-1)
+    epsilon = loss.label_smoothing
+    if epsilon > 0:
+        p.sub_(epsilon / p.size(-1))
     label = target.unsqueeze(-1).masked_fill(ignored, 0)
-    p.scatter_add_(-1, label, torch.full_like(label, label_smoothing - 1, dtype=p.dtype))
+    p.scatter_add_(-1, label, torch.full_like(label, epsilon - 1, dtype=p.dtype))
     ctx.save_for_backward(p.masked_fill_(ignored, 0.0).to(dtype))
 
 
-def _residual_gradient(ctx, grad: Tensor) -> Tensor:
-    (residual,) = ctx.saved_tensors
-    # A scaled loss can have a grad that fp16 cannot hold, though it can hold the product.
-    return (residual * grad.unsqueeze(-1)).to(residual.dtype)
+class _CompiledLoss(Function):
+    """By the compiled kernels. Only the nonzeros of ``p - e_y`` are kept for the gradient."""
+
+    @staticmethod
+    def forward(ctx, z, target, loss):
+        counts = loss.counts(target)
+        logits = z.float().contiguous()
+        solved, shift = loss.solve(logits)
+        gold, mean = loss.logits_of_target(logits, target)
+        losses = loss.losses(solved.conjugate, shift, gold, mean, z.size(-1))
+        if ctx.needs_input_grad[0]:
+            residual = solved.residual(target, 1 - loss.label_smoothing, counts)
+            ctx.save_for_backward(counts, *residual[:-1])
+            ctx.dtype, ctx.size = z.dtype, residual.size
+            ctx.smoothing = loss.label_smoothing / residual.size
+        return losses.float().masked_fill(~counts, 0.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        counts, *entries = ctx.saved_tensors
+        scale = grad.float().masked_fill(~counts, 0.0)
+        residual = SparseRows(*entries, ctx.size)
+        return residual.dense(scale, -ctx.smoothing).to(ctx.dtype), None, None

@@ -15,6 +15,8 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops import native
+from fairseq_sparse.ops.native.rows import can_solve, solve_entmax
 from fairseq_sparse.ops.precision import at_least_fp32
 
 # 2 MiB of fp32 logits.
@@ -44,9 +46,10 @@ class EntmaxRows(NamedTuple):
 def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) -> EntmaxRows:
     """Solve alpha-entmax for each row of ``z``.
 
-    Long rows on a CPU are searched in double precision over the few entries that can be in the
-    support. Short ones, and all rows on other devices, where compacting would cost a
-    synchronisation, are searched as a whole in fp32 (fp64 for fp64 logits).
+    On a CPU the compiled kernels do it where they can. Otherwise long rows on a CPU are searched in
+    double precision over the few entries that can be in the support. Short ones, and all rows on
+    other devices, where compacting would cost a synchronisation, are searched as a whole in fp32
+    (fp64 for fp64 logits).
 
     Args:
         z: logits, ``[rows, size]``, any floating dtype.
@@ -59,6 +62,8 @@ def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) 
         values, index = z.topk(topk, dim=-1)
         rows = entmax_rows(values, alpha, conjugate=conjugate)
         return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
+    if z.numel() > 0 and native.usable(at_least_fp32(z[:0])) and can_solve(alpha):
+        return _solve_compiled(z, alpha)
     if z.device.type != "cpu" or z.numel() == 0:
         return _solve_dense(z, alpha, conjugate)
     solve = _solve_dense if z.size(-1) <= _SHORT_ROW else _solve_candidates
@@ -80,6 +85,15 @@ def row_chunks(z: Tensor) -> list[slice]:
     if z.device.type != "cpu":
         step = max(1, z.size(0))
     return [slice(start, start + step) for start in range(0, z.size(0), step)]
+
+
+def _solve_compiled(z: Tensor, alpha: Alpha) -> EntmaxRows:
+    """Solve the rows of ``z`` by the compiled kernels."""
+    solved = solve_entmax(at_least_fp32(z).contiguous(), alpha)
+    p = solved.probabilities().to(z.dtype)
+    step = alpha.squeeze(-1) - 1 if torch.is_tensor(alpha) else alpha - 1
+    tau = solved.tau + step * solved.shift
+    return EntmaxRows(p, tau.float(), solved.conjugate.float(), solved.shift.float())
 
 
 def _solve_dense(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:

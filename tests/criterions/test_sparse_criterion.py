@@ -11,13 +11,17 @@ from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
 ENTMAX = ("softmax", "sparsemax", "entmax15", "entmax")
 
 
-def build(transform, label_smoothing=0.0, sentence_avg=False, tau=0.5):
+def build(transform, label_smoothing=0.0, sentence_avg=False, tau=0.5, fused=True):
     task = toy.task()
     kind = AlphaReLULossCriterion if transform == "alpha_relu" else EntmaxLossCriterion
     model = toy.model(
         *("--output-transform", transform, "--output-tau", tau, "--dropout", 0), for_task=task
     )
-    return kind(task, label_smoothing, sentence_avg), model, toy.batch(task.target_dictionary)
+    return (
+        kind(task, label_smoothing, not fused, sentence_avg),
+        model,
+        toy.batch(task.target_dictionary),
+    )
 
 
 @pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
@@ -32,6 +36,47 @@ def test_loss_is_the_sum_over_target_tokens_of_the_model_s_own_loss(transform, l
     assert sample_size == log["ntokens"] == int(real.sum())
     each = criterion(model, sample, reduce=False)[0]
     assert each.shape == (target.numel(),) and torch.isclose(each.sum(), loss)
+
+
+@pytest.mark.parametrize("tau", ["data", 0.5])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
+@pytest.mark.parametrize("flags", [(), ("--share-all-embeddings",)])
+def test_the_fused_loss_is_that_of_the_logits(transform, label_smoothing, tau, flags):
+    """Loss, gradient of every parameter, and what is logged, also of the step that finds tau."""
+    results = []
+    for fused in (True, False):
+        criterion, _, sample = build(transform, label_smoothing, fused=fused)
+        model = toy.model(
+            *("--output-transform", transform, "--output-tau", tau, "--dropout", 0, *flags),
+            for_task=criterion.task,
+        )
+        loss, size, log = criterion(model.train(), sample)
+        loss.backward()
+        gradients = {name: x.grad for name, x in model.named_parameters()}
+        results.append((loss, size, log, gradients))
+    torch.testing.assert_close(*results)
+    assert all(gradient is not None for gradient in results[0][3].values())
+
+
+@pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
+def test_the_fused_loss_never_asks_the_model_for_logits(transform, monkeypatch):
+    criterion, model, sample = build(transform)
+    projection = model.decoder.output_projection
+    given = []
+    monkeypatch.setattr(projection, "loss", lambda *_, **__: given.append("loss"))
+    criterion(model.train(), sample)[0].backward()
+    assert not given
+    logits = model(**sample["net_input"])[0]  # afterwards the model gives logits again
+    assert logits.shape == (*sample["target"].shape, len(criterion.task.target_dictionary))
+
+
+def test_a_failing_step_leaves_a_model_that_gives_logits():
+    criterion, model, sample = build("entmax15")
+    wrong = {**sample, "target": sample["target"] + 10_000}
+    with pytest.raises((IndexError, RuntimeError)):
+        criterion(model.train(), wrong)
+    assert model(**sample["net_input"])[0].dim() == 3
 
 
 def test_softmax_is_fairseq_s_cross_entropy():
@@ -127,4 +172,4 @@ def test_a_model_that_does_not_fit_is_refused_by_name():
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
 def test_label_smoothing_out_of_range_is_refused(label_smoothing):
     with pytest.raises(ValueError, match="--label-smoothing must lie in"):
-        SparseCriterion(toy.task(), label_smoothing, False)
+        SparseCriterion(toy.task(), label_smoothing, False, False)

@@ -1,0 +1,121 @@
+"""What the losses of all sparse mappings have in common: Fenchel-Young losses.
+
+For a mapping p and its convex conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``, the loss of logits
+``z`` and a target distribution q is ``Omega*(z) + Omega(q) - <q, z>``, with the gradient ``p - q``
+(Blondel, Martins, Niculae 2020; for alpha-ReLU "Speeding Up Entmax", Eq. 3).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops import native
+from fairseq_sparse.ops.alpha_relu import Tau, check_tau
+from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.native.rows import (
+    Logits,
+    SolvedRows,
+    can_solve,
+    solve_alpha_relu,
+    solve_entmax,
+)
+from fairseq_sparse.ops.precision import at_least_fp32
+
+
+class FenchelYoungLoss(NamedTuple):
+    """What the loss depends on besides logits and targets. For the fields see ``losses.py``."""
+
+    alpha: float
+    tau: Optional[Tau]  # None: alpha-entmax
+    label_smoothing: float
+    ignore_index: int
+    reduction: str
+    topk: int = 0
+
+    def checked(self, shape: tuple[int, ...], target: Tensor) -> FenchelYoungLoss:
+        """Raise ValueError where an option is out of range, or the target does not fit logits of
+        this shape."""
+        if len(shape) == 0 or shape[:-1] != tuple(target.shape):
+            raise ValueError(
+                f"logits {shape} need a target of shape {shape[:-1]}, got {tuple(target.shape)}"
+            )
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1], got {self.label_smoothing}")
+        if self.reduction not in ("none", "sum", "mean"):
+            raise ValueError(f"reduction must be none, sum or mean, got {self.reduction!r}")
+        if self.topk < 0:
+            raise ValueError(f"topk must be 0 (exact) or a positive number, got {self.topk}")
+        if self.tau is None:
+            if self.alpha != 1:
+                check_alpha(self.alpha)
+            return self
+        check_alpha(self.alpha)
+        check_tau(self.tau)
+        if not torch.is_tensor(self.tau):
+            return self
+        if self.tau.numel() != 1:
+            raise ValueError(f"tau must have one element, got shape {tuple(self.tau.shape)}")
+        return self._replace(tau=self.tau.reshape(()))
+
+    def reduced(self, losses: Tensor, target: Tensor) -> Tensor:
+        """The losses of all rows, ``[rows]``, as the reduction wants them."""
+        if self.reduction == "none":
+            return losses.view(target.shape)
+        if self.reduction == "sum":
+            return losses.sum()
+        return losses.sum() / self.counts(target).sum().clamp(min=1)
+
+    def counts(self, target: Tensor) -> Tensor:
+        """Which targets are not ignored."""
+        return target != self.ignore_index
+
+    def losses(
+        self, conjugate: Tensor, shift: Tensor, gold: Tensor, mean: Optional[Tensor], size: int
+    ) -> Tensor:
+        """The loss of each row, as if no target were ignored.
+
+        Args:
+            conjugate: of the logits less ``shift``: for alpha-entmax ``max_p <p, z> + H_alpha(p)``,
+                which takes the place of cross-entropy's logsumexp, for alpha-ReLU
+                ``sum p ** alpha / alpha``.
+            shift: the maximum for alpha-entmax, ``tau / (alpha - 1)`` for alpha-ReLU.
+            gold: the logit of the target.
+            mean: the mean logit; looked at only with label smoothing.
+            size: how many logits a row has.
+        """
+        epsilon, alpha = self.label_smoothing, self.alpha
+        if epsilon == 1:  # 0 * gold would be NaN where that is -inf
+            expected = mean - shift
+        else:
+            expected = gold - shift  # <q, z - shift>
+            if epsilon > 0:
+                expected = (1 - epsilon) * expected + epsilon * (mean - shift)
+        rest = epsilon / size
+        power_sum = (1 - epsilon + rest) ** alpha + (size - 1) * rest**alpha  # of q
+        if self.tau is None:
+            power_sum -= 1
+        losses = conjugate - expected + power_sum / (alpha * (alpha - 1))
+        if self.topk == 0 or epsilon == 0:
+            losses = losses.clamp(min=0)  # rounding
+        return losses
+
+    def logits_of_target(self, z: Tensor, target: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        """The logit of each row's target, and with label smoothing the mean logit."""
+        label = target.masked_fill(~self.counts(target), 0).unsqueeze(-1)
+        return z.gather(-1, label).squeeze(-1), z.mean(-1) if self.label_smoothing > 0 else None
+
+    def is_compiled(self, z: Tensor) -> bool:
+        """Whether the compiled kernels solve logits of the dtype and device of ``z``."""
+        return self.topk == 0 and can_solve(self.alpha) and native.usable(at_least_fp32(z[:0]))
+
+    def solve(self, z: Logits) -> tuple[SolvedRows, Tensor]:
+        """Solve rows of logits by the compiled kernels; also the shift of :meth:`losses`."""
+        if self.tau is None:
+            solved = solve_entmax(z, self.alpha)
+            return solved, solved.shift
+        tau = float(self.tau)
+        solved = solve_alpha_relu(z, tau, self.alpha)
+        return solved, torch.full_like(solved.shift, tau / (self.alpha - 1))

@@ -1,0 +1,47 @@
+"""Compiled kernels for the CPU: rows of logits, and sparse products.
+
+They compute what ``threshold.py``, ``alpha_relu.py`` and ``losses.py`` compute in PyTorch, which
+stay the readable reference and are used wherever :func:`usable` says no.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops.native.build import library
+
+# Below so many multiplications, waking the other threads takes longer than the work.
+_WORK_OF_A_THREAD = 1 << 14
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors: fp32 on a CPU, and the kernels compiled."""
+    return (
+        all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+        and library() is not None
+    )
+
+
+def call(name: str, work: int, *arguments: object) -> None:
+    """Call a kernel, which gets the number of threads for ``work`` operations last.
+
+    Tensors are handed over by address, so they must be contiguous; ints as int64, floats as
+    double or, where the kernel says so, wrapped in a ctypes type.
+    """
+    threads = torch.get_num_threads() if work > _WORK_OF_A_THREAD else 1
+    getattr(library(), name)(*map(_argument, arguments), ctypes.c_int(threads))
+
+
+def _argument(value: object) -> object:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if value is None:
+        return ctypes.c_void_p()
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return value

@@ -1,0 +1,70 @@
+/* Products of a sparse matrix with a dense one. A sparse matrix has rows of (index, value) pairs, the
+i-th from start[i] to start[i + 1]; an index may stand there twice. */
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void add_row(const int32_t *restrict index, const float *restrict values, int64_t count,
+                    const float *restrict dense, int64_t width, float *restrict sum) {
+    int64_t e = 0;
+    /* Four at a time: the sum is read and written once for all of them. */
+    for (; e + 4 <= count; e += 4) {
+        const float *a = dense + index[e] * width, *b = dense + index[e + 1] * width;
+        const float *c = dense + index[e + 2] * width, *d = dense + index[e + 3] * width;
+        float va = values[e], vb = values[e + 1], vc = values[e + 2], vd = values[e + 3];
+#pragma omp simd
+        for (int64_t k = 0; k < width; k++)
+            sum[k] += va * a[k] + vb * b[k] + vc * c[k] + vd * d[k];
+    }
+    for (; e < count; e++) {
+        const float *a = dense + index[e] * width;
+        float va = values[e];
+#pragma omp simd
+        for (int64_t k = 0; k < width; k++)
+            sum[k] += va * a[k];
+    }
+}
+
+/* out [rows, width] = base [width] in each row + sparse [rows, size] times dense [size, width]. */
+void product(const int64_t *start, const int32_t *index, const float *values, int64_t rows,
+             const float *dense, int64_t width, const float *base, float *out, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 64)
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(out + i * width, base, width * sizeof *out);
+        add_row(index + start[i], values + start[i], start[i + 1] - start[i], dense, width,
+                out + i * width);
+    }
+}
+
+/* The transpose of a matrix [rows, size] whose rows are multiplied by row_scale, by counting. */
+void transpose(const int64_t *start, const int32_t *columns, const float *values, int64_t rows,
+               int64_t size, const float *row_scale, int64_t *column_start, int32_t *row_index,
+               float *scaled) {
+    /* column_start[j + 1] is first where column j begins, and moves on to where it ends. */
+    memset(column_start, 0, (size + 1) * sizeof *column_start);
+    for (int64_t k = 0; k < start[rows]; k++)
+        if (columns[k] + 2 <= size)
+            column_start[columns[k] + 2]++;
+    for (int64_t j = 2; j <= size; j++)
+        column_start[j] += column_start[j - 1];
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = start[i]; k < start[i + 1]; k++) {
+            int64_t to = column_start[columns[k] + 1]++;
+            row_index[to] = (int32_t)i;
+            scaled[to] = values[k] * row_scale[i];
+        }
+}
+
+/* out [rows, size] = row_scale times the matrix whose entries are base besides those given. */
+void to_dense(const int64_t *start, const int32_t *columns, const float *values, int64_t rows,
+              int64_t size, const float *row_scale, float base, float *out, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        float *to = out + i * size, everywhere = base * row_scale[i];
+        for (int64_t j = 0; j < size; j++)
+            to[j] = everywhere;
+        for (int64_t k = start[i]; k < start[i + 1]; k++)
+            to[columns[k]] += values[k] * row_scale[i];
+    }
+}

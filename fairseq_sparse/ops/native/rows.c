@@ -1,0 +1,254 @@
+/* alpha-entmax and alpha-ReLU of the rows of a matrix, for 1 < alpha <= 2.
+
+A row is first solved, which leaves six numbers, and then filled in, dense or sparse, as
+
+    p_j = scale * [(alpha - 1) (z_j - shift) - tau]_+ ** (1 / (alpha - 1))   where z_j > cut.
+
+The search for tau is that of threshold.py: Newton steps from the left, on few candidates. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "threshold.h"
+
+/* The rows of a solution, each with one number for each row of logits. */
+enum { SHIFT, TAU, SCALE, CUT, CONJUGATE, COUNT };
+
+/* Rows of logits: all of length size, or of any lengths, the i-th from start[i] to start[i + 1]. */
+typedef struct {
+    const float *z;
+    const int64_t *start; /* NULL where all have length size */
+    int64_t rows, size;   /* where not, size is the greatest length */
+} matrix;
+
+static const float *row_of(matrix all, int64_t i) {
+    return all.z + (all.start ? all.start[i] : i * all.size);
+}
+
+static int64_t length_of(matrix all, int64_t i) {
+    return all.start ? all.start[i + 1] - all.start[i] : all.size;
+}
+
+static void solve_entmax_row(const float *restrict z, int64_t size, mapping map, double *solution,
+                             int64_t step, int32_t *restrict places, float *restrict x) {
+    float maximum = maximum_of(z, size);
+    if (!(fabsf(maximum) < INFINITY)) {
+        int empty = maximum == -INFINITY;
+        solution[SHIFT * step] = empty ? 0 : maximum;
+        solution[TAU * step] = empty ? -1 : NAN;
+        solution[SCALE * step] = 1;
+        solution[CUT * step] = empty ? INFINITY : NAN; /* nothing, or everything as NaN */
+        solution[CONJUGATE * step] = empty ? 0 : NAN;
+        solution[COUNT * step] = empty ? 0 : size;
+        return;
+    }
+    float floor = support_floor(z, size, maximum, map, x);
+    int64_t candidates = select_above(z, size, floor, places);
+    for (int64_t k = 0; k < candidates; k++)
+        x[k] = map.rate * (z[places[k]] - maximum);
+    int64_t count_padded = padded(x, candidates);
+    float start = map.rate * (floor - maximum);
+    double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
+    /* The last step, and what it does to the sums. */
+    sums of = add_up_exactly(x, count_padded, tau, map);
+    double moved = newton_step(of, map) - tau;
+    tau += moved;
+    of.power -= (map.beta + 1) * moved * of.total;
+    of.total -= map.beta * moved * of.weights;
+    /* Rounded down: an entry too many gets the probability 0. */
+    float cut = maximum + (float)tau * map.beta - 2.4e-7f * (fabsf(maximum) + map.beta);
+    int64_t count = 0;
+    for (int64_t k = 0; k < candidates; k++)
+        count += !(z[places[k]] <= cut);
+    /* <p, z - maximum> + H_alpha(p), p = scale [x - tau]_+ ** beta: sum p x = sum p above + tau */
+    double scale = 1 / of.total, entropy_scale = 1 / (map.alpha * (map.alpha - 1));
+    double score = (of.power * scale + tau) / (map.alpha - 1);
+    double entropy = (1 - of.power * scale * scale / root_of(scale, map)) * entropy_scale;
+    solution[SHIFT * step] = maximum;
+    solution[TAU * step] = tau;
+    solution[SCALE * step] = scale;
+    solution[CUT * step] = cut;
+    solution[CONJUGATE * step] = score + entropy;
+    solution[COUNT * step] = count;
+}
+
+/* solution: [6, rows]; alpha: of the i-th row at i * alpha_step. */
+void solve_entmax(const float *z, const int64_t *start, int64_t rows, int64_t size,
+                  const double *alpha, int64_t alpha_step, double *solution, int threads) {
+    matrix all = {z, start, rows, size};
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        float *x = malloc((size + BLOCK) * sizeof *x);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < rows; i++)
+            solve_entmax_row(row_of(all, i), length_of(all, i),
+                             mapping_of(alpha[i * alpha_step]), solution + i, rows, places, x);
+        free(places);
+        free(x);
+    }
+}
+
+/* The same for alpha-ReLU, whose threshold is given. Its CONJUGATE is sum p ** alpha / alpha. */
+void solve_alpha_relu(const float *z, const int64_t *start, int64_t rows, int64_t size,
+                      double alpha, float tau, double *solution, int threads) {
+    matrix all = {z, start, rows, size};
+    mapping map = mapping_of(alpha);
+    float cut = greatest_zero(map, tau);
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        float *x = malloc((size + BLOCK) * sizeof *x);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < rows; i++) {
+            const float *row = row_of(all, i);
+            int64_t count = select_above(row, length_of(all, i), cut, places);
+            for (int64_t k = 0; k < count; k++)
+                x[k] = map.rate * row[places[k]];
+            for (int64_t k = count; k % BLOCK; k++)
+                x[k] = tau - 1;
+            solution[SHIFT * rows + i] = 0;
+            solution[TAU * rows + i] = tau;
+            solution[SCALE * rows + i] = 1;
+            solution[CUT * rows + i] = cut;
+            solution[CONJUGATE * rows + i] = add_up(x, (count + BLOCK - 1) / BLOCK * BLOCK, tau, map).power / alpha;
+            solution[COUNT * rows + i] = count;
+        }
+        free(places);
+        free(x);
+    }
+}
+
+typedef struct {
+    double tau;
+    float shift, scale, cut;
+} solved_row;
+
+static solved_row solved(const double *solution, int64_t rows, int64_t i) {
+    return (solved_row){
+        solution[TAU * rows + i],
+        solution[SHIFT * rows + i],
+        solution[SCALE * rows + i],
+        solution[CUT * rows + i],
+    };
+}
+
+/* p at some places of a row, one after the other. */
+static void probabilities(const float *restrict z, const int32_t *restrict places, int64_t count,
+                          solved_row row, mapping map, float *restrict p) {
+    for (int64_t k = 0; k < count; k++) {
+        double above = map.rate * (z[places[k]] - row.shift) - row.tau;
+        p[k] = above < 0 ? 0 : (float)above;
+    }
+    switch (map.kind) {
+    case FLAT: break;
+    case LINEAR:
+        for (int64_t k = 0; k < count; k++)
+            p[k] *= p[k];
+        break;
+    default:
+#pragma omp simd
+        for (int64_t k = 0; k < count; k++)
+            p[k] = p[k] * positive_power(p[k], map.beta - 1, GENERAL);
+    }
+    for (int64_t k = 0; k < count; k++)
+        p[k] *= row.scale;
+}
+
+/* out [rows, size]: p, or its logarithm with -inf where p is 0. */
+void fill_dense(const float *z, int64_t rows, int64_t size, const double *alpha,
+                int64_t alpha_step, const double *solution, int64_t logarithm, float *out,
+                int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        float *p = malloc(size * sizeof *p);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++) {
+            const float *row = z + i * size;
+            float *to = out + i * size;
+            solved_row at = solved(solution, rows, i);
+            int64_t count = select_above(row, size, at.cut, places);
+            probabilities(row, places, count, at, mapping_of(alpha[i * alpha_step]), p);
+            if (logarithm) {
+                for (int64_t j = 0; j < size; j++)
+                    to[j] = -INFINITY;
+                for (int64_t k = 0; k < count; k++)
+                    to[places[k]] = logf(p[k]);
+            } else {
+                memset(to, 0, size * sizeof *to);
+                for (int64_t k = 0; k < count; k++)
+                    to[places[k]] = p[k];
+            }
+        }
+        free(places);
+        free(p);
+    }
+}
+
+/* The nonzeros of p - gold * e_target of each row, from to_start[i] on. names: the column of each of
+the logits, or NULL where that is its place in the row. A row whose to_start is that of the next one
+is left out; all others have one place more than COUNT, for the target. */
+void fill_sparse(const float *z, const int64_t *start, int64_t rows, int64_t size,
+                 const int32_t *names, double alpha, const double *solution,
+                 const int64_t *target, float gold, const int64_t *to_start, int32_t *columns,
+                 float *values, int threads) {
+    matrix all = {z, start, rows, size};
+    mapping map = mapping_of(alpha);
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++) {
+            if (to_start[i] == to_start[i + 1])
+                continue;
+            int32_t *column = columns + to_start[i];
+            float *p = values + to_start[i], missing = gold;
+            solved_row at = solved(solution, rows, i);
+            int64_t count = select_above(row_of(all, i), length_of(all, i), at.cut, places);
+            probabilities(row_of(all, i), places, count, at, map, p);
+            for (int64_t k = 0; k < count; k++) {
+                column[k] = names ? names[start[i] + places[k]] : places[k];
+                if (column[k] == target[i]) {
+                    p[k] -= gold;
+                    missing = 0;
+                }
+            }
+            column[count] = (int32_t)target[i];
+            p[count] = -missing;
+        }
+        free(places);
+    }
+}
+
+/* The gradient of alpha-entmax (S2S, Prop. 1): s (g - <s, g> / sum s), s = p ** (2 - alpha). */
+void entmax_gradient(const float *p, const float *grad, int64_t rows, int64_t size,
+                     const double *alpha, int64_t alpha_step, float *out, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        const float *p_row = p + i * size, *g = grad + i * size;
+        float *s = out + i * size, exponent = 2 - (float)alpha[i * alpha_step];
+        double total = 0, product = 0;
+        for (int64_t start = 0; start < size; start += PART) {
+            int64_t end = least(start + PART, size);
+            float part = 0, part_product = 0;
+#pragma omp simd reduction(+ : part, part_product)
+            for (int64_t j = start; j < end; j++) {
+                int inside = !(p_row[j] <= 0);
+                float slope = exponent == 0.5f ? sqrtf(p_row[j])
+                                               : positive_power(p_row[j], exponent, GENERAL);
+                s[j] = inside ? slope : 0;
+                part += s[j];
+                part_product += inside ? slope * g[j] : 0;
+            }
+            total += part;
+            product += part_product;
+        }
+        float mean = total > 0 ? (float)(product / total) : 0;
+#pragma omp simd
+        for (int64_t j = 0; j < size; j++)
+            s[j] = !(s[j] <= 0) ? s[j] * (g[j] - mean) : 0;
+    }
+}

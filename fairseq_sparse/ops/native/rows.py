@@ -1,0 +1,130 @@
+"""Rows of logits solved by the compiled kernels: alpha-entmax and alpha-ReLU."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops.native import call
+from fairseq_sparse.ops.native.products import SparseRows
+from fairseq_sparse.ops.native.screen import PackedRows
+
+Logits = Union[Tensor, PackedRows]
+
+# The rows of a solution, as in rows.c.
+_SHIFT, _TAU, _SCALE, _CUT, _CONJUGATE, _COUNT = range(6)
+
+
+# Nearer to 1, fp32 is too short for the powers of 1 / (alpha - 1).
+_MIN_ALPHA, _MAX_ALPHA = 1.05, 2.0
+
+
+def can_solve(alpha: Union[float, Tensor]) -> bool:
+    """Whether this alpha, or all of these, are in the range of the kernels: [1.05, 2]."""
+    if torch.is_tensor(alpha):
+        return bool(((alpha >= _MIN_ALPHA) & (alpha <= _MAX_ALPHA)).all())
+    return _MIN_ALPHA <= alpha <= _MAX_ALPHA
+
+
+class SolvedRows:
+    """The threshold of each row of ``z``, from which the probabilities are filled in.
+
+    Attributes (fp64, one number a row):
+        tau: the threshold of ``(alpha - 1) * (z - shift)``.
+        shift: the row's maximum for alpha-entmax (0 if all are -inf), 0 for alpha-ReLU.
+        conjugate: for alpha-entmax ``max_p <p, z - shift> + H_alpha(p)``, for alpha-ReLU
+            ``sum p ** alpha / alpha``.
+        count: how many entries are above the threshold.
+    """
+
+    def __init__(self, z: Logits, alpha: Union[float, Tensor], table: Tensor):
+        self.z = z
+        self.alpha = alpha
+        self._table = table  # [6, rows]
+        self.shift = table[_SHIFT]
+        self.tau = table[_TAU]
+        self.conjugate = table[_CONJUGATE]
+        self.count = table[_COUNT]
+
+    def probabilities(self) -> Tensor:
+        """``[rows, size]``, fp32; not of packed rows."""
+        return self._dense(logarithm=0)
+
+    def log_probabilities(self) -> Tensor:
+        """``[rows, size]``, fp32, -inf where the probability is 0."""
+        return self._dense(logarithm=1)
+
+    def residual(self, target: Tensor, gold: float, counts: Tensor) -> SparseRows:
+        """The nonzeros of ``p - gold * e_target`` in the rows that count; the others are empty.
+
+        Args:
+            target: ``[rows]``, int64, in range where the row counts.
+            gold: the weight of the target.
+            counts: ``[rows]``, bool.
+        """
+        z, from_start, rows, longest = _described(self.z)
+        columns, size = None, longest
+        if isinstance(self.z, PackedRows):
+            columns, size = self.z.columns, self.z.size
+        start = torch.zeros(rows + 1, dtype=torch.int64)
+        # One place more for the target.
+        torch.cumsum(((self.count + 1) * counts).long(), 0, out=start[1:])
+        total = int(start[-1])
+        to_columns, values = torch.empty(total, dtype=torch.int32), torch.empty(total)
+        arguments = (z, from_start, rows, longest, columns, float(self.alpha), self._table)
+        to = (target.contiguous(), ctypes.c_float(gold), start, to_columns, values)
+        call("fill_sparse", z.numel(), *arguments, *to)
+        return SparseRows(start, to_columns, values, size)
+
+    def _dense(self, logarithm: int) -> Tensor:
+        out = torch.empty_like(self.z)
+        alpha, step = _alpha_of_rows(self.alpha)
+        arguments = (*self.z.shape, alpha, step, self._table, logarithm, out)
+        call("fill_dense", self.z.numel(), self.z, *arguments)
+        return out
+
+
+def solve_entmax(z: Logits, alpha: Union[float, Tensor]) -> SolvedRows:
+    """alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
+
+    ``alpha`` is a number or a tensor ``[rows, 1]``, see :func:`can_solve`.
+    """
+    described = _described(z)
+    table = torch.empty(6, described[2], dtype=torch.float64)
+    call("solve_entmax", described[0].numel(), *described, *_alpha_of_rows(alpha), table)
+    return SolvedRows(z, alpha, table)
+
+
+def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
+    """alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
+    described = _described(z)
+    table = torch.empty(6, described[2], dtype=torch.float64)
+    arguments = (*described, float(alpha), ctypes.c_float(tau), table)
+    call("solve_alpha_relu", described[0].numel(), *arguments)
+    return SolvedRows(z, alpha, table)
+
+
+def _described(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
+    """The logits, where each row begins (None where all are as long), how many, the longest."""
+    if not isinstance(z, PackedRows):
+        return z, None, *z.shape
+    rows = z.start.numel() - 1
+    return z.z, z.start, rows, int(z.start.diff().max()) if rows else 0
+
+
+def entmax_gradient(p: Tensor, grad: Tensor, alpha: Union[float, Tensor]) -> Tensor:
+    """The gradient of alpha-entmax with respect to the logits, for rows ``[rows, size]``."""
+    p, grad = p.contiguous(), grad.contiguous()
+    out = torch.empty_like(p)
+    call("entmax_gradient", p.numel(), p, grad, *p.shape, *_alpha_of_rows(alpha), out)
+    return out
+
+
+def _alpha_of_rows(alpha: Union[float, Tensor]) -> tuple[Tensor, int]:
+    """alpha in fp64, and 1 if each row has its own, else 0."""
+    if torch.is_tensor(alpha):
+        return alpha.double().contiguous(), 1
+    return torch.tensor([alpha], dtype=torch.float64), 0

@@ -1,0 +1,143 @@
+/* Which logits can be above the threshold, told from logits in bfloat16.
+
+bfloat16 products are twice as fast where the processor has them, but only exact to two digits. Their
+error has a bound, though: for x' and w' rounded to bfloat16, and z' the product rounded again,
+
+    |z' - x w| <= |x - x'| |w| + |x'| |w - w'| + 2**-8 |z'|   (Cauchy-Schwarz),
+
+and with a sparse output few logits come that near to the threshold. These are computed in full
+precision; the others have probability 0 for certain. So the result is exact. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "threshold.h"
+
+/* |z' - x w| is at most row_error * norm + row_norm * error + ROUNDING * |z'|. */
+static const float ROUNDING = 0.00391f;
+/* The norms are rounded themselves. */
+static const float SLACK = 1.001f;
+
+static inline float widened(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+/* Round to the nearest, ties to even; a NaN stays one. */
+static inline uint16_t rounded(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return x != x ? 0x7fc0 : (uint16_t)nearest;
+}
+
+/* x' of each row of x [rows, width], and bounds: its norm |x'|, and its error |x - x'| with that of
+the sums in single precision. */
+void round_rows(const float *x, int64_t rows, int64_t width, uint16_t *to, float *norm,
+                float *error, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        float squares = 0, lost = 0;
+#pragma omp simd reduction(+ : squares, lost)
+        for (int64_t k = 0; k < width; k++) {
+            float full = x[i * width + k];
+            uint16_t half = rounded(full);
+            float back = widened(half);
+            to[i * width + k] = half;
+            squares += back * back;
+            lost += (full - back) * (full - back);
+        }
+        norm[i] = SLACK * sqrtf(squares);
+        error[i] = SLACK * sqrtf(lost) + 2.4e-7f * (float)width * norm[i];
+    }
+}
+
+/* Logits in bfloat16 and what their errors depend on. */
+typedef struct {
+    const uint16_t *z; /* [rows, size] */
+    int64_t rows, size;
+    const float *row_norm, *row_error; /* of the features, [rows] */
+    const float *norm, *error;         /* of the weights, [size] */
+} screen;
+
+/* The upper bound (sign 1) or the lower one (sign -1) of each logit of a row. */
+static void bounds_of_row(screen all, int64_t i, float sign, float *restrict bound) {
+    const uint16_t *restrict z = all.z + i * all.size;
+    float row_norm = sign * all.row_norm[i], row_error = sign * all.row_error[i];
+    float rounding = sign * ROUNDING;
+#pragma omp simd
+    for (int64_t j = 0; j < all.size; j++) {
+        float about = widened(z[j]);
+        bound[j] =
+            about + rounding * fabsf(about) + row_error * all.norm[j] + row_norm * all.error[j];
+    }
+}
+
+/* For each row a cut, below which a logit has probability 0, and how many logits may be above it.
+tau: of alpha-ReLU; a NaN for alpha-entmax, where the cut comes from lower bounds of the logits, since
+the threshold can only rise with a logit. */
+void count_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
+                      const float *row_error, const float *norm, const float *error, double alpha,
+                      float tau, float *cut, int64_t *count, int threads) {
+    screen all = {z, rows, size, row_norm, row_error, norm, error};
+    mapping map = mapping_of(alpha);
+    int is_entmax = tau != tau;
+    float fixed = is_entmax ? 0 : greatest_zero(map, tau);
+#pragma omp parallel num_threads(threads)
+    {
+        float *bound = malloc(size * sizeof *bound), *x = malloc((size + BLOCK) * sizeof *x);
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < rows; i++) {
+            cut[i] = fixed;
+            if (is_entmax) {
+                bounds_of_row(all, i, -1, bound);
+                cut[i] = support_floor(bound, size, maximum_of(bound, size), map, x);
+            }
+            bounds_of_row(all, i, 1, bound);
+            count[i] = select_above(bound, size, cut[i], places);
+        }
+        free(bound);
+        free(x);
+        free(places);
+    }
+}
+
+static float product(const float *restrict x, const float *restrict w, int64_t width) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < width; k++)
+        sum += x[k] * w[k];
+    return sum;
+}
+
+/* The candidates that were counted, from start[i] on, with their logits in full precision; and the
+logit of each row's target. */
+void fill_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
+                     const float *row_error, const float *norm, const float *error,
+                     const float *cut, const float *x, const float *weight, int64_t width,
+                     const int64_t *target, const int64_t *start, int32_t *columns, float *logits,
+                     float *gold, int threads) {
+    screen all = {z, rows, size, row_norm, row_error, norm, error};
+#pragma omp parallel num_threads(threads)
+    {
+        float *bound = malloc(size * sizeof *bound);
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < rows; i++) {
+            bounds_of_row(all, i, 1, bound);
+            int64_t count = select_above(bound, size, cut[i], places);
+            for (int64_t k = 0; k < count; k++) {
+                columns[start[i] + k] = places[k];
+                logits[start[i] + k] = product(x + i * width, weight + places[k] * width, width);
+            }
+            gold[i] = product(x + i * width, weight + target[i] * width, width);
+        }
+        free(bound);
+        free(places);
+    }
+}

@@ -1,0 +1,211 @@
+/* The threshold of a row of numbers, and the entries above it. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include "power.h"
+
+enum {
+    BLOCK = 16,       /* entries that are compared with the cut at once: most blocks have none above */
+    PART = 256,       /* entries that are added up in single precision */
+    MAX_STEPS = 64,   /* Newton steps; convex, from the left, they are about five */
+    STRANDS = 16,     /* a first bound of tau is found among the maxima of so many entries each */
+    SHORT_ROW = 128,  /* up to here that bound costs more than it saves */
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The places of the entries that are not <= cut, so also of each NaN; all if the cut is NaN. */
+static int64_t select_above(const float *restrict z, int64_t size, float cut,
+                            int32_t *restrict places) {
+    int64_t count = 0, j = 0;
+#ifdef __AVX512F__
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512 cuts = _mm512_set1_ps(cut);
+    /* 16 places are written at once, of which the first ones count; there is room up to j + 16. */
+    for (; j + BLOCK <= size; j += BLOCK) {
+        __mmask16 above = _mm512_cmp_ps_mask(_mm512_loadu_ps(z + j), cuts, _CMP_NLE_UQ);
+        __m512i found = _mm512_add_epi32(lanes, _mm512_set1_epi32((int32_t)j));
+        _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(above, found));
+        count += __builtin_popcount(above);
+    }
+#else
+    for (; j + BLOCK <= size; j += BLOCK) {
+        int any = 0;
+#pragma omp simd reduction(| : any)
+        for (int k = 0; k < BLOCK; k++)
+            any |= !(z[j + k] <= cut);
+        if (!any)
+            continue;
+        for (int k = 0; k < BLOCK; k++) {
+            places[count] = (int32_t)(j + k);
+            count += !(z[j + k] <= cut);
+        }
+    }
+#endif
+    for (; j < size; j++) {
+        places[count] = (int32_t)j;
+        count += !(z[j] <= cut);
+    }
+    return count;
+}
+
+/* The maxima of STRANDS entries each, those that lie size / STRANDS apart; returns how many. */
+static int64_t strand_maxima(const float *restrict z, int64_t size, float *restrict maxima) {
+    int64_t strands = size / STRANDS;
+    memcpy(maxima, z, strands * sizeof *maxima);
+    for (int64_t start = strands; start + strands <= size; start += strands)
+#pragma omp simd
+        for (int64_t j = 0; j < strands; j++)
+            maxima[j] = z[start + j] > maxima[j] ? z[start + j] : maxima[j];
+    return strands;
+}
+
+/* Fill numbers up to a multiple of BLOCK by ones below any threshold; returns how many there are. */
+static int64_t padded(float *x, int64_t count) {
+    for (; count % BLOCK; count++)
+        x[count] = -2;
+    return count;
+}
+
+/* Sums over some numbers, whose count is a multiple of BLOCK. */
+typedef struct {
+    double weights;   /* [x - tau]_+ ** (beta - 1) */
+    double weighted;  /* x times that */
+    double total;     /* [x - tau]_+ ** beta */
+    double power;     /* [x - tau]_+ ** (beta + 1) */
+} sums;
+
+static inline sums add_up_as(const float *restrict x, int64_t count, float tau, power_kind kind,
+                             float beta) {
+    sums all = {0, 0, 0, 0};
+    for (int64_t start = 0; start < count; start += PART) {
+        int64_t end = least(start + PART, count);
+        float weights[BLOCK] = {0}, weighted[BLOCK] = {0}, total[BLOCK] = {0}, power[BLOCK] = {0};
+        for (int64_t k = start; k < end; k += BLOCK)
+#pragma omp simd
+            for (int l = 0; l < BLOCK; l++) {
+                float above = x[k + l] - tau;
+                above = above < 0 ? 0 : above;
+                float weight = positive_power(above, beta - 1, kind);
+                float p = weight * above;
+                weights[l] += weight;
+                weighted[l] += weight * x[k + l];
+                total[l] += p;
+                power[l] += p * above;
+            }
+        float sum_weights = 0, sum_weighted = 0, sum_total = 0, sum_power = 0;
+#pragma omp simd reduction(+ : sum_weights, sum_weighted, sum_total, sum_power)
+        for (int l = 0; l < BLOCK; l++) {
+            sum_weights += weights[l];
+            sum_weighted += weighted[l];
+            sum_total += total[l];
+            sum_power += power[l];
+        }
+        all.weights += sum_weights;
+        all.weighted += sum_weighted;
+        all.total += sum_total;
+        all.power += sum_power;
+    }
+    return all;
+}
+
+/* The kind as a constant, so that each gets a loop of its own. */
+static sums add_up(const float *x, int64_t count, float tau, mapping map) {
+    switch (map.kind) {
+    case FLAT: return add_up_as(x, count, tau, FLAT, map.beta);
+    case LINEAR: return add_up_as(x, count, tau, LINEAR, map.beta);
+    default: return add_up_as(x, count, tau, GENERAL, map.beta);
+    }
+}
+
+/* The same with a threshold and sums in double precision. */
+static inline sums add_up_exactly_as(const float *restrict x, int64_t count, double tau,
+                                     power_kind kind, float beta) {
+    double weights = 0, weighted = 0, total = 0, power = 0;
+#pragma omp simd reduction(+ : weights, weighted, total, power)
+    for (int64_t k = 0; k < count; k++) {
+        double above = x[k] - tau;
+        above = above < 0 ? 0 : above;
+        double weight = kind == LINEAR ? above : positive_power((float)above, beta - 1, kind);
+        double p = weight * above;
+        weights += weight;
+        weighted += weight * x[k];
+        total += p;
+        power += p * above;
+    }
+    return (sums){weights, weighted, total, power};
+}
+
+static sums add_up_exactly(const float *x, int64_t count, double tau, mapping map) {
+    switch (map.kind) {
+    case FLAT: return add_up_exactly_as(x, count, tau, FLAT, map.beta);
+    case LINEAR: return add_up_exactly_as(x, count, tau, LINEAR, map.beta);
+    default: return add_up_exactly_as(x, count, tau, GENERAL, map.beta);
+    }
+}
+
+/* total ** (2 - alpha), without the slow pow where it can be. */
+static double root_of(double total, mapping map) {
+    return map.kind == FLAT ? 1 : map.kind == LINEAR ? sqrt(total) : pow(total, 2 - map.alpha);
+}
+
+static double newton_step(sums of, mapping map) {
+    return (of.weighted - root_of(of.total, map)) / of.weights;
+}
+
+/* The root of ||[x - tau]_+||_beta = 1, from the left, to single precision. */
+static float find_threshold(const float *x, int64_t count, float tau, mapping map) {
+    for (int step = 0; step < MAX_STEPS; step++) {
+        float next = (float)newton_step(add_up(x, count, tau, map), map);
+        if (!(next > tau))
+            break;
+        float moved = next - tau;
+        tau = next;
+        if (moved * map.beta < -1e-4f * tau)
+            break; /* the error left is of the square of this step */
+    }
+    return tau;
+}
+
+/* The maximum of a row; NaN if it holds a NaN. */
+static float maximum_of(const float *restrict z, int64_t size) {
+    float maximum = -INFINITY;
+    int is_nan = 0;
+#pragma omp simd reduction(max : maximum) reduction(| : is_nan)
+    for (int64_t j = 0; j < size; j++) {
+        maximum = z[j] > maximum ? z[j] : maximum;
+        is_nan |= z[j] != z[j];
+    }
+    return is_nan ? NAN : maximum;
+}
+
+/* A bound below which no logit of a row is in the support, from some of its entries: with more of
+them tau can only be greater. A few entries too many are let in rather than one too few. */
+static float support_floor(const float *restrict z, int64_t size, float maximum, mapping map,
+                           float *restrict x) {
+    float width = map.beta, tau = -1;
+    if (size > SHORT_ROW) {
+        int64_t count = 0, strands = strand_maxima(z, size, x);
+        for (int64_t j = 0; j < strands; j++) {
+            x[count] = map.rate * (x[j] - maximum);
+            count += x[count] > -1;
+        }
+        tau = find_threshold(x, padded(x, count), tau, map);
+    }
+    return maximum + tau * width - 1e-6f * (fabsf(maximum) + width);
+}
+
+/* The greatest logit whose weight is 0 in alpha-ReLU. */
+static float greatest_zero(mapping map, float tau) {
+    float cut = tau * map.beta;
+    while (map.rate * cut - tau > 0)
+        cut = nextafterf(cut, -INFINITY);
+    while (map.rate * nextafterf(cut, INFINITY) - tau <= 0 && cut < INFINITY)
+        cut = nextafterf(cut, INFINITY);
+    return cut;
+}
