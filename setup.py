@@ -47,6 +47,8 @@ setup(
     extras_require={
         "plot": ["matplotlib"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium"],
+        # PyTorch for CUDA brings triton; adasplash is used for entmax attention where it is there.
+        "gpu": ["triton>=3.0; sys_platform == 'linux'", "adasplash"],
         "dev": ["ruff"],
     },
     classifiers=[

@@ -20,6 +20,7 @@ from torch.autograd import Function
 from fairseq_sparse.ops.entmax import check_alpha
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import positive_power
+from fairseq_sparse.ops.triton import usable
 
 Tau = Union[float, Tensor]
 
@@ -61,7 +62,12 @@ def alpha_relu_weights(z: Tensor, tau: Tau, alpha: float) -> tuple[Tensor, Tenso
 class _AlphaReLU(Function):
     @staticmethod
     def forward(ctx, z, tau, alpha):
-        p = alpha_relu_weights(z, tau, alpha)[0].to(z.dtype)
+        if usable(z) and (not torch.is_tensor(tau) or tau.numel() == 1):
+            from fairseq_sparse.ops.triton import alpha_relu as kernels
+
+            p = kernels.alpha_relu_weights(z, tau, alpha)
+        else:
+            p = alpha_relu_weights(z, tau, alpha)[0].to(z.dtype)
         ctx.alpha = alpha
         ctx.save_for_backward(p)
         return p
@@ -69,6 +75,11 @@ class _AlphaReLU(Function):
     @staticmethod
     def backward(ctx, grad):
         (p,) = ctx.saved_tensors
+        # Grad mode is on where a second derivative is wanted.
+        if usable(p) and not torch.is_grad_enabled():
+            from fairseq_sparse.ops.triton import alpha_relu as kernels
+
+            return kernels.alpha_relu_gradient(p, grad, ctx.alpha), None, None
         # Jacobian diag(p ** (2 - alpha)) on the support.
         slope = positive_power(at_least_fp32(p), 2 - ctx.alpha)
         return (slope * grad.masked_fill(p == 0, 0.0)).to(p.dtype), None, None

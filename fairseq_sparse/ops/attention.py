@@ -2,7 +2,7 @@
 of the length.
 
 One function, :func:`attend`, stands for everything between the projections of queries, keys and
-values and the norm of the result: a kernel for a device belongs behind it.
+values and the norm of the result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from fairseq_sparse.ops.attention_kernels import HIDES, kernel_for
+from fairseq_sparse.ops.attention_weights import relu
 from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 
-# An additive mask hides a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
-HIDES = -1e4
-
-# So many scores at once: on a CPU a part should stay in cache, elsewhere it should fill the device.
-_PART_SCORES = {"cpu": 1 << 20}
+# So many scores at once: each core of a CPU should find its own in its cache, another device should
+# be filled.
+_PART_SCORES = {"cpu": 1 << 19}
 _PART_SCORES_ELSEWHERE = 1 << 26
 # Up to so many scores are kept for the gradient rather than computed again.
 _KEPT_SCORES = {"cpu": 1 << 18}
@@ -72,10 +72,14 @@ def attend(
         The weighted sums ``[batch, heads, queries, head_dim]``, in the dtype of ``value`` (but see
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
     """
-    if bias is not None:
-        bias = bias.detach() if bias.dim() == 4 else bias.detach()[None, None]
     query, key, value = as_autocast(query, key, value)
     widen = not sums_to_one and value.dtype == torch.float16
+    if not need_weights and alpha is None:
+        kernel = kernel_for(query, key, value, weights, hidden, bias, dropout, widen)
+        if kernel is not None:
+            return kernel(query, key, value), None
+    if bias is not None:
+        bias = bias.detach() if bias.dim() == 4 else bias.detach()[None, None]
     # Elsewhere dropout could not be drawn again.
     can_repeat = dropout == 0 or query.device.type in ("cpu", "cuda")
     scores = query.shape[:3].numel() * key.size(2)
@@ -105,11 +109,17 @@ class _AttendInParts(Function):
         result = query.new_empty(
             (query.size(2), query.size(0), query.size(1), value.size(3)), dtype=value.dtype
         ).permute(1, 2, 0, 3)
+        if weights is relu and bias is None:
+            key, hidden = _zero_where_hidden(key, hidden), None
+        memory = _Memory(query)
         for part in _parts(query, key, hidden, bias):
-            scores = _scores(query[part.queries], key[part.keys], part.hidden, part.bias)
-            kept = _weights_of(scores, weights, None if alpha is None else alpha[part.heads])
-            if dropout > 0:
-                kept = F.dropout(kept, dropout)
+            scores = memory.product(query[part.queries], key[part.keys].transpose(-2, -1))
+            scores = _mask(scores, part.hidden, part.bias)
+            if weights is relu:
+                kept = _rectify(scores, dropout)
+            else:
+                kept = _weights_of(scores, weights, None if alpha is None else alpha[part.heads])
+                kept = F.dropout(kept, dropout) if dropout > 0 else kept
             result[part.queries] = kept.to(value.dtype) @ value[part.keys]
         return result
 
@@ -125,12 +135,15 @@ def _gradients_in_parts(ctx, grad: Tensor) -> tuple[Optional[Tensor], ...]:
     dtype = value.dtype
     if ctx.widen:
         value = value.float()
+    if ctx.weights is relu and bias is None:
+        key, hidden = _zero_where_hidden(key, hidden), None
     grad_query = torch.zeros_like(query)
     # Sums over the parts.
     grad_key, grad_value = (
-        torch.zeros_like(x, dtype=at_least_fp32(x[:0]).dtype) for x in (key, value)
+        x.new_zeros(x.shape, dtype=at_least_fp32(x[:0]).dtype) for x in (key, value)
     )
     grad_alpha = None if alpha is None else torch.zeros_like(alpha)
+    of_scores, of_grad = _Memory(query), _Memory(value)
     with _random_replay(query, ctx.random_state):
         for part in _parts(query, key, hidden, bias):
             part_query, part_key, part_grad = (
@@ -138,22 +151,78 @@ def _gradients_in_parts(ctx, grad: Tensor) -> tuple[Optional[Tensor], ...]:
                 key[part.keys],
                 grad[part.queries],
             )
-            scores = _scores(part_query, part_key, part.hidden, part.bias).requires_grad_()
-            inputs = [scores]
-            if alpha is not None:
-                inputs.append(alpha[part.heads].detach().requires_grad_())
-            with torch.enable_grad():
-                kept = _weights_of(scores, ctx.weights, *inputs[1:])
-                if ctx.dropout > 0:
-                    kept = F.dropout(kept, ctx.dropout)
-            grad_kept = part_grad @ value[part.keys].transpose(-2, -1)
-            grad_value[part.keys] += kept.detach().to(value.dtype).transpose(-2, -1) @ part_grad
-            grad_scores, *grad_alphas = torch.autograd.grad(kept, inputs, grad_kept)
+            scores = _mask(
+                of_scores.product(part_query, part_key.transpose(-2, -1)), part.hidden, part.bias
+            )
+            grad_kept = of_grad.product(part_grad, value[part.keys].transpose(-2, -1))
+            if ctx.weights is relu:
+                kept = _rectify(scores, ctx.dropout)
+                grad_scores = _through_rectify(kept, grad_kept, ctx.dropout).to(query.dtype)
+            else:
+                part_alpha = None if alpha is None else alpha[part.heads]
+                kept, grad_scores, *grad_alphas = _through_weights(
+                    scores, grad_kept, ctx.weights, part_alpha, ctx.dropout
+                )
+                if alpha is not None:
+                    grad_alpha[part.heads] += grad_alphas[0]
+            _add_product(grad_value[part.keys], kept.to(value.dtype).transpose(-2, -1), part_grad)
             grad_query[part.queries] = grad_scores @ part_key
-            grad_key[part.keys] += grad_scores.transpose(-2, -1) @ part_query
-            if alpha is not None:
-                grad_alpha[part.heads] += grad_alphas[0]
+            _add_product(grad_key[part.keys], grad_scores.transpose(-2, -1), part_query)
     return grad_query, grad_key.to(key.dtype), grad_value.to(dtype), grad_alpha
+
+
+def _through_weights(
+    scores: Tensor, grad: Tensor, weights: Weights, alpha: Optional[Tensor], dropout: float
+) -> tuple[Tensor, ...]:
+    """Weights after dropout, and the gradients of the scores and of alpha, if it is given."""
+    inputs = [x.detach().requires_grad_() for x in (scores, alpha) if x is not None]
+    with torch.enable_grad():
+        kept = _weights_of(inputs[0], weights, *inputs[1:])
+        if dropout > 0:
+            kept = F.dropout(kept, dropout)
+    return kept.detach(), *torch.autograd.grad(kept, inputs, grad)
+
+
+def _rectify(scores: Tensor, dropout: float) -> Tensor:
+    """The weights of ``relu`` after dropout, in the memory of the scores where that is possible."""
+    kept = at_least_fp32(scores).relu_()
+    return F.dropout(kept, dropout, inplace=True) if dropout > 0 else kept
+
+
+def _through_rectify(kept: Tensor, grad: Tensor, dropout: float) -> Tensor:
+    """The gradient of the scores: a weight that is 0 has been rectified or dropped."""
+    grad = grad.to(kept.dtype)
+    if dropout > 0:
+        grad /= 1 - dropout
+    return torch.ops.aten.threshold_backward.grad_input(grad, kept, 0, grad_input=grad)
+
+
+def _zero_where_hidden(key: Tensor, hidden: Optional[Tensor]) -> Tensor:
+    """Keys whose scores are 0, and so their rectified weights, where they are hidden."""
+    return key if hidden is None else key.masked_fill(hidden[:, None, :, None], 0.0)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """``total += a @ b`` for ``total`` a part of a contiguous tensor."""
+    if a.dtype == b.dtype == total.dtype:
+        total.view(-1, *total.shape[2:]).baddbmm_(a.flatten(0, 1), b.flatten(0, 1))
+    else:
+        total += a @ b
+
+
+class _Memory:
+    """Memory for something of one part after another, so that it stays in the cache."""
+
+    def __init__(self, like: Tensor):
+        self.memory = like.new_empty(0)
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """``a @ b`` for ``[batch, heads, queries, n]`` and ``[batch, heads, n, keys]``."""
+        shape = torch.Size((*a.shape[:3], b.size(3)))
+        if self.memory.numel() < shape.numel():
+            self.memory = self.memory.new_empty(shape.numel())
+        result = self.memory[: shape.numel()].view(-1, *shape[2:])
+        return torch.bmm(a.flatten(0, 1), b.flatten(0, 1), out=result).view(shape)
 
 
 class _Part(NamedTuple):
@@ -173,7 +242,9 @@ def _parts(
     keys = key.size(2)
     some = length
     if heads * length * keys > _part_scores(query):
-        some = min(length, max(_PART_QUERIES, _part_scores(query) // 4 // keys))
+        # So many heads run beside one another.
+        beside = torch.get_num_threads() if query.device.type == "cpu" else 4
+        some = min(length, max(_PART_QUERIES, _part_scores(query) // beside // keys))
     for rows in _slices(batch, heads * length * keys, query):
         for columns in (slice(start, start + some) for start in range(0, length, some)):
             for some_heads in _slices(heads, some * keys, query):
@@ -203,6 +274,8 @@ def _kept_scores(query: Tensor) -> int:
 
 
 def _part_scores(query: Tensor) -> int:
+    if query.device.type == "cpu":
+        return _PART_SCORES["cpu"] * torch.get_num_threads()
     return _PART_SCORES.get(query.device.type, _PART_SCORES_ELSEWHERE)
 
 
@@ -217,7 +290,11 @@ def _last_visible_key(bias: Optional[Tensor], keys: int) -> int:
 
 def _scores(query: Tensor, key: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
     """``[batch, heads, queries, keys]``, -inf where a key is hidden."""
-    scores = query @ key.transpose(-2, -1)
+    return _mask(query @ key.transpose(-2, -1), hidden, bias)
+
+
+def _mask(scores: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+    """Put -inf where a key is hidden; in place."""
     if bias is not None:
         scores += bias.masked_fill(bias <= HIDES, -float("inf")).to(scores.dtype)
     if hidden is not None:

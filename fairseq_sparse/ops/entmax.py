@@ -15,6 +15,9 @@ is NaN or +inf.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Optional
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -23,6 +26,7 @@ from fairseq_sparse.ops import native
 from fairseq_sparse.ops.native.rows import can_solve, entmax_gradient
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import Alpha, entmax_rows, positive_power
+from fairseq_sparse.ops.triton import usable
 
 
 def softmax(z: Tensor, dim: int = -1) -> Tensor:
@@ -150,9 +154,10 @@ class _Entmax(Function):
     @staticmethod
     def backward(ctx, grad):
         p, *saved = ctx.saved_tensors
-        if _backward_is_compiled(ctx, p, grad):
+        kernel = _gradient_kernel(ctx, p, grad)
+        if kernel is not None:
             rows = p.movedim(ctx.dim, -1)
-            found = entmax_gradient(_flatten(rows), _flatten(grad.movedim(ctx.dim, -1)), ctx.alpha)
+            found = kernel(_flatten(rows), _flatten(grad.movedim(ctx.dim, -1)), ctx.alpha)
             return found.view(rows.shape).movedim(-1, ctx.dim), None, None, None
         dtype = p.dtype
         if dtype != torch.float64:
@@ -179,7 +184,15 @@ class _Entmax(Function):
         return grad_z, grad_alpha, None, None
 
 
-def _backward_is_compiled(ctx, p: Tensor, grad: Tensor) -> bool:
+def _gradient_kernel(ctx, p: Tensor, grad: Tensor) -> Optional[Callable[..., Tensor]]:
+    """What computes the gradient of rows, for one number alpha; None: PyTorch does."""
     # Grad mode is on where a second derivative is wanted.
-    fits = ctx.alpha is not None and p.numel() > 0 and not torch.is_grad_enabled()
-    return fits and native.usable(p, grad) and can_solve(ctx.alpha)
+    if ctx.alpha is None or p.numel() == 0 or torch.is_grad_enabled():
+        return None
+    if usable(p):
+        from fairseq_sparse.ops.triton import entmax_gradient as kernels
+
+        return kernels.entmax_gradient
+    if native.usable(p, grad) and can_solve(ctx.alpha):
+        return entmax_gradient
+    return None

@@ -28,6 +28,7 @@ from fairseq_sparse.ops.native.products import SparseRows
 from fairseq_sparse.ops.native.rows import SolvedRows
 from fairseq_sparse.ops.native.screen import PackedRows, RoundedRows, candidates, is_fast
 from fairseq_sparse.ops.precision import as_autocast, without_autocast
+from fairseq_sparse.ops.triton import usable
 
 # So many logits at a time: 32 MiB in fp32. A product with fewer rows than these is slow.
 _CHUNK_ELEMENTS = 1 << 23
@@ -96,10 +97,17 @@ def loss_of_features(
     """The loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
     # What autocast would multiply in; the gradients go back through this conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
-    if x.numel() == 0 or w.numel() == 0 or not loss.is_compiled(w):
+    empty = x.numel() == 0 or w.numel() == 0
+    on_gpu = loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and usable(x)
+    if empty or not (on_gpu or loss.is_compiled(w)):
         return loss_of_logits(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     labels = target.reshape(-1)
+    if on_gpu:
+        from fairseq_sparse.ops.triton.linear_loss import summed_linear_loss
+
+        with without_autocast(x):
+            return loss.reduced(summed_linear_loss(x, w, bias, labels, loss), target)
     counts = loss.counts(labels)
     _check_labels(labels[counts], weight.size(0))
     with without_autocast(x):

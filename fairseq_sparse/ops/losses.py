@@ -29,6 +29,7 @@ from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.native.products import SparseRows
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
+from fairseq_sparse.ops.triton import usable
 
 
 def entmax_loss(
@@ -99,6 +100,10 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
         )
     elif z.numel() > 0 and loss.is_compiled(rows):
         losses = _CompiledLoss.apply(rows, labels, loss)
+    elif loss.topk == 0 and usable(rows):
+        from fairseq_sparse.ops.triton.losses import losses_of_rows
+
+        losses = losses_of_rows(rows, labels, loss)
     else:
         losses = _Loss.apply(rows, labels, loss)
     return loss.reduced(losses, target)

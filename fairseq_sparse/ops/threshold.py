@@ -18,6 +18,7 @@ from torch import Tensor
 from fairseq_sparse.ops import native
 from fairseq_sparse.ops.native.rows import can_solve, solve_entmax
 from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.triton import usable
 
 # 2 MiB of fp32 logits.
 _CPU_CHUNK_ELEMENTS = 1 << 19
@@ -46,7 +47,7 @@ class EntmaxRows(NamedTuple):
 def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) -> EntmaxRows:
     """Solve alpha-entmax for each row of ``z``.
 
-    On a CPU the compiled kernels do it where they can. Otherwise long rows on a CPU are searched in
+    The kernels for the device do it where they can. Otherwise long rows on a CPU are searched in
     double precision over the few entries that can be in the support. Short ones, and all rows on
     other devices, where compacting would cost a synchronisation, are searched as a whole in fp32
     (fp64 for fp64 logits).
@@ -62,6 +63,10 @@ def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) 
         values, index = z.topk(topk, dim=-1)
         rows = entmax_rows(values, alpha, conjugate=conjugate)
         return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
+    if usable(z):
+        from fairseq_sparse.ops.triton import entmax as kernels
+
+        return kernels.entmax_rows(z, alpha, conjugate)
     if z.numel() > 0 and native.usable(at_least_fp32(z[:0])) and can_solve(alpha):
         return _solve_compiled(z, alpha)
     if z.device.type != "cpu" or z.numel() == 0:

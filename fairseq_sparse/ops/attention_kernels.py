@@ -1,0 +1,147 @@
+"""Which attention a kernel for GPUs takes, that never has the scores in memory.
+
+Rectified weights (ReLA) have a kernel of this package's, :mod:`fairseq_sparse.ops.triton`; for
+entmax there is AdaSplash (Goncalves, Treviso, Martins 2025, "AdaSplash: Adaptive Sparse Flash
+Attention"), where ``adasplash`` is installed. Nothing here looks at a value on the GPU, but for
+each causal mask once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache, partial
+from types import ModuleType
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fairseq_sparse.ops.attention_weights import entmax, relu
+from fairseq_sparse.ops.triton import usable
+
+# An additive mask hides a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
+HIDES = -1e4
+
+# What rela_attention takes.
+_RELA_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_RELA_LARGEST_HEAD = 128
+# What adasplash takes. It compiles anew for each length: so short inputs are not worth it.
+_ADASPLASH_HEADS = (16, 32, 64, 128, 256)
+_ADASPLASH_LEAST_LENGTH = 512
+
+_known_masks = WeakTensorKeyDictionary()
+
+
+def kernel_for(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weights: Callable[..., Tensor],
+    hidden: Optional[Tensor],
+    bias: Optional[Tensor],
+    dropout: float,
+    widen: bool,
+) -> Optional[Callable[[Tensor, Tensor, Tensor], Tensor]]:
+    """What gives the weighted sums of :func:`fairseq_sparse.ops.attention.attend` for its
+    arguments ``query``, ``key`` and ``value``, or None where no kernel takes them.
+
+    Args:
+        widen: whether the sums are to be in fp32 whatever the inputs.
+        others: those of ``attend``.
+    """
+    # One query alone, as in generation, is no work for blocks of queries.
+    if query.size(2) == 1 or not usable(query) or value.shape != key.shape:
+        return None
+    causal, alpha = bias is not None, _alpha_of(weights)
+    if weights is relu and _rela_takes(query):
+        from fairseq_sparse.ops.triton.rela_attention import rela_attention
+
+        dtype = torch.float32 if widen else value.dtype
+        kernel = partial(
+            rela_attention, hidden=hidden, causal=causal, dropout=dropout, output_dtype=dtype
+        )
+    elif not (alpha is None or widen or dropout > 0) and hidden is None and _adasplash():
+        if not _adasplash_takes(query, key, alpha, causal):
+            return None
+        kernel = partial(_by_adasplash, alpha=alpha, causal=causal)
+    else:
+        return None
+    if causal and not (bias.shape == (query.size(2), key.size(2)) and is_causal(bias)):
+        return None
+    return kernel
+
+
+def _alpha_of(weights: Callable[..., Tensor]) -> Optional[float]:
+    """The alpha of entmax, if it is that, with a number for alpha."""
+    if isinstance(weights, partial) and weights.func is entmax:
+        return weights.keywords["alpha"]
+    return None
+
+
+def _rela_takes(query: Tensor) -> bool:
+    head_dim = query.size(3)
+    return (
+        query.dtype in _RELA_DTYPES
+        and head_dim % 16 == 0
+        and head_dim <= _RELA_LARGEST_HEAD
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+@cache
+def _adasplash() -> Optional[ModuleType]:
+    try:
+        return importlib.import_module("adasplash")
+    except ImportError:
+        return None
+
+
+def _adasplash_takes(query: Tensor, key: Tensor, alpha: float, causal: bool) -> bool:
+    length, head_dim = query.shape[2:]
+    return (
+        query.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and query.shape == key.shape
+        and alpha <= 2
+        and head_dim in _ADASPLASH_HEADS
+        and length >= _ADASPLASH_LEAST_LENGTH
+        and (causal or length == _power_of_two(length))
+    )
+
+
+def _by_adasplash(query: Tensor, key: Tensor, value: Tensor, alpha: float, causal: bool) -> Tensor:
+    """Attention by adasplash, which scales the scores itself and takes a power of two of keys:
+    under a causal mask, no query sees those that are added behind it."""
+    length, head_dim = query.shape[2:]
+    added = _power_of_two(length) - length
+    query, key, value = (
+        F.pad(x, (0, 0, 0, added)).contiguous() for x in (query * head_dim**0.5, key, value)
+    )
+    result = _adasplash().adasplash(query, key, value, alpha=alpha, is_causal=causal)
+    return result[:, :, :length]
+
+
+def _power_of_two(length: int) -> int:
+    """The smallest that is no less."""
+    return 1 << (length - 1).bit_length()
+
+
+def is_causal(bias: Tensor) -> bool:
+    """Whether a mask hides from each query the keys after its own position, and does no more.
+
+    To look is to wait for the GPU. So only a part of a longer mask is looked at, such as fairseq
+    gives, which keeps one and cuts from it what a batch needs; and that only once.
+    """
+    longest = bias._base
+    if longest is None or longest.dim() != 2 or bias.storage_offset() != longest.storage_offset():
+        return False
+    if bias.dim() != 2 or bias.stride() != longest.stride():
+        return False
+    version, answer = _known_masks.get(longest, (None, False))
+    if version != longest._version:
+        future = torch.ones_like(longest, dtype=torch.bool).triu(1)
+        answer = bool(((longest <= HIDES) == future).logical_and_(future | (longest == 0)).all())
+        _known_masks[longest] = longest._version, answer
+    return answer

@@ -1,0 +1,371 @@
+"""Attention with rectified weights on a GPU, without the matrix of scores in memory.
+
+Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", Eq. 3. For each head, the scores
+S, the weights A and the result O are
+
+    S = Q K^T,    A = relu(S),    O = A V.
+
+A weight needs nothing of its row, neither the maximum nor the sum: a tile of scores is made,
+rectified, multiplied by its values and forgotten. A tile without a positive score ends there.
+The gradients, with D = dO V^T where A is positive and 0 elsewhere, are
+
+    dV = A^T dO,    dQ = D K,    dK = D^T Q.
+
+They take two kernels, each of which makes the tiles again: one has a program for each block of
+queries, the other for each block of keys. So each sum has one program, in one order, always.
+
+Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+# What differs between batches: a kernel is not compiled again for it.
+_SIZES = ["rows", "heads", "queries", "keys", "reach"]
+# As many as Philox needs to pass the tests of randomness (Salmon et al. 2011).
+_PHILOX_ROUNDS = tl.constexpr(7)
+
+
+def rela_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hidden: Optional[Tensor] = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    output_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    """``relu(query key^T) value`` for each head, summed in fp32.
+
+    Args:
+        query: ``[batch, heads, queries, head_dim]``, scaled already; fp32, fp16 or bf16, which the
+            scores must fit too. ``head_dim`` is a multiple of 16, at most 128.
+        key: ``[batch, heads, keys, head_dim]``.
+        value: ``[batch, heads, keys, head_dim]``.
+        hidden: ``[batch, keys]``, true for keys that no query may attend to.
+        causal: whether a query sees no key after its own position.
+        dropout: probability of dropping a weight.
+        output_dtype: that of the inputs, or fp32, in which the result of fp16 cannot overflow.
+            By default that of the inputs.
+
+    Returns:
+        ``[batch, heads, queries, head_dim]``.
+    """
+    seed = torch.randint(1 << 62, (1,), device=query.device) if dropout > 0 else None
+    if hidden is not None:
+        hidden = hidden.contiguous().view(torch.uint8)
+    mask = _Mask(hidden, 0 if causal else key.size(2), dropout, seed)
+    return _RectifiedAttention.apply(query, key, value, mask, output_dtype or query.dtype)
+
+
+class _Mask(NamedTuple):
+    hidden: Optional[Tensor]
+    reach: int  # how far behind its own position a query sees keys
+    dropout: float
+    seed: Optional[Tensor]
+
+
+class _RectifiedAttention(Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask, output_dtype):
+        query, key, value = (_length_first(x) for x in (query, key, value))
+        ctx.save_for_backward(query, key, value)
+        ctx.mask = mask
+        output = torch.empty_like(query, dtype=output_dtype)
+        _launch(_forward, (query, key, value, output), mask)
+        return _batch_first(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        query, key, value = ctx.saved_tensors
+        inputs = (query, key, value, _length_first(grad))
+        grads = tuple(torch.empty_like(x) for x in (query, key, value))
+        _launch(_backward_query, (*inputs, grads[0]), ctx.mask)
+        _launch(_backward_key_value, (*inputs, *grads[1:]), ctx.mask, by_keys=True)
+        return *(_batch_first(x) for x in grads), None, None
+
+
+def _length_first(x: Tensor) -> Tensor:
+    """``[batch, heads, length, head_dim]`` to ``[length, batch, heads, head_dim]``."""
+    return x.permute(2, 0, 1, 3).contiguous()
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    return x.permute(1, 2, 0, 3)
+
+
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool = False) -> None:
+    """Run a kernel with a program for each head and each block of queries, or of keys."""
+    query, key = tensors[:2]
+    queries, batch, heads, head_dim = query.shape
+    keys, rows = key.size(0), batch * heads
+    own, other, warps = _tile(query, key)
+    programs = triton.cdiv(keys if by_keys else queries, own) * rows
+    if programs == 0:
+        return
+    kernel[(programs,)](
+        *tensors,
+        mask.hidden,
+        mask.seed,
+        float(mask.dropout),
+        1 / (1 - mask.dropout) if mask.dropout < 1 else 0.0,
+        rows,
+        heads,
+        queries,
+        keys,
+        mask.reach,
+        HAS_HIDDEN=mask.hidden is not None,
+        DROPS=mask.dropout > 0,
+        HEAD_DIM=head_dim,
+        WIDTH=triton.next_power_of_2(head_dim),
+        BLOCK_Q=other if by_keys else own,
+        BLOCK_K=own if by_keys else other,
+        PRECISION=_precision(query),
+        num_warps=warps,
+        num_stages=2,
+    )
+
+
+def _tile(query: Tensor, key: Tensor) -> tuple[int, int, int]:
+    """A program's own positions, those that it looks at in each step, and its warps.
+
+    A few choices, so that little is compiled; each fits the registers and the shared memory.
+    """
+    wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
+    if query.dtype == torch.float32:
+        return 32, 32, 8 if wide else 4
+    if longest <= 32:
+        return 32, 32, 4
+    if wide:
+        return 64, 32, 4
+    return (64, 64, 4) if longest <= 256 else (128, 64, 8)
+
+
+def _precision(query: Tensor) -> str:
+    """How fp32 is multiplied: as exactly as fp32, or as half precision is, but in its own range."""
+    return "tf32x3" if query.dtype == torch.float32 else "tf32"
+
+
+@triton.jit
+def _place(
+    tensor,
+    row,
+    rows,
+    start,
+    length,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Where ``BLOCK`` positions of a head lie, from ``start`` on, and which of them there are."""
+    position = start + tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    place = tensor + (position.to(tl.int64) * rows + row) * HEAD_DIM + column
+    return place, (position < length) & (column < HEAD_DIM)
+
+
+@triton.jit
+def _load(
+    tensor,
+    row,
+    rows,
+    start,
+    length,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """``[BLOCK, WIDTH]``, zeros where there is nothing."""
+    place, there = _place(tensor, row, rows, start, length, HEAD_DIM, WIDTH, BLOCK)
+    return tl.load(place, mask=there, other=0.0)
+
+
+@triton.jit
+def _store(
+    total,
+    tensor,
+    row,
+    rows,
+    start,
+    length,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    place, there = _place(tensor, row, rows, start, length, HEAD_DIM, WIDTH, BLOCK)
+    tl.store(place, total.to(tensor.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _attended(scores, query, key, hidden, row, heads, keys, reach, HAS_HIDDEN: tl.constexpr):
+    """Where weights are positive, or NaN; ``query`` and ``key`` are positions in the tile."""
+    attended = (scores <= 0) == 0
+    attended &= key <= query + reach
+    if HAS_HIDDEN:
+        place = hidden + (row // heads).to(tl.int64) * keys + key
+        attended &= tl.load(place, mask=key < keys, other=1) == 0
+    return attended
+
+
+@triton.jit
+def _kept(seed, row, query, key, keys, dropout):
+    """What dropout leaves: the same however the scores are cut into tiles."""
+    number = tl.rand(tl.load(seed) + row, query * keys + key, n_rounds=_PHILOX_ROUNDS)
+    return number >= dropout
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _forward(
+    query,
+    key,
+    value,
+    output,
+    hidden,
+    seed,
+    dropout,
+    scale,
+    rows,
+    heads,
+    queries,
+    keys,
+    reach,
+    HAS_HIDDEN: tl.constexpr,
+    DROPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    blocks = tl.cdiv(queries, BLOCK_Q)
+    row = tl.program_id(0) // blocks
+    # Under a causal mask the last queries take longest, so they come first.
+    start_q = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_Q
+    q_at = start_q + tl.arange(0, BLOCK_Q)[:, None]
+    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+    total = tl.zeros([BLOCK_Q, WIDTH], dtype=tl.float32)
+    next_v = _load(value, row, rows, 0, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    for start_k in range(0, tl.minimum(keys, start_q + BLOCK_Q + reach), BLOCK_K):
+        k_at = start_k + tl.arange(0, BLOCK_K)[None, :]
+        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+        v = next_v
+        next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        if tl.max(attended.to(tl.int32)) > 0:
+            if DROPS:
+                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
+            weights = tl.where(attended, scores, 0.0).to(v.dtype)
+            total = tl.dot(weights, v, total, input_precision=PRECISION)
+    _store(total * scale, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _backward_query(
+    query,
+    key,
+    value,
+    grad,
+    grad_query,
+    hidden,
+    seed,
+    dropout,
+    scale,
+    rows,
+    heads,
+    queries,
+    keys,
+    reach,
+    HAS_HIDDEN: tl.constexpr,
+    DROPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    blocks = tl.cdiv(queries, BLOCK_Q)
+    row = tl.program_id(0) // blocks
+    start_q = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_Q
+    q_at = start_q + tl.arange(0, BLOCK_Q)[:, None]
+    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+    g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+    total = tl.zeros([BLOCK_Q, WIDTH], dtype=tl.float32)
+    next_v = _load(value, row, rows, 0, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    for start_k in range(0, tl.minimum(keys, start_q + BLOCK_Q + reach), BLOCK_K):
+        k_at = start_k + tl.arange(0, BLOCK_K)[None, :]
+        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+        v = next_v
+        next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        if tl.max(attended.to(tl.int32)) > 0:
+            if DROPS:
+                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
+            grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
+            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+            total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
+    _store(total * scale, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _backward_key_value(
+    query,
+    key,
+    value,
+    grad,
+    grad_key,
+    grad_value,
+    hidden,
+    seed,
+    dropout,
+    scale,
+    rows,
+    heads,
+    queries,
+    keys,
+    reach,
+    HAS_HIDDEN: tl.constexpr,
+    DROPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    blocks = tl.cdiv(keys, BLOCK_K)
+    row = tl.program_id(0) // blocks
+    start_k = tl.program_id(0) % blocks * BLOCK_K
+    k_at = start_k + tl.arange(0, BLOCK_K)[:, None]
+    k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    total_k = tl.zeros([BLOCK_K, WIDTH], dtype=tl.float32)
+    total_v = tl.zeros([BLOCK_K, WIDTH], dtype=tl.float32)
+    first = tl.maximum(0, start_k - reach) // BLOCK_Q * BLOCK_Q
+    next_g = _load(grad, row, rows, first, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+    for start_q in range(first, queries, BLOCK_Q):
+        q_at = start_q + tl.arange(0, BLOCK_Q)[None, :]
+        q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+        g = next_g
+        next_g = _load(grad, row, rows, start_q + BLOCK_Q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        if tl.max(attended.to(tl.int32)) > 0:
+            if DROPS:
+                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
+            weights = tl.where(attended, scores, 0.0).to(g.dtype)
+            total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
+            grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
+            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+            total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
+    _store(total_k * scale, grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    _store(total_v * scale, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)

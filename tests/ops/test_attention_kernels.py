@@ -1,0 +1,202 @@
+"""Which attention goes to a kernel, and what is handed to it.
+
+The kernels' own tests are in the folder triton; here anything counts as a GPU.
+"""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from attention_cases import INF
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.ops import attention_kernels
+from fairseq_sparse.ops.attention import attend
+from fairseq_sparse.ops.attention_kernels import is_causal, kernel_for
+from fairseq_sparse.ops.attention_weights import entmax, relu
+from op_cases import logits
+
+BUFFER = torch.full((1024, 1024), -INF).triu(1)
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(attention_kernels, "usable", lambda x: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+
+
+class AdaSplash:
+    """What adasplash computes, and what it demands (its own version 0.2.2)."""
+
+    def __init__(self):
+        self.calls = []
+
+    def adasplash(self, q, k, v, alpha, is_causal):
+        assert q.shape == k.shape == v.shape
+        length, head_dim = q.shape[2:]
+        assert length.bit_count() == 1 and head_dim in (16, 32, 64, 128, 256)
+        assert all(x.is_contiguous() for x in (q, k, v))
+        self.calls.append((alpha, is_causal))
+        scores = q @ k.transpose(-2, -1) / head_dim**0.5
+        if is_causal:
+            scores = scores + torch.full_like(scores, -INF).triu(1)
+        return entmax(scores, alpha) @ v
+
+
+@pytest.fixture
+def adasplash(monkeypatch):
+    package = AdaSplash()
+    monkeypatch.setattr(attention_kernels, "_adasplash", lambda: package)
+    return package
+
+
+def inputs(queries=600, keys=600, heads=1, head_dim=16, dtype=torch.float32):
+    lengths = (queries, keys, keys)
+    return [logits(1, heads, length, head_dim, dtype=dtype) for length in lengths]
+
+
+def chosen(weights, *tensors, hidden=None, bias=None, dropout=0.0, widen=False):
+    return kernel_for(*tensors, weights, hidden, bias, dropout, widen)
+
+
+def future(queries, keys):
+    """As fairseq gives it: a part of a mask that it keeps."""
+    return BUFFER[:queries, :keys]
+
+
+def test_rectified_attention_has_a_kernel():
+    pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+    hidden = torch.rand(1, 40) < 0.5
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        tensors = inputs(30, 40, dtype=dtype)
+        for bias in (None, future(30, 40)):
+            kernel = chosen(relu, *tensors, hidden=hidden, bias=bias, dropout=0.1, widen=True)
+            assert kernel.keywords == {
+                "hidden": hidden,
+                "causal": bias is not None,
+                "dropout": 0.1,
+                "output_dtype": torch.float32,
+            }
+            assert chosen(relu, *tensors).keywords["output_dtype"] == dtype
+
+
+def test_its_kinds_are_those_that_take_the_positive_part():
+    pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+    kinds = {name for name, kind in ATTENTION_KINDS.items() if chosen(kind.weights, *inputs())}
+    assert kinds == {"relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"queries": 1},
+        {"dtype": torch.float64},
+        {"head_dim": 24},
+        {"head_dim": 144},
+    ],
+    ids=str,
+)
+def test_what_the_kernel_does_not_take(case):
+    assert chosen(relu, *inputs(**case)) is None
+
+
+def test_values_of_another_width_have_no_kernel():
+    query, key, _ = inputs()
+    assert chosen(relu, query, key, logits(1, 1, 600, 32, dtype=torch.float32)) is None
+
+
+def test_older_gpus_and_cpus_have_no_kernel(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert chosen(relu, *inputs()) is None
+    monkeypatch.undo()
+    assert chosen(relu, *inputs()) is None
+
+
+def test_any_other_mask_has_no_kernel():
+    slopes = torch.randn(1024, 1024)[:30, :40]
+    wrong = (slopes, slopes[None, None], future(30, 40)[None, None], future(30, 1))
+    for bias in (*wrong, BUFFER[1:31, :40]):
+        assert chosen(relu, *inputs(30, 40), bias=bias) is None
+
+
+def test_weights_that_are_asked_for_come_from_no_kernel(adasplash):
+    _, weights = attend(*inputs(), ATTENTION_KINDS["entmax15"].weights, need_weights=True)
+    assert weights.shape == (1, 1, 600, 600) and not adasplash.calls
+
+
+@pytest.mark.parametrize("hides", [-INF, -1e4, -1e8])
+def test_a_causal_mask_is_known(hides):
+    mask = torch.zeros(6, 6).masked_fill(torch.ones(6, 6).bool().triu(1), hides)
+    assert is_causal(mask[:4, :4]) and is_causal(mask[:4, :6]) and is_causal(mask[:6, :3])
+
+
+def test_a_mask_that_is_not_causal_is_known():
+    causal = torch.full((6, 6), -INF).triu(1)
+    more, less, slope = (causal.clone() for _ in range(3))
+    more[3, 1], less[1, 3], slope[3, 1] = -INF, 0, -0.5
+    for mask in (more, less, slope, causal.t(), torch.zeros(6, 6)):
+        assert not is_causal(mask[:4, :4])
+    assert not is_causal(causal[1:, :]) and not is_causal(causal[::2, ::2])
+
+
+def test_a_mask_that_is_made_anew_is_not_looked_at():
+    """To look at each would be to wait for the GPU at each step."""
+    assert not is_causal(torch.full((4, 4), -INF, device="meta"))
+    assert not is_causal(torch.full((4, 4), -INF).triu(1))
+
+
+def test_a_mask_is_looked_at_once_and_again_when_it_changes(monkeypatch):
+    mask, looks = torch.full((6, 6), -INF).triu(1), []
+    ones_like = torch.ones_like
+    monkeypatch.setattr(torch, "ones_like", lambda *a, **o: looks.append(1) or ones_like(*a, **o))
+    with torch.no_grad():
+        assert is_causal(mask[:4, :4]) and is_causal(mask[:5, :5]) and len(looks) == 1
+        mask[2, 0] = -INF
+        assert not is_causal(mask[:4, :4]) and len(looks) == 2
+
+
+@pytest.mark.parametrize("kind, alpha", [("entmax15", 1.5), ("sparsemax", 2.0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_entmax_of_long_inputs_goes_to_adasplash(kind, alpha, causal, adasplash):
+    length = 600 if causal else 512
+    bias = future(length, length) if causal else None
+    tensors, weights = inputs(length, length), ATTENTION_KINDS[kind].weights
+    actual, _ = attend(*tensors, weights, bias=bias)
+    assert adasplash.calls == [(alpha, causal)]
+    expected, _ = attend(*tensors, weights, bias=bias, need_weights=True)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"queries": 256, "keys": 256},
+        {"queries": 600, "keys": 600},
+        {"queries": 512, "keys": 1024},
+        {"queries": 512, "keys": 512, "head_dim": 48},
+        {"queries": 512, "keys": 512, "dtype": torch.float64},
+    ],
+    ids=str,
+)
+def test_what_adasplash_does_not_take(case, adasplash):
+    assert chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(**case)) is None
+
+
+def test_adasplash_knows_no_padding_no_dropout_and_no_alpha_above_2(adasplash):
+    tensors, entmax15 = inputs(512, 512), ATTENTION_KINDS["entmax15"].weights
+    assert chosen(entmax15, *tensors) is not None
+    assert chosen(entmax15, *tensors, hidden=torch.rand(1, 512) < 0.5) is None
+    assert chosen(entmax15, *tensors, dropout=0.1) is None
+    assert chosen(partial(entmax, alpha=2.5), *tensors) is None
+
+
+def test_without_adasplash_entmax_has_no_kernel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "adasplash", None)
+    monkeypatch.setattr(attention_kernels, "_adasplash", attention_kernels._adasplash.__wrapped__)
+    assert chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(512, 512)) is None
+
+
+def test_a_learned_alpha_has_no_kernel(adasplash):
+    attend(*inputs(512, 512), entmax, alpha=torch.full((1, 1, 1), 1.5))
+    assert not adasplash.calls
