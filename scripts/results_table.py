@@ -53,10 +53,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--speeds",
+        nargs="+",
         type=Path,
+        default=[],
         metavar="JSON",
-        help="of benchmark_models.py: these speeds instead of those of the runs' logs; its models "
-        "are named as the variants",
+        help="of benchmark/training_step.py or benchmark/decoding.py: these speeds instead of "
+        "those of the runs' logs; their models are named as the variants",
     )
     args = parser.parse_args(argv)
     from fairseq_sparse.analysis.results import COLUMNS
@@ -78,12 +80,14 @@ def main(argv: list[str] | None = None) -> int:
     if args.baseline and len(found) != 1:
         print(f"results_table: --baseline {args.baseline}: {len(found)} runs", file=sys.stderr)
         return 1
-    if args.speeds:
+    results = []
+    for path in args.speeds:
         try:
-            add_speeds(summaries, json.loads(args.speeds.read_text(encoding="utf-8"))["results"])
+            results += json.loads(path.read_text(encoding="utf-8"))["results"]
         except (OSError, ValueError, KeyError) as error:
-            print(f"results_table: --speeds {args.speeds}: {error!r}", file=sys.stderr)
+            print(f"results_table: --speeds {path}: {error!r}", file=sys.stderr)
             return 1
+    add_speeds(summaries, results)
     print(table(summaries, columns, found[0] if found else None))
     return 0
 

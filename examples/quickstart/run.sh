@@ -159,14 +159,22 @@ averages=()
 for run in "${runs[@]}"; do averages+=("$run/average.pt"); done
 if [[ ! -f "$RUNS_DIR/speeds.json" || "$RUNS_DIR/speeds.json" -ot "$(newest "${averages[@]}")" ]]; then
   say "measuring speed, side by side"
-  "$PYTHON" scripts/benchmark_models.py "$DATA_DIR/prepared/bin" --path "${averages[@]}" \
-    --names "${VARIANTS[@]}" --train-batches 6 --beams 5 --bins 0 --sentences 150 --rounds 3 --cpu \
-    --json "$RUNS_DIR/speeds.json" > "$log" 2>&1 || failed "no measurement"
+  trained=()
+  for variant in "${VARIANTS[@]}"; do trained+=("$variant=$RUNS_DIR/$variant/average.pt"); done
+  {
+    "$PYTHON" scripts/benchmark/training_step.py "$DATA_DIR/prepared/bin" --recipe quickstart \
+      --flags="${TRAIN_FLAGS:-}" --variants "$(IFS=,; printf '%s' "${VARIANTS[*]}")" --fused-only \
+      --trained "${trained[@]}" --batches 6 --rounds 3 --json "$RUNS_DIR/training_speeds.json" \
+      && "$PYTHON" scripts/benchmark/decoding.py "$DATA_DIR/prepared/bin" --path "${averages[@]}" \
+        --names "${VARIANTS[@]}" --beams 5 --batches 32 --sentences 150 --rounds 3 \
+        --json "$RUNS_DIR/speeds.json"
+  } > "$log" 2>&1 || failed "no measurement"
 fi
 say "comparing the models with the grammar"
 {
   printf 'Synthetic corpus, made by a grammar: the figures say nothing about translating real text.\n\n'
-  "$PYTHON" scripts/results_table.py "${runs[@]}" --speeds "$RUNS_DIR/speeds.json" --columns \
+  "$PYTHON" scripts/results_table.py "${runs[@]}" --speeds "$RUNS_DIR/training_speeds.json" \
+    "$RUNS_DIR/speeds.json" --columns \
     variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second
   printf '\n'
   "$PYTHON" "$QUICKSTART/check_support.py" "${runs[@]}" --data "$DATA_DIR" \

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fairseq
 import torch
 
 import fairseq_sparse
@@ -37,14 +36,18 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """The hardware that a measurement ran on, and versions."""
+    """The hardware that a measurement ran on, and versions; of fairseq None where it is missing."""
+    try:
+        import fairseq
+    except ImportError:
+        fairseq = None
     return {
         "hardware": cpu_name() if device == "cpu" else torch.cuda.get_device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "fairseq": fairseq.__version__,
+        "fairseq": fairseq and fairseq.__version__,
         "fairseq_sparse": fairseq_sparse.__version__,
     }
 

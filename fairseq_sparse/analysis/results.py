@@ -25,7 +25,7 @@ COLUMNS = {
         "{:.1f}",
     ),
 }
-# What scripts/benchmark_models.py measures of each.
+# What scripts/benchmark/training_step.py and decoding.py measure of each.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
 _CONDITIONS = (
@@ -51,7 +51,7 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
     """One field of the table; a speed with its ratio to the baseline's, ``-`` for what is unknown.
 
     Args:
-        summary: of a run; in ``measured`` it may have what benchmark_models.py measured.
+        summary: of a run; in ``measured`` it may have what the benchmarks measured.
         name: of ``COLUMNS``.
         baseline: the summary that the speed is compared with.
     """

@@ -1,4 +1,4 @@
-"""scripts/benchmark_attention.py: what it measures and reports; not how fast anything is."""
+"""scripts/benchmark/attention.py: what it measures and reports; not how fast anything is."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-import benchmark_attention
 import toy
-from fairseq_sparse.analysis.measuring import measure, peak_memory
+from benchmark import attention, check_kernels, measure
 
-SCRIPT = toy.ROOT / "scripts" / "benchmark_attention.py"
+SCRIPT = toy.ROOT / "scripts" / "benchmark" / "attention.py"
 SMALL = (
     "--kinds rela_g,entmax_learned --lengths 4,30 --decode-lengths 6 --tokens 60 --max-len 3 "
     "--beam 2 --model-dim 8 --heads 2 --layers 1 --vocabulary 30 --rounds 2 --least-seconds 0 "
     "--threads 1"
 ).split()
+KINDS = ("stock", "rela_g")
 ROWS = [
-    *[("module", length, kind) for length in (4, 30) for kind in ("stock", "rela_g")],
-    *[("step", length, kind) for length in (4, 30) for kind in ("stock", "rela_g")],
-    *[("decode", 6, kind) for kind in ("stock", "rela_g")],
+    *[(part, length, kind) for part in attention.PARTS[:3] for length in (4, 30) for kind in KINDS],
+    *[("decode", 6, kind) for kind in KINDS],
 ]
 
 
@@ -44,49 +43,67 @@ def test_table_and_json(tmp_path: Path) -> None:
     for row in rows:
         assert row["batch"] == 60 // row["length"]
         assert len(row["seconds"]) == 2 and min(row["seconds"]) > 0
-        assert row["speed_least"] <= row["speed"] <= row["speed_greatest"]
         if row["attention"] == "stock":
-            assert row["speed_least"] == row["speed_greatest"] == 1
+            assert row["speed"] == 1 and row["speed_quartiles"] == [1, 1]
             assert row.get("memory", 1) == 1
         assert ("sentences_per_second" in row) == (row["part"] == "decode")
-        assert ("peak_bytes" in row) == (row["part"] == "module")
+        assert ("peak_bytes" in row) == (row["part"] in ("attend", "module"))
     lines = [line for line in result.stdout.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [(row[0], int(row[1]), row[3]) for row in cells[2:]] == ROWS
+    assert [(row[0], int(row[2]), row[4]) for row in cells[2:]] == ROWS
     assert f"torch {torch.__version__}" in result.stdout and "1 threads" in result.stdout
     assert written["machine"]["threads"] == 1 and written["options"]["beam"] == 2
+    assert written["command"].startswith("scripts/benchmark/attention.py --kinds")
     if sys.platform == "linux":
-        assert written["malloc"]["MALLOC_MMAP_MAX_"] == "0"
+        assert written["malloc"] == measure.MALLOC
 
 
-def test_kinds_take_turns() -> None:
-    order: list[str] = []
-    jobs = {name: lambda name=name: order.append(name) for name in ("stock", "a", "b")}
-    seconds = measure(jobs, rounds=3, least_seconds=0)
-    assert order == ["stock", "a", "b"] * (2 + 3)
-    assert {name: len(times) for name, times in seconds.items()} == dict.fromkeys(jobs, 3)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attend_differs_in_the_kind_alone(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With softmax weights in place of its own, a kind gives what stock gives."""
+    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+
+    monkeypatch.setitem(ATTENTION_KINDS, "sparsemax", ATTENTION_KINDS["softmax"])
+    flags = [*SMALL, "--kinds", "sparsemax,rela_g,rela_i", *(["--causal"] if causal else [])]
+    jobs = attention.attend_jobs(attention.parse_arguments(flags), 7, 3, torch.float64)
+    # rela_i differs from rela_g in the norm alone, which is not in this part.
+    assert list(jobs) == ["stock", "sparsemax", "rela_g"]
+    outputs: list[torch.Tensor] = []
+    backward = torch.Tensor.backward
+
+    def keep(self, gradient):
+        outputs.append(self.detach())
+        backward(self, gradient)
+
+    monkeypatch.setattr(torch.Tensor, "backward", keep)
+    for run in jobs.values():
+        run()
+    torch.testing.assert_close(outputs[1], outputs[0], check_dtype=False)
+    assert not outputs[2].allclose(outputs[0])
 
 
-def test_peak_memory_is_what_is_held_at_once() -> None:
-    before = torch.ones(1 << 19)
+def test_words_ahead_are_hidden_as_kernels_expect_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a mask that fairseq cuts from one that it keeps, and no other."""
+    from fairseq_sparse import ops
+    from fairseq_sparse.ops.attention_kernels import is_causal
 
-    def run() -> None:
-        nonlocal before
-        before = None
-        first = torch.ones(1 << 18)  # 1 MiB
-        second = torch.ones(1 << 19)  # 2 MiB
-        del first
-        torch.ones(1 << 18)
-        del second
-        torch.ones(1 << 18)
+    seen = []
 
-    assert peak_memory(run) == 3 << 20
+    def look(*arguments: object, **settings: torch.Tensor):
+        seen.append(settings["bias"])
+        return attend(*arguments, **settings)
+
+    attend = ops.attend
+    monkeypatch.setattr(ops, "attend", look)
+    options = attention.parse_arguments([*SMALL, "--causal"])
+    attention.attend_jobs(options, 7, 3, torch.bfloat16)["rela_g"]()
+    query = torch.zeros(1, 1, 9, 4)
+    assert is_causal(seen[0]) and is_causal(check_kernels.words_ahead(query))
 
 
 def test_all_kinds_translate_to_the_same_length() -> None:
-    jobs = benchmark_attention.decode_jobs(
-        benchmark_attention.parse_arguments(SMALL), length=5, batch=4
-    )
+    options = attention.parse_arguments(SMALL)
+    jobs = attention.decode_jobs(options, length=5, batch=4, dtype=torch.float32)
     assert list(jobs) == ["stock", "rela_g", "entmax_learned"]
     for run in jobs.values():
         hypotheses = run()
@@ -96,12 +113,14 @@ def test_all_kinds_translate_to_the_same_length() -> None:
 
 
 def test_kinds_differ_in_attention_only() -> None:
-    options = benchmark_attention.parse_arguments(SMALL)
+    options = attention.parse_arguments(SMALL)
     task = toy.task(30)
     kinds = [*options.kinds, "relu:cross"]
-    models = benchmark_attention.same_weights(
-        options, kinds, lambda kind: benchmark_attention.build_transformer(options, kind, task)
-    )
+
+    def build(kind: str) -> torch.nn.Module:
+        return attention.build_transformer(options, kind, task)
+
+    models = attention.same_weights(options, kinds, build, torch.float32)
     stock = dict(models["stock"].named_parameters())
     # fairseq 0.12.2 keeps copies of an encoder layer's parameters, which are set on loading only.
     stock = {name: stock[name] for name in stock if not name.endswith(("_weight", "_bias"))}
@@ -124,17 +143,10 @@ def test_kinds_differ_in_attention_only() -> None:
     ],
 )
 def test_bad_values_are_one_line(
-    flags: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], message: str, capsys: pytest.CaptureFixture
 ) -> None:
-    for (
-        name,
-        value,
-    ) in benchmark_attention.MALLOC.items():  # else the process of the tests would start again
-        monkeypatch.setenv(name, value)
-    assert benchmark_attention.main([*SMALL, *flags]) == 1
+    options = attention.parse_arguments([*SMALL, *flags])
+    assert measure.main("attention", options, attention.run, attention.table) == 1
     printed = capsys.readouterr()
     assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
 
@@ -142,14 +154,13 @@ def test_bad_values_are_one_line(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--parts module,stop", "--parts: no stop"),
+        ("--parts module,stop", "no stop; choose from"),
         ("--heads 3", "--heads 3 does not divide"),
         ("--lengths 5,0", "must be at least 1"),
         ("--attention-dropout 1", "must be in [0, 1)"),
-        ("--json no/such/folder/x.json", "there is no such folder"),
     ],
 )
 def test_bad_flags_are_named(flags: str, message: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
-        benchmark_attention.parse_arguments([*SMALL, *flags.split()])
+        attention.parse_arguments([*SMALL, *flags.split()])
     assert message in capsys.readouterr().err

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Speed of trained models in decoding, by beam size, by batch size and by length of the source.
+
+All models translate the same sentences in one process, one after another in each round; the first
+of --path is the baseline, and the speeds are ratios to it. A softmax model is decoded by fairseq's
+own generator ("Speeding Up Entmax", Figures 2 to 4; "Sparse Attention with Linear Units", Figure 2
+and Table 2; "Sparse Sequence-to-Sequence Models", Figure 6). The length is that of the translations
+on average: models that end later have more to do. With --stock each sparse model is also decoded by
+fairseq's own generator, which may fail; then the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmark import measure
+from benchmark.measure import positive
+
+LENGTH_BEAM = 5
+STOCK_SEARCH = ", stock search"
+
+
+def beams(text: str) -> list[int]:
+    """Numbers and ranges, as in 1,5,10 or 1-10; 0 for none."""
+    if text == "0":
+        return []
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        sizes += range(positive(first), positive(last or first) + 1)
+    return sizes
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = measure.argument_parser(__doc__)
+
+    def add(flag, default, help, type=positive):
+        parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")
+
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument(
+        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
+    )
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them in the table")
+    add("--subset", "test", "part of the data to decode", str)
+    add("--sentences", 200, "of its beginning")
+    add("--beams", "1,5", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", beams)
+    add("--batches", "1,32", "sentences in a batch, of similar length", measure.numbers)
+    add("--bins", 0, f"of source length, at beam {LENGTH_BEAM} and the largest batch", int)
+    parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
+    measure.add_arguments(parser, rounds=3)
+    options = parser.parse_args(arguments)
+    options.names = options.names or options.path
+    if len(options.names) != len(options.path):
+        parser.error("--names: give as many as --path has models")
+    if options.bins < 0:
+        parser.error(f"--bins {options.bins}: must not be negative")
+    return options
+
+
+def sorted_sentences(translator, subset: str) -> list[int]:
+    """The numbers of the sentences, the shortest first."""
+    translator.task.load_dataset(subset)
+    dataset = translator.task.dataset(subset)
+    return sorted(dataset.ordered_indices().tolist(), key=lambda index: dataset.size(index)[0])
+
+
+def in_batches(translator, subset: str, order: list[int], size: int) -> list[dict]:
+    """The sentences in batches, in their order, on the models' device."""
+    from fairseq import utils
+
+    dataset = translator.task.dataset(subset)
+    rows = [order[start : start + size] for start in range(0, len(order), size)]
+    samples = [dataset.collater([dataset[index] for index in row]) for row in rows]
+    cuda = next(translator.models[0].parameters()).is_cuda
+    return [utils.move_to_cuda(sample) for sample in samples] if cuda else samples
+
+
+def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[int]]]:
+    """The sentences in bins of about equally many, by source length."""
+    order = sorted_sentences(translator, options.subset)
+    dataset = translator.task.dataset(options.subset)
+    bins = []
+    for number in range(options.bins):
+        start, end = (len(order) * edge // options.bins for edge in (number, number + 1))
+        if start < end:
+            shortest, longest = (dataset.size(order[at])[0] for at in (start, end - 1))
+            bins.append((f"{shortest}-{longest}", order[start:end]))
+    return bins
+
+
+def generators(translators: list, options: argparse.Namespace, beam: int) -> dict[str, object]:
+    """The generators to compare, by name."""
+    from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.sequence_generator import SequenceGenerator
+
+    found = {}
+    for translator in translators:
+        config = GenerationConfig(beam=beam)
+        found[translator.name] = translator.task.build_generator(translator.models, config)
+        if options.stock and type(found[translator.name]) is not SequenceGenerator:
+            found[f"{translator.name}{STOCK_SEARCH}"] = SequenceGenerator(
+                translator.models, translator.task.target_dictionary, beam_size=beam
+            )
+    return found
+
+
+def decoding_job(generator, batches: list[dict]) -> Callable[[], list[int]]:
+    """Translates everything; gives the lengths of the best translations."""
+    import torch
+
+    def run():
+        lengths = []
+        with torch.no_grad():
+            for sample in batches:
+                found = generator.generate(None, sample)
+                lengths += [len(best[0]["tokens"]) if best else 0 for best in found]
+        return lengths
+
+    return run
+
+
+def results_of(
+    translators: list, order: list[int], beam: int, batch: int, options, **what: object
+) -> list[dict]:
+    """One result for each generator."""
+    batches = in_batches(translators[0], options.subset, order, batch)
+    found = generators(translators, options, beam)
+    jobs = {name: decoding_job(generator, batches) for name, generator in found.items()}
+    what |= {"beam": beam, "batch": batch}
+    results = measure.compare(jobs, options, key="model", **what)
+    for result, run in zip(results, jobs.values(), strict=True):
+        if "seconds" in result:
+            result["rate"] = len(order) / statistics.median(result["seconds"])
+            result |= {"unit": "sentences", "length": statistics.mean(run())}
+    return results
+
+
+def run(options: argparse.Namespace, record: measure.Record) -> None:
+    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.checkpoint_safety import CheckpointError
+
+    cpu, chosen = options.device == "cpu", range(options.sentences)
+    try:
+        translators = [
+            load_translator(path, options.data, cpu, chosen, name)
+            for path, name in zip(options.path, options.names, strict=True)
+        ]
+        order = sorted_sentences(translators[0], options.subset)
+    except FileNotFoundError as error:
+        raise ValueError(f"--subset {options.subset}: {error}") from error
+    except (AnalysisError, CheckpointError) as error:
+        raise ValueError(str(error)) from error
+    for batch in options.batches:
+        for beam in options.beams:
+            what = {"part": "beam", "value": str(beam)}
+            record.add(results_of(translators, order, beam, batch, options, **what))
+    for label, part in length_bins(translators[0], options):
+        what = {"part": "source length", "value": label}
+        batch = max(options.batches)
+        record.add(results_of(translators, part, LENGTH_BEAM, batch, options, **what))
+
+
+def table(results: list[dict]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = []
+    for result in results:
+        row = [result["part"], result["value"], result["batch"], result["model"]]
+        row.append(f"{result['rate']:,.1f}" if "rate" in result else "-")
+        row += measure.ratio_cells(result, "speed")
+        rows.append([*row, f"{result['length']:.1f}" if "length" in result else "-"])
+    header = ["by", "value", "batch", "model", "sentences/s", "speed", "quartiles", "length"]
+    return markdown_table(header, rows)
+
+
+if __name__ == "__main__":
+    measure.keep_freed_memory()
+    sys.exit(measure.main("decoding", parse_arguments(None), run, table))

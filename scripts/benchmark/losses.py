@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Speed of mappings and losses, given logits: forward and gradient.
+
+loss     each loss as a ratio to F.cross_entropy in the same round
+mapping  each mapping as a ratio to torch.softmax
+
+The logits are drawn from N(0, 1), about as those of an untrained fairseq model; tau of alpha-ReLU
+is the mean threshold of 1.5-entmax over them, as --output-tau data finds it.
+
+Beside the functions of fairseq_sparse.ops, where they are installed: the package `entmax` (its loss
+over the 100 largest logits, with a full sort, and by bisection with as few steps as reach the
+accuracy of ours, or nearly the best that it can); on a GPU Liger-Kernel's cross-entropy and
+adasplash.triton_entmax.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmark import measure
+
+PARTS = ("loss", "mapping")
+# Of alpha-entmax: any alpha in (1, 2] should cost about the same.
+ALPHAS = (1.25, 1.75)
+PARTIAL, SORT, BISECTION = "entmax package, k=100", "entmax package, sort", "entmax package, bisect"
+MOST_STEPS = 60
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = measure.argument_parser(__doc__)
+    parser.add_argument(
+        "--parts",
+        type=measure.one_of(*PARTS),
+        default=list(PARTS),
+        metavar="NAME,...",
+        help="what to measure (default: loss,mapping)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=measure.sizes(2),
+        default=measure.sizes(2)("512x10000,512x40000,4096x10000"),
+        metavar="NxV,...",
+        help="rows and vocabulary (default: 512x10000,512x40000,4096x10000)",
+    )
+    measure.add_dtypes(parser)
+    measure.add_arguments(parser, rounds=7, least_seconds=0.2)
+    return parser.parse_args(arguments)
+
+
+def losses(z, target) -> dict[str, Callable]:
+    """Losses of logits and targets, cross-entropy first."""
+    import torch.nn.functional as F
+
+    from fairseq_sparse.ops import alpha_relu_loss, entmax_loss, tau_from_logits
+
+    def entmax(alpha: float) -> Callable:
+        return lambda z, target: entmax_loss(z, target, alpha, reduction="sum")
+
+    tau = tau_from_logits(z.detach())
+    found = {
+        "cross_entropy": lambda z, target: F.cross_entropy(z, target, reduction="sum"),
+        "alpha_relu_loss": lambda z, target: alpha_relu_loss(z, target, tau, reduction="sum"),
+        "entmax_loss, 1.5": entmax(1.5),
+        "entmax_loss, 2": entmax(2.0),
+    }
+    found |= {f"entmax_loss, {alpha}": entmax(alpha) for alpha in ALPHAS}
+    if find_spec("entmax") and z.dtype.itemsize >= 4:  # in half precision its sums are not exact
+        from entmax.losses import entmax15_loss, entmax_bisect_loss
+
+        steps = equal_accuracy_steps(z.detach())
+        found |= {
+            PARTIAL: lambda z, target: entmax15_loss(z, target, 100).sum(),
+            SORT: lambda z, target: entmax15_loss(z, target).sum(),
+            f"{BISECTION} {steps}": lambda z, target: entmax_bisect_loss(
+                z, target, n_iter=steps
+            ).sum(),
+        }
+    if find_spec("liger_kernel") and z.is_cuda:
+        from liger_kernel.transformers.functional import liger_cross_entropy
+
+        found["Liger cross-entropy"] = lambda z, target: liger_cross_entropy(
+            z, target, reduction="sum"
+        )
+    return found
+
+
+def equal_accuracy_steps(z) -> int:
+    """How many bisections bring the package's 1.5-entmax as close to fp64 as ours is.
+
+    Where it does not come that close: within twice the least error that it reaches.
+    """
+    from entmax import entmax_bisect
+
+    from fairseq_sparse.ops import entmax15
+
+    rows = z[:64]
+    exact = entmax15(rows.double())
+    errors = [entmax_bisect(rows, n_iter=steps) for steps in range(1, MOST_STEPS + 1)]
+    errors = [float((p.double() - exact).abs().max()) for p in errors]
+    ours = float((entmax15(rows).double() - exact).abs().max())
+    enough = max(ours, 2 * min(errors))
+    return 1 + next(index for index, error in enumerate(errors) if error <= enough)
+
+
+def mappings(z) -> dict[str, Callable]:
+    """Mappings of logits, softmax first."""
+    import torch
+
+    from fairseq_sparse import ops
+
+    def entmax(alpha: float) -> Callable:
+        return lambda z: ops.entmax(z, alpha)
+
+    tau = ops.tau_from_logits(z.detach())
+    found = {
+        "torch.softmax": lambda z: torch.softmax(z, -1),
+        "alpha_relu": lambda z: ops.alpha_relu(z, tau),
+        "entmax15": ops.entmax15,
+        "sparsemax": ops.sparsemax,
+    }
+    found |= {f"entmax, {alpha}": entmax(alpha) for alpha in ALPHAS}
+    if find_spec("entmax") and z.dtype.itemsize >= 4:
+        from entmax import entmax15, sparsemax
+
+        found |= {
+            "entmax package, entmax15": lambda z: entmax15(z, dim=-1),
+            "entmax package, sparsemax": lambda z: sparsemax(z, dim=-1),
+        }
+    if find_spec("adasplash") and z.is_cuda:
+        from adasplash import triton_entmax
+
+        found["adasplash.triton_entmax"] = lambda z: triton_entmax(z, alpha=1.5)
+    return found
+
+
+def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:
+    """For each loss or mapping, a forward and a backward pass."""
+    import torch
+
+    z = torch.randn(rows, vocabulary, device=device).to(dtype)
+    target = torch.randint(vocabulary, (rows,), device=device)
+    gradient = torch.randn(rows, vocabulary, device=device).to(dtype)
+
+    def loss_job(function):
+        logits = own_copy(z)
+
+        def run():
+            logits.grad = None
+            function(logits, target).backward()
+
+        return run
+
+    def mapping_job(function):
+        logits = own_copy(z)
+
+        def run():
+            logits.grad = None
+            p = function(logits)
+            p.backward(gradient.to(p.dtype))
+
+        return run
+
+    if part == "loss":
+        return {name: loss_job(function) for name, function in losses(z, target).items()}
+    return {name: mapping_job(function) for name, function in mappings(z).items()}
+
+
+def own_copy(z):
+    """Each has its own: Liger-Kernel writes the gradient over the logits."""
+    return z.clone().requires_grad_()
+
+
+def run(options: argparse.Namespace, record: measure.Record) -> None:
+    import torch
+
+    for part in options.parts:
+        for dtype in options.dtypes:
+            for rows, vocabulary in options.sizes:
+                jobs = jobs_of(part, rows, vocabulary, getattr(torch, dtype), options.device)
+                what = {"part": part, "dtype": dtype, "rows": rows, "vocabulary": vocabulary}
+                record.add(measure.compare(jobs, options, **what))
+
+
+def table(results: list[dict]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = [
+        [result["dtype"], f"{result['rows']} x {result['vocabulary']}", result["name"]]
+        + [measure.milliseconds(result), *measure.ratio_cells(result, "time")]
+        for result in results
+    ]
+    return markdown_table(["dtype", "logits", "function", "ms", "time", "quartiles"], rows)
+
+
+if __name__ == "__main__":
+    measure.keep_freed_memory()
+    sys.exit(measure.main("losses", parse_arguments(None), run, table))

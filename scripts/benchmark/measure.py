@@ -1,0 +1,312 @@
+"""What the benchmarks share: their arguments, how they compare, and the record of a run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# A checkout works without being installed.
+sys.path.insert(0, str(ROOT))
+
+from command_line import one_line, output_file, positive  # noqa: E402
+
+Jobs = dict[str, Callable[[], object]]
+DTYPES = ("float32", "bfloat16", "float16")
+# What the comparisons are with, beside PyTorch itself: recorded where it is installed.
+PEERS = ("triton", "entmax", "liger-kernel", "cut-cross-entropy", "adasplash")
+# glibc gives every freed tensor back to the system and asks for it again, which costs a fifth of
+# the time on a CPU; these two make it keep them, as the recipes do.
+MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
+
+
+def keep_freed_memory() -> None:
+    """Start this process again with ``MALLOC``, which glibc reads when a process starts."""
+    missing = {name: value for name, value in MALLOC.items() if name not in os.environ}
+    if missing and platform.libc_ver()[0] == "glibc":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
+
+
+# Arguments
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, rounds: int, least_seconds: float | None = None
+) -> None:
+    """The arguments of every benchmark; without ``least_seconds`` no job is repeated in a round."""
+    parser.add_argument(
+        "--rounds",
+        type=positive,
+        default=rounds,
+        metavar="N",
+        help=f"how often each is measured, one after another in turns (default: {rounds})",
+    )
+    if least_seconds is not None:
+        parser.add_argument(
+            "--least-seconds",
+            type=float,
+            default=least_seconds,
+            metavar="S",
+            help=f"what is quick is repeated for so long in a round (default: {least_seconds})",
+        )
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where it runs, and where the numbers go."""
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+
+
+def add_dtypes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dtypes",
+        type=one_of(*DTYPES),
+        default=["float32"],
+        metavar="NAME,...",
+        help=f"of {', '.join(DTYPES)} (default: float32)",
+    )
+
+
+def one_of(*choices: str) -> Callable[[str], list[str]]:
+    """Names out of ``choices``, with commas between them, for argparse."""
+
+    def parse(text: str) -> list[str]:
+        names = list(dict.fromkeys(text.split(",")))
+        unknown = [name for name in names if name not in choices]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"no {', '.join(unknown)}; choose from {', '.join(choices)}"
+            )
+        return names
+
+    return parse
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of at least 1, with commas between them, for argparse."""
+    return list(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def sizes(count: int) -> Callable[[str], list[tuple[int, ...]]]:
+    """Sizes of ``count`` numbers, as in 512x10000,512x40000, for argparse."""
+
+    def parse(text: str) -> list[tuple[int, ...]]:
+        found = [tuple(map(positive, part.split("x"))) for part in text.split(",")]
+        if any(len(size) != count for size in found):
+            raise argparse.ArgumentTypeError(f"{text}: sizes have {count} numbers, with x between")
+        return found
+
+    return parse
+
+
+def begin(options: argparse.Namespace) -> None:
+    """Set threads and seed.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler tells of each start
+    import torch
+
+    torch.manual_seed(1)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        torch.empty(1, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from error
+
+
+# Comparisons
+
+
+def compare(jobs: Jobs, options: argparse.Namespace, key: str = "name", **what: object) -> list:
+    """Time jobs in turns; one result for each, in their order.
+
+    A result has ``what``, the job's name as ``key``, and its ``seconds`` in each round. The first
+    job is the baseline: ``time`` is the median over the rounds of the job's time by the baseline's
+    in the same round, ``speed`` of the inverse, each with ``_quartiles``. A job that fails has
+    instead what it said in ``failed``, and stops no other.
+
+    Args:
+        jobs: functions that do the whole of what is timed.
+        options: those of :func:`add_arguments`.
+    """
+    from fairseq_sparse.analysis.measuring import measure
+
+    failures = {name: failure for name in jobs if (failure := attempt(jobs[name]))}
+    working = {name: run for name, run in jobs.items() if name not in failures}
+    least_seconds = getattr(options, "least_seconds", 0.0)
+    seconds = measure(working, options.rounds, least_seconds, options.device)
+    baseline = seconds.get(next(iter(jobs)))
+    results = []
+    for name in jobs:
+        result: dict[str, object] = {**what, key: name}
+        if name in failures:
+            result["failed"] = failures[name]
+            print(f"{name} failed: {failures[name]}", file=sys.stderr)
+        else:
+            result["seconds"] = seconds[name]
+            if baseline:
+                result |= summary("time", ratios(seconds[name], baseline))
+                result |= summary("speed", ratios(baseline, seconds[name]))
+        results.append(result)
+    return results
+
+
+def attempt(run: Callable[[], object]) -> str:
+    """Run it once; what it failed with, or nothing."""
+    try:
+        run()
+    except Exception as error:  # of other people's code, on any hardware
+        return f"{type(error).__name__}: {one_line(error)}"
+    return ""
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
+    """One ratio a round."""
+    return [a / b for a, b in zip(numerator, denominator, strict=True)]
+
+
+def summary(name: str, values: Sequence[float]) -> dict[str, object]:
+    """The median under ``name``, and the lower and upper quartile."""
+    median = statistics.median(values)
+    lower, upper = median, median
+    if len(values) > 1:
+        lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return {name: median, f"{name}_quartiles": [lower, upper]}
+
+
+def add_memory(results: list[dict], jobs: Jobs, device: str) -> None:
+    """Add to each result its ``peak_bytes``, and as ``memory`` their ratio to the baseline's."""
+    from fairseq_sparse.analysis.measuring import peak_memory
+
+    for result, run in zip(results, jobs.values(), strict=True):
+        if "failed" not in result:
+            result["peak_bytes"] = peak_memory(run, device)
+            if results[0].get("peak_bytes"):
+                result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
+
+
+# What is reported
+
+
+class Record:
+    """The results of a run: where and how they came about, in ``--json`` after each addition."""
+
+    def __init__(self, benchmark: str, options: argparse.Namespace):
+        from fairseq_sparse.analysis.reports import describe_machine
+
+        self.path = options.json
+        chosen = {name: value for name, value in vars(options).items() if name != "json"}
+        self.content = {
+            "benchmark": benchmark,
+            "command": shlex.join([os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
+            "machine": describe_machine(options.device) | {"peers": installed(PEERS)},
+            "malloc": {name: os.environ.get(name) for name in MALLOC},
+            "options": {name: _plain(value) for name, value in chosen.items()},
+            "results": [],
+        }
+
+    def add(self, results: list[dict]) -> None:
+        """Add results, and tell of them."""
+        from fairseq_sparse.analysis.reports import write_json
+
+        self.content["results"] += results
+        for result in results:
+            print(_line(result), file=sys.stderr)
+        if self.path:
+            write_json(self.path, self.content)
+
+
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _line(result: dict) -> str:
+    label = " ".join(
+        str(value)
+        for name, value in result.items()
+        if isinstance(value, (str, int)) and name not in ("peak_bytes", "unit")
+    )
+    return f"{label}: time {result['time']:.2f}" if "time" in result else label
+
+
+def ratio_cells(result: dict, name: str) -> list[str]:
+    """A ratio and its quartiles, for a table."""
+    if name not in result:
+        return ["failed" if "failed" in result else "-", "-"]
+    lower, upper = result[f"{name}_quartiles"]
+    return [f"{result[name]:.2f}", f"{lower:.2f}-{upper:.2f}"]
+
+
+def milliseconds(result: dict) -> str:
+    return f"{1000 * statistics.median(result['seconds']):.1f}" if "seconds" in result else "-"
+
+
+def memory_cells(result: dict) -> list[str]:
+    """The peak in MiB and its ratio, for a table."""
+    if "peak_bytes" not in result:
+        return ["-", "-"]
+    ratio = f"{result['memory']:.2f}" if "memory" in result else "-"
+    return [f"{result['peak_bytes'] / 2**20:.1f}", ratio]
+
+
+def conditions(content: dict) -> str:
+    """What was measured on, and with."""
+    machine = content["machine"]
+    versions = {"torch": machine["torch"], "fairseq": machine["fairseq"], **machine["peers"]}
+    named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    hardware = f"{machine['hardware']}, {machine['cores']} cores, {machine['threads']} threads"
+    rounds = content["options"].get("rounds")
+    turns = f"; medians and quartiles of {rounds} rounds in turns" if rounds else ""
+    return f"{hardware}; {named}{turns}."
+
+
+def main(benchmark: str, options: argparse.Namespace, run: Callable, table: Callable) -> int:
+    """Run a benchmark and print its table; the exit status.
+
+    Args:
+        run: takes the options and the :class:`Record` that it adds to; gives the exit status.
+        table: makes the table from what the record holds.
+    """
+    try:
+        begin(options)
+        record = Record(benchmark, options)
+        status = run(options, record)
+    except (ValueError, OSError) as error:
+        print(f"{benchmark}: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    print(table(record.content["results"]))
+    print(f"\n{conditions(record.content)}")
+    return status or 0

@@ -1,0 +1,72 @@
+# Shared by run_all.sh and run_gpu.sh: parts that can be done again, fail and be stopped on their own.
+# Source it. It reads OUT, a folder, and DEADLINE, the seconds after which no part runs (0: none).
+source "$(dirname -- "${BASH_SOURCE[0]}")/../../examples/stages/common.sh"
+STAGE=benchmark
+FAILED=0
+
+# part NAME LIMIT COMMAND...: the command with its output in OUT/NAME.log, stopped after LIMIT
+# seconds (0: never). OUT/NAME.status has what became of it, how long it took, and the command; a part
+# that is done is skipped while the command is the same.
+part() {
+  local name="$1" limit="$2" started=$SECONDS status code left
+  shift 2
+  local command="$*" file="$OUT/$name.status"
+  if [[ -f "$file" && "$(sed -n 1p "$file")" == done && "$(sed -n '3,$p' "$file")" == "$command" ]]; then
+    say "$name: done already"
+    return
+  fi
+  if (( DEADLINE )); then
+    left=$(( DEADLINE - SECONDS ))
+    if (( left < 5 )); then
+      skip "$name" "no time is left"
+      return
+    fi
+    if (( limit == 0 || limit > left )); then limit=$left; fi
+  fi
+  say "$name; log: $OUT/$name.log"
+  rm -f -- "$OUT/$name.json"
+  # So that the page has a part that is killed with this script.
+  printf '%s\n' unfinished 0 "$command" > "$file"
+  code=0
+  if (( limit )); then
+    timeout -k 10 "$limit" "$@" > "$OUT/$name.log" 2>&1 || code=$?
+  else
+    "$@" > "$OUT/$name.log" 2>&1 || code=$?
+  fi
+  status=done
+  if (( code == 124 || code == 137 )); then
+    status="stopped after $limit s"
+  elif (( code > 128 )); then
+    status="failed: ended by signal $(( code - 128 ))"
+  elif (( code )); then
+    status="failed: $(tail -n 1 -- "$OUT/$name.log" | cut -c 1-200)"
+  fi
+  if (( code )); then
+    FAILED=$(( FAILED + 1 ))
+    say "$name: $status"
+  fi
+  printf '%s\n' "$status" $(( SECONDS - started )) "$command" > "$file"
+}
+
+# skip NAME REASON: a part that cannot run here.
+skip() {
+  say "$1: skipped: $2"
+  printf '%s\n' "skipped: $2" 0 > "$OUT/$1.status"
+}
+
+# bench NAME LIMIT SCRIPT ARGUMENTS...: a benchmark beside this file, its numbers in OUT/NAME.json.
+bench() {
+  local name="$1" limit="$2" script="$3"
+  shift 3
+  part "$name" "$limit" "$PYTHON" "$BENCHMARKS/$script.py" "$@" --json "$OUT/$name.json"
+}
+
+# has MODULE: whether Python can import it.
+has() { "$PYTHON" -c "import $1" > /dev/null 2>&1; }
+
+# finish DRY_RUN: write and print the page; the exit status says whether all parts were done.
+finish() {
+  "$PYTHON" "$BENCHMARKS/summarize.py" "$OUT" ${1:+--dry-run} || fail "no summary (see above)"
+  say "written: $OUT/benchmarks.md and $OUT/benchmarks.json"
+  (( FAILED == 0 )) || fail "$FAILED part(s) failed; their logs: $OUT/NAME.log"
+}

@@ -1,0 +1,50 @@
+"""Random parallel text in fairseq's binary format, for what depends on sizes alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+LANGUAGES = ("de", "en")
+# Where words are as frequent as in Zipf-Mandelbrot's law, with its usual shift.
+SHIFT = 2.7
+
+
+def write(folder: Path, vocabulary: int, sentences: int, seed: int = 1) -> None:
+    """A data set of ``fairseq-preprocess`` with a training set alone, joint dictionary.
+
+    Words are drawn by Zipf's law, so that as in text a few make up most of it; sentences have 8 to
+    50 words, about as many on both sides.
+
+    Args:
+        vocabulary: entries of the dictionary, the four special symbols included.
+        sentences: pairs.
+    """
+    import numpy as np
+    import torch
+    from fairseq.data import Dictionary
+    from fairseq.data.indexed_dataset import make_builder
+
+    words = Dictionary()
+    for number in range(vocabulary - len(words)):
+        words.add_symbol(f"w{number}", n=vocabulary - number)
+    generator = np.random.default_rng(seed)
+    frequency = 1 / (np.arange(vocabulary - words.nspecial) + SHIFT)
+    frequency /= frequency.sum()
+    lengths = generator.integers(8, 51, sentences)
+    for language in LANGUAGES:
+        words.save(str(folder / f"dict.{language}.txt"))
+        prefix = str(folder / f"train.{'-'.join(LANGUAGES)}.{language}")
+        builder = make_builder(f"{prefix}.bin", "mmap", vocab_size=vocabulary)
+        for length in lengths + generator.integers(-3, 4, sentences):
+            tokens = words.nspecial + generator.choice(len(frequency), length, p=frequency)
+            builder.add_item(torch.from_numpy(np.append(tokens, words.eos())))
+        builder.finalize(f"{prefix}.idx")
+
+
+def vocabulary_size(text: str) -> int:
+    """A size that leaves room for words, for argparse."""
+    value = int(text)
+    if value < 8:
+        raise argparse.ArgumentTypeError(f"a vocabulary has at least 8 entries, not {value}")
+    return value

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Writes benchmarks.md and benchmarks.json from the records and the parts in a folder.
+
+The folder is one that run_all.sh or run_gpu.sh works in: NAME.json is what the part NAME measured,
+NAME.status whether it came to its end. The page has every target, reached or not, and every table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmark import check_kernels, measure, targets
+
+TITLE = "benchmarks"
+TABLES = {**targets.TABLES, "check_kernels": check_kernels.table}
+
+
+def read_parts(folder: Path) -> list[dict]:
+    """The parts in the order in which they were begun: name, status, seconds."""
+    files = sorted(folder.glob("*.status"), key=lambda file: file.stat().st_mtime_ns)
+    parts = []
+    for file in files:
+        status, seconds = file.read_text(encoding="utf-8").splitlines()[:2]
+        parts.append({"name": file.stem, "status": status, "seconds": int(seconds)})
+    return parts
+
+
+def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
+    """What was measured, by part; of a part that was stopped, what it came to."""
+    files = {part["name"]: folder / f"{part['name']}.json" for part in parts}
+    return {
+        name: json.loads(file.read_text(encoding="utf-8"))
+        for name, file in files.items()
+        if file.is_file()
+    }
+
+
+def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> str:
+    """The Markdown page; that of a dry run says so."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    found = targets.targets(records.values())
+    reached = sum(target.reached for target in found)
+    sections = [
+        f"# {TITLE.capitalize()}",
+        "Ratios of times in the same run. Time and memory: below 1 is better than the baseline; "
+        "speed: above 1.",
+        *(["**A dry run at toy sizes: the figures mean nothing.**"] if dry_run else []),
+        "## Targets",
+        f"{reached} of {len(found)} reached.",
+        markdown_table(targets.HEADER, [target.cells() for target in found]),
+        "## Parts",
+        markdown_table(
+            ["part", "status", "seconds"],
+            [[part["name"], part["status"], part["seconds"]] for part in parts],
+        ),
+    ]
+    for name, content in records.items():
+        sections += [f"## {name}", f"`{content['command']}`"]
+        sections += [TABLES[content["benchmark"]](content["results"]), measure.conditions(content)]
+    return "\n\n".join(sections) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = measure.argument_parser(__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--dry-run", action="store_true", help="say that the sizes were toys")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder
+    try:
+        parts = read_parts(folder)
+        records = read_records(folder, parts)
+        if not parts:
+            raise ValueError(f"{folder}: no parts; run run_all.sh or run_gpu.sh first")
+        text = page(parts, records, options.dry_run)
+        write(folder, text, parts, records)
+    except (ValueError, OSError) as error:
+        print(f"summarize: error: {measure.one_line(error)}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+def write(folder: Path, text: str, parts: list[dict], records: dict[str, dict]) -> None:
+    from fairseq_sparse.analysis.reports import write_json
+
+    found = [
+        {**vars(target), "reached": target.reached} for target in targets.targets(records.values())
+    ]
+    content = {"targets": found, "parts": parts, "records": records}
+    write_json(folder / f"{TITLE}.json", content)
+    partial = folder / f"{TITLE}.md.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(folder / f"{TITLE}.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""What the benchmarks are to reach: limits on the ratios that they measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from benchmark import attention, decoding, linear_loss, losses, measure, training_step
+
+# Time as a ratio to F.cross_entropy, given logits.
+LOSSES = {
+    "cpu": {
+        "alpha_relu_loss": 0.5,
+        "entmax_loss, 1.5": 1.0,
+        "entmax_loss, 2": 1.0,
+        "entmax_loss, 1.25": 2.0,
+        "entmax_loss, 1.75": 2.0,
+    },
+    "cuda": {"alpha_relu_loss": 0.6, "entmax_loss, 1.5": 1.0},
+}
+# How many times as fast as the package `entmax` 1.5-entmax is to be.
+PACKAGE = {losses.PARTIAL: 3.0, losses.SORT: 15.0, losses.BISECTION: 40.0}
+# Time as a ratio to F.linear and F.cross_entropy; memory too.
+LAYERS = {"linear_alpha_relu_loss": 0.5, "linear_entmax_loss, 1.5": 0.6}
+LAYER_MEMORY = 0.3
+# Tokens a second as a ratio to the stock model.
+TRAINING = {
+    "alpha_relu": 1.35,
+    "entmax15": 1.2,
+    "alpha_relu+rela_g": 1.35,
+    "entmax15+rela_g": 1.2,
+}
+# Sentences a second as a ratio to softmax, and of rectified attention to PyTorch's softmax.
+DECODING = 1.0
+RECTIFIED = {"rela_g": 1.0}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure, and what it is to be.
+
+    Attributes:
+        point: what it belongs to.
+        what: the figure.
+        limit: what it is to reach.
+        at_least: whether the limit is the least that it may be, not the most.
+        measured: median and quartiles; None where there is no measurement.
+    """
+
+    point: str
+    what: str
+    limit: float
+    at_least: bool
+    measured: tuple[float, float, float] | None
+
+    @property
+    def reached(self) -> bool:
+        if self.measured is None:
+            return False
+        return self.measured[0] >= self.limit if self.at_least else self.measured[0] <= self.limit
+
+    def cells(self) -> list[str]:
+        """A row of a table."""
+        limit = f"{'≥' if self.at_least else '≤'} {self.limit:.2f}"
+        if self.measured is None:
+            return [self.point, self.what, limit, "-", "not measured"]
+        median, lower, upper = self.measured
+        found = f"{median:.2f} ({lower:.2f}-{upper:.2f})"
+        return [self.point, self.what, limit, found, "yes" if self.reached else "no"]
+
+
+HEADER = ["point", "what", "target", "measured (quartiles)", "reached"]
+
+
+def targets(contents: Iterable[dict]) -> list[Target]:
+    """The targets of all benchmarks whose records are given."""
+    found: list[Target] = []
+    for content in contents:
+        rule = RULES.get(content["benchmark"])
+        if rule:
+            device = "cpu" if content["options"]["device"] == "cpu" else "cuda"
+            found += rule(content["results"], device)
+    return found
+
+
+def of_losses(results: list[dict], device: str) -> Iterator[Target]:
+    results = [result for result in results if result["part"] == "loss"]
+    for (dtype, rows, vocabulary), group in grouped(results, "dtype", "rows", "vocabulary"):
+        by_name = {result["name"]: result for result in group}
+        label = f"[{rows}, {vocabulary}] {dtype}"
+        for name, limit in LOSSES[device].items():
+            point = f"{name}: time by cross_entropy's"
+            yield Target(point, label, limit, False, ratio(by_name.get(name), "time"))
+        ours = by_name.get("entmax_loss, 1.5", {})
+        for name, limit in PACKAGE.items() if device == "cpu" else ():
+            theirs = next((by_name[other] for other in by_name if other.startswith(name)), {})
+            if theirs:
+                point = f"{name}: time by entmax_loss's, 1.5"
+                yield Target(point, label, limit, True, ratio_of(theirs, ours))
+
+
+def of_layers(results: list[dict], device: str) -> Iterator[Target]:
+    keys = ("dtype", "tokens", "width", "vocabulary", "state")
+    for (dtype, *size, state), group in grouped(results, *keys) if device == "cpu" else ():
+        by_name = {result["name"]: result for result in group}
+        label = f"({', '.join(map(str, size))}) {dtype}, {state}"
+        for name, limit in LAYERS.items():
+            result = by_name.get(name)
+            yield Target(f"{name}: time", label, limit, False, ratio(result, "time"))
+            yield Target(f"{name}: memory", label, LAYER_MEMORY, False, ratio(result, "memory"))
+
+
+def of_attention(results: list[dict], device: str) -> Iterator[Target]:
+    for result in results if device == "cuda" else ():
+        limit = RECTIFIED.get(result["attention"])
+        if result["part"] == "attend" and limit:
+            what = f"{result['length']} keys, {result['dtype']}"
+            yield Target("rectified attention: speed", what, limit, True, ratio(result, "speed"))
+
+
+def of_training(results: list[dict], device: str) -> Iterator[Target]:
+    for result in results if device == "cpu" else ():
+        limit = TRAINING.get(result["model"])
+        if limit:
+            what = f"{result['model']}, V = {result['vocabulary']}"
+            yield Target("training step: speed", what, limit, True, ratio(result, "speed"))
+
+
+def of_decoding(results: list[dict], device: str) -> Iterator[Target]:
+    baseline = results[0]["model"] if results else None
+    for result in results:
+        other_search = result["model"].endswith(decoding.STOCK_SEARCH)
+        if result["part"] == "beam" and result["model"] != baseline and not other_search:
+            what = f"{result['model']}, beam {result['beam']}, batch {result['batch']}"
+            yield Target("decoding: speed", what, DECODING, True, ratio(result, "speed"))
+
+
+RULES = {
+    "losses": of_losses,
+    "linear_loss": of_layers,
+    "attention": of_attention,
+    "training_step": of_training,
+    "decoding": of_decoding,
+}
+# How each is shown.
+TABLES = {
+    "losses": losses.table,
+    "linear_loss": linear_loss.table,
+    "attention": attention.table,
+    "training_step": training_step.table,
+    "decoding": decoding.table,
+}
+
+
+def grouped(results: list[dict], *keys: str) -> Iterator:
+    """Results next to each other that have the same values of some keys, by these values."""
+    return groupby(results, key=lambda result: tuple(result[key] for key in keys))
+
+
+def ratio(result: dict | None, name: str) -> tuple[float, float, float] | None:
+    if not result or name not in result:
+        return None
+    return (result[name], *result.get(f"{name}_quartiles", [result[name]] * 2))
+
+
+def ratio_of(numerator: dict, denominator: dict) -> tuple[float, float, float] | None:
+    """Of two results that took turns with one another."""
+    if "seconds" not in numerator or "seconds" not in denominator:
+        return None
+    values = measure.ratios(numerator["seconds"], denominator["seconds"])
+    return ratio(measure.summary("time", values), "time")

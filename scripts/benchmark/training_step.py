@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""Speed and memory of whole training steps: fairseq's Trainer and criterions on the same batches.
+
+Each model is what fairseq-train would build with the flags of a recipe (examples/datasets) and of a
+variant (examples/variants); `stock` is the same with fairseq's own architecture and cross_entropy.
+A step is the Trainer's: forward, backward, clipping and an update, with what it logs. All models
+take turns on the same batches of the training set, spread over the sentence lengths; the first of
+--variants is the baseline. Speed is target tokens a second as a ratio to it, so 1 / speed is the
+relative training time of "Speeding Up Entmax", Table 5.
+
+A variant is a name of examples/variants, with +KIND behind it for that --attention as well
+(entmax15+rela_g). Those with a sparse output are measured also with --no-fused-loss, unless
+--fused-only says not to.
+
+Without DATA the text is random, words as frequent as in text, and --vocabulary is needed. With DATA
+it makes the dictionary larger, by entries that do not occur. --trained starts a variant from a
+checkpoint, since the fewer words have a probability above 0, the less there is to do.
+
+Memory is the peak of what PyTorch allocated in a step on the largest batch, beyond the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmark import measure, random_data
+
+EXAMPLES = measure.ROOT / "examples"
+STOCK = "stock"
+DEFAULT_VARIANTS = (
+    "stock,softmax,sparsemax,entmax15,entmax15_k100,alpha_relu,rela_g,entmax15+rela_g,"
+    "alpha_relu+rela_g"
+)
+UNFUSED = " --no-fused-loss"
+PRECISIONS = ("fp32", "fp16", "bf16")
+RANDOM_SENTENCES = 4000
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = measure.argument_parser(__doc__)
+    parser.add_argument(
+        "data",
+        nargs="?",
+        metavar="DATA",
+        help="folder that fairseq-preprocess made (default: random text)",
+    )
+    parser.add_argument(
+        "--recipe",
+        default="multi30k_de_en",
+        metavar="NAME",
+        help="of examples/datasets, whose flags for a CPU are taken (default: multi30k_de_en)",
+    )
+    parser.add_argument(
+        "--flags",
+        default="",
+        metavar="'FLAGS'",
+        help="more flags for fairseq-train, split at spaces; they override the recipe's",
+    )
+    parser.add_argument(
+        "--variants",
+        type=lambda text: list(dict.fromkeys(text.split(","))),
+        default=DEFAULT_VARIANTS.split(","),
+        metavar="NAME,...",
+        help=f"what to compare (default: {DEFAULT_VARIANTS})",
+    )
+    parser.add_argument(
+        "--fused-only", action="store_true", help="do not measure --no-fused-loss as well"
+    )
+    parser.add_argument(
+        "--trained", nargs="+", default=[], metavar="VARIANT=CKPT", help="where to start from"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=random_data.vocabulary_size,
+        metavar="N",
+        help="entries of the dictionary (default: those of DATA)",
+    )
+    parser.add_argument(
+        "--precisions",
+        type=measure.one_of(*PRECISIONS),
+        default=["fp32"],
+        metavar="NAME,...",
+        help=f"of {', '.join(PRECISIONS)} (default: fp32)",
+    )
+    parser.add_argument(
+        "--max-tokens", type=measure.positive, metavar="N", help="(default: those of the recipe)"
+    )
+    parser.add_argument(
+        "--batches", type=measure.positive, default=8, metavar="N", help="in a round (default: 8)"
+    )
+    measure.add_arguments(parser, rounds=5)
+    options = parser.parse_args(arguments)
+    if not options.data and not options.vocabulary:
+        parser.error("without DATA --vocabulary is needed")
+    if any("=" not in pair for pair in options.trained):
+        parser.error("--trained: give VARIANT=CKPT")
+    return options
+
+
+# From recipes to models
+
+
+def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
+    """The flags that a file of examples/ has for a CPU, and its batch and languages.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    path = EXAMPLES / kind / f"{name}.sh"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.sh")))
+        raise ValueError(f"there is no {name} among examples/{kind}; choose from {known}")
+    flags = {"datasets": "DATASET_FLAGS", "variants": "VARIANT_FLAGS"}[kind]
+    script = (
+        f'source "$1"; printf "%s\\0" "$BATCH_TOKENS" "$SOURCE_LANG-$TARGET_LANG" "${{{flags}[@]}}"'
+    )
+    # Not the environment: the variables that change a recipe would change it here too.
+    settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0"}
+    output = subprocess.run(
+        ["bash", "-c", script, "bash", path],
+        env={"PATH": os.environ["PATH"], **settings},
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
+    batch_tokens, languages, *found = output.split("\0")[:-1]
+    return found, {"batch_tokens": batch_tokens, "languages": languages}
+
+
+def variant_flags(variant: str) -> list[str]:
+    """The flags of a variant; those of stock are cross-entropy's.
+
+    Raises:
+        ValueError: there is no such variant.
+    """
+    if variant == STOCK:
+        return ["--criterion", "cross_entropy"]
+    name, _, attention = variant.partition("+")
+    flags, _ = recipe_flags("variants", name)
+    return [*flags, "--attention", attention] if attention else flags
+
+
+def training_flags(variant: str, precision: str, options: argparse.Namespace) -> list[str]:
+    """The command line of fairseq-train, without the program's name."""
+    name = variant.removesuffix(UNFUSED)
+    flags, recipe = recipe_flags("datasets", options.recipe)
+    source, target = recipe["languages"].split("-")
+    if not options.data:
+        source, target = random_data.LANGUAGES
+    flags = [*flags, *variant_flags(name), *options.flags.split()]
+    flags += ["--task", "translation_sparse", "--source-lang", source, "--target-lang", target]
+    flags += ["--max-tokens", str(options.max_tokens or recipe["batch_tokens"])]
+    flags += ["--num-workers", "0", "--no-save", "--distributed-world-size", "1"]
+    if name == STOCK:  # the architecture that transformer_sparse... is made from
+        flags = [flag.replace("transformer_sparse", "transformer") for flag in flags]
+    if variant.endswith(UNFUSED):
+        flags.append(UNFUSED.strip())
+    if options.device == "cpu":
+        flags.append("--cpu")
+    if precision != "fp32":
+        flags.append(f"--{precision}")
+    return [str(options.data), *flags]
+
+
+def is_sparse(variant: str) -> bool:
+    """Whether it has a loss of this package, which can be fused or not."""
+    flags = variant_flags(variant)
+    return flags[flags.index("--criterion") + 1] in ("entmax_loss", "alpha_relu_loss")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model in training, and the batches that it is trained on."""
+
+    trainer: Any
+    batches: list[dict]
+
+    def step(self, sample: dict) -> None:
+        self.trainer.train_step([sample])
+
+    def run(self) -> None:
+        for sample in self.batches:
+            self.step(sample)
+
+    def step_on_largest(self) -> None:
+        self.step(max(self.batches, key=lambda sample: sample["target"].numel()))
+
+
+def build(variant: str, precision: str, options: argparse.Namespace, batches=None) -> Training:
+    """What fairseq-train builds; without ``batches`` it reads them.
+
+    Raises:
+        ValueError: the flags, the data and the checkpoint do not go together.
+    """
+    from fairseq import options as fairseq_options
+    from fairseq import tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.trainer import Trainer
+
+    import fairseq_sparse  # noqa: F401
+    from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+
+    parser = fairseq_options.get_training_parser()
+    flags = training_flags(variant, precision, options)
+    config = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, flags))
+    task = tasks.setup_task(config.task)
+    if options.vocabulary:
+        enlarge(task, options.vocabulary)
+    model = task.build_model(config.model)
+    checkpoint = dict(pair.split("=", 1) for pair in options.trained).get(
+        variant.removesuffix(UNFUSED)
+    )
+    if checkpoint:
+        try:
+            model.load_state_dict(load_checkpoint(checkpoint)["model"])
+        except (CheckpointError, RuntimeError) as error:
+            raise ValueError(f"--trained {variant}={checkpoint}: {error}") from error
+    trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
+    return Training(trainer, batches or read_batches(trainer, options.batches))
+
+
+def enlarge(task, size: int) -> None:
+    """Add entries to the dictionaries that do not occur.
+
+    Raises:
+        ValueError: they have more already.
+    """
+    for words in (task.source_dictionary, task.target_dictionary):
+        if len(words) > size:
+            raise ValueError(f"--vocabulary {size}: DATA has {len(words)} entries already")
+        for number in range(size - len(words)):
+            words.add_symbol(f"madeupword{number}", n=0)
+
+
+def read_batches(trainer, count: int) -> list[dict]:
+    """Batches of the training set, spread over the lengths of its sentences."""
+    batches = list(trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=False))
+    every = max(1, len(batches) // count)
+    return batches[::every][:count]
+
+
+# What is measured
+
+
+def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
+    """All variants in one precision."""
+    names = []
+    for variant in options.variants:
+        fused = variant != STOCK and is_sparse(variant) and not options.fused_only
+        names += [variant, f"{variant}{UNFUSED}"] if fused else [variant]
+    trainings: dict[str, Training] = {}
+    for name in names:
+        print(f"building {name}", file=sys.stderr)
+        batches = next(iter(trainings.values())).batches if trainings else None
+        trainings[name] = build(name, precision, options, batches)
+    batches = trainings[names[0]].batches
+    vocabulary = len(trainings[names[0]].trainer.task.target_dictionary)
+    what = {"part": "training", "precision": precision, "vocabulary": vocabulary}
+    jobs = {name: training.run for name, training in trainings.items()}
+    results = measure.compare(jobs, options, key="model", **what)
+    tokens = sum(sample["ntokens"] for sample in batches)
+    for result in results:
+        if "seconds" in result:
+            result |= {"rate": tokens / statistics.median(result["seconds"]), "unit": "tokens"}
+    steps = {name: training.step_on_largest for name, training in trainings.items()}
+    if options.device == "cpu":
+        measure.add_memory(results, steps, options.device)
+    else:
+        add_memory_on_gpu(results, trainings, options.device)
+    return results
+
+
+def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], device: str) -> None:
+    """As measure.add_memory: the Trainer resets the peak itself, but logs what was left."""
+    import torch
+    from fairseq.logging import metrics
+
+    total = torch.cuda.get_device_properties(device).total_memory
+    for result, training in zip(results, trainings.values(), strict=True):
+        if "failed" in result:
+            continue
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        with metrics.aggregate(new_root=True) as logged:
+            training.step_on_largest()
+        if "gb_free" not in logged:  # fp16 left this update out, for an overflow
+            continue
+        result["peak_bytes"] = int(total - logged["gb_free"].avg * 2**30 - before)
+        if results[0].get("peak_bytes"):
+            result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what fairseq logs and warns of whenever it builds a model."""
+    logging.disable(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def run(options: argparse.Namespace, record: measure.Record) -> None:
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        if not options.data:
+            random_data.write(Path(folder), options.vocabulary, RANDOM_SENTENCES)
+            options.data = folder
+        for precision in options.precisions:
+            record.add(results_of(precision, options))
+
+
+def table(results: list[dict]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = []
+    for result in results:
+        row = [result["precision"], result["vocabulary"], result["model"]]
+        row.append(f"{result['rate']:,.0f}" if "rate" in result else "-")
+        row += [*measure.ratio_cells(result, "speed"), measure.ratio_cells(result, "time")[0]]
+        rows.append(row + measure.memory_cells(result))
+    header = ["precision", "vocabulary", "model", "tokens/s", "speed", "quartiles", "time"]
+    return markdown_table([*header, "peak MiB", "memory"], rows)
+
+
+if __name__ == "__main__":
+    measure.keep_freed_memory()
+    sys.exit(measure.main("training_step", parse_arguments(None), run, table))
