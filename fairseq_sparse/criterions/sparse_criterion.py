@@ -14,7 +14,7 @@ from torch import Tensor
 
 # In training the statistics are taken from this many positions of each batch, because the full ones
 # would cost as much as the loss. Validation takes them all.
-_TRAINING_STATISTICS_TOKENS = 128
+_TRAINING_STATISTICS_TOKENS = 64
 
 
 @dataclass

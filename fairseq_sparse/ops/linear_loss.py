@@ -97,9 +97,8 @@ def loss_of_features(
     """The loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
     # What autocast would multiply in; the gradients go back through this conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
-    empty = x.numel() == 0 or w.numel() == 0
     on_gpu = loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and usable(x)
-    if empty or not (on_gpu or loss.is_compiled(w)):
+    if not (_fits(x, w, bias, target) and (on_gpu or loss.is_compiled(x))):
         return loss_of_logits(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     labels = target.reshape(-1)
@@ -113,6 +112,18 @@ def loss_of_features(
     with without_autocast(x):
         losses = _LinearLoss.apply(x, w, bias, labels.masked_fill(~counts, 0), counts, loss)
     return loss.reduced(losses, target)
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> bool:
+    """Whether there is something to compute; what does not fit is for PyTorch to refuse."""
+    return (
+        x.numel() > 0
+        and weight.numel() > 0
+        and (x.dtype, x.device) == (weight.dtype, weight.device)
+        and weight.shape[1:] == x.shape[1:]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and target.dtype == torch.int64
+    )
 
 
 def _check_labels(labels: Tensor, size: int) -> None:
@@ -143,7 +154,7 @@ class _LinearLoss(Function):
                 continue
             kept = counts[rows]
             if torch.is_tensor(logits) and solved.count.sum() > _DENSE_SHARE * logits.numel():
-                dense[rows.start] = _dense_residual(solved, target[rows], loss)
+                dense[rows.start] = _dense_residual(solved, target[rows], kept, loss)
                 kept = torch.zeros_like(kept)
             sparse.append(solved.residual(target[rows], 1 - loss.label_smoothing, kept))
         if sparse:
@@ -236,8 +247,11 @@ def _mean_logit(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
     return mean if bias is None else mean + bias.float().mean()
 
 
-def _dense_residual(solved: SolvedRows, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
-    """``p - (1 - label_smoothing) e_target``."""
+def _dense_residual(
+    solved: SolvedRows, target: Tensor, counts: Tensor, loss: FenchelYoungLoss
+) -> Tensor:
+    """``p - (1 - label_smoothing) e_target``, 0 in the rows that do not count."""
     p = solved.probabilities()
     label = target.unsqueeze(1)
-    return p.scatter_add_(1, label, p.new_full(label.shape, loss.label_smoothing - 1))
+    p.scatter_add_(1, label, p.new_full(label.shape, loss.label_smoothing - 1))
+    return p.masked_fill_(~counts.unsqueeze(1), 0.0)

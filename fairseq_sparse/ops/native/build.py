@@ -52,7 +52,7 @@ def library() -> Optional[ctypes.CDLL]:
 def _compiled() -> Path:
     """The library's file, compiled if it is not there."""
     folder = Path(__file__).parent
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    compiler = _compiler()
     parts = [compiler, _ARGUMENTS, _OPTIONAL, _processor()]
     parts += [(folder / name).read_bytes() for name in _SOURCES + _HEADERS]
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -77,15 +77,25 @@ def _compiled() -> Path:
     raise RuntimeError(f"{shlex.join(compiler)}: {errors[-1]}")
 
 
+def _compiler() -> list[str]:
+    name = os.environ.get("CC", "").strip() or "cc"
+    try:
+        return shlex.split(name)
+    except ValueError as error:  # half a quote
+        raise RuntimeError(f"CC is {name!r}: {error}") from None
+
+
 def _cache_folder() -> Path:
     """A folder to write to: the user's, or one for this process where there is none."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairseq_sparse"
-    folder = Path(os.environ.get("FAIRSEQ_SPARSE_CACHE") or default)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = os.environ.get("FAIRSEQ_SPARSE_CACHE")
+        if not folder:
+            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            folder = Path(caches) / "fairseq_sparse"
+        Path(folder).mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
+            return Path(folder)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
         pass
     return Path(tempfile.mkdtemp(prefix="fairseq_sparse-"))
 

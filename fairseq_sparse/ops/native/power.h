@@ -19,7 +19,7 @@ static inline mapping mapping_of(double alpha) {
                      alpha == 2 ? FLAT : alpha == 1.5 ? LINEAR : GENERAL};
 }
 
-/* x ** exponent for a normal x > 0 and a result below 2 ** 127; 0 where that is below 2 ** -126.
+/* x ** exponent for a normal x > 0; 0 where that is below 2 ** -126, infinite above 2 ** 127.
 
 With x = 2 ** e * m, m in [sqrt(1/2), sqrt(2)), this is 2 ** (exponent * e + exponent * log2(m)); the
 whole part of the sum is kept apart from the rest, so that no digits are lost where it is large. */
@@ -38,9 +38,9 @@ static inline float power_of_normal(float x, float exponent) {
     float whole = exponent * (float)e;
     float lost = fmaf(exponent, (float)e, -whole);
     float y = whole + exponent * log2_m;
-    int too_small = y < -126;
-    float n = nearbyintf(too_small ? -126 : y);
-    float f = too_small ? 0 : (whole - n) + fmaf(exponent, log2_m, lost); /* in [-1/2, 1/2] */
+    int in_range = y >= -126 && y < 127.5f;
+    float n = nearbyintf(in_range ? y : 0);
+    float f = !in_range ? 0 : (whole - n) + fmaf(exponent, log2_m, lost); /* in [-1/2, 1/2] */
     /* The Taylor series of 2 ** f. */
     float power =
         1 +
@@ -52,7 +52,7 @@ static inline float power_of_normal(float x, float exponent) {
     memcpy(&bits, &power, sizeof bits);
     bits += (int32_t)n << 23;
     memcpy(&power, &bits, sizeof power);
-    return too_small ? 0 : power;
+    return in_range ? power : y < 0 ? 0 : INFINITY;
 }
 
 static inline float positive_power(float x, float exponent, power_kind kind) {
@@ -60,7 +60,7 @@ static inline float positive_power(float x, float exponent, power_kind kind) {
         return x;
     if (kind == FLAT)
         return x != x ? x : x > 0;
-    int is_normal = x > 1.2e-38f;
+    int is_normal = x > 1.2e-38f && x < INFINITY;
     float power = power_of_normal(is_normal ? x : 1, exponent);
     return is_normal ? power : x;
 }

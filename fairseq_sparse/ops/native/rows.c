@@ -51,10 +51,16 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     int64_t count_padded = padded(x, candidates);
     float start = map.rate * (floor - maximum);
     double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
-    /* The last step, and what it does to the sums. */
-    sums of = add_up_exactly(x, count_padded, tau, map);
-    double moved = newton_step(of, map) - tau;
-    tau += moved;
+    /* The last step in double precision, and what it does to the sums; where these have kinks, a few
+    steps until it does little. */
+    sums of;
+    double moved;
+    int steps = 0;
+    do {
+        of = add_up_exactly(x, count_padded, tau, map);
+        moved = newton_step(of, map) - tau;
+        tau += moved;
+    } while (map.alpha > 1.5 && fabs(moved) > 1e-9 && ++steps < MAX_STEPS);
     of.power -= (map.beta + 1) * moved * of.total;
     of.total -= map.beta * moved * of.weights;
     /* Rounded down: an entry too many gets the probability 0. */

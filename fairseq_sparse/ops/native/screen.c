@@ -51,8 +51,10 @@ void round_rows(const float *x, int64_t rows, int64_t width, uint16_t *to, float
             squares += back * back;
             lost += (full - back) * (full - back);
         }
-        norm[i] = SLACK * sqrtf(squares);
-        error[i] = SLACK * sqrtf(lost) + 2.4e-7f * (float)width * norm[i];
+        /* Squares below 1e-38 vanish. */
+        float vanished = 1.1e-19f * (float)width;
+        norm[i] = SLACK * sqrtf(squares) + vanished;
+        error[i] = SLACK * sqrtf(lost) + vanished + 2.4e-7f * (float)width * norm[i];
     }
 }
 

@@ -166,8 +166,10 @@ static float find_threshold(const float *x, int64_t count, float tau, mapping ma
             break;
         float moved = next - tau;
         tau = next;
-        if (moved * map.beta < -1e-4f * tau)
-            break; /* the error left is of the square of this step */
+        /* The error left is of the square of so small a step, unless (alpha > 1.5) the slope jumps
+        where an entry leaves the support. */
+        if (map.alpha <= 1.5 && moved * map.beta < -1e-4f * tau)
+            break;
     }
     return tau;
 }

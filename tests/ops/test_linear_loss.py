@@ -1,0 +1,403 @@
+"""The output projection and its loss in one, against the two of them apart."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+from fairseq_sparse.ops import linear_alpha_relu_loss, linear_entmax_loss, native
+from fairseq_sparse.ops import linear_loss as linear_loss_module
+from op_cases import HALF_DTYPES, LOSSES, TAU, AlphaReLULoss
+from references import assert_close_to_naive
+
+NAN = float("nan")
+INF = float("inf")
+ALPHAS = (1.05, 1.25, 1.5, 2.0)
+ROWS, WIDTH, SIZE = 30, 16, 90
+each_loss = pytest.mark.parametrize("kind", LOSSES, ids=str)
+each_alpha = pytest.mark.parametrize("alpha", ALPHAS)
+each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+needs_kernels = pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
+
+
+def fused(kind, x, w, target, alpha=1.5, bias=None, **options):
+    if isinstance(kind, AlphaReLULoss):
+        return linear_alpha_relu_loss(x, w, target, TAU, alpha, bias, **options)
+    return linear_entmax_loss(x, w, target, alpha, bias, **options)
+
+
+def apart(kind, x, w, target, alpha=1.5, bias=None, **options):
+    return kind.loss(F.linear(x, w, bias), target, alpha, **options)
+
+
+def batch(*shape, scale=2.0, ignored=-100):
+    """Features ``[*shape, WIDTH]``, weights, bias and targets; some targets are ignored."""
+    x, w = torch.randn(*shape, WIDTH) * scale, torch.randn(SIZE, WIDTH) / WIDTH**0.5
+    target = torch.randint(SIZE, shape)
+    flat = target.view(-1)
+    flat[:2], flat[2:4], flat[4::7] = 0, SIZE - 1, ignored
+    return x, w, torch.randn(SIZE) / 2, target
+
+
+def value_and_gradients(loss, kind, x, w, target, alpha=1.5, bias=None, grad=None, **options):
+    """The loss, and the gradients of features, weights and, where there is one, bias."""
+    inputs = [
+        tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        for tensor in (x, w, bias)
+        if tensor is not None
+    ]
+    value = loss(kind, *inputs[:2], target, alpha, *inputs[2:], **options)
+    gradients = torch.autograd.grad(value, inputs, torch.ones_like(value) if grad is None else grad)
+    assert all(g.dtype == i.dtype for g, i in zip(gradients, inputs, strict=True))
+    return value.detach(), *gradients
+
+
+def naive(kind, x, w, bias, target, alpha, label_smoothing, scale):
+    """Losses of the rows, and gradients if each row's loss is multiplied by ``scale``."""
+    z = x @ w.t() if bias is None else x @ w.t() + bias
+    counts = scale != 0
+    target = target.masked_fill(~counts, 0)
+    residual = kind.naive_gradient(z, target, alpha, label_smoothing) * scale.unsqueeze(1)
+    losses = kind.naive_loss(z, target, alpha, label_smoothing).masked_fill(~counts, 0)
+    return losses, residual @ w, residual.t() @ x, residual.sum(0)
+
+
+def assert_right(kind, x, w, target, alpha, bias, reduction, label_smoothing, ignore_index=-100):
+    """Compare with the definition in fp64, within some of what it is wrong by in fp32."""
+    shape = target.shape if reduction == "none" else ()
+    grad = torch.rand(shape) + 0.5
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    options["reduction"] = reduction
+    found = value_and_gradients(fused, kind, x, w, target, alpha, bias, grad, **options)
+    counts = target.flatten() != ignore_index
+    scale = counts * grad.flatten().double()
+    scale = scale / counts.sum() if reduction == "mean" else scale
+    rows = x.flatten(0, -2).contiguous()
+    for part, actual in enumerate(found):
+
+        def exact(x, w, bias, part=part):
+            result = naive(
+                kind, x, w, bias, target.flatten(), alpha, label_smoothing, scale.to(x.dtype)
+            )[part]
+            if part == 0 and reduction != "none":
+                return result.sum() / (counts.sum() if reduction == "mean" else 1)
+            return result
+
+        actual = actual.flatten(0, -2) if part == 1 else actual
+        actual = actual.flatten() if part == 0 and reduction == "none" else actual
+        assert actual.dtype == torch.float32
+        assert_close_to_naive(actual, exact, rows, w, bias, slack=6, atol=1e-7)
+
+
+# --- all paths -----------------------------------------------------------------------------------
+
+
+def patched(monkeypatch, **values):
+    for name, value in values.items():
+        monkeypatch.setattr(linear_loss_module, name, value)
+
+
+@pytest.fixture(params=["whole", "chunks", "dense", "mixed", "screened", "until it fails"])
+def path(request, monkeypatch):
+    """How the loss is computed: a name, and the functions whose calls tell that it is so."""
+    name = request.param
+    if name != "whole":
+        if native.library() is None:
+            pytest.skip("needs a C compiler")
+        patched(monkeypatch, _CHUNK_ELEMENTS=1, _CHUNK_ROWS=7)
+    if name == "dense":
+        patched(monkeypatch, _DENSE_SHARE=0)
+    if name == "mixed":
+        patched(monkeypatch, _DENSE_SHARE=0.7)
+    if name in ("screened", "until it fails"):
+        share = 1.0 if name == "screened" else 0.5
+        patched(monkeypatch, is_fast=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share)
+    dense = mock.Mock(wraps=linear_loss_module._dense_residual)
+    screened = mock.Mock(wraps=linear_loss_module.candidates)
+    patched(monkeypatch, _dense_residual=dense, candidates=screened)
+    return name, dense, screened
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@each_smoothing
+@each_alpha
+@each_loss
+def test_value_and_gradients_are_those_of_the_definition(
+    kind, alpha, label_smoothing, reduction, path
+):
+    name, dense, screened = path
+    x, w, bias, target = batch(ROWS, scale=2 / (alpha - 1))
+    bias = None if "screened" in name or "fails" in name or reduction == "sum" else bias
+    if name in ("mixed", "until it fails"):
+        # All words are in the support.
+        w[:, 0], x[:, 0] = 1, 0
+        x[7:14] = x[22:] = 0.8 / (alpha - 1) * (torch.arange(WIDTH) == 0)
+        bias = None if bias is None else bias / 1000
+    assert_right(kind, x, w, target, alpha, bias, reduction, label_smoothing)
+    chunks = -(-ROWS // 7)
+    if name in ("screened", "until it fails"):
+        assert screened.call_count == (chunks if name == "screened" else 2) and bias is None
+    else:
+        assert screened.call_count == 0
+    if name == "dense":
+        assert dense.call_count == chunks
+    if name == "mixed":
+        assert 2 <= dense.call_count < chunks
+
+
+@pytest.mark.parametrize("ignore_index", [-100, -1, 0, SIZE - 1])
+@each_loss
+def test_ignored_targets(kind, ignore_index, path):
+    x, w, _, target = batch(ROWS, ignored=ignore_index)
+    assert_right(kind, x, w, target, 1.5, None, "mean", 0.1, ignore_index)
+    options = {"ignore_index": ignore_index, "reduction": "none", "label_smoothing": 0.1}
+    kept = target != ignore_index
+    found = value_and_gradients(fused, kind, x, w, target, **options)
+    assert (found[0][~kept] == 0).all() and (found[1][~kept] == 0).all()
+    alone = value_and_gradients(fused, kind, x[kept], w, target[kept], **options)
+    torch.testing.assert_close(found[0][kept], alone[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[2], alone[2], rtol=1e-5, atol=1e-5)
+    # What is ignored may hold anything: of its row nothing else is touched.
+    x[~kept] = NAN
+    spoiled = value_and_gradients(fused, kind, x, w, target, **options)
+    torch.testing.assert_close(spoiled[:2], found[:2], rtol=1e-5, atol=1e-5)
+    nothing = torch.full_like(target, ignore_index)
+    for reduction in ("none", "sum", "mean"):
+        options["reduction"] = reduction
+        for part in value_and_gradients(fused, kind, x.nan_to_num(), w, nothing, **options):
+            assert (part == 0).all()
+
+
+@each_loss
+def test_layouts(kind, path):
+    x, w, bias, target = batch(4, 6)
+    for features, labels in (
+        (x, target),
+        (x.transpose(0, 1), target.t()),
+        (x.repeat_interleave(2, -1)[..., ::2], target),
+        (x.flatten(0, 1), target.flatten()),
+        (x.flatten(0, 1).t().contiguous().t(), target.flatten()),
+        (x[0, 0].expand(4, 6, WIDTH), torch.tensor(3).expand(4, 6)),
+        (x[0, 0], target[0, 0]),
+        (x[:1, :1], target[:1, :1]),
+    ):
+        for weight in (w, w.t().contiguous().t(), w.repeat_interleave(3, 0)[::3]):
+            rows, labels = features.reshape(-1, WIDTH), labels
+            flat = value_and_gradients(
+                apart, kind, rows.contiguous(), w, labels.reshape(-1), reduction="none"
+            )
+            found = value_and_gradients(fused, kind, features, weight, labels, reduction="none")
+            assert found[0].shape == labels.shape and found[1].shape == features.shape
+            torch.testing.assert_close(found[0].reshape(-1), flat[0], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found[1].reshape(-1, WIDTH), flat[1], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found[2], flat[2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (1, 2), ()])
+@each_loss
+def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
+    x, w, bias, target = batch(ROWS)
+    expected = value_and_gradients(apart, kind, x, w, target, bias=bias, label_smoothing=0.1)
+    inputs = [x, w, bias]
+    for place in needed:
+        inputs[place].requires_grad_()
+    loss = fused(kind, x, w, target, bias=bias, label_smoothing=0.1)
+    torch.testing.assert_close(loss.detach(), expected[0])
+    assert loss.requires_grad == bool(needed)
+    if needed:
+        loss.backward()
+    for place, tensor in enumerate(inputs):
+        assert (tensor.grad is None) == (place not in needed)
+        if place in needed:
+            torch.testing.assert_close(tensor.grad, expected[place + 1], rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        assert not fused(kind, x, w, target, bias=bias).requires_grad
+
+
+@pytest.mark.parametrize("exponent", [-10, 0, 15])
+@each_loss
+def test_a_scaled_loss_has_scaled_gradients(kind, exponent, path):
+    x, w, _, target = batch(ROWS)
+    inputs, scale = (x.requires_grad_(), w.requires_grad_()), torch.tensor(2.0**exponent)
+    loss = fused(kind, x, w, target, label_smoothing=0.1)
+    one, again, scaled = (
+        torch.autograd.grad(loss, inputs, grad, retain_graph=True) for grad in (None, None, scale)
+    )
+    assert all(map(torch.equal, one, again))
+    for part, much in zip(one, scaled, strict=True):
+        torch.testing.assert_close(much, part * scale, rtol=1e-6, atol=float(scale) * 1e-8)
+
+
+@each_loss
+def test_weights_that_are_embeddings_too(kind, path):
+    _, w, _, target = batch(ROWS)
+    words = torch.randint(SIZE, (ROWS,))
+    gradients = []
+    for loss in (fused, apart):
+        weight = w.clone().requires_grad_()
+        loss(kind, 4 * F.embedding(words, weight), weight, target).backward()
+        gradients.append(weight.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [NAN, INF, 3e38])
+@each_loss
+def test_a_row_that_is_no_number_says_so_and_spoils_no_other(kind, value, path):
+    x, w, _, target = batch(ROWS)
+    target = target.clamp(min=0)
+    expected = value_and_gradients(fused, kind, x, w, target, reduction="none")
+    x[9, 5] = value
+    found = value_and_gradients(fused, kind, x, w, target, reduction="none")
+    rest = torch.arange(ROWS) != 9
+    torch.testing.assert_close(found[0][rest], expected[0][rest], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1][rest], expected[1][rest], rtol=1e-5, atol=1e-5)
+    if value != 3e38:
+        assert not found[0][9].isfinite() and not found[2].isfinite().all()
+
+
+# --- dtypes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("under_autocast", [False, True])
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@each_loss
+def test_half_precision_is_no_worse_than_apart(kind, dtype, under_autocast, path):
+    if dtype == torch.float16:
+        if under_autocast:
+            pytest.skip("older versions of torch have no fp16 autocast on a CPU")
+        try:
+            torch.zeros(2, 2, dtype=dtype) @ torch.zeros(2, 2, dtype=dtype)
+        except RuntimeError:
+            pytest.skip("older versions of torch have no fp16 products on a CPU")
+    x, w, bias, target = (t.to(dtype) if t.is_floating_point() else t for t in batch(ROWS))
+    options = {"label_smoothing": 0.1, "bias": bias.double()}
+    exact = value_and_gradients(apart, kind, x.double(), w.double(), target, **options)
+    if under_autocast:
+        x, w, bias = x.float(), w.float(), bias.float()
+    options["bias"] = bias
+    with torch.autocast("cpu", dtype=dtype, enabled=under_autocast):
+        found, unfused = (
+            value_and_gradients(loss, kind, x, w, target, **options) for loss in (fused, apart)
+        )
+    assert found[0].dtype == torch.float32
+    for ours, theirs, right in zip(found, unfused, exact, strict=True):
+        error, fair = ((part.double() - right).abs().max() for part in (ours, theirs))
+        assert error <= 2 * fair + torch.finfo(dtype).eps * right.abs().max()
+
+
+@each_alpha
+@each_loss
+def test_value_and_gradients_fit_in_fp64(kind, alpha):
+    x, w, bias, target = batch(2, 3)
+    inputs = [tensor.double().requires_grad_() for tensor in (x, w[:12], bias[:12])]
+    target = target.clamp(-100, 11)
+
+    def loss(x, w, bias):
+        return fused(kind, x, w, target, alpha, bias, label_smoothing=0.1, reduction="none")
+
+    assert loss(*inputs).dtype == torch.float64
+    assert gradcheck(loss, inputs)
+
+
+# --- fallbacks and errors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"alpha": 1}, {"alpha": 2.5}, {"alpha": 1.01}, {"topk": 5}])
+def test_what_the_kernels_do_not_know_is_computed_apart(options):
+    x, w, bias, target = batch(2, 7)
+    for kind in LOSSES if options.get("alpha", 0) > 1 else LOSSES[:1]:
+        for reduction in ("none", "mean"):
+            found, expected = (
+                value_and_gradients(
+                    loss, kind, x, w, target, bias=bias, reduction=reduction, **options
+                )
+                for loss in (fused, apart)
+            )
+            assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+@each_loss
+def test_empty_batches(kind, shape):
+    x, w = torch.zeros(*shape, WIDTH), torch.randn(SIZE, WIDTH)
+    for reduction in ("none", "sum", "mean"):
+        target = torch.zeros(shape, dtype=torch.int64)
+        parts = value_and_gradients(fused, kind, x, w, target, reduction=reduction)
+        assert parts[0].shape == (shape if reduction == "none" else ())
+        assert all((part == 0).all() for part in parts)
+
+
+@each_loss
+def test_errors_are_those_of_the_two_apart(kind, path):
+    x, w, bias, target = batch(4, 5)
+    wrong = {"label_smoothing": 1.5}, {"reduction": "average"}, {"alpha": 0.5}, {"alpha": NAN}
+    for labels, options in ((target.t(), {}), (target[0], {}), *((target, o) for o in wrong)):
+        messages = []
+        for loss in (fused, apart):
+            with pytest.raises(ValueError) as raised:
+                loss(kind, x, w, labels, **options)
+            messages.append(str(raised.value))
+        assert messages[0] == messages[1]
+    others = (x[..., :3], w), (x, w[:, :3]), (x, w.double()), (x, w.bfloat16()), (x.double(), w)
+    for features, weight in others:
+        for loss in (fused, apart):
+            with pytest.raises((RuntimeError, ValueError)):
+                loss(kind, features, weight, target)
+    bad = target.clamp(min=0)
+    for place, label in ((0, SIZE), (7, -1), (19, 1 << 40)):
+        bad.view(-1)[place] = label
+        for loss in (fused, apart):
+            with pytest.raises((RuntimeError, IndexError)):
+                loss(kind, x, w, bad)
+        bad.view(-1)[place] = 0
+    # Some versions of torch take int32: then it must be right.
+    right = fused(kind, x, w, target)
+    for labels in (target.int(), target.float()):
+        for loss in (fused, apart):
+            try:
+                torch.testing.assert_close(loss(kind, x, w.requires_grad_(), labels), right)
+            except (RuntimeError, IndexError, TypeError, ValueError):
+                pass
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def peak_memory(step):
+    """The most bytes of tensors at a time, told from PyTorch's record of its allocations."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        step()
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns() if hasattr(e, "start_ns") else e.start_us())
+    held = peak = 0
+    for event in events:
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+@needs_kernels
+@pytest.mark.parametrize("screened", [False, True])
+@each_loss
+def test_memory_is_less_than_half_of_cross_entropy(kind, screened, monkeypatch):
+    patched(monkeypatch, is_fast=lambda: screened)
+    x, w = 3 * torch.randn(512, 64), torch.randn(5000, 64) / 8
+    x.requires_grad_(), w.requires_grad_()
+    target = torch.randint(5000, (512,))
+
+    def cross_entropy():
+        torch.autograd.grad(F.cross_entropy(F.linear(x, w), target), (x, w))
+
+    def sparse():
+        # Few words are above the threshold of alpha-ReLU, as in a trained model.
+        if isinstance(kind, AlphaReLULoss):
+            loss = linear_alpha_relu_loss(x, w, target, 4.0, label_smoothing=0.1)
+        else:
+            loss = linear_entmax_loss(x, w, target, label_smoothing=0.1)
+        torch.autograd.grad(loss, (x, w))
+
+    logits = 4 * 512 * 5000
+    assert peak_memory(cross_entropy) >= 2 * logits  # the record is complete
+    assert peak_memory(sparse) < 0.5 * peak_memory(cross_entropy)
