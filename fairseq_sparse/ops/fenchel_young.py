@@ -42,6 +42,8 @@ class FenchelYoungLoss(NamedTuple):
             raise ValueError(
                 f"logits {shape} need a target of shape {shape[:-1]}, got {tuple(target.shape)}"
             )
+        if target.dtype != torch.int64:
+            raise ValueError(f"target must be int64, got {target.dtype}")
         if not 0.0 <= self.label_smoothing <= 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1], got {self.label_smoothing}")
         if self.reduction not in ("none", "sum", "mean"):

@@ -185,7 +185,8 @@ class _LinearLoss(Function):
                 for rows, part in dense:
                     grad_x[rows].addmm_(part, w)
                 grad_x = grad_x.mul_(scale.unsqueeze(1)).to(x.dtype)
-            by_word = residual.transposed(scale)
+            if any(ctx.needs_input_grad[1:3]):
+                by_word = residual.transposed(scale)
             if ctx.needs_input_grad[1]:
                 x = x.float().contiguous()
                 grad_weight = by_word.times(x, _smoothed(ctx, lambda: scale @ x, x))

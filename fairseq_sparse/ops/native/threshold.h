@@ -202,12 +202,13 @@ static float support_floor(const float *restrict z, int64_t size, float maximum,
     return maximum + tau * width - 1e-6f * (fabsf(maximum) + width);
 }
 
-/* The greatest logit whose weight is 0 in alpha-ReLU. */
+/* The greatest logit whose weight is 0 in alpha-ReLU, up to a few roundings: one too small costs an
+entry of weight 0, and no more steps than these are taken where denormals are flushed to 0. */
 static float greatest_zero(mapping map, float tau) {
     float cut = tau * map.beta;
-    while (map.rate * cut - tau > 0)
+    for (int step = 0; step < 8 && map.rate * cut - tau > 0; step++)
         cut = nextafterf(cut, -INFINITY);
-    while (map.rate * nextafterf(cut, INFINITY) - tau <= 0 && cut < INFINITY)
+    for (int step = 0; step < 8 && map.rate * nextafterf(cut, INFINITY) - tau <= 0; step++)
         cut = nextafterf(cut, INFINITY);
     return cut;
 }
