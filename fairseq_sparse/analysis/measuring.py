@@ -40,7 +40,11 @@ def seconds_of(run: Callable[[], object], repeats: int, device: str) -> float:
 
 
 def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
-    """Bytes that PyTorch had allocated at once, beyond what it had before."""
+    """Bytes that PyTorch had allocated at once, beyond what it had before.
+
+    On a CPU it is the rise above the least, so that memory which ``run`` frees at its start (the
+    gradients of the run before) does not count for less than nothing.
+    """
     if device != "cpu":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -51,10 +55,11 @@ def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
         run()
-    now = peak = 0
+    now = least = peak = 0
     # Not the trace that it can export: a slow kind on a long input has a million events.
     for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":  # freeing what was there before is not among them
+        if event.name() == "[memory]":
             now += event.nbytes()
-            peak = max(peak, now)
+            least = min(least, now)
+            peak = max(peak, now - least)
     return peak

@@ -154,8 +154,8 @@ def results_of(size: tuple[int, ...], state: str, dtype_name: str, options) -> l
 
     def job(loss: Callable):
         def run():
-            x.grad = w.grad = None
             loss(x, w, target).backward()
+            x.grad = w.grad = None
 
         return run
 
