@@ -31,6 +31,32 @@ static int64_t length_of(matrix all, int64_t i) {
     return all.start ? all.start[i + 1] - all.start[i] : all.size;
 }
 
+/* add_up with a threshold and sums in double precision. */
+static inline sums add_up_exactly_as(const float *restrict x, int64_t count, double tau,
+                                     power_kind kind, float beta) {
+    double weights = 0, weighted = 0, total = 0, power = 0;
+#pragma omp simd reduction(+ : weights, weighted, total, power)
+    for (int64_t k = 0; k < count; k++) {
+        double above = x[k] - tau;
+        above = above < 0 ? 0 : above;
+        double weight = kind == LINEAR ? above : positive_power((float)above, beta - 1, kind);
+        double p = weight * above;
+        weights += weight;
+        weighted += weight * x[k];
+        total += p;
+        power += p * above;
+    }
+    return (sums){weights, weighted, total, power};
+}
+
+static sums add_up_exactly(const float *x, int64_t count, double tau, mapping map) {
+    switch (map.kind) {
+    case FLAT: return add_up_exactly_as(x, count, tau, FLAT, map.beta);
+    case LINEAR: return add_up_exactly_as(x, count, tau, LINEAR, map.beta);
+    default: return add_up_exactly_as(x, count, tau, GENERAL, map.beta);
+    }
+}
+
 static void solve_entmax_row(const float *restrict z, int64_t size, mapping map, double *solution,
                              int64_t step, int32_t *restrict places, float *restrict x) {
     float maximum = maximum_of(z, size);

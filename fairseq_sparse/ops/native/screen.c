@@ -80,12 +80,20 @@ __attribute__((noinline)) static void bounds_of_row(screen all, int64_t i, float
     }
 }
 
-/* For each row a cut, below which a logit has probability 0, and how many logits may be above it.
+/* The columns of the logits of a row that may be above the cut; returns how many. */
+static int64_t candidates_of_row(screen all, int64_t i, float cut, float *bound, int32_t *columns) {
+    bounds_of_row(all, i, 1, bound);
+    return select_above(bound, all.size, cut, columns);
+}
+
+/* For each row a cut, below which a logit has probability 0, how many logits may be above it, and
+which: the first `room` of them.
 tau: of alpha-ReLU; a NaN for alpha-entmax, where the cut comes from lower bounds of the logits, since
 the threshold can only rise with a logit. */
-void count_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
-                      const float *row_error, const float *norm, const float *error, double alpha,
-                      float tau, float *cut, int64_t *count, int threads) {
+void find_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
+                     const float *row_error, const float *norm, const float *error, double alpha,
+                     float tau, int64_t room, float *cut, int64_t *count, int32_t *found,
+                     int threads) {
     screen all = {z, rows, size, row_norm, row_error, norm, error};
     mapping map = mapping_of(alpha);
     int is_entmax = tau != tau;
@@ -93,7 +101,7 @@ void count_candidates(const uint16_t *z, int64_t rows, int64_t size, const float
 #pragma omp parallel num_threads(threads)
     {
         float *bound = malloc(size * sizeof *bound), *x = malloc((size + BLOCK) * sizeof *x);
-        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        int32_t *columns = malloc((size + BLOCK) * sizeof *columns);
 #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < rows; i++) {
             cut[i] = fixed;
@@ -101,46 +109,64 @@ void count_candidates(const uint16_t *z, int64_t rows, int64_t size, const float
                 bounds_of_row(all, i, -1, bound);
                 cut[i] = support_floor(bound, size, maximum_of(bound, size), map, x);
             }
-            bounds_of_row(all, i, 1, bound);
-            count[i] = select_above(bound, size, cut[i], places);
+            count[i] = candidates_of_row(all, i, cut[i], bound, columns);
+            memcpy(found + i * room, columns, least(count[i], room) * sizeof *columns);
         }
         free(bound);
         free(x);
-        free(places);
+        free(columns);
     }
 }
 
-static float product(const float *restrict x, const float *restrict w, int64_t width) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < width; k++)
-        sum += x[k] * w[k];
-    return sum;
+/* The products of x with four rows of w at a time: one sum alone would wait for itself. */
+static void products(const float *restrict x, const float *restrict weight, int64_t width,
+                     const int32_t *restrict columns, int64_t count, float *restrict to) {
+    for (int64_t k = 0; k < count; k += 4) {
+        int64_t last = count - 1;
+        const float *a = weight + columns[k] * width;
+        const float *b = weight + columns[least(k + 1, last)] * width;
+        const float *c = weight + columns[least(k + 2, last)] * width;
+        const float *d = weight + columns[least(k + 3, last)] * width;
+        float sums[4], sum_a = 0, sum_b = 0, sum_c = 0, sum_d = 0;
+#pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
+        for (int64_t j = 0; j < width; j++) {
+            sum_a += x[j] * a[j];
+            sum_b += x[j] * b[j];
+            sum_c += x[j] * c[j];
+            sum_d += x[j] * d[j];
+        }
+        sums[0] = sum_a, sums[1] = sum_b, sums[2] = sum_c, sums[3] = sum_d;
+        memcpy(to + k, sums, least(4, count - k) * sizeof *sums);
+    }
 }
 
-/* The candidates that were counted, from start[i] on, with their logits in full precision; and the
+/* The candidates that were found, from start[i] on, with their logits in full precision; and the
 logit of each row's target. */
 void fill_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
                      const float *row_error, const float *norm, const float *error,
-                     const float *cut, const float *x, const float *weight, int64_t width,
-                     const int64_t *target, const int64_t *start, int32_t *columns, float *logits,
-                     float *gold, int threads) {
+                     const float *cut, int64_t room, const int32_t *found, const float *x,
+                     const float *weight, int64_t width, const int64_t *target,
+                     const int64_t *start, int32_t *columns, float *logits, float *gold,
+                     int threads) {
     screen all = {z, rows, size, row_norm, row_error, norm, error};
 #pragma omp parallel num_threads(threads)
     {
         float *bound = malloc(size * sizeof *bound);
-        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        int32_t *again = malloc((size + BLOCK) * sizeof *again);
 #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < rows; i++) {
-            bounds_of_row(all, i, 1, bound);
-            int64_t count = select_above(bound, size, cut[i], places);
-            for (int64_t k = 0; k < count; k++) {
-                columns[start[i] + k] = places[k];
-                logits[start[i] + k] = product(x + i * width, weight + places[k] * width, width);
+            int64_t count = start[i + 1] - start[i];
+            const int32_t *from = found + i * room;
+            if (count > room) {
+                candidates_of_row(all, i, cut[i], bound, again);
+                from = again;
             }
-            gold[i] = product(x + i * width, weight + target[i] * width, width);
+            memcpy(columns + start[i], from, count * sizeof *columns);
+            products(x + i * width, weight, width, from, count, logits + start[i]);
+            int32_t label = (int32_t)target[i];
+            products(x + i * width, weight, width, &label, 1, gold + i);
         }
         free(bound);
-        free(places);
+        free(again);
     }
 }

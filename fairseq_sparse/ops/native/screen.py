@@ -13,6 +13,9 @@ from torch import Tensor
 
 from fairseq_sparse.ops.native import call
 
+# Up to one in so many of a row's logits are kept from finding candidates to filling them in.
+_ROOM = 8
+
 
 @cache
 def is_fast() -> bool:
@@ -82,7 +85,10 @@ def candidates(
     count = torch.empty(rows, dtype=torch.int64)
     screen = (about, rows, size, features.norm, features.error, weight.norm, weight.error)
     threshold = ctypes.c_float(math.nan if tau is None else tau)
-    call("count_candidates", about.numel(), *screen, float(alpha), threshold, cut, count)
+    room = max(1, size // _ROOM)
+    found = torch.empty(rows, room, dtype=torch.int32)
+    arguments = (*screen, float(alpha), threshold, room, cut, count, found)
+    call("find_candidates", about.numel(), *arguments)
     start = torch.zeros(rows + 1, dtype=torch.int64)
     torch.cumsum(count, 0, out=start[1:])
     total = int(start[-1])
@@ -90,6 +96,6 @@ def candidates(
         return None
     columns, z = torch.empty(total, dtype=torch.int32), torch.empty(total)
     matrices = (features.full, weight.full, weight.full.size(1))
-    arguments = (*screen, cut, *matrices, target, start, columns, z, gold)
+    arguments = (*screen, cut, room, found, *matrices, target, start, columns, z, gold)
     call("fill_candidates", about.numel(), *arguments)
     return PackedRows(z, start, columns, size), gold

@@ -216,6 +216,17 @@ def test_columns_ascend_in_each_row():
         assert 0 <= int(columns[0]) and int(columns[-1]) < 500
 
 
+@pytest.mark.parametrize("room", [1, 3, 40])
+def test_rows_with_more_candidates_than_there_is_room_for(room, monkeypatch):
+    x, w = drawn("random", 20, 40, 8)
+    target = torch.randint(40, (20,))
+    expected, gold = found(x, w, target=target)
+    monkeypatch.setattr("fairseq_sparse.ops.native.screen._ROOM", 40 // room)
+    packed, again = found(x, w, target=target)
+    assert expected.start.diff().max() > 3
+    torch.testing.assert_close((*packed[:3], again), (*expected[:3], gold), rtol=0, atol=0)
+
+
 def test_none_where_there_are_too_many():
     x, w = drawn("random", 10, 100, 8)
     assert found(x * 0, w, most=0.999) is None  # all are in the support
