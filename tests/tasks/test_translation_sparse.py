@@ -103,6 +103,7 @@ def test_softmax_model_decodes_as_under_translation():
 
 
 def test_incomplete_sentences_are_counted_once_at_the_end(caplog):
+    caplog.set_level(logging.WARNING)  # fairseq's commands, run before in this process, lower it
     task, model, dataset = make_task(), make_model(), make_dataset()
     generator = task.build_generator([model], Namespace(beam=1, max_len_b=3))
     for _ in range(2):  # a second run starts its count from nothing
@@ -116,6 +117,7 @@ def test_incomplete_sentences_are_counted_once_at_the_end(caplog):
 
 
 def test_nothing_is_said_where_all_sentences_are_complete(caplog):
+    caplog.set_level(logging.WARNING)
     task, model = make_task(), make_model(DENSE)
     generator = task.build_generator([model], Namespace(beam=1, max_len_b=3))
     decode_all(task, generator, model, make_dataset())
