@@ -108,13 +108,16 @@ def operations(run) -> dict[str, int]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    from fairseq_sparse.ops import native
+
     def attention(query, key, value, *arguments, out_shape=None, **options):
         return 2 * query[:3].numel() * key[2] * (key[3] + value[3])
 
     # PyTorch from 2.3 on has another function on a CPU, and does not count what that does.
     on_cpu = getattr(torch.ops.aten, f"{FUSED_ATTENTION}_for_cpu", None)
     entries = {} if on_cpu is None else {on_cpu: attention}
-    with torch.no_grad():
+    # PyTorch counts only what it computes itself.
+    with torch.no_grad(), native.turned_off():
         with FlopCounterMode(display=False, custom_mapping=entries) as products:
             run()
         with elementwise_counter() as others:

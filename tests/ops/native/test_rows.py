@@ -354,3 +354,12 @@ def test_gradient_of_rows_without_an_answer():
     p = torch.stack([torch.zeros(40), torch.full((40,), NAN), torch.full((40,), 1 / 40)])
     gradient = entmax_gradient(p, torch.randn(3, 40), 1.5)
     assert (gradient[0] == 0).all() and gradient[1].isnan().all() and gradient[2].isfinite().all()
+
+
+def test_turned_off_pytorch_computes_the_same():
+    z = torch.randn(3, 400)
+    with native.turned_off():
+        assert not native.usable(z)
+        p = entmax(z, 1.5)
+    assert native.usable(z)
+    torch.testing.assert_close(p, entmax(z, 1.5))
