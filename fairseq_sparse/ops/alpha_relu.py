@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops import native
 from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.native.rows import can_solve, solve_alpha_relu
+from fairseq_sparse.ops.native.rows import solve_alpha_relu, solves
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import positive_power
 from fairseq_sparse.ops.triton import usable
@@ -69,12 +68,7 @@ class _AlphaReLU(Function):
             from fairseq_sparse.ops.triton import alpha_relu as kernels
 
             p = kernels.alpha_relu_weights(z, tau, alpha)
-        elif (
-            one_tau
-            and z.numel() > 0
-            and can_solve(alpha)
-            and native.usable(at_least_fp32(z.reshape(-1)[:0]))
-        ):
+        elif one_tau and solves(z, alpha):
             rows = at_least_fp32(z).reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
             p = solve_alpha_relu(rows, float(tau), alpha).probabilities().view(z.shape).to(z.dtype)
         else:

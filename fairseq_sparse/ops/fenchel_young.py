@@ -12,17 +12,15 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops import native
 from fairseq_sparse.ops.alpha_relu import Tau, check_tau
 from fairseq_sparse.ops.entmax import check_alpha
 from fairseq_sparse.ops.native.rows import (
     Logits,
     SolvedRows,
-    can_solve,
     solve_alpha_relu,
     solve_entmax,
+    solves,
 )
-from fairseq_sparse.ops.precision import at_least_fp32
 
 
 class FenchelYoungLoss(NamedTuple):
@@ -110,8 +108,8 @@ class FenchelYoungLoss(NamedTuple):
         return z.gather(-1, label).squeeze(-1), z.mean(-1) if self.label_smoothing > 0 else None
 
     def is_compiled(self, z: Tensor) -> bool:
-        """Whether the compiled kernels solve logits of the dtype and device of ``z``."""
-        return self.topk == 0 and can_solve(self.alpha) and native.usable(at_least_fp32(z[:0]))
+        """Whether the compiled kernels solve logits of the dtype and device of ``z``, not empty."""
+        return self.topk == 0 and solves(z, self.alpha)
 
     def solve(self, z: Logits) -> tuple[SolvedRows, Tensor]:
         """Solve rows of logits by the compiled kernels; also the shift of :meth:`losses`."""

@@ -98,7 +98,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
             reduction="none",
             label_smoothing=loss.label_smoothing,
         )
-    elif z.numel() > 0 and loss.is_compiled(rows):
+    elif loss.is_compiled(rows):
         losses = _CompiledLoss.apply(rows, labels, loss)
     elif loss.topk == 0 and usable(rows):
         from fairseq_sparse.ops.triton.losses import losses_of_rows

@@ -15,8 +15,7 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops import native
-from fairseq_sparse.ops.native.rows import can_solve, solve_entmax
+from fairseq_sparse.ops.native.rows import solve_entmax, solves
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.triton import usable
 
@@ -67,7 +66,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) 
         from fairseq_sparse.ops.triton import entmax as kernels
 
         return kernels.entmax_rows(z, alpha, conjugate)
-    if z.numel() > 0 and native.usable(at_least_fp32(z[:0])) and can_solve(alpha):
+    if solves(z, alpha):
         return _solve_compiled(z, alpha)
     if z.device.type != "cpu" or z.numel() == 0:
         return _solve_dense(z, alpha, conjugate)

@@ -11,6 +11,13 @@ from torch import Tensor
 from fairseq_sparse.ops.native import call
 
 
+def starts_of(counts: Tensor) -> Tensor:
+    """Where rows of so many entries begin, and where the last one ends, ``[rows + 1]``."""
+    start = torch.zeros(counts.numel() + 1, dtype=torch.int64)
+    torch.cumsum(counts, 0, out=start[1:])
+    return start
+
+
 class SparseRows(NamedTuple):
     """A matrix ``[rows, size]``, its nonzeros row after row; an entry given twice is added up."""
 

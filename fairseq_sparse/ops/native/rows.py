@@ -8,9 +8,10 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.native import call
-from fairseq_sparse.ops.native.products import SparseRows
+from fairseq_sparse.ops.native import call, usable
+from fairseq_sparse.ops.native.products import SparseRows, starts_of
 from fairseq_sparse.ops.native.screen import PackedRows
+from fairseq_sparse.ops.precision import at_least_fp32
 
 Logits = Union[Tensor, PackedRows]
 
@@ -27,6 +28,11 @@ def can_solve(alpha: Union[float, Tensor]) -> bool:
     if torch.is_tensor(alpha):
         return bool(((alpha >= _MIN_ALPHA) & (alpha <= _MAX_ALPHA)).all())
     return _MIN_ALPHA <= alpha <= _MAX_ALPHA
+
+
+def solves(z: Tensor, alpha: Union[float, Tensor]) -> bool:
+    """Whether the kernels, which compute in fp32, are there for these logits: any but fp64."""
+    return z.numel() > 0 and usable(at_least_fp32(z.new_empty(0))) and can_solve(alpha)
 
 
 class SolvedRows:
@@ -69,9 +75,8 @@ class SolvedRows:
         columns, size = None, longest
         if isinstance(self.z, PackedRows):
             columns, size = self.z.columns, self.z.size
-        start = torch.zeros(rows + 1, dtype=torch.int64)
         # One place more for the target.
-        torch.cumsum(((self.count + 1) * counts).long(), 0, out=start[1:])
+        start = starts_of(((self.count + 1) * counts).long())
         total = int(start[-1])
         to_columns, values = torch.empty(total, dtype=torch.int32), torch.empty(total)
         arguments = (z, from_start, rows, longest, columns, float(self.alpha), self._table)

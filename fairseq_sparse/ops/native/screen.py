@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.native import call
+from fairseq_sparse.ops.native.products import starts_of
 
 # Up to one in so many of a row's logits are kept from finding candidates to filling them in.
 _ROOM = 8
@@ -89,8 +90,7 @@ def candidates(
     found = torch.empty(rows, room, dtype=torch.int32)
     arguments = (*screen, float(alpha), threshold, room, cut, count, found)
     call("find_candidates", about.numel(), *arguments)
-    start = torch.zeros(rows + 1, dtype=torch.int64)
-    torch.cumsum(count, 0, out=start[1:])
+    start = starts_of(count)
     total = int(start[-1])
     if total > most * about.numel():
         return None
