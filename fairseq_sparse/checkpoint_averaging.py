@@ -15,7 +15,7 @@ _EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 
 # τ is one constant of the run, not a parameter: it is kept to the last bit, not averaged.
-_TAU_SUFFIX = "output_projection.tau"
+_TAU_SUFFIX = ".tau"
 
 # Fields that change what the parameters mean but not their shapes.
 _MODEL_FIELDS = (

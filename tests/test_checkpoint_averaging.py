@@ -150,11 +150,15 @@ def test_half_precision_is_summed_in_more(tmp_path):
 # What else is in the result.
 
 
-def test_tau_and_integers_are_kept_exactly(tmp_path):
+@pytest.mark.parametrize("layer", ["output_projection", "fc_out"])  # a Transformer's, an LSTM's
+def test_tau_and_integers_are_kept_exactly(layer, tmp_path):
     tau = 1.3  # no float32: a mean of three of its roundings need not be the same again
-    paths = write(tmp_path, [make_state(number, tau=tau) for number in range(3)])
-    average = average_checkpoints(paths)["model"]
-    assert torch.equal(average[TAU], torch.tensor(tau))
+    states = [make_state(number, tau=tau) for number in range(3)]
+    own = f"decoder.{layer}.tau"
+    for state in states:
+        state["model"][own] = state["model"].pop(TAU)
+    average = average_checkpoints(write(tmp_path, states))["model"]
+    assert torch.equal(average[own], torch.tensor(tau))
     assert torch.equal(average["decoder.steps"], torch.tensor([7]))
     assert torch.equal(average["decoder.mask"], torch.tensor([True, False]))
 

@@ -12,6 +12,8 @@ from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
 PLACES = ("enc", "dec", "cross")
+# What an LSTM attends with: a weighted mean of the source, so the weights must sum to 1.
+GLOBAL_ATTENTION_KINDS = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.sums_to_one)
 _DEFAULT_ALPHA = 1.5
 
 
@@ -40,6 +42,18 @@ class AttentionConfig(FairseqDataclass):
             "help": "learn the alpha of the attention entmax, one for each head, in [1.01, 2]; "
             "--attention-alpha is where it starts"
         },
+    )
+
+
+@dataclass
+class GlobalAttentionConfig(FairseqDataclass):
+    """Flags that choose the one attention of an LSTM model."""
+
+    attention: ChoiceEnum(GLOBAL_ATTENTION_KINDS) = field(
+        default="softmax", metadata={"help": "mapping from attention scores to attention weights"}
+    )
+    attention_alpha: float = field(
+        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of the attention entmax"}
     )
 
 
@@ -73,13 +87,7 @@ def check_attention(args: Namespace) -> None:
             raise ValueError(
                 f"--attention-{place} {kind} is unknown; choose from {', '.join(ATTENTION_KINDS)}"
             )
-    if any(ATTENTION_KINDS[kind].takes_alpha for kind in kinds.values()):
-        check_attention_options(args.attention_alpha, args.attention_alpha_learnable)
-    elif args.attention_alpha != _DEFAULT_ALPHA or args.attention_alpha_learnable:
-        raise ValueError(
-            "--attention-alpha and --attention-alpha-learnable are for --attention entmax; the "
-            f"attention is {', '.join(dict.fromkeys(kinds.values()))}"
-        )
+    _check_alpha(list(kinds.values()), args.attention_alpha, args.attention_alpha_learnable)
     if set(kinds.values()) == {"softmax"}:
         return
     if getattr(args, "no_cross_attention", False) and getattr(args, "attention_cross", None):
@@ -97,3 +105,33 @@ def check_attention(args: Namespace) -> None:
             raise ValueError(
                 f"--{part}-attention-heads {heads} does not divide --{part}-embed-dim {width}"
             )
+
+
+def check_global_attention(args: Namespace, has_attention: bool) -> None:
+    """Refuse flags that are out of range or have no effect on an LSTM, before anything is built.
+
+    Args:
+        has_attention: whether the decoder attends at all (``--decoder-attention``).
+
+    Raises:
+        ValueError: naming the flag and the remedy.
+    """
+    kind = str(args.attention)
+    if kind not in GLOBAL_ATTENTION_KINDS:
+        raise ValueError(
+            f"--attention {kind} does not fit an LSTM, whose attention weights sum to 1; choose "
+            f"from {', '.join(GLOBAL_ATTENTION_KINDS)}"
+        )
+    if not has_attention and kind != "softmax":
+        raise ValueError(f"--attention {kind} has no effect with --decoder-attention 0")
+    _check_alpha([kind], args.attention_alpha)
+
+
+def _check_alpha(kinds: list[str], alpha: float, learnable: bool = False) -> None:
+    if any(ATTENTION_KINDS[kind].takes_alpha for kind in kinds):
+        check_attention_options(alpha, learnable)
+    elif alpha != _DEFAULT_ALPHA or learnable:
+        raise ValueError(
+            "--attention-alpha and --attention-alpha-learnable are for --attention entmax; the "
+            f"attention is {', '.join(dict.fromkeys(kinds))}"
+        )

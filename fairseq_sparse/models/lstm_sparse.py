@@ -1,0 +1,138 @@
+"""fairseq's LSTM sequence-to-sequence model with a sparse output layer and sparse attention."""
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import Optional
+
+from fairseq import utils
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import LSTMDecoder, LSTMModel, base_architecture
+from torch import Tensor, nn
+
+from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
+from fairseq_sparse.modules.global_attention import GlobalAttention
+from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.sparse_output import (
+    SparseOutputDecoder,
+    SparseOutputModel,
+    check_adaptive_softmax,
+    check_training,
+)
+
+_FLAGS = (OutputConfig, GlobalAttentionConfig)
+
+
+class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
+    """The stock decoder, with the attention that the flags ask for, and with an
+    :class:`OutputProjection` as its last layer.
+
+    Args:
+        stock: a decoder as the stock model builds it; all that it has is taken over.
+        args: the flags.
+    """
+
+    def __init__(self, stock: LSTMDecoder, args: Namespace):
+        vars(self).update(vars(stock))  # in place of super().__init__, which would draw parameters
+        kind = ATTENTION_KINDS[str(args.attention)]
+        if args.attention != "softmax":
+            weights = partial(kind.weights, alpha=args.attention_alpha)
+            self.attention = GlobalAttention(
+                self.attention, weights if kind.takes_alpha else kind.weights
+            )
+        if self.adaptive_softmax is not None:
+            check_adaptive_softmax(args)
+            return
+        if self.share_input_output_embed:
+            vocab_size, embed_dim = self.embed_tokens.weight.shape
+            self.fc_out = nn.Linear(embed_dim, vocab_size, bias=False, device="meta")
+            self.fc_out.weight = self.embed_tokens.weight
+        self.fc_out = build_output_projection(self.fc_out, args)
+
+    @property
+    def output_projection(self) -> Optional[OutputProjection]:
+        """The last layer, under the name that it has in all models of this package."""
+        return getattr(self, "fc_out", None)  # none with adaptive softmax
+
+    def output_layer(self, x: Tensor) -> Tensor:
+        """Project features to the vocabulary size."""
+        return x if self.adaptive_softmax is not None else self.fc_out(x)
+
+    def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
+        """As of stock: an output layer that is the embedding is not there a second time."""
+        state = super().state_dict(
+            *args, destination=destination, prefix=prefix, keep_vars=keep_vars
+        )
+        if self.share_input_output_embed:
+            state.pop(f"{prefix}fc_out.weight", None)
+        return state
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str):
+        super().upgrade_state_dict_named(state_dict, name)
+        if self.share_input_output_embed and self.output_projection is not None:
+            state_dict[f"{name}.fc_out.weight"] = state_dict[f"{name}.embed_tokens.weight"]
+        return state_dict
+
+
+@register_model("lstm_sparse")
+class LSTMSparseModel(SparseOutputModel, LSTMModel):
+    """fairseq's ``lstm`` whose output transform and attention are chosen by flags.
+
+    An encoder of LSTM layers, a decoder of LSTM layers with input feeding and bilinear global
+    attention: the model of "Sparse Sequence-to-Sequence Models". With softmax everywhere it gives
+    the numbers of the stock model and has the same state-dict keys, so that either loads the
+    other's checkpoints.
+    """
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        LSTMModel.add_args(parser)
+        add_flags(parser, *_FLAGS)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task):
+        lstm_sparse(args)
+        check_global_attention(args, has_attention=utils.eval_bool(args.decoder_attention))
+        check_training(args, task)
+        model = super().build_model(args, task)
+        model.decoder = SparseLSTMDecoder(model.decoder, args)
+        return model
+
+
+@register_model_architecture("lstm_sparse", "lstm_sparse")
+def lstm_sparse(args: Namespace) -> None:
+    set_flag_defaults(args, *_FLAGS)
+    base_architecture(args)
+
+
+def _two_layers(args: Namespace, size: int) -> None:
+    """The model of "Sparse Sequence-to-Sequence Models", section 4: two layers of *size* units, in
+    the encoder one half for each direction, and dropout 0.3."""
+    sizes = {
+        "encoder_embed_dim": size,
+        "encoder_hidden_size": size // 2,
+        "decoder_embed_dim": size,
+        "decoder_hidden_size": size,
+        "decoder_out_embed_dim": size,
+    }
+    for name, value in sizes.items():
+        setattr(args, name, getattr(args, name, value))
+    args.encoder_layers = getattr(args, "encoder_layers", 2)
+    args.decoder_layers = getattr(args, "decoder_layers", 2)
+    args.encoder_bidirectional = True
+    args.dropout = getattr(args, "dropout", 0.3)
+    lstm_sparse(args)
+
+
+@register_model_architecture("lstm_sparse", "lstm_sparse_morph")
+def lstm_sparse_morph(args: Namespace) -> None:
+    """For morphological inflection."""
+    _two_layers(args, 300)
+
+
+@register_model_architecture("lstm_sparse", "lstm_sparse_mt")
+def lstm_sparse_mt(args: Namespace) -> None:
+    """For machine translation."""
+    _two_layers(args, 500)

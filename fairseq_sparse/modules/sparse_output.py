@@ -1,0 +1,94 @@
+"""What the models of this package share around their output projection: probabilities, loading, and
+the checks that a model makes before it is trained or searched."""
+
+from argparse import Namespace
+from typing import Any, Optional
+
+from fairseq.tasks import TASK_REGISTRY
+from torch import Tensor
+
+from fairseq_sparse.modules.output_config import check_criterion
+
+
+class SparseOutputDecoder:
+    """Mixin, in front of a decoder of fairseq's, for one with an ``output_projection``.
+
+    With adaptive softmax, which takes the place of the projection, the decoder is stock's.
+    """
+
+    def get_normalized_probs(
+        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
+    ) -> Tensor:
+        """(Log-)probabilities of the decoder's output; log 0 is -inf."""
+        if self.adaptive_softmax is not None:
+            return super().get_normalized_probs(net_output, log_probs, sample)
+        projection = self.output_projection
+        return (projection.log_probs if log_probs else projection.probs)(net_output[0])
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str):
+        """Let a model with alpha_relu start from a checkpoint that has no tau."""
+        super().upgrade_state_dict_named(state_dict, name)
+        for part, module in self.named_children():
+            if module is self.output_projection and hasattr(module, "tau"):
+                state_dict.setdefault(f"{name}.{part}.tau", module.tau)
+        return state_dict
+
+
+class SparseOutputModel:
+    """Mixin, in front of an encoder-decoder model of fairseq's, whose decoder is sparse."""
+
+    def get_normalized_probs(
+        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
+    ) -> Tensor:
+        return self.decoder.get_normalized_probs(net_output, log_probs, sample)
+
+    def prepare_for_inference_(self, cfg) -> None:
+        if not getattr(cfg.generation, "score_reference", False):
+            task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
+            # Adaptive softmax has no projection.
+            transform = getattr(self.decoder.output_projection, "transform", "softmax")
+            check_search(task, cfg.task, transform, "decoding")
+        super().prepare_for_inference_(cfg)
+
+
+def check_training(args: Namespace, task) -> None:
+    """Refuse a criterion or a search in validation that does not fit ``--output-transform``.
+
+    Raises:
+        ValueError: naming the flags, and what to change.
+    """
+    transform = str(args.output_transform)
+    # With --model-overrides it can be the whole configuration of a criterion.
+    if isinstance(getattr(args, "criterion", None), str):
+        check_criterion(args.criterion, transform)
+    task_cfg = getattr(task, "cfg", None)
+    if getattr(task_cfg, "eval_bleu", False):
+        check_search(type(task), task_cfg, transform, "--eval-bleu")
+
+
+def check_adaptive_softmax(args: Any) -> None:
+    """Refuse adaptive softmax with another output transform.
+
+    Raises:
+        ValueError: naming the flags.
+    """
+    if str(args.output_transform) != "softmax":
+        raise ValueError(
+            f"--adaptive-softmax-cutoff does not fit --output-transform {args.output_transform}"
+            "; leave it out"
+        )
+
+
+def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: str) -> None:
+    """Refuse to search with a sparse model under a task whose search cannot deal with zeros.
+
+    Raises:
+        ValueError: naming the task, the transform and the flag to change.
+    """
+    if transform == "softmax" or getattr(task_class, "supports_sparse_outputs", False):
+        return
+    raise ValueError(
+        f"--task {getattr(task_cfg, '_name', None)} cannot search a model trained with "
+        f"--output-transform {transform} ({purpose}): stock beam search breaks on probabilities "
+        "of exactly 0; use --task translation_sparse"
+    )

@@ -1,0 +1,225 @@
+import copy
+
+import pytest
+import torch
+from fairseq.models.lstm import LSTMModel
+
+import toy
+from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
+from fairseq_sparse.modules.global_attention import GlobalAttention
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+
+TWO_LAYERS = ("--encoder-layers", 2, "--decoder-layers", 2, "--encoder-bidirectional")
+SMALL = ("--encoder-embed-dim", 12, "--decoder-embed-dim", 12, "--decoder-out-embed-dim", 12)
+LAYOUTS = [
+    (),
+    TWO_LAYERS,
+    ("--encoder-hidden-size", 6, *TWO_LAYERS),
+    ("--decoder-hidden-size", 10),
+    ("--share-all-embeddings",),
+    ("--share-decoder-input-output-embed", *TWO_LAYERS),
+    ("--decoder-attention", "0"),
+    ("--adaptive-softmax-cutoff", "8,12"),
+]
+# fairseq's encoder wants the longest source first, as fairseq's batches have it.
+SIZES = ((6, 5), (4, 3), (2, 7))
+
+
+def ids(flags):
+    return " ".join(map(str, flags)) or "plain"
+
+
+def build(*flags, arch="lstm_sparse", criterion="a_criterion_of_the_user", **options):
+    if "--adaptive-softmax-cutoff" in flags and criterion.startswith("a_"):
+        criterion = "adaptive_loss"
+    return toy.model(*SMALL, *flags, arch=arch, criterion=criterion, **options)
+
+
+@pytest.fixture
+def task():
+    return toy.task()
+
+
+@pytest.fixture
+def sample(task):
+    return toy.batch(task.target_dictionary, SIZES)
+
+
+@pytest.mark.parametrize("flags", LAYOUTS, ids=ids)
+def test_with_softmax_it_is_the_stock_lstm(flags, task, sample):
+    sparse = build(*flags, for_task=task)
+    stock = build(*flags, arch="lstm", for_task=task)
+    assert type(stock) is LSTMModel
+    assert list(sparse.state_dict()) == list(stock.state_dict())
+    for ours, theirs in zip(sparse.parameters(), stock.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    stock.load_state_dict(sparse.state_dict())
+    sparse.load_state_dict(stock.state_dict())
+    results = []
+    for model in (sparse, stock):
+        torch.manual_seed(5)  # dropout: same draws
+        output = model.train()(**sample["net_input"])
+        if model.decoder.adaptive_softmax is None:
+            probs = model.get_normalized_probs(output, log_probs=True)
+            probs.sum().backward()
+        else:
+            probs = model.get_normalized_probs(output, log_probs=True, sample=sample).detach()
+            output[0].sum().backward()
+        results.append((output[0], probs, [x.grad for x in model.parameters()]))
+    for ours, theirs in zip(results[0][:2], results[1][:2], strict=True):
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(results[0][2], results[1][2], strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+@pytest.mark.parametrize("flags", LAYOUTS[2:6], ids=ids)
+def test_every_attention_trains_with_every_transform(flags, transform, attention, task, sample):
+    model = build(
+        *flags,
+        *("--attention", attention, "--output-transform", transform, "--output-tau", 0.5),
+        for_task=task,
+    ).train()
+    projection = model.decoder.output_projection
+    assert isinstance(projection, OutputProjection) and projection.transform == transform
+    assert isinstance(model.decoder.attention, GlobalAttention) == (attention != "softmax")
+    logits = model(**sample["net_input"])[0]
+    projection.loss(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+    if "--share-all-embeddings" in flags:
+        assert projection.weight is model.encoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize("flags", [(), ("--share-all-embeddings",)], ids=ids)
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_a_reloaded_model_gives_the_numbers_of_the_one_in_memory(
+    transform, flags, task, sample, tmp_path
+):
+    flags = (*flags, "--attention", "entmax15", "--output-transform", transform)
+    model = build(*flags, "--output-tau", 0.5, for_task=task).eval()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    loaded = build(*flags, for_task=task, seed=2).eval()
+    loaded.load_state_dict(torch.load(tmp_path / "model.pt"))
+    with torch.no_grad():
+        ours, theirs = (m(**sample["net_input"]) for m in (loaded, model))
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+    for log in (True, False):
+        assert torch.equal(
+            loaded.get_normalized_probs(ours, log), model.get_normalized_probs(theirs, log)
+        )
+
+
+@pytest.mark.parametrize("flags", [(), ("--share-decoder-input-output-embed",)], ids=ids)
+def test_a_stock_checkpoint_starts_a_model_with_any_transform_and_attention(flags):
+    stock = build(*flags, arch="lstm", seed=7)
+    attentions = (*GLOBAL_ATTENTION_KINDS, "entmax15")
+    for transform, attention in zip(OUTPUT_TRANSFORMS, attentions, strict=True):
+        model = build(
+            *flags,
+            *("--output-transform", transform, "--output-tau", 0.5, "--attention", attention),
+        )
+        model.load_state_dict(copy.deepcopy(stock.state_dict()), strict=True)
+        for name, value in stock.state_dict().items():
+            assert torch.equal(model.state_dict()[name], value)
+        if transform == "alpha_relu":
+            assert model.decoder.output_projection.tau == 0.5
+
+
+@pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)
+def test_padding_changes_nothing_and_gets_no_attention(attention, task, sample):
+    """A sentence alone gives what it gives beside longer ones."""
+    model = build(*LAYOUTS[2], "--attention", attention, for_task=task).eval()
+    with torch.no_grad():
+        together, attention_together = model(**sample["net_input"])
+        for row, (source, target) in enumerate(SIZES):
+            alone = toy.batch(task.target_dictionary, SIZES[row : row + 1])["net_input"]
+            alone["src_tokens"] = sample["net_input"]["src_tokens"][row : row + 1, -source - 1 :]
+            alone["prev_output_tokens"] = sample["net_input"]["prev_output_tokens"][
+                row : row + 1, : target + 1
+            ]
+            logits, weights = model(**alone)
+            torch.testing.assert_close(logits[0], together[row, : target + 1])
+            # [source length]; the LSTM's encoder moves the padding behind the source
+            beside = attention_together[row, : target + 1]
+            torch.testing.assert_close(weights[0], beside[:, : source + 1])
+            assert not beside[:, source + 1 :].any()
+    torch.testing.assert_close(attention_together.sum(-1), torch.ones(len(SIZES), 8))
+
+
+@pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)
+def test_incremental_decoding_equals_the_full_forward(attention, task, sample):
+    model = build(*LAYOUTS[2], "--attention", attention, for_task=task).eval()
+    source, previous = sample["net_input"], sample["net_input"]["prev_output_tokens"]
+    with torch.no_grad():
+        full, weights = model(**source)
+        encoder_out = model.encoder(source["src_tokens"], source["src_lengths"])
+        state = {}
+        for step in range(previous.size(1)):
+            logits, attended = model.decoder(
+                previous[:, : step + 1], encoder_out=encoder_out, incremental_state=state
+            )
+            torch.testing.assert_close(logits[:, 0], full[:, step])
+            torch.testing.assert_close(attended[:, 0], weights[:, step])
+
+
+def test_architectures_have_the_sizes_of_the_paper(task):
+    for arch, size in (("lstm_sparse_morph", 300), ("lstm_sparse_mt", 500)):
+        model = toy.model(arch=arch, for_task=task, criterion="entmax_loss")
+        assert model.encoder.bidirectional and model.encoder.num_layers == 2
+        assert model.encoder.output_units == size  # both directions
+        assert [cell.hidden_size for cell in model.decoder.layers] == [size, size]
+        # Input feeding: the first layer reads the embedding and the last attentional state.
+        assert model.decoder.layers[0].input_size == 2 * size
+        assert model.decoder.encoder_hidden_proj is None
+        assert model.decoder.output_projection.weight.shape == (20, size)
+        assert model.decoder.dropout_out_module.p == model.encoder.dropout_in_module.p == 0.3
+    smaller = toy.model(
+        *("--decoder-hidden-size", 8, "--dropout", 0.5),
+        arch="lstm_sparse_morph",
+        for_task=task,
+        criterion="entmax_loss",
+    )
+    assert smaller.decoder.hidden_size == 8 and smaller.decoder.dropout_out_module.p == 0.5
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--attention-alpha", 1.3), "--attention-alpha.*entmax"),
+        (("--attention", "entmax", "--attention-alpha", 1.0), "--attention-alpha.*1"),
+        (
+            ("--attention", "sparsemax", "--decoder-attention", "0"),
+            "no effect.*--decoder-attention",
+        ),
+        (("--adaptive-softmax-cutoff", "8", "--output-transform", "sparsemax"), "does not fit"),
+        (("--output-transform", "entmax15", "--output-alpha", 1.3), "--output-alpha"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        build(*flags)
+
+
+def test_rectified_attention_is_refused():
+    """Its weights do not sum to 1, and there is no norm in an LSTM's attention."""
+    with pytest.raises(ValueError, match="--attention rela_g does not fit an LSTM"):
+        build(attention="rela_g")
+
+
+def test_a_criterion_that_does_not_fit_is_refused_by_name():
+    with pytest.raises(ValueError, match="--criterion cross_entropy.*use --criterion entmax_loss"):
+        build("--output-transform", "sparsemax", criterion="cross_entropy")
+
+
+def test_stock_search_over_a_sparse_model_is_refused_and_over_a_dense_one_is_not():
+    from argparse import Namespace
+
+    cfg = Namespace(generation=Namespace(), task=Namespace(_name="translation"))
+    with pytest.raises(ValueError, match="use --task translation_sparse"):
+        build("--output-transform", "entmax15").prepare_for_inference_(cfg)
+    build("--attention", "entmax15").prepare_for_inference_(cfg)
+    build("--adaptive-softmax-cutoff", "8,12").prepare_for_inference_(cfg)
