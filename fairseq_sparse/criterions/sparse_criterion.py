@@ -39,7 +39,9 @@ class SparseCriterion(FairseqCriterion):
     Logged for training and validation: ``loss`` (nats per token), ``accuracy`` (%), ``nonzeros``
     (mean number of tokens of nonzero probability), ``gold_zero`` (% of gold tokens of probability
     0), ``prob_sum`` (mean sum of the probabilities), ``tau`` (mean threshold; none for softmax) and
-    ``logit_norm`` (mean Euclidean norm of the logits).
+    ``logit_norm`` (mean Euclidean norm of the logits). For validation also ``sentence_accuracy``
+    (% of the sentences whose every token has the largest logit when the ones before it are given:
+    greedy search finds exactly these).
     """
 
     name = ""
@@ -72,6 +74,8 @@ class SparseCriterion(FairseqCriterion):
             loss = projection.loss(logits, target, **options)
             rows = _some_rows(target) if model.training else slice(None)
             statistics = self._statistics(projection, logits.detach()[rows], target[rows])
+            if not model.training:
+                statistics["right_sentences"] = self._right_sentences(logits, sample["target"])
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
             "loss": loss.data,
@@ -117,6 +121,11 @@ class SparseCriterion(FairseqCriterion):
         statistics = projection.statistics(logits, target, self.padding_idx)
         return {f"statistics_{name}": value for name, value in statistics.items()}
 
+    def _right_sentences(self, logits: Tensor, target: Tensor) -> Tensor:
+        """How many sentences of ``[batch, length]`` have no token but the most probable ones."""
+        right = logits.argmax(-1).view_as(target).eq(target) | target.eq(self.padding_idx)
+        return right.all(dim=1).sum()
+
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log the means over the batches and workers."""
@@ -126,6 +135,10 @@ class SparseCriterion(FairseqCriterion):
 
         ntokens = total("ntokens")
         metrics.log_scalar("loss", total("loss") / ntokens, ntokens, round=4)
+        if any("right_sentences" in log for log in logging_outputs):
+            sentences = total("nsentences")
+            share = 100 * total("right_sentences") / sentences
+            metrics.log_scalar("sentence_accuracy", share, sentences, round=2)
         tokens = total("statistics_tokens")
         if tokens == 0:
             return

@@ -174,3 +174,26 @@ def test_a_model_that_does_not_fit_is_refused_by_name():
 def test_label_smoothing_out_of_range_is_refused(label_smoothing):
     with pytest.raises(ValueError, match="--label-smoothing must lie in"):
         SparseCriterion(toy.task(), label_smoothing, False, False)
+
+
+@pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
+def test_sentence_accuracy_is_the_share_that_greedy_search_gets_right(transform):
+    criterion, model, sample = build(transform)
+    model.eval()
+    with torch.no_grad():
+        target = sample["target"]
+        logits = model(**sample["net_input"])[0]
+        # Make the first sentence right, the second right but for its last token.
+        best = logits.argmax(-1)
+        real = target != 1
+        target[0] = torch.where(real[0], best[0], target[0])
+        last = int(real[1].sum()) - 1
+        target[1, :last] = best[1, :last]
+        target[1, last] = (best[1, last] + 1) % logits.size(-1)
+        assert (target[2][real[2]] != best[2][real[2]]).any()
+        log = criterion(model, sample)[2]
+        assert log["right_sentences"] == 1
+        with metrics.aggregate() as values:
+            criterion.reduce_metrics([log, log, {**log, "right_sentences": 3}])
+        assert values["sentence_accuracy"].avg == pytest.approx(100 * 5 / 9)
+    assert "right_sentences" not in criterion(model.train(), sample)[2]
