@@ -145,16 +145,23 @@ class TranslationSparseTask(TranslationTask):
             node_limit=self.cfg.exact_search_nodes,
         )
 
-    def get_batch_iterator(self, dataset, *args, **kwargs):
+    def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
         """Batches of a data set; but for the training set, no sentence is left out.
 
         fairseq-fixed drops a last batch whose size is no multiple of
         ``--required-batch-size-multiple`` (8): 30 test sentences would become 24 translations.
         """
-        if dataset is not self.datasets.get(self.cfg.train_subset):
+        training = dataset is self.datasets.get(self.cfg.train_subset)
+        if not training:
             kwargs["required_batch_size_multiple"] = 1
+        # Sentences are put together by the seed and the epoch that the process began with: as if
+        # that were the first, so that a resumed run sees the batches of an undisturbed one.
+        before = self.dataset_to_epoch_iter.get(dataset)
         # fairseq-generate tells a task when it asks for batches, but not when it is done with them.
-        self.batches = super().get_batch_iterator(dataset, *args, **kwargs)
+        self.batches = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        if self.batches is not before:
+            dataset.set_epoch(epoch)
+            self.batches.epoch = max(epoch, 1)
         return self.batches
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):

@@ -166,3 +166,27 @@ def test_no_sentence_is_left_out(size):
     )
     seen = [number for batch in batches.frozen_batches for number in batch]
     assert sorted(seen) == list(range(size))
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(first):
+    """fairseq-fixed makes other batches when training is resumed."""
+
+    def sentences(epochs):
+        task = make_task()
+        task.datasets["train"] = make_dataset(40)
+        task.datasets["train"].shuffle = True
+        seen = []
+        for epoch in range(epochs[0], epochs[1] + 1):
+            # fairseq-train asks anew for each epoch.
+            batches = task.get_batch_iterator(
+                task.datasets["train"], max_sentences=4, seed=3, epoch=epoch
+            )
+            itr = batches.next_epoch_itr(shuffle=True)
+            assert batches.epoch == epoch
+            seen.append([sample["id"].tolist() for sample in itr])
+        return seen
+
+    whole = sentences((1, 6))
+    assert whole[0] != whole[1]
+    assert sentences((first, 6)) == whole[first - 1 :]

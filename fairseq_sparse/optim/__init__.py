@@ -1,0 +1,1 @@
+"""Learning rates; importing a module registers it with fairseq."""
