@@ -25,7 +25,12 @@ from torch.autograd import Function
 from fairseq_sparse.ops import native
 from fairseq_sparse.ops.native.rows import can_solve, entmax_gradient
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.threshold import Alpha, entmax_rows, positive_power
+from fairseq_sparse.ops.threshold import (
+    Alpha,
+    entmax_probabilities,
+    entmax_rows,
+    positive_power,
+)
 from fairseq_sparse.ops.triton import usable
 
 
@@ -144,7 +149,7 @@ class _Entmax(Function):
                 row_alpha = alpha.float()  # 1 / (alpha - 1) in half precision is far off
             row_alpha = row_alpha.movedim(dim, -1) if alpha.dim() > 0 else row_alpha
             row_alpha = _flatten(row_alpha.expand([*rows.shape[:-1], 1]))
-        p = entmax_rows(_flatten(rows), row_alpha, topk, conjugate=False).p
+        p = entmax_probabilities(_flatten(rows), row_alpha, topk)
         p = p.view(rows.shape).movedim(-1, dim)
         ctx.dim = dim
         ctx.alpha = None if torch.is_tensor(alpha) else alpha

@@ -15,7 +15,7 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.native.rows import solve_entmax, solves
+from fairseq_sparse.ops.native.rows import SolvedRows, solve_entmax, solves
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.triton import usable
 
@@ -82,6 +82,13 @@ def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) 
     )
 
 
+def entmax_probabilities(z: Tensor, alpha: Alpha, topk: int = 0) -> Tensor:
+    """The probabilities that :func:`entmax_rows` finds, ``[rows, size]``, and nothing else."""
+    if not 0 < topk < z.size(-1) and solves(z, alpha):
+        return _solved(z, alpha).probabilities().to(z.dtype)
+    return entmax_rows(z, alpha, topk, conjugate=False).p
+
+
 def row_chunks(z: Tensor) -> list[slice]:
     """Slices of the rows of ``z [rows, size]`` to work on in turn: all at once but on a CPU,
     where a chunk and its temporaries should stay in cache."""
@@ -93,11 +100,15 @@ def row_chunks(z: Tensor) -> list[slice]:
 
 def _solve_compiled(z: Tensor, alpha: Alpha) -> EntmaxRows:
     """Solve the rows of ``z`` by the compiled kernels."""
-    solved = solve_entmax(at_least_fp32(z).contiguous(), alpha)
+    solved = _solved(z, alpha)
     p = solved.probabilities().to(z.dtype)
     step = alpha.squeeze(-1) - 1 if torch.is_tensor(alpha) else alpha - 1
     tau = solved.tau + step * solved.shift
     return EntmaxRows(p, tau.float(), solved.conjugate.float(), solved.shift.float())
+
+
+def _solved(z: Tensor, alpha: Alpha) -> SolvedRows:
+    return solve_entmax(at_least_fp32(z).contiguous(), alpha)
 
 
 def _solve_dense(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:

@@ -35,11 +35,12 @@ def turned_off() -> Iterator[None]:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether the kernels take these tensors: fp32 on a CPU, and the kernels compiled."""
-    return (
-        not _turned_off
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
-        and library() is not None
-    )
+    return all(x.dtype == torch.float32 and is_there_for(x) for x in tensors)
+
+
+def is_there_for(x: Tensor) -> bool:
+    """Whether the kernels would take this tensor if it were fp32."""
+    return not _turned_off and x.device.type == "cpu" and library() is not None
 
 
 def call(name: str, work: int, *arguments: object) -> None:

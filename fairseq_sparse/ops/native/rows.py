@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Optional, Union
 
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.native import call, usable
+from fairseq_sparse.ops.native import call, is_there_for
 from fairseq_sparse.ops.native.products import SparseRows, starts_of
 from fairseq_sparse.ops.native.screen import PackedRows
-from fairseq_sparse.ops.precision import at_least_fp32
 
 Logits = Union[Tensor, PackedRows]
 
@@ -32,7 +32,7 @@ def can_solve(alpha: Union[float, Tensor]) -> bool:
 
 def solves(z: Tensor, alpha: Union[float, Tensor]) -> bool:
     """Whether the kernels, which compute in fp32, are there for these logits: any but fp64."""
-    return z.numel() > 0 and usable(at_least_fp32(z.new_empty(0))) and can_solve(alpha)
+    return z.dtype != torch.float64 and z.numel() > 0 and is_there_for(z) and can_solve(alpha)
 
 
 class SolvedRows:
@@ -132,4 +132,10 @@ def _alpha_of_rows(alpha: Union[float, Tensor]) -> tuple[Tensor, int]:
     """alpha in fp64, and 1 if each row has its own, else 0."""
     if torch.is_tensor(alpha):
         return alpha.double().contiguous(), 1
-    return torch.tensor([alpha], dtype=torch.float64), 0
+    return _constant(alpha), 0
+
+
+@lru_cache(maxsize=64)
+def _constant(alpha: float) -> Tensor:
+    """A tensor that nobody writes to; to make one takes as long as to solve a short row."""
+    return torch.tensor([alpha], dtype=torch.float64)
