@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Download one file over HTTP: resumes, retries, checks the sha256, and appears only when whole.
+"""Download one file over HTTP: resumes, retries, checks the checksum, and appears only when whole.
 
 While it is incomplete the file is OUTPUT.part; run the same command again to go on from there.
-A file that is already there with the right sha256 is kept.
+A file that is already there with the right checksum is kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 BLOCK = 1 << 16
 # Answers that a later try may not get: timeout, too many requests, and the server's own errors.
@@ -57,12 +58,23 @@ class Progress:
             print(file=sys.stderr, flush=True)
 
 
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
+class Checksum(NamedTuple):
+    """What a file must hash to: the algorithm by hashlib's name, and the sum in lower case."""
+
+    algorithm: str
+    value: str
+
+
+def checksum_of(path: Path, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with open(path, "rb") as handle:
         for block in iter(lambda: handle.read(BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    return checksum_of(path, "sha256")
 
 
 def read_range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
@@ -129,10 +141,21 @@ def open_url(url: str, part: Path, timeout: float) -> http.client.HTTPResponse |
         raise Interrupted(f"no connection ({error})") from error
 
 
+def keep(part: Path, output: Path, checksum: Checksum | None) -> str | None:
+    """Give a whole file its name, or remove one that has another checksum, which is returned."""
+    if checksum is not None:
+        found = checksum_of(part, checksum.algorithm)
+        if found != checksum.value:
+            part.unlink()
+            return found
+    os.replace(part, output)
+    return None
+
+
 def download(
     url: str,
     output: Path,
-    sha256: str | None = None,
+    checksum: Checksum | None = None,
     retries: int = 5,
     timeout: float = 30.0,
     wait: float = 1.0,
@@ -140,18 +163,18 @@ def download(
     """Fetch `url` into `output`, trying again up to `retries` times with growing pauses.
 
     Raises:
-        DownloadError: the address is wrong, the tries are used up, or the sha256 differs. A file
-            with a wrong sha256 is removed, so that the next run starts afresh.
+        DownloadError: the address is wrong, the tries are used up, or the checksum differs. A file
+            with a wrong checksum is removed, so that the next run starts afresh.
     """
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"{url}: not an http or https address")
     if output.exists():
-        if sha256 is None or sha256_of(output) == sha256:
+        if checksum is None or checksum_of(output, checksum.algorithm) == checksum.value:
             print(f"{output.name}: already there", file=sys.stderr)
             return
         raise DownloadError(
-            f"{output} is there, but its sha256 is not the expected {sha256}: "
-            "delete it to download it again"
+            f"{output} is there, but its {checksum.algorithm} is not the expected "
+            f"{checksum.value}: delete it to download it again"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(output.name + ".part")
@@ -173,17 +196,15 @@ def download(
             print(f"{output.name}: {problem}; again in {pause:g} s", file=sys.stderr, flush=True)
             time.sleep(pause)
             continue
-        found = sha256_of(part)
-        if sha256 is None or found == sha256:
-            os.replace(part, output)
+        found = keep(part, output, checksum)
+        if found is None:
             return
-        part.unlink()
         if not resumed:
             raise DownloadError(
-                f"{url}: the sha256 is {found}, expected {sha256}; the file was not kept. "
-                "It has changed at its home, or something on the way replaced it"
+                f"{url}: the {checksum.algorithm} is {found}, expected {checksum.value}; the file "
+                "was not kept. It has changed at its home, or something on the way replaced it"
             )
-        print(f"{output.name}: wrong sha256 after resuming; starting again", file=sys.stderr)
+        print(f"{output.name}: wrong checksum after resuming; starting again", file=sys.stderr)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -192,9 +213,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("url")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--sha256", type=str.lower, metavar="HEX", help="what the file must hash to"
-    )
+    checksum = parser.add_mutually_exclusive_group()
+    for algorithm in ("sha256", "md5"):
+        checksum.add_argument(
+            f"--{algorithm}",
+            dest="checksum",
+            type=lambda text, algorithm=algorithm: Checksum(algorithm, text.lower()),
+            metavar="HEX",
+            help="what the file must hash to",
+        )
     parser.add_argument("--retries", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
         "--timeout", type=float, default=30.0, metavar="SECONDS", help="default: 30"
@@ -212,7 +239,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
-        download(args.url, args.output, args.sha256, args.retries, args.timeout, args.wait)
+        download(args.url, args.output, args.checksum, args.retries, args.timeout, args.wait)
     except (DownloadError, OSError) as error:
         print(f"download: {error}", file=sys.stderr)
         return 1

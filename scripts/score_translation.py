@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Score the output of fairseq-generate with detokenised, cased sacreBLEU.
+"""Score the output of fairseq-generate with cased sacreBLEU, detokenised unless asked otherwise.
 
 Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
 back in the order of the test set, checks that none is missing, writes them one a line, and prints
-BLEU against the raw reference with sacreBLEU's signature.
+BLEU against the raw reference with sacreBLEU's signature. Where the reference is tokens already,
+generate with `--tokenizer space`, and score with `--tokenize none`.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def score(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    """Corpus BLEU with sacreBLEU's defaults, as a dictionary for JSON."""
-    metric = BLEU()
+def score(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, object]:
+    """Corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for JSON."""
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
     result = metric.corpus_score(hypotheses, [references])
     return {
         "bleu": result.score,
@@ -74,6 +75,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, required=True, help="raw text, one a line")
     parser.add_argument("--hypotheses", type=Path, required=True, help="written: the translations")
     parser.add_argument("--json", type=Path, required=True, help="written: the score")
+    parser.add_argument(
+        "--tokenize",
+        choices=BLEU.TOKENIZERS,
+        default="13a",
+        help="sacreBLEU's tokens (default: 13a; none: the text is tokens already)",
+    )
     return parser.parse_args(argv)
 
 
@@ -87,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{args.generated} has {len(hypotheses)} translations but {args.reference} has "
                 f"{len(references)} lines: they are not of the same test set"
             )
-        result = score(hypotheses, references)
+        result = score(hypotheses, references, args.tokenize)
         write_atomically(args.hypotheses, "".join(text + "\n" for text in hypotheses))
         write_atomically(args.json, json.dumps(result, indent=2) + "\n")
     except (ScoreError, OSError) as error:

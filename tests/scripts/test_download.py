@@ -15,6 +15,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "download.py"
 CONTENT = bytes(range(256)) * 2000  # 512,000 bytes: several blocks
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Server:
@@ -99,7 +100,16 @@ def assert_complete(result: subprocess.CompletedProcess[str], output: Path) -> N
     assert list(output.parent.iterdir()) == [output]
 
 
-@pytest.mark.parametrize("options", [(), ("--sha256", SHA256), ("--sha256", SHA256.upper())])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--sha256", SHA256),
+        ("--sha256", SHA256.upper()),
+        ("--md5", MD5),
+        ("--md5", MD5.upper()),
+    ],
+)
 def test_success(server: Server, output: Path, options: tuple[str, ...]) -> None:
     result = download(server, output, *options)
     assert_complete(result, output)
@@ -202,6 +212,13 @@ def test_wrong_checksum_is_refused(server: Server, output: Path) -> None:
     assert SHA256 in result.stdout and "0" * 64 in result.stdout
     assert list(output.parent.iterdir()) == []  # nothing in the way of the next try
     assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+def test_wrong_md5_is_refused(server: Server, output: Path) -> None:
+    result = download(server, output, "--md5", "0" * 32)
+    assert result.returncode == 1
+    assert f"the md5 is {MD5}" in result.stdout and "0" * 32 in result.stdout
+    assert list(output.parent.iterdir()) == []
 
 
 def test_existing_file_with_wrong_checksum_is_not_touched(server: Server, output: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
 from fairseq import file_utils
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
+
+import prepare_text
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_text.py"
 
@@ -123,3 +126,75 @@ def test_plain_and_packed_file_side_by_side_are_refused(tmp_path: Path) -> None:
     result = prepare(tmp_path, tmp_path / "out", check=False)
     assert result.returncode == 1
     assert "remove one of them" in result.stderr
+
+
+def tokens(folder: Path, name: str) -> list[str]:
+    """What the BPE units of a file stand for."""
+    return [(line + " ").replace("@@ ", "").strip() for line in read(folder / "bpe" / name)]
+
+
+def test_separate_merges_are_learned_on_their_own_side(tmp_path: Path) -> None:
+    german, english = ["abab abab"] * 9, ["cdcd cdcd"] * 9
+    write_corpus(tmp_path, german, english)
+    prepare(tmp_path, tmp_path / "out", "--separate-bpe", "--bpe-merges", "2")
+    for language, letters in (("de", "ab"), ("en", "cd")):
+        header, *merges = read(tmp_path / "out" / f"bpe.codes.{language}")
+        assert header.startswith("#version") and len(merges) == 2
+        assert set("".join(merges)) - set(" </w>") == set(letters)
+    assert not (tmp_path / "out" / "bpe.codes").exists()
+    assert tokens(tmp_path / "out", "test.en") == english
+
+
+def test_tokens_are_kept_where_the_text_has_them(tmp_path: Path) -> None:
+    german = ["don 't & ' -- 。 「 x-y |", " a　 b c "]
+    write_corpus(tmp_path, german, ['Don\'t & "x-y"', "a b c"])
+    prepare(tmp_path, tmp_path / "out", "--tokenized", "de")
+    expected = ["don 't & ' -- 。 「 x-y |", "a b c"]
+    assert read(tmp_path / "out" / "tokenized" / "test.de") == expected
+    assert tokens(tmp_path / "out", "test.de") == expected
+    assert "&apos;t &amp; &quot;" in read(tmp_path / "out" / "tokenized" / "test.en")[0]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_romanian_loses_its_diacritics_and_no_other(form: str) -> None:
+    """With a comma below or a cedilla, precomposed or combining."""
+    text = "ȘșȚț ŞşŢţ ĂăÂâÎî"
+    assert prepare_text.remove_diacritics(unicodedata.normalize(form, text)) == ("SsTt SsTt AaAaIi")
+    others = unicodedata.normalize(form, "üéàćäïç ê ŏ")
+    assert prepare_text.remove_diacritics(others) == others
+
+
+def test_diacritics_are_removed_everywhere_on_one_side(tmp_path: Path) -> None:
+    lines = ["Și fraţii săi în câmp"]
+    write_corpus(tmp_path, lines, lines)
+    prepare(tmp_path, tmp_path / "out", "--remove-diacritics", "en")
+    for kind in ("reference", "tokenized"):
+        assert read(tmp_path / "out" / kind / "test.en") == ["Si fratii sai in camp"]
+        assert read(tmp_path / "out" / kind / "test.de") == lines
+    assert tokens(tmp_path / "out", "train.en") == ["Si fratii sai in camp"]
+
+
+def test_option_for_a_language_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    write_corpus(tmp_path, LINES, LINES)
+    result = prepare(tmp_path, tmp_path / "out", "--tokenized", "ja", check=False)
+    assert result.returncode == 2
+    assert "ja is neither --source-lang nor --target-lang" in result.stderr
+
+
+def test_few_lines_are_held_at_a_time() -> None:
+    """What comes from a corpus is read only as fast as results are taken."""
+    read_so_far = 0
+
+    def corpus():
+        nonlocal read_so_far
+        while read_so_far < 1_000_000:
+            read_so_far += 1
+            yield ("a", "b")
+
+    results = prepare_text.map_items(
+        corpus(), prepare_text._start_tokenizers, (("de", "en"), {"de", "en"}, set()), 1, "test"
+    )
+    taken = [next(results) for _ in range(5000)]
+    results.close()
+    assert taken == [("a", "b")] * 5000
+    assert read_so_far <= 5000 + 2 * prepare_text.ITEMS_PER_TASK * prepare_text.TASKS_PER_WORKER

@@ -26,12 +26,12 @@ def generated(order: list[int], hypotheses: list[str] = HYPOTHESES) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def score(folder: Path, output: str, references: list[str] = REFERENCES):
+def score(folder: Path, output: str, references: list[str] = REFERENCES, *options: str):
     (folder / "out").write_bytes(output.encode())
     (folder / "ref").write_bytes("".join(line + "\n" for line in references).encode())
     return subprocess.run(
         [sys.executable, SCRIPT, "--generated", folder / "out", "--reference", folder / "ref"]
-        + ["--hypotheses", folder / "hyp", "--json", folder / "bleu.json"],
+        + ["--hypotheses", folder / "hyp", "--json", folder / "bleu.json", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
@@ -47,6 +47,19 @@ def test_order_is_restored_and_score_is_sacrebleu(tmp_path: Path) -> None:
     assert written["bleu"] == pytest.approx(expected)
     assert written["empty_translations"] == 1
     assert written["signature"] in result.stdout and f"{expected:.2f}" in result.stdout
+
+
+def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
+    """A full stop that hangs on its word is another token."""
+    references = ["A dog runs across the street .", "", "Two men\u2028sit; 'tis a bench .", "x"]
+    result = score(tmp_path, generated([0, 1, 2, 3]), references, "--tokenize", "none")
+    assert result.returncode == 0, result.stdout
+    written = json.loads((tmp_path / "bleu.json").read_text())
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [references], tokenize="none", force=True)
+    assert written["bleu"] == pytest.approx(expected.score)
+    assert written["bleu"] < sacrebleu.corpus_bleu(HYPOTHESES, [references]).score
+    assert "tok:none" in written["signature"]
+    assert len(result.stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

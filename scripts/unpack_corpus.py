@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Take the sentences of a data set out of its archives: one a line, both sides in step.
+
+Each --take adds the sentences of one pair of files to a split, in the order given:
+
+    --take train text europarl.tgz!training/europarl-v8.ro-en.ro europarl.tgz!training/europarl...
+
+A place is FILE, ARCHIVE!MEMBER or ARCHIVE!ARCHIVE!MEMBER below --raw; an archive is a tar or a zip,
+and anything may be compressed (gzip, bzip2, xz). FORMAT is what the files are:
+
+    text   a sentence a line
+    tags   the same, but a line that begins with a tag says something about the talk (IWSLT's train)
+    seg    XML or SGML with <seg> elements (IWSLT's and WMT's development and test sets)
+    tsv    columns between tabs; the place ends in #N, N being the column, from 1
+
+Writes OUTPUT/{train,valid,test}.LANG, in UTF-8. Any run of white space becomes one space, with what
+Unicode holds for an end of line, so that a line stays one for every program. A pair with an empty
+side is kept. A split that is already there is kept: delete its files to make it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from corpus_files import CorpusError, decode, log, open_atomically, read_lines
+
+# The small ones first: what is missing is found sooner.
+SPLITS = ("test", "valid", "train")
+PAIRS_PER_REPORT = 1_000_000
+
+TAG = re.compile(r"\s*</?[A-Za-z]")
+SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+SEGMENT_START = re.compile(r"<seg\b", re.IGNORECASE)
+ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
+NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+
+
+class Take(NamedTuple):
+    """The sentences of one pair of files, and the split that they belong to."""
+
+    split: str
+    format: str
+    places: tuple[str, str]
+
+
+def unescape(text: str) -> str:
+    """Replace what XML itself defines, once; what is no character stays as it is."""
+
+    def character(match: re.Match[str]) -> str:
+        name, decimal, hexadecimal = match.groups()
+        if name:
+            return NAMED[name]
+        code = int(decimal) if decimal else int(hexadecimal, 16)
+        is_character = 0 < code < 0x110000 and not 0xD800 <= code < 0xE000
+        return chr(code) if is_character else match[0]
+
+    return ENTITY.sub(character, text)
+
+
+def untagged(lines: Iterable[str], _: str) -> Iterator[str]:
+    return (unescape(line) for line in lines if not TAG.match(line))
+
+
+def segments(lines: Iterable[str], place: str) -> Iterator[str]:
+    """The content of each <seg>, which may go over several lines."""
+    found = False
+    pending = ""
+    for line in lines:
+        pending += line + "\n"
+        end = 0
+        for match in SEGMENT.finditer(pending):
+            if SEGMENT_START.search(match[1]):
+                raise CorpusError(f"{place}: a <seg> does not end before the next begins")
+            found = True
+            yield unescape(match[1])
+            end = match.end()
+        pending = pending[end:] if SEGMENT_START.search(pending, end) else ""
+    if pending:
+        raise CorpusError(f"{place}: the last <seg> does not end")
+    if not found:
+        raise CorpusError(f"{place}: has no <seg>")
+
+
+def column(lines: Iterable[str], place: str) -> Iterator[str]:
+    number = int(place.rpartition("#")[2])
+    for count, line in enumerate(lines, start=1):
+        cells = line.split("\t")
+        if len(cells) < number:
+            raise CorpusError(f"{place}, line {count}: has {len(cells)} columns")
+        yield cells[number - 1]
+
+
+FORMATS: dict[str, Callable[[Iterable[str], str], Iterator[str]]] = {
+    "text": lambda lines, _: iter(lines),
+    "tags": untagged,
+    "seg": segments,
+    "tsv": column,
+}
+
+
+def sentences(raw: Path, take: Take, place: str) -> Iterator[str]:
+    """The sentences of one side, each on one line."""
+    file = place.rpartition("#")[0] if take.format == "tsv" else place
+    for text in FORMATS[take.format](decode(read_lines(raw, file), file), place):
+        yield " ".join(text.split())
+
+
+def write_pairs(raw: Path, take: Take, outputs: list[TextIO]) -> int:
+    """Append the pairs of two files to the outputs; return how many they are."""
+    counts = [0, 0]
+    sides = [sentences(raw, take, place) for place in take.places]
+    for pair in itertools.zip_longest(*sides):
+        for side, text in enumerate(pair):
+            counts[side] += text is not None
+        if None not in pair:
+            for output, text in zip(outputs, pair, strict=True):
+                output.write(text + "\n")
+        if max(counts) % PAIRS_PER_REPORT == 0:
+            log(f"unpack {take.split}: {max(counts):,} pairs of {take.places[0]}")
+    if counts[0] != counts[1]:
+        raise CorpusError(
+            f"{raw}: {counts[0]:,} sentences in {take.places[0]} but {counts[1]:,} in "
+            f"{take.places[1]}; the two sides must have the same number"
+        )
+    if not counts[0]:
+        raise CorpusError(f"{raw}: no sentences in {take.places[0]}")
+    return counts[0]
+
+
+def unpack(args: argparse.Namespace) -> None:
+    for split in SPLITS:
+        paths = [args.output / f"{split}.{lang}" for lang in (args.source_lang, args.target_lang)]
+        if all(path.is_file() for path in paths):
+            log(f"unpack {split}: done already")
+            continue
+        total = 0
+        with ExitStack() as stack:
+            outputs = [stack.enter_context(open_atomically(path)) for path in paths]
+            for take in args.take:
+                if take.split == split:
+                    total += write_pairs(args.raw, take, outputs)
+        log(f"unpack {split}: {total:,} pairs")
+
+
+def checked(words: list[str]) -> Take:
+    """A --take, if it can be read.
+
+    Raises:
+        CorpusError: the split, the format or a column is none.
+    """
+    split, file_format, *places = words
+    if split not in SPLITS:
+        raise CorpusError(f"--take {split}: not one of {', '.join(SPLITS)}")
+    if file_format not in FORMATS:
+        raise CorpusError(f"--take ... {file_format}: not one of {', '.join(FORMATS)}")
+    for place in places:
+        if file_format == "tsv" and not re.search(r"#[1-9][0-9]*$", place):
+            raise CorpusError(f"{place}: of tsv, #N must say which column, from 1")
+    return Take(split, file_format, (places[0], places[1]))
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source-lang", required=True, metavar="LANG")
+    parser.add_argument("--target-lang", required=True, metavar="LANG")
+    parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="of the archives")
+    parser.add_argument(
+        "--take",
+        action="append",
+        nargs=4,
+        required=True,
+        metavar=("SPLIT", "FORMAT", "SOURCE", "TARGET"),
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    args = parser.parse_args(argv)
+    try:
+        args.take = [checked(words) for words in args.take]
+    except CorpusError as error:
+        parser.error(str(error))
+    missing = [split for split in SPLITS if split not in {take.split for take in args.take}]
+    if missing:
+        parser.error(f"no --take for {', '.join(missing)}")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    try:
+        unpack(args)
+    except (CorpusError, OSError) as error:
+        log(f"unpack_corpus: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
