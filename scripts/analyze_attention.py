@@ -6,10 +6,14 @@ and cross-attention, for each layer, the table has
 
 - the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
   may see;
+- the nonzeros: how many weights of a query are not 0, in the mean;
 - the null rate: the share of queries whose weights are all 0, and its variance over the heads;
-- the diversity of the heads: their generalised Jensen-Shannon divergence in nats, 0 where all heads
-  are the same. Weights that do not sum to 1 are made distributions by a softmax with temperature 1,
-  in which a query without any weight attends to a dummy; a second table has other temperatures.
+- the diversity of the heads, if there are several: their generalised Jensen-Shannon divergence in
+  nats, 0 where all heads are the same. Weights that do not sum to 1 are made distributions by a
+  softmax with temperature 1, in which a query without any weight attends to a dummy; a second table
+  has other temperatures.
+
+An LSTM has one place of attention, cross, with one layer and one head.
 
 With --shuffled each source is also read with the reference of another sentence. The rates are means
 over the heads of a layer, and over the layers; the JSON file has the heads too. With several models
@@ -70,7 +74,8 @@ def table(result: dict[str, Any]) -> str:
     """The measures of a model, first the means of each place and then its layers."""
     from fairseq_sparse.analysis.reports import markdown_table
 
-    header = ["place", "layer", "attention", "sparsity rate (%)", "null rate (%)", "variance"]
+    header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
+    header += ["null rate (%)", "variance"]
     header += ["shuffled: null rate (%)", "variance"] if "shuffled" in result else []
     header += ["diversity (nats)"]
 
@@ -78,8 +83,9 @@ def table(result: dict[str, Any]) -> str:
         return [f"{100 * part['null']:.2f}", f"{part['null_variance']:.4f}"]
 
     def row(place: str, name: object, kind: str, part: dict, shuffled: dict | None) -> list:
-        cells = [place, name, kind, f"{100 * part['sparsity']:.2f}", *rates(part)]
-        return [*cells, *(rates(shuffled) if shuffled else []), f"{part['diversity']:.3f}"]
+        cells = [place, name, kind, f"{100 * part['sparsity']:.2f}", f"{part['nonzeros']:.2f}"]
+        cells += [*rates(part), *(rates(shuffled) if shuffled else [])]
+        return [*cells, f"{part['diversity']:.3f}" if "diversity" in part else "-"]
 
     means, layers = [], []
     for place, part in result["attention"].items():

@@ -4,7 +4,8 @@
 analyze_output.py empty DATA --path CKPT         how often the empty translation is more probable
                                                  than the beam's best
 analyze_output.py support DATA --path CKPT       how many tokens are possible at a step, what p sums
-                                                 to, how often a beam holds all that is possible
+                                                 to, how many source positions are attended to, how
+                                                 often a beam holds all that is possible
 analyze_output.py alternatives DATA --path CKPT  what could have been said instead, word by word
 analyze_output.py tree DATA --path CKPT          all the translations that are possible, as a tree
 

@@ -112,8 +112,8 @@ def collect_weights(
     def keep(where, number, weights, hidden):
         found[where, number] = weights[:, 0], hidden.expand(weights.shape[1:])[0]
 
-    with torch.no_grad(), watch_attention(model, keep):
-        model(**net_input, features_only=True)
+    with torch.no_grad(), watch_attention(model, keep, [place]):
+        model.extract_features(**net_input)
     weights, hidden = found[place, layer]
     return weights.float().cpu().numpy(), hidden.cpu().numpy()
 

@@ -128,13 +128,13 @@ def choose(chosen: str | list, count: int, flag: str) -> list:
 
 def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
     """All that the links depend on, for the manifest."""
-    from fairseq_sparse.analysis.attention_statistics import attention_modules
+    from fairseq_sparse.analysis.attention_statistics import attention_modules, head_count
 
     (model,) = translator.models
     modules = attention_modules(model)["cross"]
     if not modules:
         raise ValueError("the model has no cross-attention")
-    chosen = choose(options.heads, modules[0].num_heads, "--heads")
+    chosen = choose(options.heads, head_count(modules[0]), "--heads")
     data = Path(options.data)
     files = sorted([*data.glob(f"{options.subset}.*"), *data.glob("dict.*.txt")])
     sums = "".join(f"{sha256_of(path)} {path.name}\n" for path in files)

@@ -57,14 +57,22 @@ def save_curves(folder: Path, results: Results) -> list[Path]:
         OSError: a file cannot be written.
     """
     require_matplotlib()
-    figures = {
-        "sparsity": draw_sparsity(results),
-        "null_rates": draw_null_rates(results),
-        "diversity": draw_diversity(results),
-    }
+    figures = {"sparsity": draw_sparsity(results), "null_rates": draw_null_rates(results)}
+    diverse = with_diversity(results)
+    if diverse:
+        figures["diversity"] = draw_diversity(diverse)
     return [
         path for stem, figure in figures.items() for path in save_png_and_svg(figure, folder, stem)
     ]
+
+
+def with_diversity(results: Results) -> Results:
+    """The models among them that have layers with several heads."""
+    return {
+        name: result
+        for name, result in results.items()
+        if any("diversity" in part for part in result["attention"].values())
+    }
 
 
 def draw_sparsity(results: Results) -> Figure:
@@ -111,7 +119,7 @@ def draw_diversity(results: Results) -> Figure:
     Of weights that do not sum to 1, it is the one at the first of ``TEMPERATURES``.
 
     Args:
-        results: as for :func:`draw_sparsity`.
+        results: as for :func:`draw_sparsity`, of models that have layers with several heads.
     """
     figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
     for line in _lines(results):
@@ -119,7 +127,7 @@ def draw_diversity(results: Results) -> Figure:
             line = replace(line, label=f"{line.label} (τ = {TEMPERATURES[0]:g})")
         for place, axes in panels.items():
             layers = _layers(line.result, place)
-            line.draw(axes, [layer["diversity"] for layer in layers])
+            line.draw(axes, [layer.get("diversity", math.nan) for layer in layers])
     return _finish(figure)
 
 

@@ -1,4 +1,4 @@
-"""How sparse, and how diverse, the attention of a Transformer is over a data set.
+"""How sparse, and how diverse, the attention of a model is over a data set.
 
 Three measures, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear
 Units"):
@@ -7,19 +7,27 @@ Units"):
   query and a key that it may see count: not padding, nor the future in the decoder.
 - **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0.
 - **diversity** (Fig. 5): how differently the heads of a layer attend; see ``head_diversity``.
+
+And one that Table 3 of "Sparse Sequence-to-Sequence Models" has (Peters, Niculae, Martins 2019):
+
+- **nonzeros**: how many weights of a query are not 0, in the mean.
+
+An LSTM has one place of attention, cross, with one layer and one head.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from statistics import fmean, pvariance
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
+from fairseq.models.lstm import AttentionLayer, LSTMDecoder
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_sparse.analysis.head_diversity import TEMPERATURES, sum_of_divergences
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.global_attention import GlobalAttention
 from fairseq_sparse.ops.attention import HIDES
 
 # The three places of attention in a Transformer, as reports call them.
@@ -27,28 +35,40 @@ PLACES = ("encoder", "decoder", "cross")
 _RATES = ("sparsity", "null")
 _BY_TEMPERATURE = "diversity_by_temperature"
 
+# One layer of a Transformer, or the attention of an LSTM.
+Attention = Union[MultiheadAttention, AttentionLayer]
 Observer = Callable[[str, int, Tensor, Tensor], None]
 
 
 class AttentionStatistics:
     """Sparsity and null rate of every attention head, and diversity of every layer's heads.
 
-    It works for ``transformer_sparse`` and for fairseq's ``transformer``, and keeps counts and
-    sums only.
+    It works for ``transformer_sparse``, ``lstm_sparse``, and for fairseq's ``transformer`` and
+    ``lstm``, and keeps counts and sums only.
 
     Args:
         model: with an encoder and a decoder; it is put into eval mode.
         padding_index: of source and target dictionary.
         diversity: measure it too, which takes some more time.
+        places: those of ``PLACES`` to look at.
 
     Raises:
-        ValueError: the model is no Transformer with fairseq's attention.
+        ValueError: the model is none of these, or has no attention in these places.
     """
 
-    def __init__(self, model: nn.Module, padding_index: int, diversity: bool = True):
+    def __init__(
+        self,
+        model: nn.Module,
+        padding_index: int,
+        diversity: bool = True,
+        places: Collection[str] = PLACES,
+    ):
         self.model = model.eval()
         self.padding_index = padding_index
-        self.modules = attention_modules(model)
+        modules = attention_modules(model)
+        self.modules = {place: modules[place] for place in PLACES if place in places}
+        if not any(self.modules.values()):
+            raise ValueError(f"the model has no attention ({', '.join(self.modules)})")
         self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
         # place -> layer -> temperature -> sum over the queries
         self.divergences = {
@@ -65,6 +85,12 @@ class AttentionStatistics:
             net_input: fairseq's ``src_tokens`` ``[batch, source length]``, ``src_lengths``
                 ``[batch]`` and ``prev_output_tokens`` ``[batch, target length]``.
         """
+        with self.counting(net_input):
+            self.model.extract_features(**net_input)
+
+    @contextmanager
+    def counting(self, net_input: Mapping[str, Tensor]) -> Iterator[None]:
+        """Count while something else runs the model on a batch, once; arguments as before."""
         source = net_input["src_tokens"].eq(self.padding_index)
         target = net_input["prev_output_tokens"].eq(self.padding_index)
 
@@ -75,8 +101,8 @@ class AttentionStatistics:
             for temperature in sums:
                 sums[temperature] += sum_of_divergences(weights, hidden, padding, temperature)
 
-        with watch_attention(self.model, count):
-            self.model(**net_input, features_only=True)
+        with watch_attention(self.model, count, self.modules):
+            yield
         self.sentences += len(source)
 
     def rates(self) -> dict[str, dict[str, Any]]:
@@ -89,9 +115,11 @@ class AttentionStatistics:
             - ``sparsity`` and ``null``: the rates, from 0 to 1, in the mean over the heads;
             - ``sparsity_variance`` and ``null_variance``: their variance over the heads (divided
               by the number of heads);
-            - ``diversity``: of the heads, in nats; for weights that do not sum to 1 the one at the
-              first of ``TEMPERATURES``, and ``diversity_by_temperature`` has all of them;
-            - ``heads``: ``sparsity`` and ``null`` of each,
+            - ``nonzeros``: of a query, in the mean over queries and heads;
+            - ``diversity``: of the heads, if there are several, in nats; for weights that do not
+              sum to 1 the one at the first of ``TEMPERATURES``, and ``diversity_by_temperature``
+              has all of them;
+            - ``heads``: ``sparsity``, ``null`` and ``nonzeros`` of each,
 
             and beside ``layers`` the mean over them of all the numbers.
 
@@ -113,9 +141,18 @@ class AttentionStatistics:
         return result
 
 
-def attention_kind(module: MultiheadAttention) -> str:
+def attention_kind(module: Attention) -> str:
     """The name in ``ATTENTION_KINDS`` of what an attention module computes."""
+    if isinstance(module, GlobalAttention):
+        # entmax has a function of its own, with its alpha.
+        names = (name for name, kind in ATTENTION_KINDS.items() if kind.weights is module.weights)
+        return next(names, "entmax")
     return getattr(module, "attention_kind", "softmax")  # fairseq's own has no name for it
+
+
+def head_count(module: Attention) -> int:
+    """How many heads an attention module has."""
+    return getattr(module, "num_heads", 1)  # an LSTM's has no name for it
 
 
 def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
@@ -147,12 +184,18 @@ def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
     )
 
 
-def attention_modules(model: nn.Module) -> dict[str, list[MultiheadAttention]]:
-    """The attention modules of a Transformer: for each of ``PLACES`` one a layer, or none.
+def attention_modules(model: nn.Module) -> dict[str, list[Attention]]:
+    """The attention modules of a model: for each of ``PLACES`` one a layer, or none.
 
     Raises:
-        ValueError: the model is no Transformer with fairseq's attention.
+        ValueError: the model is neither a Transformer nor an LSTM with fairseq's attention.
     """
+    decoder = getattr(model, "decoder", None)
+    if isinstance(decoder, LSTMDecoder) and isinstance(
+        decoder.attention, (AttentionLayer, type(None))
+    ):
+        cross = [] if decoder.attention is None else [decoder.attention]
+        return {"encoder": [], "decoder": [], "cross": cross}
     try:
         encoder, decoder = list(model.encoder.layers), list(model.decoder.layers)
         modules = {
@@ -164,24 +207,57 @@ def attention_modules(model: nn.Module) -> dict[str, list[MultiheadAttention]]:
         modules = {"encoder": [None]}
     if not all(isinstance(x, MultiheadAttention) for layers in modules.values() for x in layers):
         raise ValueError(
-            f"{type(model).__name__} is no Transformer of fairseq with an encoder and a decoder"
+            f"{type(model).__name__} is no Transformer or LSTM of fairseq with an encoder and a "
+            "decoder"
         )
     return modules
 
 
-@contextmanager
-def watch_attention(model: nn.Module, observe: Observer) -> Iterator[None]:
+def watch_attention(
+    model: nn.Module, observe: Observer, places: Collection[str] = PLACES
+) -> AbstractContextManager[None]:
     """Show the weights of every attention head to ``observe`` while the model runs.
 
-    For forward passes over whole sentences; with incremental decoding it must not be used. The
-    model's results stay the same, but that it returns no attention.
+    For one forward pass over whole sentences; with incremental decoding it must not be used. The
+    model's results stay the same, but that a Transformer returns no attention.
 
     Args:
         model: see :func:`attention_modules`.
         observe: called with the place, the number of the layer from 0, the weights
             ``[heads, batch, queries, keys]`` before dropout, and a boolean tensor, true for keys
-            that a query may not see, which broadcasts with ``[batch, queries, keys]``.
+            that a query may not see, which broadcasts with ``[batch, queries, keys]``. The keys
+            have the order of the source, but an LSTM's encoder moves its padding to the end. An
+            LSTM attends step by step: its weights are shown when the block ends.
+        places: those of ``PLACES`` to look at.
     """
+    if isinstance(model.decoder, LSTMDecoder):
+        return _watch_steps(attention_modules(model)["cross"] if "cross" in places else [], observe)
+    return _watch_layers(model, observe, places)
+
+
+@contextmanager
+def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[None]:
+    steps: list[Tensor] = []
+    hidden: list[Tensor] = []
+
+    def keep(module, arguments, result):
+        _, _, padding = arguments  # [keys, batch]
+        steps.append(result[1])  # [keys, batch]
+        hidden[:] = [padding.t()[:, None]]
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if steps:
+        weights = torch.stack(steps).permute(2, 0, 1)  # [batch, queries, keys]
+        observe("cross", 0, weights[None], hidden[0])
+
+
+@contextmanager
+def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) -> Iterator[None]:
     handles = []
     # fairseq 0.12.2: a loaded encoder layer in eval mode may take a fused path past self_attn.
     fused = [layer for layer in model.encoder.layers if getattr(layer, "can_use_fastpath", False)]
@@ -198,7 +274,7 @@ def watch_attention(model: nn.Module, observe: Observer) -> Iterator[None]:
         for layer in fused:
             layer.can_use_fastpath = False
         for place, modules in attention_modules(model).items():
-            for number, module in enumerate(modules):
+            for number, module in enumerate(modules if place in places else []):
                 handles += [
                     module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True),
                     module.register_forward_hook(report_to(place, number), with_kwargs=True),
@@ -234,8 +310,13 @@ def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
     return hidden
 
 
-def _temperatures(module: MultiheadAttention) -> tuple[Optional[float], ...]:
-    """Those that make distributions of a module's weights; only None where they are such."""
+def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
+    """Those that make distributions of a module's weights; only None where they are such.
+
+    None at all for one head, which has nothing to differ from.
+    """
+    if head_count(module) == 1:
+        return ()
     return (None,) if ATTENTION_KINDS[attention_kind(module)].sums_to_one else TEMPERATURES
 
 
@@ -244,10 +325,12 @@ def _layer_measures(counts: Tensor, sums: Mapping[Optional[float], Tensor]) -> d
     for zeros, pairs, nulls, queries, nans in counts.tolist():
         if nans > 0:
             raise ValueError("attention weights are NaN: the model's parameters are no good")
-        heads.append({"sparsity": zeros / pairs, "null": nulls / queries})
+        nonzeros = (pairs - zeros) / queries
+        heads.append({"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros})
     for name in _RATES:
         rates = [head[name] for head in heads]
         result |= {name: fmean(rates), f"{name}_variance": pvariance(rates)}
+    result["nonzeros"] = fmean(head["nonzeros"] for head in heads)
     queries = int(counts[0, 3])
     diversity = {temperature: float(total) / queries for temperature, total in sums.items()}
     if diversity:

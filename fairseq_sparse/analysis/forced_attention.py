@@ -1,4 +1,4 @@
-"""The attention of a Transformer in each sentence pair, given the target (teacher-forced)."""
+"""The attention of a model in each sentence pair, given the target (teacher-forced)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def forced_attention(
     The weights of the batch are in memory on the model's device, in fp32 those of one pair only.
 
     Args:
-        model: in eval mode; ``transformer_sparse`` or fairseq's ``transformer``.
+        model: in eval mode, with attention as for :func:`attention_modules`.
         sample: a batch of fairseq's, with ``id``, ``net_input`` and ``target``.
         padding_index: of source and target dictionary.
         places: some of ``PLACES``.
@@ -51,29 +51,26 @@ def forced_attention(
         ValueError: a place is unknown, or the model has no such attention.
     """
     found: dict[str, dict[int, Tensor]] = {place: {} for place in places}
+    seen: dict[str, Tensor] = {}  # [batch, queries, keys]
     if not set(places) <= set(PLACES):
         raise ValueError(f"places {', '.join(places)}: choose from {', '.join(PLACES)}")
 
     def keep(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
-        if place in found:
-            found[place][layer] = weights.masked_fill(hidden, 0)
+        found[place][layer] = weights.masked_fill(hidden, 0)
+        seen[place] = ~hidden.expand(weights.shape[1:])
 
-    with watch_attention(model, keep):
-        model(**sample["net_input"], features_only=True)
+    with watch_attention(model, keep, places):
+        model.extract_features(**sample["net_input"])
     for place, layers in found.items():
         if not layers:
             raise ValueError(f"the model has no {place} attention")
     source, target = sample["net_input"]["src_tokens"], sample["target"]
     for row, number in enumerate(sample["id"].tolist()):
         real_source, real_target = source[row] != padding_index, target[row] != padding_index
-        positions = {
-            "encoder": (real_source, real_source),
-            "decoder": (real_target, real_target),
-            "cross": (real_target, real_source),
-        }
         weights = {}
         for place, layers in found.items():
-            queries, keys = positions[place]
+            queries = real_source if place == "encoder" else real_target
+            keys = seen[place][row][queries].any(0)
             rows = [layers[layer][:, row][:, queries][..., keys] for layer in sorted(layers)]
             weights[place] = torch.stack(rows).float().cpu()
         source_tokens, target_tokens = source[row][real_source], target[row][real_target]

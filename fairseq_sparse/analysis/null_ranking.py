@@ -30,7 +30,7 @@ def check_layers(model: nn.Module, layers: Optional[Sequence[int]]) -> list[int]
 
     Raises:
         AnalysisError: a layer does not exist, or its weights always sum to 1.
-        ValueError: the model is no Transformer with fairseq's attention.
+        ValueError: as :func:`attention_modules`.
     """
     modules = attention_modules(model)["cross"]
     if layers is None:
@@ -155,13 +155,13 @@ def _count(
 
     def count(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
         nonlocal nulls, rows
-        if place == "cross" and layer + 1 in layers:
+        if layer + 1 in layers:
             null = (weights == 0).all(-1)  # [heads, batch, queries]; hidden keys have 0
             nulls = nulls + (null & queries).sum((0, 2))
             rows = rows + len(weights) * queries.sum(1)
 
-    with watch_attention(model, count):
-        model(**net_input, features_only=True)
+    with watch_attention(model, count, ["cross"]):
+        model.extract_features(**net_input)
     return nulls.tolist(), rows.tolist()
 
 

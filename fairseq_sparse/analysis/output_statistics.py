@@ -1,17 +1,20 @@
 """How sparse the output of a translation model is, over a data set.
 
-By forced decoding: how many tokens have a nonzero probability at a step (Table 3 of Sparse
-Sequence-to-Sequence Models; Figures 5 and 6 of Speeding Up Entmax), what a step's probabilities sum
+By forced decoding: how many tokens have a nonzero probability at a step, and how many positions of
+the source are attended to (Table 3 of Sparse Sequence-to-Sequence Models; Figures 5 and 6 of
+Speeding Up Entmax), what a step's probabilities sum
 to (Figure 9 there), and how often the token of the reference is impossible. By search: for how many
 sentences the beam holds every string that the model holds for possible.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Optional
 
 import torch
 
+from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
 from fairseq_sparse.analysis.decoding import ForcedSteps, Translator, forced_steps, search
 from fairseq_sparse.analysis.reports import markdown_table
 from fairseq_sparse.analysis.trained_models import AnalysisError
@@ -134,22 +137,38 @@ def force_references(
 ) -> tuple[dict[str, Any], int]:
     """Statistics of the output, given the references so far, and the number of sentences.
 
+    Beside what :class:`OutputStatistics` counts there is ``attended``: how many weights of
+    cross-attention are not 0 at a step, in the mean over layers and heads; None for an ensemble,
+    and for a model without the attention of a Transformer or an LSTM.
+
     Raises:
         AnalysisError: there are no references, or no sentences.
         ValueError: a probability is NaN.
     """
     statistics = OutputStatistics(translator.vocabulary)
     padding = translator.task.target_dictionary.pad()
+    attention = _cross_attention(translator, padding)
     sentences = 0
     for sample in batches:
         if sample["target"] is None:
             raise AnalysisError(f"--subset {subset}: there are no reference translations")
         sentences += len(sample["target"])
-        for steps in forced_steps(
-            translator.models, sample["net_input"], sample["target"], padding
-        ):
-            statistics.add(steps)
-    return statistics.result(), sentences
+        net_input = sample["net_input"]
+        with attention.counting(net_input) if attention else nullcontext():
+            for steps in forced_steps(translator.models, net_input, sample["target"], padding):
+                statistics.add(steps)
+    found = statistics.result()
+    found["attended"] = attention.rates()["cross"]["nonzeros"] if attention else None
+    return found, sentences
+
+
+def _cross_attention(translator: Translator, padding: int) -> Optional[AttentionStatistics]:
+    if len(translator.models) > 1:
+        return None
+    try:
+        return AttentionStatistics(translator.models[0], padding, diversity=False, places=["cross"])
+    except ValueError:
+        return None
 
 
 def count_certified(
@@ -194,7 +213,7 @@ def output_table(rows: Sequence[dict[str, Any]]) -> str:
         "5 / 50 / 95 %",
         "zeros (%)",
     ]
-    header += ["gold at p = 0 (%)", "Σp (sd)"]
+    header += ["gold at p = 0 (%)", "Σp (sd)", "attended per step"]
     lines = []
     for row in rows:
         nonzeros, sums = row["nonzeros"], row["prob_sum"]
@@ -203,6 +222,7 @@ def output_table(rows: Sequence[dict[str, Any]]) -> str:
             [row["name"], row["output"], row["subset"], row["steps"]]
             + [f"{nonzeros['mean']:.1f}", quantiles, f"{100 * row['zeros']:.2f}"]
             + [f"{100 * row['gold_zero']:.2f}", f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
+            + ["-" if row["attended"] is None else f"{row['attended']:.2f}"]
         )
     return markdown_table(header, lines)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # Prefixes that are expanded at once: few, so that the most probable ones come first.
 _AT_ONCE = 8
-# Inches of a drawing.
-_STEP, _LEAF = 1.15, 0.3
+# Inches of a drawing; a step is as wide as its longest token needs, up to a limit.
+_STEP, _LETTER, _WIDEST_STEP, _LEAF = 0.65, 0.1, 1.15, 0.3
 
 
 @dataclass
@@ -174,7 +174,10 @@ def draw(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> "
     places = _places(tree, least)
     depth = max(x for x, _ in places.values())
     height = max(y for _, y in places.values()) + 1
-    figure = Figure(figsize=(_STEP * (depth + 1.2), max(_LEAF * height + 0.4, 1.0)))
+    shown = [node.token for node in tree.root.walk() if node.children and id(node) in places]
+    longest = max((len(word(token)) for token in shown[1:]), default=0)
+    step = min(_STEP + _LETTER * longest, _WIDEST_STEP)
+    figure = Figure(figsize=(step * (depth + 1.2), max(_LEAF * height + 0.4, 1.0)))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(-0.3, depth + 0.9)

@@ -1,6 +1,6 @@
 """Decoding for models whose probabilities can be exactly zero."""
 
-from fairseq_sparse.generation.alignment import SparseSequenceScorer
+from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_search import SparseSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
@@ -17,5 +17,6 @@ __all__ = [
     "SparseSequenceGeneratorWithAlignment",
     "SparseSequenceScorer",
     "is_sparse_model",
+    "moves_padding",
     "scores_are_log_probs",
 ]

@@ -1,10 +1,43 @@
-"""Word links from attention that can be null."""
+"""Word links from attention that can be null, or have its padding elsewhere than the source."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq import utils
+from fairseq.models.lstm import LSTMEncoder
 from fairseq.sequence_scorer import SequenceScorer
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def moves_padding(model: nn.Module) -> bool:
+    """Whether a model's attention has the padding of a source at its end, wherever a batch has it:
+    so an LSTM's, whose encoder in fairseq moves it there."""
+    return isinstance(getattr(model, "encoder", None), LSTMEncoder)
+
+
+def attended_source(models: Sequence[nn.Module], src_tokens: Tensor, pad: int) -> Tensor:
+    """The source tokens in the order in which the attention of an ensemble has them.
+
+    Stock takes that of the batch, and so links words with wrong ones where an LSTM's source has
+    padding on its left.
+
+    Args:
+        models: of the ensemble.
+        src_tokens: as the models are given them, ``[batch, source length]``.
+        pad: index of padding.
+
+    Raises:
+        ValueError: there is padding, and the models of the ensemble do not agree where it goes.
+    """
+    moves = [moves_padding(model) for model in models]
+    if not any(moves) or not src_tokens[:, 0].eq(pad).any():
+        return src_tokens
+    if not all(moves):
+        raise ValueError(
+            "--print-alignment: an LSTM and another model have the padding of a batch in different "
+            "places, so that their attention has no mean; use --batch-size 1"
+        )
+    return utils.convert_padding_direction(src_tokens, pad, left_to_right=True)
 
 
 def extract_hard_alignment(
@@ -39,10 +72,14 @@ class SparseSequenceScorer(SequenceScorer):
 
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
         hypotheses = super().generate(models, sample, **kwargs)
+        if not self.compute_alignment:
+            return hypotheses
+        sources = attended_source(models, sample["net_input"]["src_tokens"], self.pad)
         for row, (hypothesis,) in enumerate(hypotheses):
             if hypothesis["alignment"] is not None:
-                source, target = sample["net_input"]["src_tokens"][row], sample["target"][row]
                 hypothesis["alignment"] = extract_hard_alignment(
-                    hypothesis["attention"], source, target, self.pad, self.eos
+                    hypothesis["attention"],
+                    *(sources[row], sample["target"][row]),
+                    *(self.pad, self.eos),
                 )
         return hypotheses

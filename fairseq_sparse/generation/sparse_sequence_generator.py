@@ -14,7 +14,7 @@ from fairseq.sequence_generator import (
 )
 from torch import Tensor, nn
 
-from fairseq_sparse.generation.alignment import extract_hard_alignment
+from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.certificate import ScoreBound
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
@@ -226,7 +226,8 @@ def _distinct_and_alive(hypotheses: list[dict]) -> list[dict]:
 class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, SparseSequenceGenerator):
     """:class:`SparseSequenceGenerator` for ``--print-alignment``.
 
-    A target token that attends to no source token is linked to nothing.
+    A target token that attends to no source token is linked to nothing. The attention of an LSTM is
+    that to the tokens that it saw, wherever the batch has its padding.
     """
 
     def __init__(self, *args, print_alignment: str = "hard", **kwargs):
@@ -243,4 +244,5 @@ class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, Spars
         # Stock aligns exactly beam hypotheses a sentence: repeat the last one, until generate ends.
         for hypos in hypothesis:
             hypos.extend(hypos[-1:] * (self.beam_size - len(hypos)))
-        return super()._prepare_batch_for_alignment(sample, hypothesis)
+        source, *rest = super()._prepare_batch_for_alignment(sample, hypothesis)
+        return attended_source(list(self.model.models), source, self.pad), *rest

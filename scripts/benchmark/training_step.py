@@ -127,10 +127,11 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
         raise ValueError(f"there is no {name} among examples/{kind}; choose from {known}")
     flags = {"datasets": "DATASET_FLAGS", "variants": "VARIANT_FLAGS"}[kind]
     script = (
-        f'source "$1"; printf "%s\\0" "$BATCH_TOKENS" "$SOURCE_LANG-$TARGET_LANG" "${{{flags}[@]}}"'
+        'source "$1"; printf "%s\\0" "${BATCH_SENTENCES:-}" "${BATCH_TOKENS:-}" '
+        f'"$SOURCE_LANG-$TARGET_LANG" "${{{flags}[@]}}"'
     )
     # Not the environment: the variables that change a recipe would change it here too.
-    settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0"}
+    settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
     output = subprocess.run(
         ["bash", "-c", script, "bash", path],
         env={"PATH": os.environ["PATH"], **settings},
@@ -138,8 +139,9 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
         capture_output=True,
         encoding="utf-8",
     ).stdout
-    batch_tokens, languages, *found = output.split("\0")[:-1]
-    return found, {"batch_tokens": batch_tokens, "languages": languages}
+    sentences, tokens, languages, *found = output.split("\0")[:-1]
+    batch = f"--batch-size {sentences}" if sentences else f"--max-tokens {tokens}"
+    return found, {"batch": batch, "languages": languages}
 
 
 def variant_flags(variant: str) -> list[str]:
@@ -164,10 +166,12 @@ def training_flags(variant: str, precision: str, options: argparse.Namespace) ->
         source, target = random_data.LANGUAGES
     flags = [*flags, *variant_flags(name), *options.flags.split()]
     flags += ["--task", "translation_sparse", "--source-lang", source, "--target-lang", target]
-    flags += ["--max-tokens", str(options.max_tokens or recipe["batch_tokens"])]
+    flags += (
+        f"--max-tokens {options.max_tokens}".split()
+        if options.max_tokens
+        else (recipe["batch"].split())
+    )
     flags += ["--num-workers", "0", "--no-save", "--distributed-world-size", "1"]
-    if name == STOCK:  # the architecture that transformer_sparse... is made from
-        flags = [flag.replace("transformer_sparse", "transformer") for flag in flags]
     if variant.endswith(UNFUSED):
         flags.append(UNFUSED.strip())
     if options.device == "cpu":
@@ -217,7 +221,10 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
 
     parser = fairseq_options.get_training_parser()
     flags = training_flags(variant, precision, options)
-    config = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, flags))
+    arguments = fairseq_options.parse_args_and_arch(parser, flags)
+    if variant == STOCK:  # the model that ours is made from, with the sizes of our architecture
+        arguments.arch = "lstm" if arguments.arch.startswith("lstm") else "transformer"
+    config = convert_namespace_to_omegaconf(arguments)
     task = tasks.setup_task(config.task)
     if options.vocabulary:
         enlarge(task, options.vocabulary)

@@ -20,6 +20,11 @@ from fairseq_sparse.analysis.head_diversity import TEMPERATURES
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
 STOCK = "fairseq's own"
+# Sizes of sentence pairs, the longest source first, as fairseq's LSTM wants them.
+SIZES = ((6, 5), (4, 3), (2, 7))
+LSTM_FLAGS = ["--encoder-layers", 2, "--decoder-layers", 2, "--encoder-bidirectional"]
+LSTM_FLAGS += ["--encoder-embed-dim", 8, "--encoder-hidden-size", 6]
+LSTM_FLAGS += ["--decoder-embed-dim", 8, "--decoder-hidden-size", 10, "--decoder-out-embed-dim", 10]
 
 
 def statistics_of(model, *batches, **options):
@@ -40,6 +45,33 @@ def sparse_model(kind="rela_g", *flags):
             for module in modules:
                 module.q_proj.weight.mul_(4)
     return model
+
+
+def lstm(kind="entmax15"):
+    """An LSTM whose scores are large enough for some rows to be sparse and some not."""
+    flags = {STOCK: [], "entmax": ["--attention", "entmax", "--attention-alpha", 1.3]}
+    arch = "lstm" if kind == STOCK else "lstm_sparse"
+    model = toy.model(*LSTM_FLAGS, *flags.get(kind, ["--attention", kind]), arch=arch, criterion="")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    torch.nn.init.normal_(model.decoder.attention.input_proj.weight, std=3)
+    return model
+
+
+def lstm_weights_by_hand(model, net_input):
+    """The weights of each query, as lists, in one sentence without padding, by the definition."""
+    kind, rows = ATTENTION_KINDS[attention_kind(model.decoder.attention)], []
+    weights_of = partial(kind.weights, alpha=1.3) if kind.takes_alpha else kind.weights
+
+    def hook(module, arguments):
+        query, states, _ = arguments
+        rows.append(weights_of(states[:, 0] @ module.input_proj(query)[0]).tolist())
+
+    handle = model.decoder.attention.register_forward_pre_hook(hook)
+    with torch.no_grad():
+        model.eval()(**net_input)
+    handle.remove()
+    return rows
 
 
 def sentences_of(batch):
@@ -116,6 +148,8 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
             nulls = sum(row.count(0.0) == len(row) for row in rows)
             assert counted["heads"][head]["sparsity"] == zeros / sum(map(len, rows))
             assert counted["heads"][head]["null"] == nulls / len(rows)
+            nonzeros = sum(len(row) - row.count(0.0) for row in rows)
+            assert counted["heads"][head]["nonzeros"] == nonzeros / len(rows)
         for name in ("sparsity", "null"):
             of_heads = [head[name] for head in counted["heads"]]
             assert counted[f"{name}_variance"] == pytest.approx(
@@ -133,6 +167,21 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
                 assert counted["diversity_by_temperature"][str(temperature)] == pytest.approx(
                     mean_divergence(queries, temperature), abs=1e-6
                 )
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sparsemax", "entmax15", "entmax", STOCK])
+def test_measures_of_an_lstm_are_those_that_are_counted_by_hand(kind):
+    model, batch = lstm(kind), toy.batch(toy.dictionary(), SIZES)
+    rates = statistics_of(model, batch)
+    rows = [row for pair in sentences_of(batch) for row in lstm_weights_by_hand(model, pair)]
+    zeros, weights = sum(row.count(0.0) for row in rows), sum(map(len, rows))
+    assert (zeros == 0) == (kind in ("softmax", STOCK)) and zeros < weights - len(rows)
+    assert list(rates) == ["cross"]  # nor is there a diversity: there is one head
+    measures = {"sparsity": zeros / weights, "null": 0, "nonzeros": (weights - zeros) / len(rows)}
+    variances = {"sparsity_variance": 0, "null_variance": 0}
+    name = {"attention": "softmax" if kind == STOCK else kind}
+    layer = {**name, **measures, **variances, "heads": [measures]}
+    assert rates["cross"] == {**measures, **variances, "layers": [layer]}
 
 
 def mean_divergence(queries, temperature=None):
@@ -158,10 +207,10 @@ def test_means_are_over_heads_and_over_layers():
     for part in rates.values():
         layers = [numbers_in({**layer, "heads": {}}) for layer in part["layers"]]
         means = numbers_in({**part, "layers": {}})
-        assert len(means) == 5 + len(TEMPERATURES) and means.keys() == layers[0].keys()
+        assert len(means) == 6 + len(TEMPERATURES) and means.keys() == layers[0].keys()
         for name, mean in means.items():
             assert mean == pytest.approx(sum(layer[name] for layer in layers) / len(layers))
-        for name in ("sparsity", "null"):
+        for name in ("sparsity", "null", "nonzeros"):
             for layer in part["layers"]:
                 heads = [head[name] for head in layer["heads"]]
                 assert layer[name] == pytest.approx(sum(heads) / len(heads))
@@ -199,10 +248,23 @@ def test_zeros_of_stock_attention_are_seen_head_by_head():
     assert layer["heads"][1]["null"] == 0
 
 
-@pytest.mark.parametrize("kind", ["rela_g", "rela_g_gelu", "entmax15", STOCK])
+def test_the_only_head_has_nothing_to_differ_from():
+    model = toy.model("--attention", "rela_g", "--encoder-attention-heads", 1)
+    rates = statistics_of(model, toy.batch(toy.dictionary()))
+    assert "diversity" not in str(rates["encoder"]) and "diversity" in rates["cross"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_looks_at_the_places_that_are_asked_for(place):
+    batch = toy.batch(toy.dictionary())
+    rates = statistics_of(sparse_model(), batch, places=[place])
+    assert rates == {place: statistics_of(sparse_model(), batch)[place]}
+
+
+@pytest.mark.parametrize("kind", ["rela_g", "rela_g_gelu", "entmax15", STOCK, "lstm"])
 def test_one_batch_is_as_good_as_many(kind):
-    model = sparse_model(kind)
-    batch = toy.batch(toy.dictionary(), [(4, 3), (9, 1), (2, 7), (5, 5)])
+    model = lstm() if kind == "lstm" else sparse_model(kind)
+    batch = toy.batch(toy.dictionary(), [(9, 1), (5, 5), (4, 3), (2, 7)])
     singles = [{"net_input": sentence} for sentence in sentences_of(batch)]
     together = numbers_in(statistics_of(model, batch))
     assert together == pytest.approx(numbers_in(statistics_of(model, *singles)), abs=1e-6)
@@ -221,7 +283,8 @@ def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():
     for place in PLACES:
         for layer in rates[place]["layers"]:
             # In the decoder that is to say that the future is not counted.
-            assert layer["heads"] == [{"sparsity": 1, "null": 1}, {"sparsity": 0, "null": 0}]
+            heads = [(head["sparsity"], head["null"]) for head in layer["heads"]]
+            assert heads == [(1, 1), (0, 0)] and layer["heads"][0]["nonzeros"] == 0
             assert layer["sparsity"] == layer["null"] == 0.5
 
 
@@ -256,6 +319,23 @@ def test_watching_changes_nothing(arch):
     assert torch.equal(model(**net_input)[0], expected) and len(seen) == 6
 
 
+@pytest.mark.parametrize("kind", ["entmax15", STOCK])
+def test_watching_an_lstm_changes_nothing(kind):
+    model, net_input = lstm(kind).eval(), toy.batch(toy.dictionary(), SIZES)["net_input"]
+    (expected, attention), seen = model(**net_input), []
+    with watch_attention(model, lambda *call: seen.append(call)):
+        logits, weights = model(**net_input)
+    assert torch.equal(logits, expected) and torch.equal(weights, attention)
+    ((place, layer, watched, hidden),) = seen
+    assert (place, layer) == ("cross", 0)
+    assert torch.equal(watched[0], attention)  # [batch, queries, keys]
+    assert hidden.shape == (3, 1, 7) and not watched.masked_select(hidden).any()
+    with watch_attention(model, lambda *call: seen.append(call), ["encoder", "decoder"]):
+        model(**net_input)
+    model(**net_input)
+    assert len(seen) == 1
+
+
 def test_the_model_is_put_into_eval_mode():
     """Else the dropout of what comes before would change the weights."""
     model = sparse_model("rela_g", "--dropout", 0.5).train()
@@ -264,8 +344,12 @@ def test_the_model_is_put_into_eval_mode():
 
 
 def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(ValueError, match="no Transformer of fairseq"):
+    with pytest.raises(ValueError, match="no Transformer or LSTM of fairseq"):
         AttentionStatistics(torch.nn.Linear(2, 2), 1)
+    without = toy.model("--decoder-attention", "0", arch="lstm", criterion="")
+    for model, places in [(without, PLACES), (lstm(), ("encoder", "decoder"))]:
+        with pytest.raises(ValueError, match=rf"has no attention \({', '.join(places)}\)"):
+            AttentionStatistics(model, 1, places=places)
     with pytest.raises(ValueError, match="no sentence was counted"):
         statistics_of(toy.model())
     broken = toy.model("--attention", "rela_g")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import toy
 from automata import EOS, FIRST_WORD, Script
 from fairseq_sparse.analysis.decoding import AnalysisTask, ForcedSteps, Translator
+from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.analysis.output_statistics import (
     QUANTILES,
     SUM_BINS,
@@ -206,17 +207,54 @@ def test_a_dense_model_certifies_nothing_and_is_not_searched():
         count_certified(translator_of(finite_table(1)), [], beam=1)
 
 
+@pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny", "lstm_sparse"])
+def test_attended_positions_are_those_of_cross_attention(arch):
+    words, flags = (
+        toy.dictionary(),
+        [] if arch == "transformer_tiny" else ["--attention", "entmax15"],
+    )
+    model = toy.model(*flags, arch=arch, criterion="").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
+    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    found, _ = force_references(Translator("toy", [], [model], task), [batch], "test")
+    nonzeros = []
+    for pair in forced_attention(model, batch, words.pad()):
+        weights = pair.weights["cross"]  # [layers, heads, queries, keys]
+        nonzeros += (weights != 0).double().sum(-1).mean((0, 1)).tolist()
+    assert found["attended"] == pytest.approx(np.mean(nonzeros))
+    assert found["steps"] == len(nonzeros)
+    if flags:
+        assert 1 <= found["attended"] < np.mean([7, 5, 3])
+    ensemble = Translator("toy", [], [model, model], task)
+    assert force_references(ensemble, [batch], "test")[0]["attended"] is None
+
+
+@pytest.mark.parametrize("flags", [["--decoder-attention", "0"], ["--no-cross-attention"]])
+def test_what_does_not_attend_to_the_source_has_no_such_number(flags):
+    arch = "lstm_sparse" if "--decoder-attention" in flags else "transformer_sparse_tiny"
+    words, model = toy.dictionary(), toy.model(*flags, arch=arch, criterion="").eval()
+    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
+    found, _ = force_references(Translator("toy", [], [model], task), [batch], "test")
+    assert found["attended"] is None and found["steps"] == 18
+
+
 def test_tables_show_the_results():
     names = {"name": "a", "output": "entmax15", "subset": "test"}
     steps = random_steps(200, 50)
     result = statistics_of(50, steps)
     quantiles = result["nonzeros"]["quantiles"]
-    line = output_table([{**names, **result}]).splitlines()[-1]
+    rows = [{**names, **result, "attended": attended} for attended in (2.345, None)]
+    *_, line, other = output_table(rows).splitlines()
+    assert other.strip("| ").split("|")[-1].strip() == "-"
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
         *("a", "entmax15", "test", "200", f"{result['nonzeros']['mean']:.1f}"),
         f"{quantiles['0.05']} / {quantiles['0.5']} / {quantiles['0.95']}",
         *(f"{100 * result[name]:.2f}" for name in ("zeros", "gold_zero")),
         f"{result['prob_sum']['mean']:.3f} ({result['prob_sum']['sd']:.3f})",
+        "2.35",
     ]
     beams = {"10": {"exact": 0.5, "single": 0.25}, "9": {"exact": None, "single": None}}
     lines = certified_table([{**names, "beams": beams}]).splitlines()

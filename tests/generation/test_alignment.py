@@ -1,6 +1,14 @@
+"""Links that attention makes: none where it is null, and the same ones beside any padding."""
+
+import pytest
 import torch
 from fairseq import utils
 
+import toy
+from fairseq_sparse.generation import (
+    SparseSequenceGeneratorWithAlignment,
+    SparseSequenceScorer,
+)
 from fairseq_sparse.generation.alignment import extract_hard_alignment
 
 PAD, EOS = 1, 2
@@ -46,3 +54,67 @@ def test_target_padded_beyond_the_attention():
 def test_nothing_to_link():
     assert links(torch.rand(4, 5), target=torch.tensor([EOS, PAD, PAD, PAD])) == []
     assert links(torch.rand(4, 2), source=torch.tensor([PAD, EOS])) == []
+
+
+def lstm(arch):
+    flags = ["--attention", "sparsemax"] if arch == "lstm_sparse" else []
+    flags += ["--encoder-embed-dim", 8, "--decoder-embed-dim", 8, "--decoder-out-embed-dim", 8]
+    model = toy.model(*flags, "--encoder-bidirectional", arch=arch, criterion="").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+def batch_and_pairs():
+    """A batch with padding on the left, and its pairs one by one."""
+    words = toy.dictionary()
+    batch = toy.batch(words, [(7, 4), (4, 4), (4, 6), (2, 3)])
+    pairs = []
+    for row, length in enumerate(batch["net_input"]["src_lengths"].tolist()):
+        target = batch["target"][row : row + 1]
+        end = int((target != words.pad()).sum())
+        net_input = {
+            "src_tokens": batch["net_input"]["src_tokens"][row : row + 1, -length:],
+            "src_lengths": torch.tensor([length]),
+            "prev_output_tokens": batch["net_input"]["prev_output_tokens"][row : row + 1, :end],
+        }
+        pairs.append({"net_input": net_input, "target": target[:, :end]})
+    return words, batch, pairs
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("archs", [["lstm_sparse"], ["lstm", "lstm_sparse"]])
+def test_links_of_an_lstm_do_not_depend_on_padding(archs, kind):
+    words, batch, pairs = batch_and_pairs()
+    options = {"beam_size": 3, "max_len_b": 6, "print_alignment": kind}
+    models = [lstm(arch) for arch in archs]
+    generator = SparseSequenceGeneratorWithAlignment(models, words, **options)
+    together = generator.generate(models, batch)
+    alone = [generator.generate(models, pair)[0] for pair in pairs]
+    for hypotheses, expected in zip(together, alone, strict=True):
+        for hypothesis, other in zip(hypotheses, expected, strict=True):
+            assert hypothesis["tokens"].equal(other["tokens"])
+            assert len(hypothesis["alignment"]) > 0
+            if kind == "hard":
+                assert hypothesis["alignment"] == other["alignment"]
+            for row, other_row in zip(hypothesis["alignment"], other["alignment"], strict=True):
+                expected_row = pytest.approx([float(x) for x in other_row], abs=1e-4)
+                assert [float(x) for x in row] == expected_row
+
+
+@pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
+def test_links_of_an_lstm_with_the_reference_do_not_depend_on_padding(arch):
+    words, batch, pairs = batch_and_pairs()
+    models, scorer = [lstm(arch)], SparseSequenceScorer(words, compute_alignment=True)
+    together = [hypothesis["alignment"] for (hypothesis,) in scorer.generate(models, batch)]
+    alone = [scorer.generate(models, pair)[0][0]["alignment"] for pair in pairs]
+    assert together == alone and len(set(map(tuple, alone))) == len(alone)
+
+
+def test_attention_whose_padding_is_in_two_places_has_no_mean():
+    words, batch, pairs = batch_and_pairs()
+    models, scorer = [lstm("lstm"), toy.model()], SparseSequenceScorer(words, None, True)
+    with torch.no_grad():
+        assert scorer.generate(models, pairs[1])[0][0]["alignment"]
+        with pytest.raises(ValueError, match="--print-alignment: .* use --batch-size 1"):
+            scorer.generate(models, batch)

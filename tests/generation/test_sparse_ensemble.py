@@ -14,12 +14,29 @@ from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 
 SENTENCES, BEAM, STEPS = 4, 3, 6
+KINDS = ["softmax", "entmax15", "rela_g", "lstm_sparse"]
 
 
 def lstm(words: Dictionary) -> LSTMModel:
     torch.manual_seed(5)
     encoder = LSTMEncoder(words, 8, 8, 1, left_pad=True, bidirectional=False)
     return LSTMModel(encoder, LSTMDecoder(words, 8, 8, 8, 1, encoder_output_units=8)).eval()
+
+
+def sparse_lstm(task) -> LSTMModel:
+    flags = [
+        "--output-transform",
+        "entmax15",
+        "--attention",
+        "sparsemax",
+        "--encoder-bidirectional",
+    ]
+    flags += ["--encoder-layers", 2, "--decoder-layers", 2, "--decoder-hidden-size", 10]
+    flags += ["--encoder-embed-dim", 8, "--decoder-embed-dim", 8, "--decoder-out-embed-dim", 8]
+    model = toy.model(*flags, arch="lstm_sparse", for_task=task, seed=7, criterion="").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return model
 
 
 def make_models(names: str) -> tuple[list, Dictionary]:
@@ -32,6 +49,8 @@ def make_models(names: str) -> tuple[list, Dictionary]:
     models = [
         lstm(task.target_dictionary)
         if name == "lstm"
+        else sparse_lstm(task)
+        if name == "lstm_sparse"
         else toy.model(*flags[name], for_task=task, seed=seed).eval()
         for seed, name in enumerate(names.split("+"))
     ]
@@ -50,7 +69,7 @@ def distribution(models, net_input: dict[str, Tensor], row: int, tokens: Tensor)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("names", ["softmax", "entmax15", "rela_g", "lstm", "entmax15+lstm"])
+@pytest.mark.parametrize("names", [*KINDS, "lstm", "entmax15+lstm", "lstm_sparse+lstm_sparse+lstm"])
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_the_models_run_on_each_live_hypothesis(names: str, seed: int) -> None:
     models, words = make_models(names)
@@ -119,10 +138,10 @@ def test_dead_hypotheses_and_twins_are_not_decoded(monkeypatch: pytest.MonkeyPat
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("names", ["softmax", "entmax15", "rela_g"])
+@pytest.mark.parametrize("names", KINDS)
 def test_attention_is_left_out_where_it_is_not_wanted(names: str) -> None:
     models, words = make_models(names)
-    sample = toy.batch(words)
+    sample = toy.batch(words, [(6, 5), (4, 3), (2, 7)])
     lists = [
         SparseSequenceGenerator(
             models, words, beam_size=3, max_len_b=6, attention=attention

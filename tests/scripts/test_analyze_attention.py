@@ -61,8 +61,9 @@ def test_table_and_json(
     sparse = arch == "transformer_sparse_tiny"
     assert len(rows) == 9 and {row[2] for row in rows} == {"rela_g" if sparse else "softmax"}
     for place, row in zip(written["attention"].values(), rows, strict=False):
-        assert [f"{100 * place[name]:.2f}" for name in ("sparsity", "null")] == row[3:5]
-        assert [f"{place['null_variance']:.4f}", f"{place['diversity']:.3f}"] == row[5:]
+        numbers = 100 * place["sparsity"], place["nonzeros"], 100 * place["null"]
+        assert [f"{number:.2f}" for number in numbers] == row[3:6]
+        assert [f"{place['null_variance']:.4f}", f"{place['diversity']:.3f}"] == row[6:]
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
         assert place["diversity"] > 0
         assert ("diversity_by_temperature" in place) == sparse
@@ -122,10 +123,33 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     assert found == pytest.approx({name: expected[name] for name in found})
     assert not any("diversity" in name for name in found) and len(found) > 40
     row = table.splitlines()[4].split("|")  # of cross-attention
-    assert row[7].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
+    assert row[8].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
     if arch == "transformer_sparse_tiny":
         assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
         assert both["shuffled"]["cross"]["null"] != both["attention"]["cross"]["null"]
+
+
+@pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
+def test_an_lstm_has_cross_attention_only(
+    arch: str, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("matplotlib")
+    flags = ["--arch", arch, "--encoder-embed-dim", 16, "--decoder-embed-dim", 16]
+    flags += ["--attention", "sparsemax"] if arch == "lstm_sparse" else []
+    path, _ = toy.train(tmp_path, data, *flags, "--task", "translation_sparse")
+    plots, tables = tmp_path / "plots", []
+    for tokens in (16, 400):
+        outputs = ["--json", tmp_path / "out.json", "--plots", plots, "--shuffled", 1]
+        assert call_here(data, "--path", path, "--max-tokens", tokens, *outputs) == 0
+        tables.append(capfd.readouterr().out.splitlines())
+    assert tables[0] == tables[1]  # padding does not count
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables[0][2:4]]
+    (part,) = measured(tmp_path / "out.json")["attention"].values()
+    kind = "softmax" if arch == "lstm" else "sparsemax"
+    numbers = [f"{100 * part['sparsity']:.2f}", f"{part['nonzeros']:.2f}"]
+    for row, layer in zip(rows, ("mean", "1"), strict=True):
+        assert row[:5] == ["cross", layer, kind, *numbers] and row[-1] == "-"
+    assert sorted(path.stem for path in plots.glob("*.svg")) == ["null_rates", "sparsity"]
 
 
 def test_several_models_in_one_command(

@@ -20,6 +20,9 @@ FLAGS = {
     + ["--output-transform", "alpha_relu", "--criterion", "alpha_relu_loss"],
     "stock": ["--arch", "transformer_tiny", "--task", "translation"],
 }
+LSTM_FLAGS = ["--arch", "lstm_sparse", "--task", "translation_sparse", "--attention", "sparsemax"]
+LSTM_FLAGS += ["--output-transform", "sparsemax", "--criterion", "entmax_loss", "--lr", 0.05]
+LSTM_FLAGS += ["--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--max-update", 30]
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +142,42 @@ def test_support(
         f"{stem}.{kind}" for stem in ("nonzeros", "prob_sum", "training") for kind in ("png", "svg")
     ]
     assert printed.out.splitlines()[-6:] == [str(tmp_path / "plots" / name) for name in pictures]
+
+
+def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
+    lstm, _ = toy.train(tmp_path / "lstm", data, *LSTM_FLAGS)
+    models = [lstm, paths[1], f"{lstm}:{lstm}", f"{lstm}:{paths[1]}"]
+    for tokens in (20, 400):
+        output = tmp_path / f"support-{tokens}.json"
+        arguments = ["support", data, "--path", *models, "--beams", 5, "--max-tokens", tokens]
+        assert not call_here(*arguments, "--json", output)
+        forced, searched = tables_in(capfd.readouterr().out)
+        written = read(output)
+        one, stock, twice, both = written["forced"]
+        sources = (data.parent / "test.de").read_text().splitlines()
+        targets = (data.parent / "test.en").read_text().splitlines()
+        lengths = [len(source.split()) + 1 for source in sources]
+        steps = [len(target.split()) + 1 for target in targets]
+        pairs = sum(length * count for length, count in zip(lengths, steps, strict=True))
+        assert stock["attended"] == pytest.approx(pairs / sum(steps))  # softmax: all of them
+        assert 1 <= one["attended"] < stock["attended"]
+        assert one["nonzeros"] == twice["nonzeros"] and one["nonzeros"]["mean"] < 25
+        assert twice["attended"] is both["attended"] is None
+        assert both["nonzeros"]["min"] == stock["vocabulary"]
+        assert [row[-1] for row in forced] == [f"{one['attended']:.2f}"] + [
+            *(f"{stock['attended']:.2f}", "-", "-")
+        ]
+        shares = [row["beams"]["5"]["exact"] for row in written["searched"]]
+        assert shares[0] == shares[2] and shares[1] is shares[3] is None
+        assert searched[0][3] == f"{100 * shares[0]:.2f}"
+    one, other = (read(tmp_path / f"support-{tokens}.json") for tokens in (20, 400))
+    assert one["forced"][0]["nonzeros"] == other["forced"][0]["nonzeros"]
+    assert one["searched"] == other["searched"]
+    assert not call_here("empty", data, "--path", *models, "--beam", 2)
+    assert len(tables_in(capfd.readouterr().out)[0]) == 4
+    for command in (["alternatives"], ["alternatives", "--hypothesis"], ["tree", "--nodes", 20]):
+        assert not call_here(*command, data, "--path", *models, "--sentence", "2-4")
+        assert capfd.readouterr().out
 
 
 def test_first_sentences_are_the_same_in_any_batches(

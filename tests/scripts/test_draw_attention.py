@@ -75,6 +75,31 @@ def test_rows_and_columns(
         assert place != "encoder" or panel.sum(1) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
+def test_an_lstm_has_one_panel(
+    arch: str, data: Path, tmp_path: Path, drawn: list[dict], capfd: pytest.CaptureFixture
+) -> None:
+    flags = ["--arch", arch, "--encoder-embed-dim", 16, "--decoder-embed-dim", 16]
+    flags += ["--attention", "sparsemax"] if arch == "lstm_sparse" else []
+    path, _ = toy.train(tmp_path, data, *flags, "--task", "translation_sparse")
+    arguments = [data, "--path", path, "--sentence", 7, "--output", tmp_path / "a.png"]
+    assert call_here(*arguments) == 0
+    (call,) = drawn
+    kind = "softmax" if arch == "lstm" else "sparsemax"
+    assert call["title"] == f"{kind}: cross-attention, layer 1 of 1, sentence 7 of test"
+    assert call["sums_to_one"] and not call["hidden"].any()
+    (panel,) = call["panels"]
+    assert panel.shape == tuple(len(sentence(data, side, 7)) + 1 for side in ("en", "de"))
+    assert panel.sum(1) == pytest.approx(1)
+    capfd.readouterr()
+    for flags, message in [
+        (["--place", "encoder"], "--layer: the model has no layers of encoder self-attention"),
+        (["--heads", "2"], "--heads 2: the model has 1 heads in this layer"),
+    ]:
+        assert call_here(*arguments, *flags) == 1
+        assert message in capfd.readouterr().err
+
+
 def weights_by_hand(
     checkpoint: Path, data: Path, number: int, words: list[str]
 ) -> list[list[list[float]]]:

@@ -26,6 +26,8 @@ FLAGS = {
     "rela_g": ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
     + ["--attention", "rela_g"],
     "stock": ["--task", "translation", "--arch", "transformer_tiny"],
+    "lstm_sparse": ["--task", "translation_sparse", "--arch", "lstm_sparse", "--attention"]
+    + ["sparsemax", "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--seed", 3],
 }
 # Of the test set, and how many pieces it has: more than the models can take.
 TOO_LONG, LENGTH = 4, 30

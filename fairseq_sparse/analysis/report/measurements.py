@@ -73,7 +73,8 @@ class Measurements:
         return [{**row, "name": self.run.name} for row in self._kept("empty", compute, beam=BEAM)]
 
     def attention(self) -> dict[str, Any]:
-        """The rates of ``AttentionStatistics``; none for a model that is no Transformer.
+        """The rates of ``AttentionStatistics``; none for a model that has no attention
+        of a Transformer or an LSTM.
 
         Where attention can be null, also those with exchanged references, under ``shuffled``.
         It has the form of what ``scripts/analyze_attention.py --json`` writes.
@@ -130,7 +131,7 @@ class Measurements:
     @property
     def _has_attention(self) -> bool:
         try:
-            return bool(attention_modules(self._translator.models[0]))
+            return any(attention_modules(self._translator.models[0]).values())
         except ValueError:
             return False
 

@@ -138,7 +138,7 @@ def attention_section(
         for place, part in result["attention"].items()
     ]
     if not cells:
-        return "<p>The models have no attention of a Transformer.</p>"
+        return "<p>The models have no attention of a Transformer or an LSTM.</p>"
     header = ["model", "place", "attention", "exact zeros (%)", "null rows (%)", "diversity (nats)"]
     tables = [html_table(header, cells, "Mean over layers and heads, given the references")]
     if any("diversity_by_temperature" in part for part in _parts(attention)):
@@ -157,7 +157,8 @@ def attention_section(
             "Share of queries that attend to nothing, by layer, and its spread over the heads "
             "(ReLA, Fig. 6)",
         ),
-        ("diversity", attention_curves.draw_diversity, with_attention)
+        ("diversity", attention_curves.draw_diversity)
+        + (attention_curves.with_diversity(with_attention),)
         + ("Diversity of the heads, by layer (ReLA, Fig. 5)",),
         ("alignment", attention_curves.draw_alignment_error, alignment)
         + ("Alignment error rate of cross-attention, by layer (ReLA, Fig. 4)",),
@@ -175,6 +176,8 @@ def _parts(attention: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _diversity(part: dict[str, Any]) -> str:
+    if "diversity" not in part:  # of a single head
+        return "-"
     values = part.get("diversity_by_temperature", {"": part["diversity"]})
     return " / ".join(f"{value:.2f}" for value in values.values())
 

@@ -8,7 +8,11 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_sparse.analysis.alternatives import find_alternatives
-from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
+from fairseq_sparse.analysis.attention_statistics import (
+    attention_kind,
+    attention_modules,
+    head_count,
+)
 from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.forced_attention import SentenceAttention, forced_attention
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
@@ -28,7 +32,7 @@ def look_into(
         translator: one model.
         batches: fairseq's batches of these sentences.
         subset: the name of the data.
-        attention: whether the model has a Transformer's attention.
+        attention: whether the model has attention of a Transformer or an LSTM.
 
     Returns:
         ``output``; ``vocabulary``; ``normalised``, whether Σp is 1; ``places``: for each place of
@@ -98,7 +102,7 @@ def _places(translator: Translator) -> dict[str, dict[str, Any]]:
             places[place] = {
                 "kinds": kinds,
                 "layers": len(kinds),
-                "heads": modules[0].num_heads,
+                "heads": head_count(modules[0]),
                 "sums_to_one": [ATTENTION_KINDS[kind].sums_to_one for kind in kinds],
             }
     return places

@@ -1,0 +1,157 @@
+"""LSTMs under fairseq's commands: each score printed is the model's, alone and in ensembles."""
+
+import contextlib
+import io
+import json
+import re
+
+import pytest
+import torch
+from fairseq_cli import generate, interactive
+
+import toy
+from commands import hypotheses
+from fairseq_sparse.analysis.trained_models import load_batches, load_models
+from printed_translations import Output, Scorer
+
+SENTENCES = 30
+SIZES = ["--encoder-embed-dim", 32, "--decoder-embed-dim", 32, "--decoder-out-embed-dim", 32]
+SPARSE = ["--task", "translation_sparse", "--criterion", "entmax_loss"]
+SPARSE += ["--output-transform", "entmax15"]
+FLAGS = {
+    "lstm_sparse": [*SIZES, "--encoder-bidirectional", *SPARSE, "--attention", "sparsemax"],
+    "lstm": [*SIZES, "--task", "translation"],
+    "transformer_sparse_tiny": SPARSE,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def paths(data, tmp_path_factory):
+    limits = ["--max-update", 60, "--lr", 0.01, "--disable-validation", "--no-epoch-checkpoints"]
+    return {
+        arch: toy.train(tmp_path_factory.mktemp(arch), data, "--arch", arch, *flags, *limits)[0]
+        for arch, flags in FLAGS.items()
+    }
+
+
+@pytest.fixture
+def run(data, paths, monkeypatch, caplog):
+    """Run fairseq-generate (or another command) with some of the models in this process."""
+
+    def run(names, *flags, command=generate):
+        path = ":".join(str(paths[name]) for name in names)
+        arguments = [data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu", "--max-len-b", 12]
+        arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
+        if command is generate:
+            arguments += ["--max-tokens", 200, "--num-workers", 0, "--no-progress-bar"]
+        monkeypatch.setattr("sys.argv", ["fairseq", *map(str, [*arguments, *flags])])
+        caplog.clear()
+        caplog.set_level("INFO", "fairseq_sparse")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            command.cli_main()
+        return Output(printed.getvalue(), caplog.text)
+
+    return run
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["lstm_sparse"],
+        ["lstm"],
+        ["lstm_sparse", "lstm"],
+        ["transformer_sparse_tiny", "lstm_sparse"],
+    ],
+    ids="+".join,
+)
+def test_scores_are_those_of_the_models(run, data, paths, names, beam):
+    output = run(names, "--beam", beam, "--nbest", beam)
+    scorer = Scorer(data, [paths[name] for name in names])
+    found = output.hypotheses()
+    assert sorted(found) == list(range(SENTENCES))
+    incomplete = 0
+    for number, hypos in found.items():
+        assert 1 <= len(hypos) <= beam
+        for hypo in hypos:
+            (expected,) = scorer.positional([number], [hypo.words])
+            if not expected.isfinite().all():
+                assert len(hypos) == 1 and expected[:-1].isfinite().all()
+                incomplete += 1
+            else:
+                assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
+    assert incomplete == output.incomplete() < SENTENCES
+
+
+def test_exact_search_is_no_worse_than_a_beam_and_agrees_with_what_it_proves(run, tmp_path):
+    reports = {}
+    for name, flags in {
+        "beam": ["--beam", 5],
+        "exact": ["--exact-search", "--exact-search-nodes", 300],
+    }.items():
+        report = tmp_path / f"{name}.jsonl"
+        run(["lstm_sparse"], *flags, "--nbest", 5, "--search-report", report)
+        lines = [json.loads(line) for line in report.read_text().splitlines()]
+        reports[name] = {line["id"]: line for line in lines}
+        assert sorted(reports[name]) == list(range(SENTENCES))
+    proven = 0
+    for number, exact in reports["exact"].items():
+        beam = reports["beam"][number]
+        if beam["incomplete"] or not exact["optimal"]:
+            continue
+        proven += 1
+        assert exact["score"] >= beam["score"] - 1e-3
+        if beam["optimal"]:
+            assert exact["score"] == pytest.approx(beam["score"], abs=1e-3)
+    assert proven > 0
+
+
+def test_references_are_scored_and_aligned_as_one_by_one(run, data, paths):
+    flags = ["--score-reference", "--print-alignment"]
+    together = run(["lstm_sparse"], *flags)
+    alone = run(["lstm_sparse"], *flags, "--batch-size", 1)
+    assert together.lines("A") == alone.lines("A") and len(together.lines("A")) == SENTENCES
+    scorer = Scorer(data, [paths["lstm_sparse"]])
+    for number, (hypo,) in together.hypotheses().items():
+        (expected,) = scorer.positional([number], [scorer.reference(number)])
+        assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
+
+
+def test_translations_are_aligned_as_one_by_one(run):
+    flags = ["--beam", 3, "--print-alignment"]
+    outputs = [run(["lstm_sparse"], *flags, *size) for size in ([], ["--batch-size", 1])]
+    assert outputs[0].lines("A") == outputs[1].lines("A")
+    assert len(set(map(tuple, outputs[0].lines("A").values()))) > 1
+
+
+def test_interactive_translates_as_generate_does(run, data):
+    expected = hypotheses(run(["lstm_sparse"], "--beam", 3).text)
+    source = ["--input", data.parent / "test.de", "--buffer-size", 9]
+    found = hypotheses(run(["lstm_sparse"], "--beam", 3, *source, command=interactive).text)
+    assert sorted(found) == sorted(expected)
+    for number, ((score, words),) in expected.items():
+        assert found[number][0] == (pytest.approx(score, abs=1e-3), words)
+
+
+def test_validation_counts_the_sentences_that_are_right(data, paths):
+    result = toy.run(
+        "fairseq_cli.validate",
+        *(data, "--user-dir", toy.USER_DIR, "--path", paths["lstm_sparse"], "--cpu"),
+        *("--valid-subset", "train", "--task", "translation_sparse", "--log-format", "json"),
+        *("--max-tokens", 999, "--num-workers", 0),
+    )
+    record = json.loads(re.search(r"train \| (\{.*\})", result.stderr + result.stdout).group(1))
+    models, task = load_models([paths["lstm_sparse"]], str(data))
+    right = sentences = 0
+    for sample in load_batches(task, models, "train", 60):
+        with torch.no_grad():
+            best = models[0](**sample["net_input"])[0].argmax(-1)
+        fits = best.eq(sample["target"]) | sample["target"].eq(task.target_dictionary.pad())
+        right, sentences = right + int(fits.all(1).sum()), sentences + len(fits)
+    assert sentences == 300
+    assert float(record["train_sentence_accuracy"]) == pytest.approx(right / 3, abs=0.01)
