@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         "--columns",
         type=lambda text: text.split(","),
         metavar="NAME,...",
-        help="which columns (default: all); an unknown name lists them",
+        help="which columns (default: all that fit the runs); an unknown name lists them",
     )
     parser.add_argument(
         "--baseline",
@@ -61,10 +61,9 @@ def main(argv: list[str] | None = None) -> int:
         "those of the runs' logs; their models are named as the variants",
     )
     args = parser.parse_args(argv)
-    from fairseq_sparse.analysis.results import COLUMNS
+    from fairseq_sparse.analysis.results import COLUMNS, columns_of
 
-    columns = args.columns or list(COLUMNS)
-    unknown = [name for name in columns if name not in COLUMNS]
+    unknown = [name for name in args.columns or () if name not in COLUMNS]
     if unknown:
         parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
     summaries = []
@@ -88,6 +87,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"results_table: --speeds {path}: {error!r}", file=sys.stderr)
             return 1
     add_speeds(summaries, results)
+    columns = args.columns or columns_of(summaries)
     print(table(summaries, columns, found[0] if found else None))
     return 0
 

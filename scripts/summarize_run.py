@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Collect the results of a recipe's run in JSON.
 
-summarize_run.py train RUN_DIR   logs/2_train.log          -> train.json
-summarize_run.py all RUN_DIR     train.json, bleu.json,
-                                 generate-test.txt,
-                                 validate-test.txt,
-                                 attention.json            -> summary.json
+summarize_run.py train RUN_DIR      logs/2_train.log         -> train.json
+summarize_run.py all RUN_DIR        train.json, bleu.json or
+                                    accuracy.json,
+                                    generate-test.txt,
+                                    validate-test.txt,
+                                    attention.json           -> summary.json
+summarize_run.py ensemble RUN_DIR   bleu.json or accuracy.json,
+                                    generate-test.txt        -> summary.json
 """
 
 from __future__ import annotations
@@ -26,7 +29,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
-STATISTICS = ("loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "tau", "logit_norm")
+STATISTICS = (
+    "loss",
+    "accuracy",
+    "sentence_accuracy",
+    "nonzeros",
+    "gold_zero",
+    "prob_sum",
+    "tau",
+    "logit_norm",
+)
+# What a summary calls the score of the test set, and the file that has it.
+SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
 
 
 class SummaryError(Exception):
@@ -103,11 +117,20 @@ def summarize_generation(run: Path) -> dict[str, object]:
     return {"sentences_per_second": float(match["speed"])}
 
 
+def read_score(run: Path) -> dict[str, object]:
+    """The score of the test set, under its name."""
+    found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
+    if not found:
+        raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
+    return {name: json.loads(read_text(path)) for name, path in found.items()}
+
+
 def summarize_attention(run: Path) -> dict[str, object]:
-    """Sparsity rate and null rate of each place of attention, the mean over layers and heads."""
+    """Rates of each place of attention, the mean over layers and heads."""
     rates = json.loads(read_text(run / "attention.json"))["attention"]
     return {
-        place: {name: part[name] for name in ("sparsity", "null")} for place, part in rates.items()
+        place: {name: part[name] for name in ("sparsity", "null", "nonzeros") if name in part}
+        for place, part in rates.items()
     }
 
 
@@ -125,7 +148,7 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     train = json.loads(read_text(run / "train.json"))
     return {
         **names,
-        "bleu": json.loads(read_text(run / "bleu.json")),
+        **read_score(run),
         "generation": summarize_generation(run),
         "test": select_statistics(test[-1]),
         "attention": summarize_attention(run),
@@ -134,20 +157,32 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     }
 
 
+def summarize_ensemble(run: Path, names: dict[str, str]) -> dict[str, object]:
+    """What there is to say of several models that decoded together."""
+    return {
+        **names,
+        **read_score(run),
+        "generation": summarize_generation(run),
+        **describe_environment(),
+    }
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("train", "all"))
+    parser.add_argument("part", choices=("train", "all", "ensemble"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     args = parser.parse_args(argv)
-    variables = ("DATASET", "DATASET_NOTE", "VARIANT", "SETTINGS", "CONFIG")
+    variables = ("DATASET", "DATASET_NOTE", "VARIANT", "VARIANT_NAME", "SETTINGS", "CONFIG")
     names = {name.lower(): os.environ.get(name, "") for name in variables}
     try:
         if args.part == "train":
             name, summary = "train.json", summarize_training(args.run)
-        else:
+        elif args.part == "all":
             name, summary = "summary.json", summarize_all(args.run, names)
+        else:
+            name, summary = "summary.json", summarize_ensemble(args.run, names)
         from fairseq_sparse.analysis.reports import write_json
 
         write_json(args.run / name, summary)

@@ -1,38 +1,112 @@
 #!/usr/bin/env bash
-# Raw text -> tokens -> BPE units -> fairseq's binary format, in DATA_DIR/prepared.
+# Archives -> raw text -> tokens -> BPE units, or characters -> fairseq's binary format, in
+# DATA_DIR/prepared.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+CORPUS=() TEXT_FLAGS=() RAW_NAMES=""
 load_recipe
 lock_folder "$DATA_DIR"
 
-raw_names() { awk '{ print $2 }' "$CHECKSUMS"; }
+partial="$DATA_DIR/prepared.partial"
+if [[ -e "$PREPARED" && ! -f "$PREPARED/settings" ]]; then
+  fail "$PREPARED was not made by this recipe: delete it, or choose another --data-dir"
+fi
 
-# 1. What the data is made from. RAW_DIR's files may differ from the published ones; a data set that
-# a program of ours makes has neither.
+[[ "$TEXT" == bpe || "$TEXT" == characters ]] || fail "TEXT=$TEXT: neither bpe nor characters"
+[[ "$DICTIONARY" == joined || "$DICTIONARY" == separate ]] \
+  || fail "DICTIONARY=$DICTIONARY: neither joined nor separate"
+if [[ "$TEXT" == characters ]]; then
+  inflection=("$ROOT/scripts/prepare_inflection.py" --setting "$SETTING" --languages "$LANGUAGES")
+fi
+
+# The lines "SUM NAME ADDRESS" of CHECKSUMS whose name matches RAW_NAMES, if set. The sum is a
+# sha256, an md5, or "-" where none has been published; the address may be left out, and is
+# BASE_URL/NAME wherever BASE_URL is set.
+raw_list() {
+  awk -v pattern="${RAW_NAMES:-.}" -v base="${BASE_URL:-}" '
+    /^[^#]/ && $2 ~ pattern { print $1, $2, base == "" ? $3 : base "/" $2 }' "$CHECKSUMS"
+}
+
+# The files in RAW_DIR that are needed, which may differ from the published ones.
+own_files() {
+  local name
+  if [[ "$TEXT" == characters ]]; then
+    "$PYTHON" "${inflection[@]}" --data "$RAW_DIR" --list || fail "RAW_DIR: cannot be used (see above)"
+    return
+  fi
+  while read -r _ name _; do
+    [[ -f "$RAW_DIR/$name" ]] || fail "RAW_DIR: no such file: $RAW_DIR/$name (needed:" \
+      "$(raw_list | awk '{ print $2 }' | tr '\n' ' '))"
+    printf '%s\n' "$RAW_DIR/$name"
+  done < <(raw_list)
+}
+
+# Fetch what is missing.
+fetch() {
+  local sum name address checksum
+  while read -r sum name address; do
+    checksum=()
+    case ${#sum} in
+      64) checksum=(--sha256 "$sum") ;;
+      32) checksum=(--md5 "$sum") ;;
+    esac
+    "$PYTHON" "$ROOT/scripts/download.py" "$address" --output "$raw/$name" \
+      ${checksum[@]+"${checksum[@]}"} \
+      || fail "could not fetch $address (see above): run again to resume, or fetch the files by" \
+        "hand and set RAW_DIR to their folder"
+  done < <(raw_list)
+}
+
+# The sha256 of the fetched files, as sha256sum prints them. One that is not published is that of
+# the file, or what it was when the data were prepared: the file may be gone since.
+fetched_sums() {
+  local sum name
+  while read -r sum name _; do
+    if [[ ${#sum} != 64 && -d "$PREPARED/bin" ]]; then
+      sum="$(awk -v name="${name##*/}" '$1 == "raw" && $2 == name { print $3 }' "$PREPARED/settings")"
+    elif [[ ${#sum} != 64 ]]; then
+      sum="$(sha256_of "$raw/$name" | cut -d ' ' -f 1)"
+    fi
+    printf '%s  %s\n' "$sum" "${name##*/}"
+  done < <(raw_list)
+}
+
+# 1. What the data is made from: files that are fetched or in RAW_DIR, or a program of ours.
+raw="$DATA_DIR/raw"
 if [[ -n "${MAKE_RAW:-}" ]]; then
-  raw="$DATA_DIR/raw"
   origin="made by ${MAKE_RAW[*]}"
 else
   [[ -f "$CHECKSUMS" ]] || fail "CHECKSUMS: no such file: $CHECKSUMS"
   if [[ -n "${RAW_DIR:-}" ]]; then
     raw="$RAW_DIR"
+    files="$(own_files)"
     paths=()
-    while read -r name; do
-      [[ -f "$raw/$name" ]] || fail "RAW_DIR: no such file: $raw/$name (needed: $(raw_names | tr '\n' ' '))"
-      paths+=("$raw/$name")
-    done < <(raw_names)
+    while read -r path; do paths+=("$path"); done <<<"$files"
     sums="$(sha256_of "${paths[@]}")"
   else
-    raw="$DATA_DIR/raw"
-    sums="$(cat -- "$CHECKSUMS")"
+    [[ -n "$(raw_list)" ]] || fail "$CHECKSUMS names no file${RAW_NAMES:+ that matches $RAW_NAMES}"
+    if [[ ! -d "$PREPARED/bin" ]]; then fetch; fi
+    sums="$(fetched_sums)"
   fi
   origin="$(printf '%s\n' "$sums" | awk '{ print "raw", $2, $1 }')"
 fi
 settings="dataset $DATASET
-languages $SOURCE_LANG $TARGET_LANG
-bpe_merges $BPE_MERGES
-$origin"
+languages $SOURCE_LANG $TARGET_LANG"
+add_setting() {
+  settings="$settings
+$*"
+}
+if [[ "$TEXT" == characters ]]; then
+  add_setting text characters
+  add_setting setting "$SETTING"
+  add_setting inflection_languages "$LANGUAGES"
+else
+  add_setting bpe_merges "$BPE_MERGES"
+  for flag in ${TEXT_FLAGS[@]+"${TEXT_FLAGS[@]}"}; do add_setting text_flag "$flag"; done
+  for row in ${CORPUS[@]+"${CORPUS[@]}"}; do add_setting take "$row"; done
+fi
+if [[ "$DICTIONARY" == separate ]]; then add_setting dictionary separate; fi
+add_setting "$origin"
 
-partial="$DATA_DIR/prepared.partial"
 if [[ -f "$PREPARED/settings" ]]; then
   difference="$(settings_difference "$PREPARED/settings" "$settings")"
   if [[ -n "$difference" ]]; then
@@ -45,19 +119,11 @@ if [[ -f "$PREPARED/settings" ]]; then
   fi
   rm -rf -- "$partial"
   mv -- "$PREPARED" "$partial"
-elif [[ -e "$PREPARED" ]]; then
-  fail "$PREPARED was not made by this recipe: delete it, or choose another --data-dir"
 fi
 
-# 2. Make or fetch.
+# 2. What a program of ours makes.
 if [[ -n "${MAKE_RAW:-}" ]]; then
   "$PYTHON" "$EXAMPLES/${MAKE_RAW[0]}" "$raw" "${MAKE_RAW[@]:1}" || fail "${MAKE_RAW[0]} failed (see above)"
-elif [[ -z "${RAW_DIR:-}" ]]; then
-  while read -r sha256 name; do
-    "$PYTHON" "$ROOT/scripts/download.py" "$BASE_URL/$name" --output "$raw/$name" --sha256 "$sha256" \
-      || fail "could not fetch $BASE_URL/$name (see above): run again to resume," \
-        "or fetch the files by hand and set RAW_DIR to their folder"
-  done < "$CHECKSUMS"
 fi
 
 # 3. Text. What an interrupted run with the same settings left behind is used again.
@@ -66,19 +132,35 @@ if [[ -d "$partial" && "$(cat -- "$partial/settings" 2>/dev/null)" != "$settings
 fi
 mkdir -p -- "$partial"
 write_settings "$partial/settings" "$settings"
-"$PYTHON" "$ROOT/scripts/prepare_text.py" \
-  --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG" \
-  --train "$raw/$TRAIN_PREFIX" --valid "$raw/$VALID_PREFIX" --test "$raw/$TEST_PREFIX" \
-  --bpe-merges "$BPE_MERGES" --output "$partial" ${WORKERS:+--workers "$WORKERS"} \
-  || fail "the text could not be prepared (see above)"
+if [[ "$TEXT" == characters ]]; then
+  prepare=("${inflection[@]}" --data "$raw")
+else
+  languages=(--source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG")
+  if [[ -n "${CORPUS:-}" ]]; then
+    take=()
+    for row in "${CORPUS[@]}"; do
+      read -r -a words <<<"$row"
+      take+=(--take "${words[@]}")
+    done
+    "$PYTHON" "$ROOT/scripts/unpack_corpus.py" "${languages[@]}" --raw "$raw" "${take[@]}" \
+      --output "$partial/raw" || fail "the archives could not be used (see above)"
+    raw="$partial/raw" TRAIN_PREFIX=train VALID_PREFIX=valid TEST_PREFIX=test
+  fi
+  prepare=("$ROOT/scripts/prepare_text.py" "${languages[@]}"
+    --train "$raw/$TRAIN_PREFIX" --valid "$raw/$VALID_PREFIX" --test "$raw/$TEST_PREFIX"
+    --bpe-merges "$BPE_MERGES" ${TEXT_FLAGS[@]+"${TEXT_FLAGS[@]}"} ${WORKERS:+--workers "$WORKERS"})
+fi
+"$PYTHON" "${prepare[@]}" --output "$partial" || fail "the text could not be prepared (see above)"
 
 # 4. Binary format. Relative paths, because fairseq-preprocess splits some of them at commas.
 rm -rf -- "$partial/bin"
+dictionary=()
+if [[ "$DICTIONARY" == joined ]]; then dictionary=(--joined-dictionary); fi
 (
   cd -- "$partial"
   "$PYTHON" -m fairseq_cli.preprocess --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG" \
-    --trainpref bpe/train --validpref bpe/valid --testpref bpe/test --destdir bin \
-    --joined-dictionary --workers "${WORKERS:-$("$PYTHON" -c 'import os; print(os.cpu_count())')}"
+    --trainpref "$TEXT/train" --validpref "$TEXT/valid" --testpref "$TEXT/test" --destdir bin \
+    ${dictionary[@]+"${dictionary[@]}"} --workers "${WORKERS:-$("$PYTHON" -c 'import os; print(os.cpu_count())')}"
 ) || fail "fairseq-preprocess failed (see above)"
 mv -- "$partial" "$PREPARED"
 say "vocabulary: $(wc -l < "$PREPARED/bin/dict.$TARGET_LANG.txt" | tr -d ' ') entries"

@@ -10,11 +10,22 @@ artefact="$RUN_DIR/train.json"
 read -r -a extra <<<"${TRAIN_FLAGS:-}" || true
 flags=(
   --task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG"
-  "${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}" --keep-last-epochs "$AVERAGE_LAST"
-  ${extra[@]+"${extra[@]}"}
+  "${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}"
 )
+if [[ "$CHECKPOINTS" == best ]]; then
+  flags+=(--no-epoch-checkpoints)
+else
+  flags+=(--keep-last-epochs "$AVERAGE_LAST")
+fi
+flags+=(${extra[@]+"${extra[@]}"})
+if [[ -n "${BATCH_SENTENCES:-}" ]]; then
+  unit=sentences batch="$BATCH_SENTENCES" on_a_device="${DEVICE_SENTENCES:-$BATCH_SENTENCES}"
+  batch_flag=--batch-size
+else
+  unit=tokens batch="$BATCH_TOKENS" on_a_device="$DEVICE_TOKENS" batch_flag=--max-tokens
+fi
 settings="data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)
-batch_tokens $BATCH_TOKENS
+batch_$unit $batch
 $(flags_as_lines "${flags[@]}")"
 
 if [[ -f "$SETTINGS_DIR/train" && ( -e "$artefact" || -d "$checkpoints" ) ]]; then
@@ -39,9 +50,10 @@ if [[ "$CONFIG" == gpu ]]; then
   devices="$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')"
   (( devices > 0 )) || fail "--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES"
 fi
-update_freq=$(( (BATCH_TOKENS + devices * DEVICE_TOKENS - 1) / (devices * DEVICE_TOKENS) ))
-max_tokens=$(( BATCH_TOKENS / (devices * update_freq) ))
-say "batch: $BATCH_TOKENS tokens = $devices device(s) x $max_tokens tokens x $update_freq"
+update_freq=$(( (batch + devices * on_a_device - 1) / (devices * on_a_device) ))
+share=$(( batch / (devices * update_freq) ))
+(( share > 0 )) || fail "a batch of $batch $unit is less than one for each of $devices devices"
+say "batch: $batch $unit = $devices device(s) x $share $unit x $update_freq"
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
   say "resuming from $checkpoints/checkpoint_last.pt"
 else
@@ -49,7 +61,7 @@ else
 fi
 
 "$PYTHON" -m fairseq_cli.train "$PREPARED/bin" --user-dir "$USER_DIR" --save-dir "$checkpoints" \
-  --max-tokens "$max_tokens" --update-freq "$update_freq" --log-format json \
+  "$batch_flag" "$share" --update-freq "$update_freq" --log-format json \
   ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" \
   || fail "fairseq-train failed (see above): run the same command again to resume from" \
     "the last checkpoint"

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
-# The mean of the last AVERAGE_LAST epochs' checkpoints, in RUN_DIR/average.pt.
+# The mean of the last AVERAGE_LAST epochs' checkpoints, in RUN_DIR/average.pt, or the best one alone
+# where the data set asks for that.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_file "$RUN_DIR/train.json" train
 lock_folder "$RUN_DIR"
 
 artefact="$RUN_DIR/average.pt"
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "average_last $AVERAGE_LAST
+if [[ "$CHECKPOINTS" == best ]]; then
+  which="checkpoint best"
+  inputs=("$RUN_DIR/checkpoints/checkpoint_best.pt")
+else
+  which="average_last $AVERAGE_LAST"
+  inputs=("$RUN_DIR/checkpoints" --num-epoch-checkpoints "$AVERAGE_LAST")
+fi
+skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
 
-"$PYTHON" "$ROOT/scripts/average_checkpoints.py" --inputs "$RUN_DIR/checkpoints" \
-  --num-epoch-checkpoints "$AVERAGE_LAST" --output "$artefact" \
+"$PYTHON" "$ROOT/scripts/average_checkpoints.py" --inputs "${inputs[@]}" --output "$artefact" \
   || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets how many are"
 say "averaged: $artefact"

@@ -3,6 +3,10 @@
 # RUN_DIR/alignments; where the data set has gold alignments, error rates in RUN_DIR/alignment.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
+if [[ "$TEXT" == characters ]]; then
+  say "nothing to do: $DATASET has characters, not words, to align"
+  exit 0
+fi
 require_prepared
 require_file "$RUN_DIR/average.pt" average
 lock_folder "$RUN_DIR"

@@ -5,14 +5,15 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
 require_file "$RUN_DIR/average.pt" average
-require_file "$RUN_DIR/bleu.json" generate
+score="$(score_file)"
+require_file "$score" generate
 lock_folder "$RUN_DIR"
 
 artefact="$RUN_DIR/summary.json"
 output="$RUN_DIR/validate-test.txt"
 flags=(--task translation_sparse ${VALIDATE_FLAGS[@]+"${VALIDATE_FLAGS[@]}"})
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
-bleu $(sha256_of "$RUN_DIR/bleu.json" | cut -d ' ' -f 1)
+$(basename -- "$score" .json) $(sha256_of "$score" | cut -d ' ' -f 1)
 statistics output attention
 $(flags_as_lines "${flags[@]}")"
 
@@ -24,6 +25,7 @@ mv -f -- "$output.partial" "$output"
 "$PYTHON" "$ROOT/scripts/analyze_attention.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
   --subset test --max-tokens "$DEVICE_TOKENS" ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} \
   --json "$RUN_DIR/attention.json" || fail "the attention could not be analysed (see above)"
-DATASET_NOTE="${DATASET_NOTE:-}" "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
+DATASET_NOTE="${DATASET_NOTE:-}" VARIANT_NAME="${VARIANT_NAME:-}" \
+  "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
   || fail "the run could not be summarised (see above)"
 "$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2

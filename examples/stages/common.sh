@@ -125,6 +125,9 @@ load_recipe() {
   SETTINGS_DIR="$RUN_DIR/settings"
   DEVICE_FLAGS=()
   MAKE_RAW=()
+  # What most data sets are; examples/README.md says what else they can be.
+  TEXT=bpe DICTIONARY=joined TOKENIZER=moses CHECKPOINTS=last SCORE=bleu
+  SCORE_FLAGS=()
   if [[ "$CONFIG" == cpu ]]; then
     DEVICE_FLAGS=(--cpu)
     # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth
@@ -140,7 +143,7 @@ load_recipe() {
     # shellcheck source=/dev/null
     source "$EXAMPLES/settings/$SETTINGS.sh"
   fi
-  AVERAGE_LAST="${average_last:-$AVERAGE_LAST}"
+  AVERAGE_LAST="${average_last:-${AVERAGE_LAST:-}}"
   LABEL_SMOOTHING="${label_smoothing:-${LABEL_SMOOTHING:-0}}"
   # shellcheck source=/dev/null
   source "$EXAMPLES/variants/$VARIANT.sh"
@@ -152,4 +155,13 @@ require_prepared() {
 
 require_file() {
   [[ -f "$1" ]] || fail "$1 is missing: run the stage $2 first"
+}
+
+# The file with the score of the test set.
+score_file() {
+  if [[ "$SCORE" == accuracy ]]; then
+    printf '%s' "$RUN_DIR/accuracy.json"
+  else
+    printf '%s' "$RUN_DIR/bleu.json"
+  fi
 }

@@ -1,6 +1,12 @@
 # Dense output, trained with cross-entropy: what the others are compared with.
 VARIANT_FLAGS=(--criterion cross_entropy --output-transform softmax)
-if [[ "$LABEL_SMOOTHING" != 0 ]]; then
+if [[ "$CHECKPOINTS" == best ]]; then
+  # The same loss, which logs what the best checkpoint is chosen by.
+  VARIANT_FLAGS=(
+    --criterion entmax_loss --label-smoothing "$LABEL_SMOOTHING"
+    --output-transform softmax
+  )
+elif [[ "$LABEL_SMOOTHING" != 0 ]]; then
   VARIANT_FLAGS=(
     --criterion label_smoothed_cross_entropy --label-smoothing "$LABEL_SMOOTHING"
     --output-transform softmax

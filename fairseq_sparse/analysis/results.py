@@ -9,6 +9,8 @@ Summary = dict[str, Any]
 COLUMNS = {
     "variant": ("variant", "variant", "{}"),
     "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
+    "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
+    "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),
     "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
     "prob_sum": ("Σp", "test.prob_sum", "{:.3f}"),
     "gold_zero": ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
@@ -25,6 +27,8 @@ COLUMNS = {
         "{:.1f}",
     ),
 }
+# Of these a run has those of its task.
+_OF_A_TASK = ("bleu", "word_accuracy", "edit_distance", "empty")
 # What scripts/benchmark/training_step.py and decoding.py measure of each.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
@@ -47,6 +51,16 @@ def look_up(summary: Summary, path: str) -> Any:
     return value
 
 
+def columns_of(summaries: Sequence[Summary]) -> list[str]:
+    """The names in ``COLUMNS`` without the scores of tasks that none of the runs has."""
+    return [
+        name
+        for name, (_, path, _) in COLUMNS.items()
+        if name not in _OF_A_TASK
+        or any(look_up(summary, path) is not None for summary in summaries)
+    ]
+
+
 def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str:
     """One field of the table; a speed with its ratio to the baseline's, ``-`` for what is unknown.
 
@@ -66,8 +80,10 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
     value = look_up(summary, path)
     if value is None:
         return "-"
-    if name == "variant" and summary.get("settings"):
-        value = f"{value}, settings of {summary['settings']}"
+    if name == "variant":
+        value = summary.get("variant_name") or value
+        if summary.get("settings"):
+            value = f"{value}, settings of {summary['settings']}"
     text = form.format(value / 60 if name == "training" else value)
     if name not in SPEEDS:
         return text

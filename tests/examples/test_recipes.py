@@ -6,7 +6,6 @@ import concurrent.futures
 import functools
 import gzip
 import hashlib
-import http.server
 import json
 import os
 import platform
@@ -14,11 +13,12 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from file_server import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "examples" / "run.sh"
@@ -60,18 +60,8 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(raw: Path) -> Iterator[str]:
     """The address of a local HTTP server of the raw archives."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Handler, directory=str(raw))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
+    with serve(raw) as address:
+        yield address
 
 
 # Flags given last win: a model and a training that take seconds.

@@ -127,6 +127,44 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         assert result.returncode > 0 and message in result.stdout
 
 
+def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
+    scores = {
+        "translation": {"bleu": {"bleu": 30, "empty_translations": 1}},
+        "inflection": {"inflection": {"accuracy": 87.5, "edit_distance": 0.25}},
+    }
+    for name, score in scores.items():
+        (tmp_path / name).mkdir()
+        summary = {"variant": "entmax", "variant_name": f"the {name}", **score}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    for name, shown in (
+        ("translation", {"BLEU": "30.00", "empty": "1"}),
+        ("inflection", {"word accuracy (%)": "87.50", "edit distance": "0.25"}),
+    ):
+        rows = rows_of(call("results_table.py", tmp_path / name).stdout)
+        cells = dict(zip(rows[0], rows[2], strict=True))
+        assert cells["variant"] == f"the {name}"
+        known = {"BLEU", "empty", "word accuracy (%)", "edit distance"} & set(cells)
+        assert {heading: cells[heading] for heading in known} == shown
+    both = rows_of(call("results_table.py", *(tmp_path / name for name in scores)).stdout)
+    cells = dict(zip(both[0], both[3], strict=True))
+    assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
+
+
+def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path) -> None:
+    missing = call("summarize_run.py", "ensemble", tmp_path)
+    assert missing.returncode == 1
+    assert "has no bleu.json or accuracy.json: run the stage generate" in missing.stdout
+    (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
+    (tmp_path / "generate-test.txt").write_text(
+        "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
+    )
+    result = call("summarize_run.py", "ensemble", tmp_path)
+    assert result.returncode == 0, result.stdout
+    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert summary["inflection"] == {"accuracy": 87.5} and "bleu" not in summary
+    assert summary["generation"] == {"sentences_per_second": 3} and "training" not in summary
+
+
 def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:
     (run / "logs" / "2_train.log").write_text("nothing\n")
     result = call("summarize_run.py", "train", run)

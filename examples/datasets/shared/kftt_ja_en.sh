@@ -1,0 +1,22 @@
+# The Kyoto Free Translation Task 1.0, Japanese and English; SOURCE_LANG and TARGET_LANG are set by
+# who reads this. Neubig: The Kyoto Free Translation Task. Home: http://www.phontron.com/kftt/
+#
+# Tokens are the home's own: KyTea's for Japanese, Moses' for English (data/tok). The training text
+# is the part with 1 to 40 words (kyoto-train.cln), the sets are kyoto-dev and kyoto-test. The score
+# is of tokens, and no detokeniser is run.
+# Not fetched here: address, names and layout are those that several public scripts use; no checksum
+# has been published.
+
+CHECKSUMS="${CHECKSUMS:-$EXAMPLES/datasets/shared/kftt_ja_en.archives}"
+CORPUS=()
+for part in train.cln:train dev:valid test:test; do
+  side="kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-${part%%:*}"
+  CORPUS+=("${part#*:} text $side.$SOURCE_LANG $side.$TARGET_LANG")
+done
+TEXT_FLAGS=(--tokenized ja en)
+TOKENIZER=space
+SCORE_FLAGS=(--tokenize none)
+
+BPE_MERGES="${BPE_MERGES:-32000}"
+MAX_UPDATE="${MAX_UPDATE:-100000}"
+source "$EXAMPLES/datasets/shared/sparse_seq2seq_mt.sh"

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# A grid of alphas, at the output and in the attention, with several seeds. See --help.
+source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
+STAGE=sweep
+
+usage() {
+  cat <<HELP
+usage: sweep.sh DATASET [options]
+
+Trains and scores the variant entmax for each pair of alphas (1 = softmax, 1.5 = 1.5-entmax, 2 =
+sparsemax) and each seed, then decodes with the ensemble of the seeds of each pair, and writes the
+table and the picture of "Sparse Sequence-to-Sequence Models", Table 1 and Fig. 4.
+
+  --output-alphas LIST     default: "1 1.5 2"
+  --attention-alphas LIST  default: "1 1.5 2"
+  --seeds LIST             default: "1 2 3"
+  --jobs N                 runs side by side (default: 1)
+  --data-dir DIR           prepared data (default: data/DATASET)
+  --sweep-dir DIR          the runs, sweep.md, sweep.json, sweep.png (default: runs/DATASET/sweep-cpu
+                           or -gpu)
+  --cpu, --gpu             which configuration of the data set (default: gpu if PyTorch sees one)
+  --help                   this text
+
+A run that is done is skipped and an interrupted one resumes: start the same command again. Longer
+lists and more seeds use what is there. The environment variables of run.sh hold for every run.
+HELP
+}
+
+bad_usage() {
+  printf 'sweep.sh: %s\n\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+# One run of the grid, in a process of its own: sweep.sh --one OUTPUT ATTENTION SEED.
+one() {
+  local run="$SWEEP_DIR/output-$1-attention-$2/seed-$3"
+  mkdir -p -- "$run"
+  say "output $1, attention $2, seed $3: $run"
+  if ! OUTPUT_ALPHA="$1" ATTENTION_ALPHA="$2" SEED="$3" bash "$EXAMPLES/run.sh" "$DATASET" entmax \
+    "--$CONFIG" --data-dir "$DATA_DIR" --run-dir "$run" > "$run/sweep.log" 2>&1; then
+    tail -n 3 -- "$run/sweep.log" >&2
+    fail "output $1, attention $2, seed $3 failed; its log: $run/sweep.log"
+  fi
+  say "output $1, attention $2, seed $3: done"
+}
+
+if [[ "${1:-}" == --one ]]; then
+  one "$2" "$3" "$4"
+  exit 0
+fi
+
+DATASET="" CONFIG="" DATA_DIR="" SWEEP_DIR=""
+OUTPUT_ALPHAS="1 1.5 2" ATTENTION_ALPHAS="1 1.5 2" SEEDS="1 2 3" JOBS=1
+while (( $# )); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --cpu | --gpu) CONFIG="${1#--}" ;;
+    --output-alphas | --attention-alphas | --seeds | --jobs | --data-dir | --sweep-dir)
+      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+      case "$1" in
+        --output-alphas) OUTPUT_ALPHAS="$2" ;;
+        --attention-alphas) ATTENTION_ALPHAS="$2" ;;
+        --seeds) SEEDS="$2" ;;
+        --jobs) JOBS="$2" ;;
+        --data-dir) DATA_DIR="$2" ;;
+        --sweep-dir) SWEEP_DIR="$2" ;;
+      esac
+      shift
+      ;;
+    -*) bad_usage "unknown option '$1'" ;;
+    *) [[ -z "$DATASET" ]] || bad_usage "one data set, not '$DATASET' and '$1'"; DATASET="$1" ;;
+  esac
+  shift
+done
+[[ -n "$DATASET" ]] || bad_usage "a data set is needed"
+[[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
+[[ "$JOBS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
+read -r -a outputs <<<"$OUTPUT_ALPHAS"
+read -r -a attentions <<<"$ATTENTION_ALPHAS"
+read -r -a seeds <<<"$SEEDS"
+(( ${#outputs[@]} && ${#attentions[@]} && ${#seeds[@]} )) || bad_usage "a list is empty"
+for alpha in "${outputs[@]}" "${attentions[@]}"; do
+  [[ "$alpha" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || bad_usage "an alpha must be at least 1, got '$alpha'"
+done
+for seed in "${seeds[@]}"; do
+  [[ "$seed" =~ ^[0-9]+$ ]] || bad_usage "a seed must be a number, got '$seed'"
+done
+
+if [[ -z "$CONFIG" ]]; then
+  CONFIG="$("$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")')"
+fi
+SWEEP_DIR="${SWEEP_DIR:-$ROOT/runs/$DATASET/sweep-$CONFIG}"
+mkdir -p -- "$SWEEP_DIR"
+SWEEP_DIR="$(CDPATH='' cd -- "$SWEEP_DIR" && pwd)"
+DATA_DIR="${DATA_DIR:-$ROOT/data/$DATASET}"
+if (( JOBS > 1 )); then
+  # Otherwise each run takes all cores, and they wait for each other.
+  cores="$("$PYTHON" -c 'import os; print(os.cpu_count())')"
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( cores > JOBS ? cores / JOBS : 1 ))}"
+fi
+export DATASET CONFIG DATA_DIR SWEEP_DIR STAGE
+
+say "$DATASET: ${#outputs[@]} x ${#attentions[@]} alphas, ${#seeds[@]} seed(s), in $SWEEP_DIR"
+bash "$EXAMPLES/run.sh" "$DATASET" entmax "--$CONFIG" --stages prepare --data-dir "$DATA_DIR" \
+  --run-dir "$SWEEP_DIR/prepare"
+# The whole grid of a seed comes before the next seed. xargs goes on after a run that failed.
+for seed in "${seeds[@]}"; do
+  for output in "${outputs[@]}"; do
+    for attention in "${attentions[@]}"; do printf '%s %s %s\n' "$output" "$attention" "$seed"; done
+  done
+done | xargs -n 3 -P "$JOBS" bash "$EXAMPLES/sweep.sh" --one \
+  || fail "some runs failed (see above): start the same command again to go on with them"
+
+if (( ${#seeds[@]} > 1 )); then
+  for output in "${outputs[@]}"; do
+    for attention in "${attentions[@]}"; do
+      folder="$SWEEP_DIR/output-$output-attention-$attention"
+      runs=()
+      for seed in "${seeds[@]}"; do runs+=("$folder/seed-$seed"); done
+      bash "$EXAMPLES/ensemble.sh" "${runs[@]}" --run-dir "$folder/ensemble" \
+        --data-dir "$DATA_DIR" "--$CONFIG"
+    done
+  done
+fi
+"$PYTHON" "$ROOT/scripts/summarize_sweep.py" "$SWEEP_DIR" || fail "no table could be made (see above)"
+say "finished: $SWEEP_DIR/sweep.md"

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Make one multilingual corpus of characters from CoNLL-SIGMORPHON 2018, task 1.
+
+Reads LANG-train-SETTING, LANG-dev and LANG-test (lemma, form and tags, with tabs between them)
+from a folder that has them as the shared task's repository does, in task1/all and task1/surprise,
+or without folders, or from conll2018.tar.gz, the archive of that repository, which is unpacked
+first; and writes into the output folder:
+
+    characters/{train,valid,test}.lemma   lang=turkish tag=N tag=PL e v
+    characters/{train,valid,test}.form    e v l e r
+    reference/test.tsv                    language, lemma, tags, form; in the order of test.lemma
+
+The source is the token of the language, those of the tags and the characters of the lemma, as in
+Peters, Niculae, Martins: Sparse Sequence-to-Sequence Models (2019), section 4. A character is a
+code point, and none is changed: the shared task compares forms as they are. A space is written ▁,
+so that fairseq-generate --post-process sentencepiece gives words again. Other white space, at which
+fairseq would split, spaces at the ends, and a real ▁ are written U+00A0, with their number;
+scripts/score_inflection.py reads them back.
+
+A byte order mark, and line ends of CR LF, are dropped. What cannot be an item of the task is
+refused with its file and line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from corpus_files import CorpusError, damage_named, log, open_atomically
+
+SETTINGS = ("low", "medium", "high")
+FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
+FILE_NAME = re.compile(r"(?P<language>\S+?)-(?P<part>train-\w+|dev|test|covered-test)")
+# The repository of the shared task as an archive, and the members that are data.
+ARCHIVE = "conll2018.tar.gz"
+MEMBER = re.compile(r"[^/]+/task1/(?P<path>(all|surprise)/[\w-]+-(train-\w+|dev|test))")
+SPACE = "\u2581"
+NUMBERED = re.compile(r"U\+([0-9A-F]{4})")
+
+
+class Item(NamedTuple):
+    """One line of the shared task's files."""
+
+    lemma: str
+    form: str
+    tags: str
+
+
+def to_units(text: str) -> list[str]:
+    """The characters of a lemma, a form or a tag as units that fairseq keeps apart and whole."""
+    units = []
+    for position, character in enumerate(text):
+        inside = 0 < position < len(text) - 1
+        if character == " " and inside:
+            units.append(SPACE)
+        elif character.isspace() or character == SPACE:
+            units.append(f"U+{ord(character):04X}")
+        else:
+            units.append(character)
+    return units
+
+
+def from_units(text: str) -> str:
+    """Undo ``to_units`` in what ``--post-process sentencepiece`` left: the text of a form."""
+
+    def restore(match: re.Match[str]) -> str:
+        character = chr(int(match[1], 16))
+        return character if character.isspace() or character == SPACE else match[0]
+
+    return NUMBERED.sub(restore, text)
+
+
+def source_units(language: str, item: Item) -> list[str]:
+    """Token of the language, tokens of the tags, characters of the lemma."""
+    tags = ["tag=" + "".join(to_units(tag)) for tag in item.tags.split(";")]
+    return [f"lang={language}", *tags, *to_units(item.lemma)]
+
+
+def find_files(folder: Path) -> dict[str, dict[str, Path]]:
+    """Language -> part (``dev``, ``train-low``, ...) -> file."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in (path for name in FOLDERS for path in sorted((folder / name).glob("*"))):
+        match = FILE_NAME.fullmatch(path.name)
+        if match and path.is_file():
+            first = found.setdefault(match["language"], {}).setdefault(match["part"], path)
+            if first != path:
+                raise CorpusError(f"both {first} and {path} are there: remove one of them")
+    if not found:
+        raise CorpusError(f"{folder} has no LANG-train-*, LANG-dev or LANG-test, nor task1/all")
+    return found
+
+
+def choose_languages(
+    found: dict[str, dict[str, Path]], names: Sequence[str], setting: str
+) -> list[str]:
+    """The languages asked for, each with all its files, in the order of the alphabet.
+
+    ``all`` stands for every language that has training data of the setting: not all have ``high``.
+    """
+    train = f"train-{setting}"
+    if list(names) == ["all"]:
+        names = [language for language in found if train in found[language]]
+        left_out = sorted(set(found) - set(names))
+        if not names:
+            raise CorpusError(f"no language has a file LANG-{train}")
+        if left_out:
+            log(f"left out, as they have no {train}: {' '.join(left_out)}")
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise CorpusError(
+            f"no files of the language {', '.join(unknown)}; there are: {' '.join(sorted(found))}"
+        )
+    for name in names:
+        missing = [part for part in (train, "dev", "test") if part not in found[name]]
+        if missing:
+            there = next(iter(found[name].values())).parent
+            raise CorpusError(f"{there / name}-{missing[0]} is missing")
+    return sorted(set(names))
+
+
+def read_items(path: Path) -> Iterator[Item]:
+    """The items of one file."""
+    number = 0
+    with open(path, "rb") as handle:
+        for number, line in enumerate(handle, start=1):
+            where = f"{path}, line {number}"
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise CorpusError(f"{where}: not UTF-8 ({error})") from error
+            fields = text.removesuffix("\n").removesuffix("\r").split("\t")
+            if len(fields) != 3:
+                raise CorpusError(
+                    f"{where}: {len(fields)} field(s) in place of lemma, form and tags"
+                )
+            item = Item(*fields)
+            for name, field in item._asdict().items():
+                if not field.strip():
+                    raise CorpusError(f"{where}: empty {name}")
+            yield item
+    if not number:
+        raise CorpusError(f"{path} is empty")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    with open_atomically(path) as handle:
+        handle.writelines(line + "\n" for line in lines)
+
+
+def unpack(folder: Path) -> None:
+    """Write the data of the archive of the repository, if there is one, into the folder."""
+    archive = folder / ARCHIVE
+    if not archive.is_file():
+        return
+    with damage_named(archive), tarfile.open(archive) as members:
+        for member in members:
+            match = MEMBER.fullmatch(member.name)
+            path = folder / match["path"] if match else None
+            if path is None or not member.isreg() or path.is_file():
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(path.name + ".partial")
+            partial.write_bytes(members.extractfile(member).read())
+            partial.replace(path)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    unpack(args.data)
+    found = find_files(args.data)
+    languages = choose_languages(found, args.languages, args.setting)
+    parts = {"train": f"train-{args.setting}", "valid": "dev", "test": "test"}
+    if args.list:
+        for language in languages:
+            print(*(found[language][part] for part in parts.values()), sep="\n")
+        return
+    for split, part in parts.items():
+        items = [
+            (language, item) for language in languages for item in read_items(found[language][part])
+        ]
+        sources = (" ".join(source_units(language, item)) for language, item in items)
+        write_lines(args.output / "characters" / f"{split}.lemma", sources)
+        targets = (" ".join(to_units(item.form)) for _, item in items)
+        write_lines(args.output / "characters" / f"{split}.form", targets)
+        if split == "test":
+            reference = (
+                "\t".join((language, item.lemma, item.tags, item.form)) for language, item in items
+            )
+            write_lines(args.output / "reference" / "test.tsv", reference)
+        log(f"{split}: {len(items):,} items of {len(languages)} language(s)")
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--setting", required=True, choices=SETTINGS, help="of the training data")
+    parser.add_argument(
+        "--languages",
+        type=lambda text: text.replace(",", " ").split(),
+        default=["all"],
+        metavar="LIST",
+        help='as in "german,turkish", or all that have training data of the setting (default)',
+    )
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--output", type=Path, metavar="DIR")
+    task.add_argument(
+        "--list", action="store_true", help="print the paths of the files that would be read"
+    )
+    args = parser.parse_args(argv)
+    if not args.languages:
+        parser.error("--languages: name at least one, or all")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        prepare(parse_args(argv))
+    except (CorpusError, OSError) as error:
+        log(f"prepare_inflection: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

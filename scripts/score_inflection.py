@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Score inflected forms as CoNLL-SIGMORPHON 2018, task 1, does: word accuracy and edit distance.
+
+Reads the output of fairseq-generate --post-process sentencepiece (lines T-ID and D-ID) on what
+scripts/prepare_inflection.py made, and its reference/test.tsv. Word accuracy is the share of items
+whose form is guessed exactly, in %; edit distance the mean Levenshtein distance of guess and form,
+in characters. An item without a guess counts as an empty guess. As in the official evaluation, a
+lemma and its tags are one item of a language however often they occur, and the last form counts.
+The figures for all languages are the means over them.
+
+Prints a Markdown table, and writes the figures as JSON and, in a folder, the guesses in the shared
+task's own format: LANG-out, with lemma, guess and tags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from command_line import output_file
+from prepare_inflection import from_units, write_lines
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+UNKNOWN = "<<unk>>"  # how fairseq-generate prints a character that no form of the training data has
+TARGET = re.compile(r"T-(\d+)\t(.*)")
+GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
+NAMED = 3
+
+
+class ScoreError(Exception):
+    """The guesses do not fit the reference; the message says how."""
+
+
+class Slot(NamedTuple):
+    """What is to be filled: one item of the test set."""
+
+    language: str
+    lemma: str
+    tags: str
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Levenshtein distance: insertions, deletions and replacements of a character."""
+    row = list(range(len(second) + 1))
+    for deletions, character in enumerate(first, start=1):
+        diagonal, row[0] = row[0], deletions
+        for column, other in enumerate(second, start=1):
+            replaced = diagonal + (character != other)
+            diagonal = row[column]
+            row[column] = min(row[column] + 1, row[column - 1] + 1, replaced)
+    return row[-1]
+
+
+def read_reference(path: Path) -> list[tuple[Slot, str]]:
+    """The slots of the test set and their forms, in the order of fairseq's sentence numbers."""
+    items = []
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        for number, line in enumerate(handle, start=1):
+            fields = line.removesuffix("\n").split("\t")
+            if len(fields) != 4:
+                raise ScoreError(f"{path}, line {number}: {len(fields)} field(s) in place of 4")
+            items.append((Slot(*fields[:3]), fields[3]))
+    if not items:
+        raise ScoreError(f"{path} is empty")
+    return items
+
+
+def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
+    """The target and the best guess of each sentence, by number, both as text."""
+    targets: dict[int, str] = {}
+    guesses: dict[int, str] = {}
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        for line in handle:
+            line = line.removesuffix("\n")
+            if match := TARGET.fullmatch(line):
+                targets[int(match[1])] = from_units(match[2])
+            elif match := GUESS.fullmatch(line):
+                # the best of an n-best list comes first
+                guesses.setdefault(int(match[1]), from_units(match[2]))
+    if not targets:
+        raise ScoreError(f"{path}: no line that begins with T-; is it fairseq-generate's output?")
+    return targets, guesses
+
+
+def check_targets(path: Path, targets: dict[int, str], items: Sequence[tuple[Slot, str]]) -> None:
+    """That the output is of this test set, all of it, and its text is joined from the units."""
+    if set(targets) != set(range(len(items))):
+        raise ScoreError(
+            f"{path} has {len(targets)} items but the reference {len(items)}: they are not of the "
+            "same test set, or fairseq-generate did not finish"
+        )
+    for number, (slot, form) in enumerate(items):
+        if targets[number] != form and UNKNOWN not in targets[number]:
+            raise ScoreError(
+                f"{path}: the form of {slot} is {targets[number]!r} but in the reference {form!r}: "
+                "they are not of the same test set, or --post-process sentencepiece is missing"
+            )
+
+
+def score(items: Sequence[tuple[Slot, str]], guesses: dict[int, str]) -> dict[str, object]:
+    """The figures of each language and their means."""
+    # Of a slot that occurs again the last form and the last guess count.
+    filled = {slot: (form, guesses.get(number)) for number, (slot, form) in enumerate(items)}
+    by_language = defaultdict(list)
+    for slot, pair in filled.items():
+        by_language[slot.language].append(pair)
+    languages = {
+        language: {
+            "accuracy": 100 * sum(form == guess for form, guess in pairs) / len(pairs),
+            "edit_distance": fmean(edit_distance(form, guess or "") for form, guess in pairs),
+            "items": len(pairs),
+            "without_guess": sum(guess is None for _, guess in pairs),
+        }
+        for language, pairs in by_language.items()
+    }
+    means = {
+        name: fmean(figures[name] for figures in languages.values())
+        for name in ("accuracy", "edit_distance")
+    }
+    sums = {
+        name: sum(figures[name] for figures in languages.values())
+        for name in ("items", "without_guess")
+    }
+    return {**means, **sums, "languages": languages}
+
+
+def write_guesses(folder: Path, items: Sequence[tuple[Slot, str]], guesses: dict[int, str]) -> None:
+    lines = defaultdict(list)
+    for number, (slot, _) in enumerate(items):
+        lines[slot.language].append(f"{slot.lemma}\t{guesses.get(number, '')}\t{slot.tags}")
+    for language, own in lines.items():
+        write_lines(folder / f"{language}-out", own)
+
+
+def table(result: dict) -> str:
+    """One row a language, and the means."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = [
+        [name, f"{row['accuracy']:.2f}", f"{row['edit_distance']:.2f}"]
+        + [f"{row['items']:,}", row["without_guess"]]
+        for name, row in [*result["languages"].items(), ("all", result)]
+    ]
+    header = ["language", "word accuracy (%)", "edit distance", "items", "without a guess"]
+    return markdown_table(header, rows)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
+    parser.add_argument("--reference", type=Path, required=True, help="reference/test.tsv")
+    parser.add_argument("--guesses", type=Path, required=True, help="written: folder of LANG-out")
+    parser.add_argument("--json", type=output_file, required=True, help="written: the figures")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    try:
+        items = read_reference(args.reference)
+        targets, guesses = read_generated(args.generated)
+        check_targets(args.generated, targets, items)
+        result = score(items, guesses)
+        write_guesses(args.guesses, items, guesses)
+        from fairseq_sparse.analysis.reports import write_json
+
+        write_json(args.json, result)
+    except (ScoreError, OSError) as error:
+        print(f"score_inflection: {error}", file=sys.stderr)
+        return 1
+    missing = [str(slot) for number, (slot, _) in enumerate(items) if number not in guesses]
+    if missing:
+        named = "; ".join(missing[:NAMED]) + ("; ..." if len(missing) > NAMED else "")
+        print(f"score_inflection: no guess for {len(missing)} items: {named}", file=sys.stderr)
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Put the runs of examples/sweep.sh into tables and a picture, as far as they are finished.
+
+Writes sweep.md, sweep.json and, where matplotlib is installed, sweep.png and sweep.svg into the
+sweep's folder, and prints the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def summarize(folder: Path) -> str:
+    """Write the files; the text of sweep.md."""
+    from fairseq_sparse.analysis import alpha_grid
+    from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
+    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    cells = alpha_grid.read_grid(folder)
+    content = alpha_grid.as_json(cells)
+    parts = [f"# {content['dataset']}: alphas of output and attention"]
+    parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(cells)]
+    text = "\n\n".join(parts) + "\n"
+    partial = folder / "sweep.md.partial"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, folder / "sweep.md")
+    write_json(folder / "sweep.json", content)
+    try:
+        require_matplotlib()
+    except AnalysisError:
+        print(f"summarize_sweep: no picture, {MISSING}", file=sys.stderr)
+    else:
+        save_png_and_svg(alpha_grid.draw_grid(cells), folder, "sweep")
+    return text
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="SWEEP_DIR")
+    args = parser.parse_args(argv)
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    try:
+        print(summarize(args.folder), end="")
+    except (AnalysisError, OSError) as error:
+        print(f"summarize_sweep: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
