@@ -1,6 +1,7 @@
 """fairseq's LSTM sequence-to-sequence model with a sparse output layer and sparse attention."""
 
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from functools import partial
 from typing import Optional
 
@@ -55,6 +56,16 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
     def output_projection(self) -> Optional[OutputProjection]:
         """The last layer, under the name that it has in all models of this package."""
         return getattr(self, "fc_out", None)  # none with adaptive softmax
+
+    def extract_features(
+        self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None
+    ):
+        """As of stock; arguments and result too."""
+        attention = nullcontext()
+        if isinstance(self.attention, GlobalAttention) and encoder_out is not None:
+            attention = self.attention.over(encoder_out[0], prev_output_tokens.size(1))
+        with attention:
+            return super().extract_features(prev_output_tokens, encoder_out, incremental_state)
 
     def output_layer(self, x: Tensor) -> Tensor:
         """Project features to the vocabulary size."""

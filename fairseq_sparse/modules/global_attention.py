@@ -1,13 +1,15 @@
 """The attention of an LSTM decoder: one query at a time, over all source positions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Optional
 
 import torch
 from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
-from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
+from fairseq_sparse.ops.source_states import SourceStates
 
 
 class GlobalAttention(AttentionLayer):
@@ -27,6 +29,17 @@ class GlobalAttention(AttentionLayer):
         self.input_proj = stock.input_proj
         self.output_proj = stock.output_proj
         self.weights = weights
+        self._source: Optional[SourceStates] = None
+
+    @contextmanager
+    def over(self, source_hids: Tensor, steps: int) -> Iterator[None]:
+        """A context in which all queries, so many at most, attend to these states: their gradient
+        is made once, at the end."""
+        self._source = SourceStates(source_hids, steps)
+        try:
+            yield
+        finally:
+            self._source = None
 
     def forward(
         self, input: Tensor, source_hids: Tensor, encoder_padding_mask: Optional[Tensor]
@@ -42,11 +55,14 @@ class GlobalAttention(AttentionLayer):
             Attentional states ``[batch, decoder size]`` and, without a gradient, the weights
             ``[source length, batch]``.
         """
-        # Products and sums, as in stock: for single queries they are quicker than bmm.
-        scores = (source_hids * self.input_proj(input)).sum(dim=2).t()  # [batch, source length]
-        if encoder_padding_mask is not None:
-            scores = at_least_fp32(scores).masked_fill(encoder_padding_mask.t(), float("-inf"))
-        weights = self.weights(scores).type_as(source_hids).t()  # [source length, batch]
-        context = (weights.unsqueeze(2) * source_hids).sum(dim=0)
+        source = self._source or SourceStates(source_hids, steps=1)
+        query = self.input_proj(input).type_as(source_hids)
+        with without_autocast(source_hids):
+            scores = source.scores(query)  # [batch, source length]
+            if encoder_padding_mask is not None:
+                hidden = encoder_padding_mask.t()
+                scores = at_least_fp32(scores).masked_fill(hidden, float("-inf"))
+            weights = self.weights(scores).type_as(source_hids)
+            context = source.context(weights)
         output = torch.tanh(self.output_proj(torch.cat((context, input), dim=1)))
-        return output, weights.detach()
+        return output, weights.detach().t()

@@ -1,0 +1,119 @@
+"""Products with the states of a source, whose gradient is made once, not at each step.
+
+An LSTM decoder attends to the same states at every step. Automatic differentiation makes a gradient
+of all of them at each step and adds these up; here it is one product over the steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+class SourceStates:
+    """The states that some queries attend to, one after another.
+
+    There is no second derivative, and no autocast: queries and weights have the states' dtype.
+
+    Args:
+        states: ``[source length, batch, size]``, any floating dtype.
+        steps: how many queries there will be at most; one more raises an IndexError where there is
+            a gradient.
+    """
+
+    def __init__(self, states: Tensor, steps: int):
+        self._states = states.detach().transpose(0, 1).contiguous()  # [batch, source length, size]
+        self._queries: list[Tensor] = []
+        self._weights: list[Tensor] = []
+        self._score_steps: tuple[Tensor, ...] = ()
+        self._context_steps: tuple[Tensor, ...] = ()
+        if torch.is_grad_enabled() and states.requires_grad:
+            found = _Gradient.apply(states, steps, self._queries, self._weights)
+            self._score_steps, self._context_steps = found[:steps], found[steps:]
+
+    def scores(self, query: Tensor) -> Tensor:
+        """``query . state`` of each state, ``[batch, source length]``, for ``[batch, size]``."""
+        step = self._next(self._score_steps, self._queries, query)
+        return _Scores.apply(query, step, self._states)
+
+    def context(self, weights: Tensor) -> Tensor:
+        """The sum of the states, ``[batch, size]``, under weights ``[batch, source length]``."""
+        step = self._next(self._context_steps, self._weights, weights)
+        return _Context.apply(weights, step, self._states)
+
+    def _next(self, steps, seen: list[Tensor], value: Tensor) -> Optional[Tensor]:
+        """The place of a step, through which its gradient reaches the states."""
+        if not steps or not torch.is_grad_enabled():
+            return None
+        seen.append(value.detach())
+        return steps[len(seen) - 1]
+
+
+class _Gradient(Function):
+    """Nothing forward: an empty tensor for the results of each step, whose gradients come back
+    together."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, steps: int, queries, weights) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.queries, ctx.weights = queries, weights
+        length, batch, size = states.shape
+        nothing = states.new_empty(())
+        scores = [nothing.expand(batch, length) for _ in range(steps)]
+        return (*scores, *(nothing.expand(batch, size) for _ in range(steps)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Optional[Tensor]):
+        steps = len(gradients) // 2
+        # Of each step: the gradient of its scores, and its query; its weights, and the gradient of
+        # its context.
+        pairs = [
+            *zip(gradients[:steps], ctx.queries, strict=False),  # a step may not have been taken
+            *zip(ctx.weights, gradients[steps:], strict=False),
+        ]
+        pairs = [(left, right) for left, right in pairs if left is not None and right is not None]
+        if not pairs:
+            return None, None, None, None
+        left = torch.stack([left for left, _ in pairs], dim=2)  # [batch, source length, pairs]
+        right = torch.stack([right for _, right in pairs], dim=1)  # [batch, pairs, size]
+        return torch.bmm(left, right).transpose(0, 1), None, None, None
+
+
+class _Scores(Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
+        ctx.save_for_backward(states)
+        return torch.bmm(query.unsqueeze(1), states.transpose(1, 2)).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor):
+        (states,) = ctx.saved_tensors
+        return torch.bmm(gradient.unsqueeze(1), states).squeeze(1), _of_step(ctx, gradient), None
+
+
+class _Context(Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
+        ctx.save_for_backward(states)
+        return torch.bmm(weights.unsqueeze(1), states).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor):
+        (states,) = ctx.saved_tensors
+        return (
+            torch.bmm(gradient.unsqueeze(1), states.transpose(1, 2)).squeeze(1),
+            _of_step(ctx, gradient),
+            None,
+        )
+
+
+def _of_step(ctx: Any, gradient: Tensor) -> Optional[Tensor]:
+    """What goes to the states; None where they have no gradient."""
+    return gradient if ctx.needs_input_grad[1] else None
