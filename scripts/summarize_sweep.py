@@ -8,6 +8,7 @@ sweep's folder, and prints the tables.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -58,4 +59,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
     sys.exit(main())

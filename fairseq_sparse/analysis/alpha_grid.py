@@ -171,7 +171,7 @@ def draw_grid(cells: Sequence[Cell]) -> Figure:
         figure.axes, ("attention", "output"), ("output", "attention"), strict=True
     ):
         others = sorted({getattr(cell, across) for cell in cells})
-        colours = colours_of([f"{across} {other:g}" for other in others])
+        colours = colours_of([f"α of the {across} = {other:g}" for other in others])
         for (name, colour), other in zip(colours.items(), others, strict=True):
             line = [cell for cell in cells if getattr(cell, across) == other and cell.values(path)]
             line.sort(key=lambda cell: getattr(cell, along))
@@ -181,7 +181,7 @@ def draw_grid(cells: Sequence[Cell]) -> Figure:
                 [fmean(values) for values in scores],
                 yerr=[stdev(values) if len(values) > 1 else 0.0 for values in scores],
                 color=colour,
-                label=f"α of the {name}",
+                label=name,
                 linestyle="solid" if along == "attention" else "dashed",
                 marker="o",
                 markersize=4,
