@@ -17,6 +17,9 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
+# sacreBLEU's own default.
+TOKENIZE = "13a"
+
 
 class ScoreError(Exception):
     """The translations do not fit the reference; the message says how."""
@@ -51,7 +54,9 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def score(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, object]:
+def score(
+    hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
+) -> dict[str, object]:
     """Corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for JSON."""
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
     result = metric.corpus_score(hypotheses, [references])
@@ -78,8 +83,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
-        default="13a",
-        help="sacreBLEU's tokens (default: 13a; none: the text is tokens already)",
+        default=TOKENIZE,
+        help=f"sacreBLEU's tokens (default: {TOKENIZE}; none: the text is tokens already)",
     )
     return parser.parse_args(argv)
 
