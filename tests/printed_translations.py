@@ -1,12 +1,17 @@
 """Translations as fairseq's commands print them, and what a model says of them."""
 
+import contextlib
+import io
 import math
 import re
 from dataclasses import dataclass
+from unittest import mock
 
 import torch
 from fairseq.data.data_utils import collate_tokens
+from fairseq_cli import generate
 
+import toy
 from fairseq_sparse.analysis.trained_models import load_models
 
 UNK = 3
@@ -52,6 +57,25 @@ class Output:
     def incomplete(self):
         """How many sentences had no complete translation, as the log says."""
         return sum(map(int, re.findall(r"(\d+) of \d+ sentences had no complete", self.log)))
+
+
+def run_here(caplog, data, paths, *flags, command=generate):
+    """Run fairseq-generate (or another command) with one or several models in this process.
+
+    Args:
+        caplog: pytest's fixture.
+        flags: one that is given here as well takes the place of ours.
+    """
+    arguments = [data, "--user-dir", toy.USER_DIR, "--path", ":".join(map(str, paths)), "--cpu"]
+    arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
+    if command is generate:
+        arguments += ["--max-tokens", 200, "--num-workers", 0, "--no-progress-bar"]
+    caplog.clear()
+    caplog.set_level("INFO", "fairseq_sparse")
+    argv = ["fairseq", *map(str, arguments), *map(str, flags)]
+    with mock.patch("sys.argv", argv), contextlib.redirect_stdout(io.StringIO()) as printed:
+        command.cli_main()
+    return Output(printed.getvalue(), caplog.text)
 
 
 class Scorer:
@@ -102,3 +126,24 @@ class Scorer:
             row.gather(1, target[:, None]).squeeze(1)
             for row, target in zip(scores, targets, strict=False)
         ]
+
+    def live_strings(self, number, max_len, temperature, limit):
+        """All translations of nonzero probability; None if there are more than *limit*."""
+        found, prefixes = set(), [()]
+        for length in range(max_len + 1):
+            if len(found) + len(prefixes) > limit:
+                return None
+            if not prefixes:
+                break
+            sources = [self.source(number)] * len(prefixes)
+            targets = [self.encode(prefix) for prefix in prefixes]
+            rows = self.distributions(sources, targets, temperature)[:, length]
+            longer = []
+            for prefix, row in zip(prefixes, rows, strict=True):
+                for token in (row > -math.inf).nonzero().flatten().tolist():
+                    if token == self.words.eos():
+                        found |= {prefix} if length > 0 else set()
+                    else:
+                        longer.append((*prefix, self.words[token]))
+            prefixes = longer
+        return found

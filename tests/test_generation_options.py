@@ -1,19 +1,16 @@
 """fairseq-generate with each of its options: nothing is lost, and every score is the model's."""
 
-import contextlib
-import io
 import json
 import math
 import shutil
 
 import pytest
 import torch
-from fairseq_cli import generate as fairseq_generate
-from fairseq_cli import interactive as fairseq_interactive
+from fairseq_cli import interactive
 
 import toy
 from commands import train
-from printed_translations import Output, Scorer
+from printed_translations import Scorer, run_here
 
 SENTENCES = 30
 MAX_LEN = 8
@@ -61,23 +58,11 @@ def language_model(data, tmp_path_factory):
 
 
 @pytest.fixture
-def run(data, models, monkeypatch, caplog):
-    """Run fairseq-generate (or another command) in this process."""
+def run(data, models, caplog):
+    """Run fairseq-generate (or another command)."""
 
-    def run(model, *flags, command=fairseq_generate, data=data):
-        path = ":".join(map(str, models[model]))
-        arguments = [data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu"]
-        arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
-        arguments += ["--max-len-b", MAX_LEN]
-        if command is fairseq_generate:
-            arguments += ["--max-tokens", "200", "--num-workers", "0", "--no-progress-bar"]
-        # Of an option that is given twice, the last one counts.
-        monkeypatch.setattr("sys.argv", ["fairseq", *map(str, arguments), *map(str, flags)])
-        caplog.clear()
-        caplog.set_level("INFO", "fairseq_sparse")
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            command.cli_main()
-        return Output(printed.getvalue(), caplog.text)
+    def run(model, *flags, data=data, **options):
+        return run_here(caplog, data, models[model], "--max-len-b", MAX_LEN, *flags, **options)
 
     return run
 
@@ -303,33 +288,11 @@ def test_unknown_words_are_replaced(run, data, tmp_path):
     assert run("sparse", *flags, data=tmp_path).hypotheses() == run("sparse").hypotheses()
 
 
-def live_strings(scorer, number, max_len, temperature, limit):
-    """All translations that have nonzero probability; None if there are more than *limit*."""
-    found, prefixes = set(), [()]
-    for length in range(max_len + 1):
-        if len(found) + len(prefixes) > limit:
-            return None
-        if not prefixes:
-            break
-        sources = [scorer.source(number)] * len(prefixes)
-        targets = [scorer.encode(prefix) for prefix in prefixes]
-        rows = scorer.distributions(sources, targets, temperature)[:, length]
-        longer = []
-        for prefix, row in zip(prefixes, rows, strict=True):
-            for token in (row > -math.inf).nonzero().flatten().tolist():
-                if token == scorer.words.eos():
-                    found |= {prefix} if length > 0 else set()
-                else:
-                    longer.append((*prefix, scorer.words[token]))
-        prefixes = longer
-    return found
-
-
 def test_wide_beam_prints_every_string_of_the_model(run, scorers):
     flags = ("--beam", "20", "--nbest", "20", "--temperature", "0.05", "--max-len-b", "5")
     compared = set()
     for number, best in run("sparse", *flags).hypotheses().items():
-        strings = live_strings(scorers["sparse"], number, 5, temperature=0.05, limit=20)
+        strings = scorers["sparse"].live_strings(number, 5, temperature=0.05, limit=20)
         if strings:
             assert {hypothesis.words for hypothesis in best} == strings
             compared.add(len(best))
@@ -349,7 +312,7 @@ def test_constraints_of_interactive(order, run, scorers, tmp_path):
     (tmp_path / "input").write_text("".join(lines))
     flags = ["--nbest", "5", "--temperature", "0.3"]
     buffer = ("--input", tmp_path / "input", "--buffer-size", "20", "--batch-size", "7")
-    output = run("sparse", *flags, *buffer, "--constraints", order, command=fairseq_interactive)
+    output = run("sparse", *flags, *buffer, "--constraints", order, command=interactive)
 
     def meets_constraints(number, words):
         if not set(wanted[number]) <= set(words):

@@ -1,18 +1,16 @@
 """LSTMs under fairseq's commands: each score printed is the model's, alone and in ensembles."""
 
-import contextlib
-import io
 import json
 import re
 
 import pytest
 import torch
-from fairseq_cli import generate, interactive
+from fairseq_cli import interactive
 
 import toy
 from commands import hypotheses
 from fairseq_sparse.analysis.trained_models import load_batches, load_models
-from printed_translations import Output, Scorer
+from printed_translations import Scorer, run_here
 
 SENTENCES = 30
 SIZES = ["--encoder-embed-dim", 32, "--decoder-embed-dim", 32, "--decoder-out-embed-dim", 32]
@@ -40,21 +38,12 @@ def paths(data, tmp_path_factory):
 
 
 @pytest.fixture
-def run(data, paths, monkeypatch, caplog):
-    """Run fairseq-generate (or another command) with some of the models in this process."""
+def run(data, paths, caplog):
+    """Run fairseq-generate (or another command) with some of the models."""
 
-    def run(names, *flags, command=generate):
-        path = ":".join(str(paths[name]) for name in names)
-        arguments = [data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu", "--max-len-b", 12]
-        arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
-        if command is generate:
-            arguments += ["--max-tokens", 200, "--num-workers", 0, "--no-progress-bar"]
-        monkeypatch.setattr("sys.argv", ["fairseq", *map(str, [*arguments, *flags])])
-        caplog.clear()
-        caplog.set_level("INFO", "fairseq_sparse")
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            command.cli_main()
-        return Output(printed.getvalue(), caplog.text)
+    def run(names, *flags, **options):
+        chosen = [paths[name] for name in names]
+        return run_here(caplog, data, chosen, "--max-len-b", 12, *flags, **options)
 
     return run
 
@@ -123,9 +112,10 @@ def test_references_are_scored_and_aligned_as_one_by_one(run, data, paths):
         assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
 
 
-def test_translations_are_aligned_as_one_by_one(run):
+@pytest.mark.parametrize("name", ["lstm_sparse", "lstm"])
+def test_translations_are_aligned_as_one_by_one(run, name):
     flags = ["--beam", 3, "--print-alignment"]
-    outputs = [run(["lstm_sparse"], *flags, *size) for size in ([], ["--batch-size", 1])]
+    outputs = [run([name], *flags, *size) for size in ([], ["--batch-size", 1])]
     assert outputs[0].lines("A") == outputs[1].lines("A")
     assert len(set(map(tuple, outputs[0].lines("A").values()))) > 1
 

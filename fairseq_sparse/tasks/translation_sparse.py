@@ -14,6 +14,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGeneratorWithAlignment,
     SparseSequenceScorer,
     is_sparse_model,
+    moves_padding,
     scores_are_log_probs,
 )
 from fairseq_sparse.generation.search_report import SearchReport
@@ -66,7 +67,8 @@ class TranslationSparseTask(TranslationTask):
     Training and data are those of ``translation``. ``fairseq-generate``, ``fairseq-interactive``
     and ``--eval-bleu`` decode with :class:`SparseSequenceGenerator` as soon as one model of the
     ensemble is sparse, or a search report is wanted, and with fairseq's own generator otherwise.
-    Under ``--print-alignment``, a target token that attends to no source token gets no link.
+    Under ``--print-alignment``, a target token that attends to no source token gets no link, and an
+    LSTM's links do not depend on the padding of the batch.
 
     After the last batch of ``fairseq-generate`` (each input buffer of ``fairseq-interactive``) the
     log says how many sentences are certified, and how many have no complete translation; under
@@ -105,7 +107,8 @@ class TranslationSparseTask(TranslationTask):
         ours = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
         ours |= report or getattr(args, "print_step", False)  # stock knows no steps
         align = getattr(args, "print_alignment", False)
-        if seq_gen_cls is None and align and (ours or any(map(has_sparse_attention, models))):
+        stock_misaligns = any(has_sparse_attention(m) or moves_padding(m) for m in models)
+        if seq_gen_cls is None and align and (ours or stock_misaligns):
             seq_gen_cls = SparseSequenceGeneratorWithAlignment
             extra.update(print_alignment=align)
         elif seq_gen_cls is None and ours:

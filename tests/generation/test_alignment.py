@@ -1,14 +1,13 @@
 """Links that attention makes: none where it is null, and the same ones beside any padding."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq import utils
 
 import toy
-from fairseq_sparse.generation import (
-    SparseSequenceGeneratorWithAlignment,
-    SparseSequenceScorer,
-)
+from fairseq_sparse.generation import SparseSequenceScorer
 from fairseq_sparse.generation.alignment import extract_hard_alignment
 
 PAD, EOS = 1, 2
@@ -56,8 +55,16 @@ def test_nothing_to_link():
     assert links(torch.rand(4, 2), source=torch.tensor([PAD, EOS])) == []
 
 
-def lstm(arch):
-    flags = ["--attention", "sparsemax"] if arch == "lstm_sparse" else []
+LSTMS = {
+    "sparse attention": ("lstm_sparse", "--attention", "sparsemax"),
+    "sparse output": ("lstm_sparse", "--output-transform", "entmax15"),
+    "dense": ("lstm_sparse",),
+    "stock": ("lstm",),
+}
+
+
+def lstm(kind):
+    arch, *flags = LSTMS[kind]
     flags += ["--encoder-embed-dim", 8, "--decoder-embed-dim", 8, "--decoder-out-embed-dim", 8]
     model = toy.model(*flags, "--encoder-bidirectional", arch=arch, criterion="").eval()
     for parameter in model.parameters():
@@ -83,12 +90,14 @@ def batch_and_pairs():
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
-@pytest.mark.parametrize("archs", [["lstm_sparse"], ["lstm", "lstm_sparse"]])
-def test_links_of_an_lstm_do_not_depend_on_padding(archs, kind):
-    words, batch, pairs = batch_and_pairs()
-    options = {"beam_size": 3, "max_len_b": 6, "print_alignment": kind}
-    models = [lstm(arch) for arch in archs]
-    generator = SparseSequenceGeneratorWithAlignment(models, words, **options)
+@pytest.mark.parametrize(
+    "names", [*([name] for name in LSTMS), ["stock", "sparse attention"]], ids="+".join
+)
+def test_links_of_an_lstm_do_not_depend_on_padding(names, kind):
+    _, batch, pairs = batch_and_pairs()
+    models = [lstm(name) for name in names]
+    options = Namespace(beam=3, max_len_b=6, print_alignment=kind)
+    generator = toy.task().build_generator(models, options)
     together = generator.generate(models, batch)
     alone = [generator.generate(models, pair)[0] for pair in pairs]
     for hypotheses, expected in zip(together, alone, strict=True):
@@ -102,10 +111,10 @@ def test_links_of_an_lstm_do_not_depend_on_padding(archs, kind):
                 assert [float(x) for x in row] == expected_row
 
 
-@pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
-def test_links_of_an_lstm_with_the_reference_do_not_depend_on_padding(arch):
+@pytest.mark.parametrize("name", LSTMS)
+def test_links_of_an_lstm_with_the_reference_do_not_depend_on_padding(name):
     words, batch, pairs = batch_and_pairs()
-    models, scorer = [lstm(arch)], SparseSequenceScorer(words, compute_alignment=True)
+    models, scorer = [lstm(name)], SparseSequenceScorer(words, compute_alignment=True)
     together = [hypothesis["alignment"] for (hypothesis,) in scorer.generate(models, batch)]
     alone = [scorer.generate(models, pair)[0][0]["alignment"] for pair in pairs]
     assert together == alone and len(set(map(tuple, alone))) == len(alone)
@@ -113,7 +122,7 @@ def test_links_of_an_lstm_with_the_reference_do_not_depend_on_padding(arch):
 
 def test_attention_whose_padding_is_in_two_places_has_no_mean():
     words, batch, pairs = batch_and_pairs()
-    models, scorer = [lstm("lstm"), toy.model()], SparseSequenceScorer(words, None, True)
+    models, scorer = [lstm("stock"), toy.model()], SparseSequenceScorer(words, None, True)
     with torch.no_grad():
         assert scorer.generate(models, pairs[1])[0][0]["alignment"]
         with pytest.raises(ValueError, match="--print-alignment: .* use --batch-size 1"):
