@@ -95,7 +95,7 @@ def tables(cells: Sequence[Cell]) -> list[tuple[str, str]]:
     the references given.
     """
     heading, path = score_of(cells)
-    result = [(f"{heading}, single models", _table(cells, path, "{:.2f}"))]
+    result = [(f"{heading}, single models", _table(cells, path))]
     if any(cell.ensemble for cell in cells):
         result.append((f"{heading}, ensembles of the seeds", _ensembles(cells, path)))
     for title, path in (
@@ -103,12 +103,12 @@ def tables(cells: Sequence[Cell]) -> list[tuple[str, str]]:
         ("Nonzero weights of the attention to the source", "attention.cross.nonzeros"),
     ):
         if any(cell.values(path) for cell in cells):
-            result.append((title, _table(cells, path, "{:.2f}")))
+            result.append((title, _table(cells, path)))
     return result
 
 
-def _table(cells: Sequence[Cell], path: str, form: str) -> str:
-    return _grid(cells, lambda cell: _mean(cell.values(path), form))
+def _table(cells: Sequence[Cell], path: str) -> str:
+    return _grid(cells, lambda cell: _mean(cell.values(path)))
 
 
 def _ensembles(cells: Sequence[Cell], path: str) -> str:
@@ -129,11 +129,11 @@ def _grid(cells: Sequence[Cell], text) -> str:
     return markdown_table(["α attention \\ α output", *(f"{alpha:g}" for alpha in outputs)], rows)
 
 
-def _mean(values: Sequence[float], form: str) -> str:
+def _mean(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    spread = f" ± {form.format(stdev(values))}" if len(values) > 1 else ""
-    return f"{form.format(fmean(values))}{spread} ({len(values)})"
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{fmean(values):.2f}{spread} ({len(values)})"
 
 
 def as_json(cells: Sequence[Cell]) -> dict[str, Any]:

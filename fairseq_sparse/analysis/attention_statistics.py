@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from fairseq_sparse.analysis.head_diversity import TEMPERATURES, sum_of_divergences
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
-from fairseq_sparse.modules.global_attention import GlobalAttention
 from fairseq_sparse.ops.attention import HIDES
 
 # The three places of attention in a Transformer, as reports call them.
@@ -143,10 +142,6 @@ class AttentionStatistics:
 
 def attention_kind(module: Attention) -> str:
     """The name in ``ATTENTION_KINDS`` of what an attention module computes."""
-    if isinstance(module, GlobalAttention):
-        # entmax has a function of its own, with its alpha.
-        names = (name for name, kind in ATTENTION_KINDS.items() if kind.weights is module.weights)
-        return next(names, "entmax")
     return getattr(module, "attention_kind", "softmax")  # fairseq's own has no name for it
 
 

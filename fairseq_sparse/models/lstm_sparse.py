@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
-from functools import partial
 from typing import Optional
 
 from fairseq import utils
@@ -11,7 +10,6 @@ from fairseq.models.lstm import LSTMDecoder, LSTMModel, base_architecture
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.global_attention import GlobalAttention
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
@@ -37,11 +35,9 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
 
     def __init__(self, stock: LSTMDecoder, args: Namespace):
         vars(self).update(vars(stock))  # in place of super().__init__, which would draw parameters
-        kind = ATTENTION_KINDS[str(args.attention)]
         if args.attention != "softmax":
-            weights = partial(kind.weights, alpha=args.attention_alpha)
             self.attention = GlobalAttention(
-                self.attention, weights if kind.takes_alpha else kind.weights
+                self.attention, str(args.attention), args.attention_alpha
             )
         if self.adaptive_softmax is not None:
             check_adaptive_softmax(args)

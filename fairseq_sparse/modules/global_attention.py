@@ -1,13 +1,15 @@
 """The attention of an LSTM decoder: one query at a time, over all source positions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Optional
 
 import torch
 from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 from fairseq_sparse.ops.source_states import SourceStates
 
@@ -21,14 +23,17 @@ class GlobalAttention(AttentionLayer):
 
     Args:
         stock: the attention to be replaced; its parameters are taken over, not copied.
-        weights: a function of ``fairseq_sparse.ops.attention_weights``, whose weights sum to 1.
+        attention: the kind of weights, a key of ``ATTENTION_KINDS``; one whose weights sum to 1.
+        alpha: of ``entmax``, > 1.
     """
 
-    def __init__(self, stock: AttentionLayer, weights: Callable[[Tensor], Tensor]):
+    def __init__(self, stock: AttentionLayer, attention: str, alpha: float = 1.5):
         nn.Module.__init__(self)  # stock's would draw parameters
         self.input_proj = stock.input_proj
         self.output_proj = stock.output_proj
-        self.weights = weights
+        self.attention_kind = attention
+        kind = ATTENTION_KINDS[attention]
+        self.weights = partial(kind.weights, alpha=alpha) if kind.takes_alpha else kind.weights
         self._source: Optional[SourceStates] = None
 
     @contextmanager

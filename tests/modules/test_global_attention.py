@@ -1,14 +1,11 @@
 """Global attention against the formulas of Luong et al., written for one query at a time."""
 
-from functools import partial
-
 import pytest
 import torch
 from fairseq.models.lstm import AttentionLayer
 
 import references
 from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.modules.global_attention import GlobalAttention
 
 ALPHA = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.3}
@@ -19,10 +16,7 @@ LENGTHS = (7, 3, 1, 5)
 def layers(kind, dtype=torch.float64):
     torch.manual_seed(0)
     stock = AttentionLayer(DECODER, ENCODER, DECODER).to(dtype)
-    weights = ATTENTION_KINDS[kind].weights
-    if ATTENTION_KINDS[kind].takes_alpha:
-        weights = partial(weights, alpha=ALPHA[kind])
-    return stock, GlobalAttention(stock, weights)
+    return stock, GlobalAttention(stock, kind, ALPHA[kind])
 
 
 def inputs(dtype=torch.float64):
