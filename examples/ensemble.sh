@@ -17,12 +17,6 @@ of a token is the mean of theirs.
 HELP
 }
 
-bad_usage() {
-  printf 'ensemble.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
 RUNS=()
 OPTIONS=()
 RUN_DIR=""

@@ -37,12 +37,6 @@ resumes, and a change of settings is named. examples/README.md lists the environ
 HELP
 }
 
-bad_usage() {
-  printf 'run.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
 # The position in STAGE_FILES of a stage given by name or number.
 stage_position() {
   local position name
@@ -118,9 +112,7 @@ PY
 [[ -z "$missing" ]] || fail "$PYTHON does not have: $missing. Run scripts/setup_env.sh, or set PYTHON" \
   "to a Python that has them"
 
-if [[ -z "$CONFIG" ]]; then
-  CONFIG="$("$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")')"
-fi
+CONFIG="${CONFIG:-$(default_config)}"
 DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}")"
 RUN_DIR="$(make_absolute "${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT${SETTINGS:+-$SETTINGS}-$CONFIG}")"
 for folder in "$ROOT" "$DATA_DIR" "$RUN_DIR"; do

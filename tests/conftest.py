@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+# So that their assertions say what was compared.
+pytest.register_assert_rewrite("quickstart_corpus", "recipes", "table_decoding")
+
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")

@@ -1,6 +1,5 @@
-"""Averaging checkpoints, and loading them without running code of the file."""
+"""Averaging checkpoints."""
 
-import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -13,19 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
+from checkpoints import TAU, make_state, write
 from fairseq_sparse.checkpoint_averaging import (
     average_checkpoints,
     last_checkpoints,
     save_checkpoint,
 )
-from fairseq_sparse.checkpoint_safety import (
-    CheckpointError,
-    allow_fairseq_checkpoints,
-    load_checkpoint,
-)
+from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "average_checkpoints.py"
-TAU = "decoder.output_projection.tau"
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
 files_are_rewritten = settings(
@@ -36,43 +31,6 @@ parameters = hypothesis_numpy.arrays(
     (2, 3),
     elements=st.floats(-1e4, 1e4, width=32, allow_nan=False, allow_infinity=False),
 )
-
-
-def make_state(weight=0.0, tau=0.75, steps=7, **model_fields):
-    """A checkpoint with the parts of a real one; `weight` fills or is the one parameter."""
-    weight = torch.as_tensor(weight, dtype=torch.float32).expand(2, 3).clone()
-    return {
-        "args": None,
-        "cfg": {
-            "_name": None,
-            "task": {"_name": "translation_sparse", "data": "bin"},
-            "model": Namespace(
-                arch="transformer_sparse",
-                **{"output_transform": "alpha_relu", "output_alpha": 1.5, **model_fields},
-            ),
-        },
-        "model": {
-            "encoder.embed_tokens.weight": weight,
-            "decoder.embed_tokens.weight": weight,
-            "decoder.output_projection.weight": weight,
-            "decoder.half": weight.clamp(-1e3, 1e3).half(),
-            "decoder.steps": torch.tensor([steps]),
-            "decoder.mask": torch.tensor([True, False]),
-            TAU: torch.tensor(tau),
-        },
-        "optimizer_history": [{"num_updates": 3}],
-        "extra_state": {"val_loss": np.float64(2.5), "counts": np.array([4, 5])},
-        "last_optimizer_state": {"state": {0: {"exp_avg": weight}}},
-    }
-
-
-def write(folder, states):
-    """Save states as checkpoint1.pt, checkpoint2.pt ... and return the paths."""
-    paths = []
-    for number, state in enumerate(states, start=1):
-        paths.append(str(folder / f"checkpoint{number}.pt"))
-        torch.save(state, paths[-1])
-    return paths
 
 
 def run_script(*arguments):
@@ -276,51 +234,6 @@ def test_foreign_files_are_refused(tmp_path, content, message):
     with pytest.raises(CheckpointError, match=message) as refusal:
         average_checkpoints([path])
     assert str(path) in str(refusal.value)
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])
-def test_truncated_files_are_refused(tmp_path, part):
-    (path,) = write(tmp_path, [make_state()])
-    content = Path(path).read_bytes()
-    Path(path).write_bytes(content[: int(len(content) * part)])
-    with pytest.raises(CheckpointError, match="truncated"):
-        average_checkpoints([path])
-
-
-class Attack:
-    """Unpickled by an unrestricted pickle, it makes a folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (self.folder,)
-
-
-@pytest.mark.parametrize("place", ["model", "extra_state"])
-def test_a_file_that_would_run_code_is_refused(tmp_path, place):
-    state = make_state()
-    state[place]["attack"] = Attack(str(tmp_path / "attacked"))
-    (path,) = write(tmp_path, [state])
-    with pytest.raises(CheckpointError, match="refused.*mkdir"):
-        load_checkpoint(path)
-    assert not (tmp_path / "attacked").exists()
-    torch.load(path, weights_only=False)  # the attack itself works
-    assert (tmp_path / "attacked").exists()
-
-
-def test_what_fairseq_saves_loads_the_same(tmp_path):
-    (path,) = write(tmp_path, [make_state(1.5)])
-    allow_fairseq_checkpoints()
-    allow_fairseq_checkpoints()
-    states = [load_checkpoint(path)]
-    if hasattr(torch.serialization, "add_safe_globals"):
-        states.append(torch.load(path, weights_only=True))
-    for state in states:
-        assert state["cfg"]["model"] == make_state()["cfg"]["model"]
-        assert state["extra_state"]["val_loss"] == 2.5
-        np.testing.assert_array_equal(state["extra_state"]["counts"], [4, 5])
-        assert torch.equal(state["model"]["decoder.half"], torch.full((2, 3), 1.5).half())
 
 
 # Which checkpoints are the last ones.

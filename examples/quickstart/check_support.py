@@ -165,9 +165,9 @@ def compare_steps(
     """
     import torch
     from fairseq.data.data_utils import collate_tokens
-    from support import compare, steps_of
 
     from fairseq_sparse.analysis.decoding import forced_steps
+    from support import compare, steps_of
 
     words = translator.task.target_dictionary
     strings = [torch.tensor(tokens) for correct in targets for tokens, _ in correct]

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # The first ten minutes with fairseq_sparse: set-up, corpus, training, decoding, comparison.
 QUICKSTART="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+GIVEN_PYTHON="${PYTHON:-}"
+source "$QUICKSTART/../stages/common.sh"
+STAGE=quickstart
 VARIANTS=(softmax entmax15 alpha_relu rela_g)
 # Of the test set, whose cross-attention is drawn.
 SENTENCE=3
@@ -24,13 +27,6 @@ examples/README.md work here as well, and CORPUS_FLAGS goes to make_corpus.py.
 HELP
 }
 
-bad_usage() {
-  printf 'run.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
-set -euo pipefail
 DATA_DIR=""
 RUNS_DIR=""
 JOBS=""
@@ -49,7 +45,7 @@ while (( $# )); do
       ;;
     -*) bad_usage "unknown option '$1'" ;;
     *)
-      [[ -f "$QUICKSTART/../variants/$1.sh" ]] || bad_usage "unknown variant '$1'"
+      [[ -f "$EXAMPLES/variants/$1.sh" ]] || bad_usage "unknown variant '$1'"
       CHOSEN+=("$1")
       ;;
   esac
@@ -60,11 +56,11 @@ if (( ${#CHOSEN[@]} )); then VARIANTS=("${CHOSEN[@]}"); fi
 
 # 1. The environment.
 started=$SECONDS
-if [[ -z "${PYTHON:-}" ]]; then
-  bash "$QUICKSTART/../../scripts/setup_env.sh"
+if [[ -z "$GIVEN_PYTHON" ]]; then
+  # With the folder on PYTHONPATH pip would take the package for installed.
+  env -u PYTHONPATH bash "$ROOT/scripts/setup_env.sh"
+  PYTHON="$ROOT/.venv/bin/python"
 fi
-source "$QUICKSTART/../stages/common.sh"
-STAGE=quickstart
 cd -- "$ROOT"
 DATA_DIR="${DATA_DIR:-data/quickstart}"
 RUNS_DIR="${RUNS_DIR:-runs/quickstart}"

@@ -1,5 +1,5 @@
-# Shared by run.sh and the stages: where things are, messages, locks, and the record of settings
-# that says whether an artefact may be used again. Source it, do not run it.
+# Shared by the recipes and their stages: where things are, messages, locks, and the record of
+# settings that says whether an artefact may be used again. Source it, do not run it.
 # Written for bash 3.2 and later.
 set -euo pipefail
 
@@ -23,6 +23,18 @@ say() { printf '[%s] %s\n' "${STAGE:-run}" "$*" >&2; }
 fail() {
   printf '[%s] error: %s\n' "${STAGE:-run}" "$*" >&2
   exit 1
+}
+
+# Says what is wrong with the command line; the script has a function usage.
+bad_usage() {
+  printf '%s: %s\n\n' "${0##*/}" "$1" >&2
+  usage >&2
+  exit 2
+}
+
+# The configuration of a data set to take where none is asked for.
+default_config() {
+  "$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")'
 }
 
 # The names of the files NAME.sh in a folder, on one line.

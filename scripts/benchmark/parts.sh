@@ -1,5 +1,5 @@
 # Shared by run_all.sh and run_gpu.sh: parts that can be done again, fail and be stopped on their own.
-# Source it. It reads OUT, a folder, and DEADLINE, the seconds after which no part runs (0: none).
+# Source it. OUT, a folder, and DEADLINE, the seconds after which no part runs (0: none), are set later.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../../examples/stages/common.sh"
 STAGE=benchmark
 FAILED=0

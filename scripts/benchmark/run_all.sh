@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every benchmark that a CPU can run, and one page of the ratios. See --help.
 BENCHMARKS="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+source "$BENCHMARKS/parts.sh"
 # Trained for a few epochs on the quickstart's corpus, unless MODELS names others.
 TRAINED=(softmax sparsemax entmax15 alpha_relu)
 VARIANTS=stock,softmax,sparsemax,entmax15,entmax15_k100,alpha_relu,entmax15+rela_g,alpha_relu+rela_g
@@ -29,13 +30,6 @@ the synthetic corpus of the quickstart with as many entries in the dictionary; n
 HELP
 }
 
-bad_usage() {
-  printf 'run_all.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
-set -euo pipefail
 OUT=""
 DRY_RUN=""
 while (( $# )); do
@@ -52,7 +46,6 @@ while (( $# )); do
 done
 [[ -z "${MODELS:-}" || -n "${DATA:-}" ]] || bad_usage "MODELS needs DATA"
 DEADLINE=0
-source "$BENCHMARKS/parts.sh"
 has fairseq || fail "$PYTHON cannot import fairseq: run scripts/setup_env.sh, or set PYTHON"
 OUT="${OUT:-$ROOT/runs/benchmarks}"
 mkdir -p -- "$OUT"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every check and benchmark that needs a GPU, within 9 minutes. See --help.
 BENCHMARKS="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+source "$BENCHMARKS/parts.sh"
 
 usage() {
   cat <<HELP
@@ -29,13 +30,6 @@ PYTHON is the Python to use (default: .venv/bin/python of the project, else pyth
 HELP
 }
 
-bad_usage() {
-  printf 'run_gpu.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
-set -euo pipefail
 OUT=""
 WHEELS=""
 DRY_RUN=""
@@ -58,7 +52,6 @@ done
 [[ -z "$WHEELS" || -d "$WHEELS" ]] || bad_usage "--wheels $WHEELS: there is no such folder"
 # The summary takes some seconds more.
 DEADLINE=520
-source "$BENCHMARKS/parts.sh"
 OUT="${OUT:-$ROOT/runs/benchmarks_gpu}"
 mkdir -p -- "$OUT"
 OUT="$(CDPATH='' cd -- "$OUT" && pwd)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,13 @@ import torch
 from subword_nmt.apply_bpe import BPE
 from torch import nn
 
+import check_support
+import make_corpus
 import toy
-
-QUICKSTART = toy.ROOT / "examples" / "quickstart"
-sys.path.insert(0, str(QUICKSTART))
-
-import check_support  # noqa: E402
-import make_corpus  # noqa: E402
-from sentence import detokenised  # noqa: E402
-from support import Step, compare, steps_of  # noqa: E402
-
-from fairseq_sparse.analysis import decoding  # noqa: E402
-from fairseq_sparse.analysis.decoding import Translator, load_translator  # noqa: E402
+from fairseq_sparse.analysis import decoding
+from fairseq_sparse.analysis.decoding import Translator, load_translator
+from sentence import detokenised
+from support import Step, compare, steps_of
 
 PARTS = ("test", "valid")
 

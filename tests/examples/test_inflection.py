@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,10 +14,10 @@ import pytest
 import torch
 from fairseq import options
 
+import recipes
 from file_server import serve
-from toy import ROOT, USER_DIR
+from toy import USER_DIR
 
-EXAMPLES = Path(ROOT) / "examples"
 DATASET = "sigmorphon2018_medium"
 # Flags given last win: a model and a training that take seconds.
 TINY = (
@@ -52,25 +50,9 @@ def raw(tmp_path_factory) -> Path:
     return folder
 
 
-def run(*arguments: object, script: str = "run.sh", check: bool = True, **variables: object):
-    """Run the recipe from a folder that is not the project's; its output is all in stderr."""
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ
-    }
-    environment |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "WORKERS": "2"}
-    environment |= {"TRAIN_FLAGS": TINY, "MAX_EPOCH": "3", "GENERATE_FLAGS": "--max-len-b 30"}
-    environment |= {name: str(value) for name, value in variables.items()}
-    result = subprocess.run(
-        ["bash", str(EXAMPLES / script), *map(str, arguments)],
-        env=environment,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
-    if check:
-        assert result.returncode == 0, result.stdout
-    return result
+def run(*arguments: object, script: str = "run.sh", **variables: object):
+    defaults = {"TRAIN_FLAGS": TINY, "MAX_EPOCH": 3, "GENERATE_FLAGS": "--max-len-b 30"}
+    return recipes.run(script, *arguments, **(defaults | variables))
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +211,7 @@ def flags_of(variant: str, dataset: str = DATASET, config: str = "cpu", **variab
     """What the recipe hands to ``fairseq-train``, parsed."""
     names = {"DATASET": dataset, "VARIANT": variant, "SETTINGS": "", "CONFIG": config}
     names |= {"DATA_DIR": "data", "RUN_DIR": "run", "PATH": "/usr/bin:/bin", **variables}
-    script = f"source '{EXAMPLES}/stages/common.sh'; load_recipe; "
+    script = f"source '{recipes.EXAMPLES}/stages/common.sh'; load_recipe; "
     script += """printf '%s\\n' "${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}" """
     result = subprocess.run(["bash", "-c", script], env=names, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

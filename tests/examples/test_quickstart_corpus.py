@@ -4,59 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from sacremoses import MosesTokenizer
 
-QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
-sys.path.insert(0, str(QUICKSTART))
+import corpus
+import lexicon
+from alignment import parse_talp, to_pharaoh, to_talp
+from grammar import make_sentence
+from held_out import HELD_OUT
+from morphology import AUXILIARIES, WAS, noun_form, present
+from quickstart_corpus import LONGER, NEW, PARTS, SMALL, lines, make, pairs, records, tokens
+from recipes import EXAMPLES
+from sentence import spelled
 
-import corpus  # noqa: E402
-import lexicon  # noqa: E402
-import make_corpus  # noqa: E402
-from alignment import parse_talp, to_pharaoh, to_talp  # noqa: E402
-from grammar import make_sentence  # noqa: E402
-from held_out import HELD_OUT  # noqa: E402
-from morphology import AUXILIARIES, WAS, noun_form, present  # noqa: E402
-from sentence import spelled  # noqa: E402
-
-PARTS = make_corpus.SPLITS
-NEW, LONGER = PARTS[3:]
 SIZES = {"train": 3000, "valid": 250, "test": 250, NEW: 54, LONGER: 54}
 FLAGS = ["--train", "3000", "--valid", "250", "--test", "250", "--held-out", "54"]
-SMALL = ["--train", "150", "--valid", "10", "--test", "10", "--held-out", "0"]
-
-
-def make(folder: Path, *flags: str) -> Path:
-    assert make_corpus.main([str(folder), *flags]) == 0
-    return folder
-
-
-def lines(folder: Path, name: str) -> list[str]:
-    return (folder / name).read_text(encoding="utf-8").splitlines()
-
-
-def tokens(folder: Path, language: str, *parts: str) -> list[list[str]]:
-    """The sentences of the parts, or of all of them."""
-    names = [f"{part}.tok.{language}" for part in parts or PARTS]
-    return [line.split(" ") for name in names for line in lines(folder, name)]
-
-
-def records(folder: Path, name: str) -> list[dict]:
-    return [json.loads(line) for line in lines(folder, name)]
-
-
-def pairs(folder: Path, part: str) -> list[tuple]:
-    links = [parse_talp(line) for line in lines(folder, f"{part}.talp")]
-    sides = (tokens(folder, language, part) for language in ("de", "en"))
-    return list(zip(*sides, links, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +40,6 @@ def test_all_files_have_a_line_for_each_pair(folder: Path):
             names.add(name)
             assert len(lines(folder, name)) == SIZES[part], name
     assert {path.name for path in folder.iterdir()} == names
-
-
-def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path):
-    content = {}
-    for name, seed, hashes in (("a", "1", "1"), ("b", "1", "2"), ("c", "2", "1")):
-        command = [sys.executable, QUICKSTART / "make_corpus.py", tmp_path / name, *SMALL]
-        environment = os.environ | {"PYTHONHASHSEED": hashes}
-        subprocess.run([*command, "--seed", seed], check=True, env=environment)
-        content[name] = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-    assert content["a"] == content["b"]
-    assert content["a"]["train.de"] != content["c"]["train.de"]
 
 
 @pytest.mark.parametrize("language", ["de", "en"])
@@ -124,7 +80,7 @@ def test_bad_talp_is_refused(text: str):
 
 def test_every_construction_is_shown_in_the_readme(folder: Path):
     found = {item for line in lines(folder, "train.constructions") for item in line.split("; ")}
-    readme = (QUICKSTART / "README.md").read_text(encoding="utf-8")
+    readme = (EXAMPLES / "quickstart" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+)` \| (.+ [.?]) \| (.+ [.?]) \| `([^`]+)` \|$", readme, re.M)
     assert {row[0] for row in rows} == found - {""}
     sentences = tokens(folder, "de", "train") + tokens(folder, "en", "train")
@@ -392,35 +348,3 @@ def test_noise_leaves_other_parts_alone_and_can_be_undone(noisy: Path, tmp_path:
     make(tmp_path, *SMALL)
     assert not (tmp_path / "train.noise.jsonl").exists()
     assert not list(tmp_path.glob("*.partial"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--train", "-1"], "-1 is negative"),
-        (["--seed", "one"], "invalid int value"),
-        (["--noise-share", "0.2"], "need --noise"),
-        (["--noise", "all", "--noise-share", "1.5"], "not in (0, 1]"),
-        (["--noise", "wrong"], "invalid choice"),
-        ([*SMALL, "--noise", "dropped", "--noise-share", "1"], "lower --noise-share"),
-        ([*SMALL, "--train", "20", "--held-out", "40"], "raise --train"),
-    ],
-)
-def test_bad_input_is_refused(tmp_path: Path, capsys, flags: list[str], message: str):
-    output = tmp_path / "corpus"
-    try:
-        status = make_corpus.main([str(output), *flags])
-    except SystemExit as error:
-        status = error.code
-    assert status != 0
-    assert message in capsys.readouterr().err
-    assert not (output / "corpus.json").exists()
-
-
-def test_output_that_is_a_file_is_refused(tmp_path: Path, capsys):
-    path = tmp_path / "file"
-    path.write_text("mine")
-    with pytest.raises(SystemExit):
-        make_corpus.main([str(path)])
-    assert "name a folder" in capsys.readouterr().err
-    assert path.read_text() == "mine"

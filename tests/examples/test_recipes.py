@@ -7,21 +7,18 @@ import functools
 import gzip
 import hashlib
 import json
-import os
 import platform
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import recipes
 from file_server import serve
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = ROOT / "examples" / "run.sh"
 DATASET = "multi30k_de_en"
 
 NOUNS = ["Hund dog", "Mann man", "Frau woman", "Ball ball", "Straße street", "Tür door"]
@@ -72,27 +69,15 @@ TINY = (
     "--max-epoch 3 --lr 1e-2 --warmup-updates 10 --log-interval 2"
 )
 
-
-def run(*arguments: object, check: bool = True, **variables: object):
-    """Run the recipe from a folder that is not the project's; its output is all in stderr."""
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ
-    }
-    environment |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "WORKERS": "2"}
-    environment |= {"BPE_MERGES": "60", "BATCH_TOKENS": "512", "TRAIN_FLAGS": TINY}
-    environment |= {"AVERAGE_LAST": "2", "GENERATE_FLAGS": "--max-len-b 20"}
-    environment |= {name: str(value) for name, value in variables.items()}
-    result = subprocess.run(
-        ["bash", str(RUN), *map(str, arguments)],
-        env=environment,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
-    if check:
-        assert result.returncode == 0, result.stdout
-    return result
+run = functools.partial(
+    recipes.run,
+    "run.sh",
+    BPE_MERGES=60,
+    BATCH_TOKENS=512,
+    TRAIN_FLAGS=TINY,
+    AVERAGE_LAST=2,
+    GENERATE_FLAGS="--max-len-b 20",
+)
 
 
 @pytest.fixture(scope="module")

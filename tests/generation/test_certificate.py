@@ -14,7 +14,6 @@ from automata import (
     LoudTable,
     SparseLSTM,
     Table,
-    TableModel,
     dense_table,
     every_string,
     log_probs,
@@ -23,6 +22,7 @@ from automata import (
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
 from fairseq_sparse.generation.certificate import ScoreBound
+from table_decoding import make_generator
 
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
 MAX_LEN = 4
@@ -41,12 +41,6 @@ tables_strategy = st.builds(
 loud_tables_strategy = st.builds(
     LoudTable, words=st.just(6), normalized=st.just(False), salt=st.integers(0, 1000)
 )
-
-
-def make_generator(tables, **options):
-    dictionary = make_dictionary(tables[0].words)
-    models = [TableModel(dictionary, table) for table in tables]
-    return SparseSequenceGenerator(models, dictionary, **options)
 
 
 def final_score(log_p, tokens, len_penalty):

@@ -1,0 +1,42 @@
+"""The recipes of ``examples/``, run by their own command lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def command(script: str, *arguments: object) -> list[str]:
+    """The command line of a script of ``examples/``."""
+    return ["bash", str(EXAMPLES / script), *map(str, arguments)]
+
+
+def environment(**variables: object) -> dict[str, str]:
+    """What a recipe sees of ours: this Python, few workers, and the variables (None: not set)."""
+    kept = {name: os.environ.get(name) for name in ("PATH", "HOME", "TMPDIR")}
+    kept |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": 1, "WORKERS": 2} | variables
+    return {name: str(value) for name, value in kept.items() if value is not None}
+
+
+def run(
+    script: str, *arguments: object, check: bool = True, **variables: object
+) -> subprocess.CompletedProcess:
+    """Run a script from a folder that is not the project's; its ``stdout`` is all it printed.
+
+    With ``check``, a script that fails fails the test.
+    """
+    result = subprocess.run(
+        command(script, *arguments),
+        env=environment(**variables),
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    if check:
+        assert result.returncode == 0, result.stdout
+    return result
