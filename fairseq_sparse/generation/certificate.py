@@ -100,7 +100,7 @@ class Certificate:
         self,
         sentences: np.ndarray,
         lprobs: Tensor,
-        scores: Tensor,
+        prefix: Tensor,
         unlimited: Optional[Tensor] = None,
         sums_to_one: bool = False,
     ) -> None:
@@ -110,7 +110,8 @@ class Certificate:
             sentences: the numbers in the batch of those that are still in work, ``[rows]``.
             lprobs: log-probabilities of the continuations of their hypotheses,
                 ``[rows, beam, vocabulary]``.
-            scores: the cumulative scores of these, ``[rows, beam, step]``.
+            prefix: the log-probabilities of these, ``[rows, beam]``, or of the one hypothesis that
+                they all are, ``[rows, 1]``.
             unlimited: at the last step, ``lprobs`` before the limit of the length left EOS only.
                 What it cuts off is dropped, but has no bound: it is beyond the limit.
             sums_to_one: whether the probabilities after each hypothesis are known to sum to 1; it
@@ -118,10 +119,6 @@ class Certificate:
         """
         if not self.add_up_mass and unlimited is None:
             return
-        if not self.noted:  # all beams are the same empty hypothesis
-            prefix = lprobs.new_zeros(len(lprobs), 1)
-        else:
-            prefix = scores[:, :, len(self.noted) - 1]
         mass = None
         if self.add_up_mass and not (sums_to_one and unlimited is None):
             mass = _candidate_mass(lprobs, prefix)

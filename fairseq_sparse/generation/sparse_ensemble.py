@@ -96,11 +96,9 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             number = torch.arange(len(live), device=live.device)
             self._hold(held, _pick(held.row, live), number, incremental_states)
             row = _spread(number, live, count, 0)
-        found, attention = super().forward_decoder(
+        found, attention = self.forward_live(
             _pick(tokens, live), held.encoder_outs, incremental_states, temperature
         )
-        if not self.attention:
-            attention = None
         if tokens.size(1) == 1:
             found = found[row]
             attention = None if attention is None else attention[row]
@@ -113,6 +111,24 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         elif self.unlimited is not None:
             self.unlimited = None
         return found, attention
+
+    def forward_live(
+        self,
+        tokens: Tensor,
+        encoder_outs: list,
+        incremental_states: list[dict],
+        temperature: float = 1.0,
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """The same where every hypothesis is live and has a row of its own."""
+        found, attention = super().forward_decoder(
+            tokens, encoder_outs, incremental_states, temperature
+        )
+        return found, attention if self.attention else None
+
+    def keep(self, rows: Tensor, encoder_outs: list, incremental_states: list[dict]) -> list:
+        """Go on with fewer of the rows; gives their encoder outputs."""
+        self._reorder(incremental_states, rows)
+        return super().reorder_encoder_out(encoder_outs, rows)
 
     def _hold(
         self, held: HeldRows, rows: Tensor, number: Tensor, incremental_states: list[dict]

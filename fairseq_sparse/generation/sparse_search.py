@@ -121,6 +121,30 @@ class SparseSearch(Search):
         self.score_bound = score_bound if type(self.strategy) is BeamSearch else None
         self.unlimited = unlimited
 
+    def begin(self, batch: int, beam: int) -> SearchState:
+        """Start with a new batch of sentences."""
+        self.state = SearchState(batch)
+        if self.score_bound is not None:
+            self.state.certificate = Certificate(self.score_bound, batch, beam, self.add_up_mass)
+        return self.state
+
+    def look_at(
+        self, step: int, lprobs: Tensor, prefix: Tensor, unlimited: Optional[Tensor]
+    ) -> None:
+        """Have the certificate look at a step, before candidates are chosen.
+
+        Args:
+            step: number of tokens that each hypothesis has
+            lprobs: log-probabilities, [batch, beam, vocabulary]
+            prefix: the cumulative scores of the hypotheses, [batch, beam], or at first [batch, 1]
+            unlimited: as for :meth:`certify`; changed in place
+        """
+        if unlimited is not None:
+            unlimited = unlimited.view_as(lprobs)
+            unlimited[:, :, self.pad] = -math.inf
+        known = step >= self.sums_to_one_from
+        self.state.certificate.look_at(self.state.sentences, lprobs, prefix, unlimited, known)
+
     def step(
         self,
         step: int,
@@ -144,19 +168,12 @@ class SparseSearch(Search):
         """
         batch, beam, _ = lprobs.size()
         if step == 0:
-            self.state = SearchState(batch)
-            if self.score_bound is not None:
-                self.state.certificate = Certificate(
-                    self.score_bound, batch, beam, self.add_up_mass
-                )
+            self.begin(batch, beam)
         state = self.state
         if state.certificate is not None:
-            unlimited = self.unlimited()
-            if unlimited is not None:
-                unlimited = unlimited.view_as(lprobs)
-                unlimited[:, :, self.pad] = -math.inf
-            known = step >= self.sums_to_one_from
-            state.certificate.look_at(state.sentences, lprobs, scores, unlimited, known)
+            # At first all beams are the same empty hypothesis.
+            prefix = scores[:, :, step - 1] if step > 0 else lprobs.new_zeros(batch, 1)
+            self.look_at(step, lprobs, prefix, self.unlimited())
 
         cand_scores, cand_tokens, cand_beams = self._candidates(
             step, lprobs, scores, prev_output_tokens, original_batch_idxs

@@ -6,7 +6,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import Sampling
+from fairseq.search import BeamSearch, Sampling
 from fairseq.sequence_generator import (
     EnsembleModel,
     SequenceGenerator,
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.certificate import ScoreBound
+from fairseq_sparse.generation.greedy_search import GreedySearch
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
@@ -90,16 +91,43 @@ class SparseSequenceGenerator(SequenceGenerator):
             self.repeat_ngram_blocker = _RepeatBlock(size)
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
 
-    def _generate(self, sample: dict[str, Any], prefix_tokens=None, *args, **kwargs):
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Tensor] = None,
+        bos_token: Optional[int] = None,
+    ) -> list[list[dict[str, Any]]]:
         net_input = sample["net_input"]
+        max_len = None
         if not self.match_source_len and "src_tokens" in net_input:
             # As stock computes it; finalize_hypos checks that it is the same.
             limit = int(self.max_len_a * net_input["src_tokens"].size(1) + self.max_len_b)
-            self._certify_up_to(min(limit, self.max_len - 1), prefix_tokens)
+            max_len = min(limit, self.max_len - 1)
+            self._certify_up_to(max_len, prefix_tokens)
         self.ended: dict[int, tuple[int, np.ndarray]] = {}
-        finalized = super()._generate(sample, prefix_tokens, *args, **kwargs)
+        if max_len is not None and self._is_greedy(max_len, prefix_tokens, constraints):
+            search = GreedySearch(self, net_input, max_len, bos_token)
+            finalized = search.run()
+            nothing = np.empty(0, dtype=np.float32)
+            self.ended = {row: (step, nothing) for row, step in enumerate(search.last.tolist())}
+        else:
+            finalized = super()._generate(sample, prefix_tokens, constraints, bos_token)
         self._certify(finalized)
         return finalized
+
+    def _is_greedy(self, max_len: int, prefix_tokens, constraints) -> bool:
+        """Whether each step takes the most probable token, and that is all."""
+        return (
+            self.beam_size == 1
+            and type(self.search.strategy) is BeamSearch
+            and self.min_len <= max_len
+            and prefix_tokens is None
+            and constraints is None
+            and self.token_indices_to_suppress is None
+            and self.repeat_ngram_blocker is None
+            and self.lm_model is None
+        )
 
     def _certify_up_to(self, max_len: int, prefix_tokens: Optional[Tensor]) -> None:
         """Have the search keep an account of the next batch."""

@@ -131,6 +131,8 @@ def entmax_topk(z: Tensor, alpha: Alpha, topk: int, dim: int = -1) -> Tensor:
                 f"alpha of shape {tuple(alpha.shape)} does not broadcast to {tuple(shape)}, "
                 f"one value for each row of z {tuple(z.shape)} along dimension {dim}"
             ) from error
+    if not torch.is_grad_enabled():  # for a short row autograd takes as long as the rest
+        return _probabilities(z, alpha, dim, topk)
     return _Entmax.apply(z, alpha, dim, topk)
 
 
@@ -139,18 +141,22 @@ def _flatten(rows: Tensor) -> Tensor:
     return rows.reshape(rows.shape[:-1].numel(), rows.size(-1))
 
 
+def _probabilities(z: Tensor, alpha: Alpha, dim: int, topk: int) -> Tensor:
+    rows = z.movedim(dim, -1)
+    row_alpha = alpha
+    if torch.is_tensor(alpha):
+        if alpha.dtype != torch.float64:
+            row_alpha = alpha.float()  # 1 / (alpha - 1) in half precision is far off
+        row_alpha = row_alpha.movedim(dim, -1) if alpha.dim() > 0 else row_alpha
+        row_alpha = _flatten(row_alpha.expand([*rows.shape[:-1], 1]))
+    p = entmax_probabilities(_flatten(rows), row_alpha, topk)
+    return p.view(rows.shape).movedim(-1, dim)
+
+
 class _Entmax(Function):
     @staticmethod
     def forward(ctx, z, alpha, dim, topk):
-        rows = z.movedim(dim, -1)
-        row_alpha = alpha
-        if torch.is_tensor(alpha):
-            if alpha.dtype != torch.float64:
-                row_alpha = alpha.float()  # 1 / (alpha - 1) in half precision is far off
-            row_alpha = row_alpha.movedim(dim, -1) if alpha.dim() > 0 else row_alpha
-            row_alpha = _flatten(row_alpha.expand([*rows.shape[:-1], 1]))
-        p = entmax_probabilities(_flatten(rows), row_alpha, topk)
-        p = p.view(rows.shape).movedim(-1, dim)
+        p = _probabilities(z, alpha, dim, topk)
         ctx.dim = dim
         ctx.alpha = None if torch.is_tensor(alpha) else alpha
         ctx.save_for_backward(p, *([alpha] if ctx.alpha is None else []))

@@ -26,7 +26,9 @@ class SourceStates:
     """
 
     def __init__(self, states: Tensor, steps: int):
-        self._states = states.detach().transpose(0, 1).contiguous()  # [batch, source length, size]
+        self._states = states.detach().transpose(0, 1)  # [batch, source length, size]
+        if steps > 1:  # a copy is faster to read, but takes as long to make as two steps
+            self._states = self._states.contiguous()
         self._queries: list[Tensor] = []
         self._weights: list[Tensor] = []
         self._score_steps: tuple[Tensor, ...] = ()
@@ -37,17 +39,21 @@ class SourceStates:
 
     def scores(self, query: Tensor) -> Tensor:
         """``query . state`` of each state, ``[batch, source length]``, for ``[batch, size]``."""
+        if not torch.is_grad_enabled():
+            return _scores(query, self._states)
         step = self._next(self._score_steps, self._queries, query)
         return _Scores.apply(query, step, self._states)
 
     def context(self, weights: Tensor) -> Tensor:
         """The sum of the states, ``[batch, size]``, under weights ``[batch, source length]``."""
+        if not torch.is_grad_enabled():
+            return _context(weights, self._states)
         step = self._next(self._context_steps, self._weights, weights)
         return _Context.apply(weights, step, self._states)
 
     def _next(self, steps, seen: list[Tensor], value: Tensor) -> Optional[Tensor]:
         """The place of a step, through which its gradient reaches the states."""
-        if not steps or not torch.is_grad_enabled():
+        if not steps:
             return None
         seen.append(value.detach())
         return steps[len(seen) - 1]
@@ -88,30 +94,34 @@ class _Scores(Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
         ctx.save_for_backward(states)
-        return torch.bmm(query.unsqueeze(1), states.transpose(1, 2)).squeeze(1)
+        return _scores(query, states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor):
         (states,) = ctx.saved_tensors
-        return torch.bmm(gradient.unsqueeze(1), states).squeeze(1), _of_step(ctx, gradient), None
+        return _context(gradient, states), _of_step(ctx, gradient), None
 
 
 class _Context(Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
         ctx.save_for_backward(states)
-        return torch.bmm(weights.unsqueeze(1), states).squeeze(1)
+        return _context(weights, states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor):
         (states,) = ctx.saved_tensors
-        return (
-            torch.bmm(gradient.unsqueeze(1), states.transpose(1, 2)).squeeze(1),
-            _of_step(ctx, gradient),
-            None,
-        )
+        return _scores(gradient, states), _of_step(ctx, gradient), None
+
+
+def _scores(query: Tensor, states: Tensor) -> Tensor:
+    return torch.bmm(query.unsqueeze(1), states.transpose(1, 2)).squeeze(1)
+
+
+def _context(weights: Tensor, states: Tensor) -> Tensor:
+    return torch.bmm(weights.unsqueeze(1), states).squeeze(1)
 
 
 def _of_step(ctx: Any, gradient: Tensor) -> Optional[Tensor]:

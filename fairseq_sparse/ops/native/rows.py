@@ -38,22 +38,34 @@ def solves(z: Tensor, alpha: Union[float, Tensor]) -> bool:
 class SolvedRows:
     """The threshold of each row of ``z``, from which the probabilities are filled in.
 
-    Attributes (fp64, one number a row):
-        tau: the threshold of ``(alpha - 1) * (z - shift)``.
-        shift: the row's maximum for alpha-entmax (0 if all are -inf), 0 for alpha-ReLU.
-        conjugate: for alpha-entmax ``max_p <p, z - shift> + H_alpha(p)``, for alpha-ReLU
-            ``sum p ** alpha / alpha``.
-        count: how many entries are above the threshold.
+    The properties are fp64, one number a row.
     """
 
     def __init__(self, z: Logits, alpha: Union[float, Tensor], table: Tensor):
         self.z = z
         self.alpha = alpha
         self._table = table  # [6, rows]
-        self.shift = table[_SHIFT]
-        self.tau = table[_TAU]
-        self.conjugate = table[_CONJUGATE]
-        self.count = table[_COUNT]
+
+    @property
+    def tau(self) -> Tensor:
+        """The threshold of ``(alpha - 1) * (z - shift)``."""
+        return self._table[_TAU]
+
+    @property
+    def shift(self) -> Tensor:
+        """The row's maximum for alpha-entmax (0 if all are -inf), 0 for alpha-ReLU."""
+        return self._table[_SHIFT]
+
+    @property
+    def conjugate(self) -> Tensor:
+        """For alpha-entmax ``max_p <p, z - shift> + H_alpha(p)``, for alpha-ReLU ``sum p ** alpha /
+        alpha``."""
+        return self._table[_CONJUGATE]
+
+    @property
+    def count(self) -> Tensor:
+        """How many entries are above the threshold."""
+        return self._table[_COUNT]
 
     def probabilities(self) -> Tensor:
         """``[rows, size]``, fp32; not of packed rows."""

@@ -1,0 +1,149 @@
+"""Greedy search against the search of any beam, with a beam of one: all that a hypothesis says."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toy
+from automata import FIRST_WORD, Table, TableModel, dense_table, make_dictionary, make_sample
+from fairseq_sparse.generation.sparse_sequence_generator import (
+    SparseSequenceGenerator,
+    SparseSequenceGeneratorWithAlignment,
+)
+
+WORDS = 10
+
+
+class StepByStep(SparseSequenceGenerator):
+    """The same generator without the short cut."""
+
+    def _is_greedy(self, *args):
+        return False
+
+
+def both(models, words, sample, **options):
+    """The hypotheses of both, after a look at whether the short cut is taken."""
+    found = []
+    for generator_class in (SparseSequenceGenerator, StepByStep):
+        generator = generator_class(models, words, beam_size=1, **options)
+        found.append(generator.generate(None, sample))
+    assert type(generator) is StepByStep
+    return found
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for hypotheses, others in zip(found, expected, strict=True):
+        assert len(hypotheses) == len(others) == 1
+        one, other = hypotheses[0], others[0]
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            if torch.is_tensor(value):
+                assert one[name].dtype == value.dtype and one[name].shape == value.shape, name
+                torch.testing.assert_close(one[name], value, rtol=1e-6, atol=1e-6)
+            else:
+                assert one[name] == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
+
+
+tables = st.builds(
+    Table,
+    words=st.just(WORDS),
+    branching=st.integers(1, 5),
+    eos=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+    dead_end=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    normalized=st.booleans(),
+    salt=st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    tables=st.lists(tables, min_size=1, max_size=2),
+    batch=st.integers(1, 6),
+    max_len=st.integers(1, 6),
+    min_len=st.integers(0, 2),
+    len_penalty=st.sampled_from([-1.0, 0.0, 0.6, 1.0]),
+    normalize_scores=st.booleans(),
+    unk_penalty=st.sampled_from([0.0, 1.0, math.inf]),
+    temperature=st.sampled_from([1.0, 0.7]),
+    add_up_mass=st.booleans(),
+)
+def test_random_tables(tables, batch, max_len, min_len, **options):
+    words = make_dictionary(WORDS)
+    models = [TableModel(words, table) for table in tables]
+    sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + batch)))
+    options |= {"max_len_b": max_len, "min_len": min(min_len, max_len)}
+    assert_equal(*both(models, words, sample, **options))
+
+
+@pytest.mark.parametrize("attention", [True, False])
+@pytest.mark.parametrize(
+    "names",
+    ["transformer", "lstm_sparse", "lstm_sparse+transformer", "transformer+transformer"],
+)
+def test_models_whose_sentences_end_at_different_steps(names, attention):
+    task = toy.task(5)  # EOS is one of few
+    flags = {
+        "transformer": ["--output-transform", "alpha_relu", "--output-tau", 0.1]
+        + ["--attention", "rela_g", "--decoder-learned-pos"],
+        "lstm_sparse": ["--output-transform", "entmax15", "--attention", "sparsemax"]
+        + ["--encoder-bidirectional", "--encoder-layers", 2, "--decoder-layers", 2],
+    }
+    arch = {"transformer": "transformer_sparse_tiny", "lstm_sparse": "lstm_sparse"}
+    models = []
+    for seed, name in enumerate(names.split("+")):
+        model = toy.model(*flags[name], arch=arch[name], for_task=task, seed=seed, criterion="")
+        for parameter in model.parameters():
+            if parameter.dim() > 1:  # random biases would outweigh the source
+                torch.nn.init.normal_(parameter, std=0.4)
+        models.append(model.eval())
+    sizes = [(length, 1) for length in range(20, 0, -1)]
+    sample = toy.batch(task.target_dictionary, sizes)
+    options = {"max_len_b": 12, "attention": attention}
+    found, expected = both(models, task.target_dictionary, sample, **options)
+    assert_equal(found, expected)
+    assert len({len(hypotheses[0]["tokens"]) for hypotheses in found}) > 1
+    assert (found[0][0]["attention"].numel() > 0) == attention
+
+
+def test_nan_is_not_the_most_probable():
+    class Broken(TableModel):
+        def get_normalized_probs(self, *args, **kwargs):
+            log_probs = super().get_normalized_probs(*args, **kwargs)
+            log_probs[..., FIRST_WORD] = math.nan
+            return log_probs
+
+    words = make_dictionary(WORDS)
+    models = [Broken(words, Table(WORDS, branching=4, eos=0.3, salt=3))]
+    sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + 5)))
+    found, expected = both(models, words, sample, max_len_b=5, add_up_mass=False)
+    assert_equal(found, expected)
+    assert all(FIRST_WORD not in hypotheses[0]["tokens"].tolist() for hypotheses in found)
+
+
+def test_the_short_cut_is_for_what_it_knows():
+    words = make_dictionary(WORDS)
+    model = TableModel(words, dense_table(WORDS))
+    sample = make_sample([FIRST_WORD])
+    prefix = torch.tensor([[FIRST_WORD + 2]])
+    generator = SparseSequenceGenerator([model], words, beam_size=1, max_len_b=4)
+    found = generator.generate(None, sample, prefix_tokens=prefix)
+    assert [hypotheses[0]["tokens"][0].item() for hypotheses in found] == prefix[:, 0].tolist()
+    for options in ({"no_repeat_ngram_size": 1}, {"beam_size": 2}):
+        options = {"beam_size": 1, "max_len_b": 4} | options
+        assert not SparseSequenceGenerator([model], words, **options)._is_greedy(4, None, None)
+    assert generator._is_greedy(4, None, None)
+
+
+def test_alignment_goes_with_it():
+    task = toy.task(14)
+    model = toy.model("--output-transform", "entmax15", for_task=task).eval()
+    sample = toy.batch(task.target_dictionary)
+    options = {"beam_size": 1, "max_len_b": 6, "left_pad_target": False}
+    generator = SparseSequenceGeneratorWithAlignment([model], task.target_dictionary, **options)
+    for hypotheses in generator.generate([model], sample):
+        for source, target in hypotheses[0]["alignment"]:
+            assert 0 <= source and 0 <= target < len(hypotheses[0]["tokens"])
