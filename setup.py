@@ -48,7 +48,9 @@ setup(
         "plot": ["matplotlib"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium"],
         # PyTorch for CUDA brings triton; adasplash is used for entmax attention where it is there.
-        "gpu": ["triton>=3.0; sys_platform == 'linux'", "adasplash"],
+        # nvidia-ml-py reads the energy that training uses.
+        "gpu": ["triton>=3.0; sys_platform == 'linux'", "adasplash", "nvidia-ml-py"],
+        "chinese": ["jieba"],
         "dev": ["ruff"],
     },
     classifiers=[

@@ -8,6 +8,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_sparse.energy import EnergyMeter, gpu_counter
 from fairseq_sparse.generation import (
     ExactSequenceGenerator,
     SparseSequenceGenerator,
@@ -73,6 +74,9 @@ class TranslationSparseTask(TranslationTask):
     After the last batch of ``fairseq-generate`` (each input buffer of ``fairseq-interactive``) the
     log says how many sentences are certified, and how many have no complete translation; under
     ``--eval-bleu`` the validation log has the latter as ``incomplete``.
+
+    ``fairseq-train`` on GPUs logs ``watt_hours``, what those of all workers have used since the run
+    began, resumptions included and validation left out, where NVML can tell.
     """
 
     supports_sparse_outputs = True
@@ -81,6 +85,7 @@ class TranslationSparseTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self.batches = None
         self.report = SearchReport()
+        self.energy: Optional[EnergyMeter] = None
 
     def build_generator(
         self,
@@ -178,7 +183,20 @@ class TranslationSparseTask(TranslationTask):
             self.report.finish()
         return hypotheses
 
+    def build_energy_meter(self, model, optimizer, update_num: int) -> EnergyMeter:
+        """Build what measures the energy of training from now on."""
+        device = next(model.parameters()).device
+        return EnergyMeter(gpu_counter(device), device, optimizer, update_num)
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+        if self.energy is None:
+            self.energy = self.build_energy_meter(model, optimizer, update_num)
+        self.energy.resume()
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
     def valid_step(self, sample, model, criterion):
+        if self.energy is not None:
+            self.energy.pause()
         self.report.reset()
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if isinstance(getattr(self, "sequence_generator", None), SparseSequenceGenerator):
@@ -187,6 +205,11 @@ class TranslationSparseTask(TranslationTask):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
+        if self.energy is not None and criterion.training:
+            watt_hours = self.energy.total()
+            if watt_hours is not None:
+                # weight 0: the latest value, not a mean
+                metrics.log_scalar("watt_hours", watt_hours, weight=0, priority=810, round=4)
         if any("_incomplete" in log for log in logging_outputs):
             total = sum(log.get("_incomplete", 0) for log in logging_outputs)
             metrics.log_scalar_sum("incomplete", total, round=0)
