@@ -1,0 +1,244 @@
+"""Sheets on which people judge translations, without knowing whose they are.
+
+Tezekbayev, Nikoulina, Gallé, Assylbekov 2022, "Speeding Up Entmax", section 4.7 and appendix C: two
+annotators score translations of random test sentences, some of them the same for both; several
+systems and the reference are the candidates, in random order. The scale and the instructions are
+our own.
+
+A sheet is a CSV file for spreadsheet programs. Each text stands in square brackets, so that no
+program takes it for a formula, a date or a number, and an empty translation can be seen.
+"""
+
+import csv
+import io
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any, Optional
+
+ANNOTATORS = ("annotator_1", "annotator_2")
+REFERENCE = "reference"
+SCALE = {
+    5: "says all that the source says, and reads as if it had been written in this language",
+    4: "says all that matters; small slips of grammar, style or choice of words",
+    3: "most of the meaning is there, but a part is missing, wrong or hard to understand",
+    2: "only bits of the meaning are there",
+    1: "says nothing of the source or something else, or is empty",
+}
+COLUMNS = ("id", "source", "translation", "score", "comment")
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+# No vowels: an id is never a word, the name of a month, or a number.
+_LETTERS = "bcdfghjkmnpqrstvwxz"
+_ID_LENGTH = 6
+
+
+class SheetError(Exception):
+    """Sheets cannot be made, or what came back is not what was sent; the message says where."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A translation to be judged, and what its sheet does not say.
+
+    ``systems`` are all whose translation it is: the same words are judged once, and count for each.
+    ``sentence`` counts from 1.
+    """
+
+    id: str
+    sentence: int
+    systems: tuple[str, ...]
+    source: str
+    translation: str
+
+
+Sheets = dict[str, list[Row]]  # annotator -> rows
+
+
+def draw_sheets(
+    source: Sequence[str],
+    candidates: Mapping[str, Sequence[str]],
+    sentences: int,
+    shared: int,
+    seed: int,
+) -> Sheets:
+    """Choose sentences at random, and shuffle them and the candidates of each.
+
+    The translations of a sentence stand together. The names of the systems have no influence.
+
+    Args:
+        source: the sentences of the test set.
+        candidates: for each system, and :data:`REFERENCE`, their translations.
+        sentences: how many each annotator gets.
+        shared: how many of these both get.
+        seed: of the random choices.
+
+    Raises:
+        SheetError: the test set is too small, or a system has not as many translations.
+    """
+    for system, translations in candidates.items():
+        if len(translations) != len(source):
+            raise SheetError(
+                f"{system} has {len(translations)} lines, but there are {len(source)} sources"
+            )
+    if shared > sentences:
+        raise SheetError(f"{shared} shared sentences are more than the {sentences} of an annotator")
+    own = sentences - shared
+    if shared + 2 * own > len(source):
+        raise SheetError(
+            f"the test set has {len(source)} sentences: too few for {shared} shared ones and {own} "
+            "more for each annotator"
+        )
+    draw = random.Random(seed)
+    chosen = draw.sample(range(len(source)), shared + 2 * own)
+    used: set[str] = set()
+    sheets: Sheets = {}
+    for number, annotator in enumerate(ANNOTATORS):
+        first = shared + number * own
+        rows = []
+        for index in draw.sample(chosen[:shared] + chosen[first : first + own], sentences):
+            whose: dict[str, list[str]] = {}
+            for system, translations in candidates.items():
+                whose.setdefault(translations[index], []).append(system)
+            for translation in draw.sample(list(whose), len(whose)):
+                systems = tuple(whose[translation])
+                row_id = _new_id(draw, used)
+                rows.append(Row(row_id, index + 1, systems, source[index], translation))
+        sheets[annotator] = rows
+    return sheets
+
+
+def sheet(rows: Sequence[Row], separator: str = ",") -> str:
+    """The CSV file for an annotator, who fills in the scores. Write it as UTF-8 with a BOM."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([row.id, _in_brackets(row.source), _in_brackets(row.translation), "", ""])
+    return text.getvalue()
+
+
+def instructions() -> str:
+    """What to tell the annotators."""
+    scale = "\n".join(f"  {score}  {meaning}" for score, meaning in SCALE.items())
+    return f"""How to judge the translations
+
+Each row of the sheet has a source sentence and one translation of it. Several translations of a
+sentence follow each other, in random order. They may be by people or by programs; please do not try
+to find out which, and do not talk about them with the other annotator before both have finished.
+
+Read the source, then the translation, and write a whole number into the column "score":
+
+{scale}
+
+- Judge each translation by itself against the source: two may get the same score.
+- Meaning comes first. Judge spelling, punctuation and style only between 4 and 5.
+- The square brackets around a text do not belong to it; [] is a translation without a word.
+- Score every row. If you cannot decide, take the lower score. "comment" is for notes, if you like.
+- Change nothing but the scores and comments. You may sort the rows, but delete none.
+- Save the sheet as CSV in UTF-8 ("CSV UTF-8" in Excel), under the same name, and send it back.
+"""
+
+
+def to_key(sheets: Sheets) -> dict[str, Any]:
+    """What the experimenter keeps, for :func:`from_key`."""
+    return {annotator: [asdict(row) for row in rows] for annotator, rows in sheets.items()}
+
+
+def from_key(key: Mapping[str, Any]) -> Sheets:
+    """The sheets as they were drawn.
+
+    Raises:
+        SheetError: it is no key.
+    """
+    try:
+        return {
+            annotator: [Row(**{**row, "systems": tuple(row["systems"])}) for row in key[annotator]]
+            for annotator in ANNOTATORS
+        }
+    except (KeyError, TypeError) as error:
+        raise SheetError("not a key that was written with the sheets") from error
+
+
+def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[int]]]:
+    """The scores on a sheet that came back.
+
+    Its rows may be in any order, its separator may have become another one, and a spreadsheet
+    program may have added empty rows or columns.
+
+    Returns:
+        Whose sheet it is, and the score of each row's id; None where it has not been filled in.
+
+    Raises:
+        SheetError: a row is missing, given twice, foreign or changed, or a score is not on the
+            scale. The message names the row, counted as spreadsheet programs do.
+    """
+    annotators = {row.id: name for name, rows in sheets.items() for row in rows}
+    sent = {row.id: row for rows in sheets.values() for row in rows}
+    annotator = None
+    scores: dict[str, Optional[int]] = {}
+    for number, cells in _read_cells(text):
+        place = f"row {number} (id {cells['id']!r})"
+        row = sent.get(cells["id"])
+        if row is None:
+            raise SheetError(f"{place} was not sent")
+        annotator = annotator or annotators[row.id]
+        if annotators[row.id] != annotator:
+            raise SheetError(f"{place} belongs to {annotators[row.id]}, the rows above do not")
+        if row.id in scores:
+            raise SheetError(f"{place} is there twice")
+        for column in ("source", "translation"):
+            if _comparable(cells[column]) != _comparable(_in_brackets(getattr(row, column))):
+                raise SheetError(
+                    f"{place}: the {column} was changed, or not saved as UTF-8: {cells[column]!r}"
+                )
+        scores[row.id] = _score(cells["score"], place)
+    if annotator is None:
+        raise SheetError("there are no rows")
+    missing = [row.id for row in sheets[annotator] if row.id not in scores]
+    if missing:
+        raise SheetError(f"{len(missing)} rows are missing, the first of them with id {missing[0]}")
+    return annotator, scores
+
+
+def _new_id(draw: random.Random, used: set[str]) -> str:
+    while True:
+        new = "".join(draw.choices(_LETTERS, k=_ID_LENGTH))
+        if new not in used:
+            used.add(new)
+            return new
+
+
+def _in_brackets(text: str) -> str:
+    return f"[{text}]"
+
+
+def _comparable(text: str) -> str:
+    """A cell but for the line ends, which spreadsheet programs change."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read_cells(text: str) -> list[tuple[int, dict[str, str]]]:
+    """The rows with their numbers, each with the cells of :data:`COLUMNS`."""
+    try:
+        for separator in SEPARATORS.values():
+            rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+            header = next(rows, [])
+            if set(COLUMNS) <= set(header):
+                return [
+                    (number, dict(zip_longest(header, cells, fillvalue="")))
+                    for number, cells in enumerate(rows, start=2)
+                    if any(cell.strip() for cell in cells)
+                ]
+    except csv.Error as error:
+        raise SheetError(f"not a CSV file: {error}") from error
+    raise SheetError(f"row 1 does not name the columns {', '.join(COLUMNS)}")
+
+
+def _score(cell: str, place: str) -> Optional[int]:
+    cell = cell.strip()
+    if not cell:
+        return None
+    if cell not in map(str, SCALE):
+        raise SheetError(f"{place}: {cell!r} is not a score from {min(SCALE)} to {max(SCALE)}")
+    return int(cell)

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Score the sheets that make_annotation_sheets.py made and annotators have filled in.
+
+Prints, in Markdown, the mean and standard deviation of each system's scores, for each annotator and
+for both, where a sentence that both judged counts twice; and how much the annotators agree on what
+both judged: Cohen's κ, plain and with quadratic weights. A sheet whose rows are not those that were
+sent is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from command_line import one_line, output_file
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheets")
+    parser.add_argument(
+        "sheets", nargs="+", type=Path, metavar="SHEET", help="both sheets, under any name"
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="score what there is, and say how many are missing"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
+    return parser.parse_args(arguments)
+
+
+def score(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of the sheets.
+
+    Raises:
+        SheetError: the sheets cannot be scored.
+    """
+    from fairseq_sparse.analysis.annotation_sheets import SheetError, from_key, read_sheet
+    from fairseq_sparse.analysis.human_evaluation import summarize
+
+    try:
+        sheets = from_key(json.loads(options.key.read_text("utf-8")))
+    except (SheetError, ValueError) as error:
+        raise SheetError(f"{options.key}: {error}") from error
+    scores: dict[str, dict[str, int | None]] = {}
+    for path in options.sheets:
+        try:
+            annotator, found = read_sheet(path.read_text("utf-8-sig"), sheets)
+        except UnicodeDecodeError as error:
+            raise SheetError(f"{path} is not in UTF-8; save it as CSV UTF-8") from error
+        except SheetError as error:
+            raise SheetError(f"{path}: {error}") from error
+        if annotator in scores:
+            raise SheetError(f"{path}: there is another sheet of {annotator}")
+        scores[annotator] = found
+    summary = summarize(sheets, scores)
+    missing = [f"{count} of {name}" for name, count in summary["missing"].items() if count]
+    if missing and not options.partial:
+        raise SheetError(f"rows without a score: {', '.join(missing)}; --partial goes on without")
+    return summary
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    from fairseq_sparse.analysis.annotation_sheets import SheetError
+
+    try:
+        summary = score(options)
+        if options.json:
+            from fairseq_sparse.analysis.reports import write_json
+
+            write_json(options.json, summary)
+    except (SheetError, OSError) as error:
+        print(f"score_annotation_sheets: {one_line(error)}", file=sys.stderr)
+        return 1
+    from fairseq_sparse.analysis.human_evaluation import markdown
+
+    print(markdown(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    sys.exit(main())

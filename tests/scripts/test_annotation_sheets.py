@@ -1,0 +1,167 @@
+"""scripts/make_annotation_sheets.py and score_annotation_sheets.py: from files to figures."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import make_annotation_sheets
+import score_annotation_sheets
+import toy
+
+SENTENCES = 12
+SCORES = {"plain": 2, "fancy one": 4, "reference": 5}
+
+
+def write_lines(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"=SUM({number}); „{text}“\n" for number in range(SENTENCES)]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """Two systems: a recipe's run, and a file; the last sentence of both is the same."""
+    run = write_lines(tmp_path / "Läufe 1" / "plain" / "hyp.detok.txt", "schlicht").parent
+    other = write_lines(tmp_path / "other.txt", "schön")
+    last = "same\n"
+    for path in (run / "hyp.detok.txt", other):
+        path.write_text("".join([*path.read_text("utf-8").splitlines(True)[:-1], last]), "utf-8")
+    files = {name: write_lines(tmp_path / name, name) for name in ("source", "reference")}
+    return [
+        *(str(run), f"fancy one={other}", "--output", str(tmp_path / "sheets")),
+        *("--source", str(files["source"]), "--reference", str(files["reference"])),
+        *("--sentences", "8", "--shared", "4"),
+    ]
+
+
+def fill(folder: Path, annotator: str, separator: str = ",", leave: int = 0) -> Path:
+    """Fill in a sheet, but for some rows at its end; the systems are known by their words."""
+    text = (folder / f"{annotator}.csv").read_bytes().decode("utf-8-sig")
+    table = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+    words = {"schlicht": 2, "same": 3, "schön": 4, "reference": 5}
+    for cells in table[1 : len(table) - leave]:
+        (cells[3],) = [str(score) for word, score in words.items() if word in cells[2]]
+    path = folder / f"{annotator} filled.csv"
+    with open(path, "w", encoding="utf-8-sig", newline="") as handle:
+        csv.writer(handle, delimiter=";").writerows(table)
+    return path
+
+
+@pytest.mark.parametrize("separator", ["comma", "semicolon"])
+def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: Path) -> None:
+    toy.run("make_annotation_sheets", *arguments, "--separator", separator)
+    folder = tmp_path / "sheets"
+    sheets = [
+        fill(folder, annotator, "," if separator == "comma" else ";")
+        for annotator in ("annotator_2", "annotator_1")
+    ]
+    figures = tmp_path / "figures.json"
+    result = toy.run("score_annotation_sheets", folder / "key.json", *sheets, "--json", figures)
+    summary = json.loads(figures.read_text("utf-8"))
+    # All twelve sentences are drawn, the last one for one annotator or for both.
+    for system, score in SCORES.items():
+        both = summary["systems"][system]["both"]
+        times = both["judgements"] - 15
+        assert both["judgements"] == 16 and times == 1
+        if system == "reference":
+            assert both["mean"] == score
+        else:
+            assert both["mean"] in [(score * (16 - n) + 3 * n) / 16 for n in (1, 2)]
+    assert summary["missing"] == {"annotator_1": 0, "annotator_2": 0}
+    assert summary["agreement"]["kappa"] == summary["agreement"]["quadratic_kappa"] == 1
+    rows = [line.split("|")[1].strip() for line in result.stdout.splitlines() if "|" in line]
+    assert rows[2:] == ["fancy one", "plain", "reference"]
+    assert "Cohen's κ 1.000, with quadratic weights 1.000" in result.stdout
+
+
+def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path) -> None:
+    assert make_annotation_sheets.main(arguments) == 0
+    folder = tmp_path / "sheets"
+    names = {"annotator_1.csv", "annotator_2.csv", "instructions.txt", "key.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    for name in names - {"key.json"}:
+        content = (folder / name).read_bytes()
+        assert not any(word in content for word in (b"plain", b"fancy", b"hyp.detok", b"other.txt"))
+        if name.endswith(".csv"):
+            assert content.startswith(b'\xef\xbb\xbf"id"')
+            assert b',"=' not in content and "„schön“".encode() in content
+
+
+def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main(arguments) == 0
+    key = tmp_path / "sheets" / "key.json"
+    before = key.read_bytes()
+    assert make_annotation_sheets.main(arguments) == 0
+    assert make_annotation_sheets.main([*arguments, "--seed", "2"]) == 1
+    assert key.read_bytes() == before
+    assert "key.json is there already" in capsys.readouterr().err
+    sheet = tmp_path / "sheets" / "annotator_2.csv"
+    sheet.write_text("filled in", "utf-8")
+    assert make_annotation_sheets.main(arguments) == 1
+    assert sheet.read_text("utf-8") == "filled in"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--shared", "9"], "9 shared sentences are more than the 8"),
+        (["--sentences", "9"], "too few for 4 shared ones and 5 more"),
+        (["--source", "missing"], "missing"),
+    ],
+)
+def test_what_cannot_be_made(more, message, arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main([*arguments, *more]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and message in error
+    assert not (tmp_path / "sheets").exists()
+
+
+@pytest.mark.parametrize("name", ["plain", "reference"])
+def test_systems_of_one_name(name, arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main([f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
+    assert f"called {name}; put NAME= before it" in capsys.readouterr().err
+
+
+def test_sheets_that_are_not_complete(arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main(arguments) == 0
+    folder = tmp_path / "sheets"
+    first = fill(folder, "annotator_1")
+    second = fill(folder, "annotator_2", leave=3)
+    command = [str(folder / "key.json"), str(first), str(second)]
+    assert score_annotation_sheets.main(command) == 1
+    assert "rows without a score: 3 of annotator_2; --partial" in capsys.readouterr().err
+    assert score_annotation_sheets.main([*command, "--partial"]) == 0
+    assert "Rows without a score: 3 of annotator_2." in capsys.readouterr().out
+    assert score_annotation_sheets.main([*command[:2], "--partial"]) == 0
+    assert "Nothing was judged by both." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("schön", "schon", 1).encode(), "row 3|row 2|row 4"),
+        (lambda text: text.encode("latin-1", "replace"), "not in UTF-8; save it as CSV UTF-8"),
+        (lambda text: b"", "row 1 does not name the columns"),
+    ],
+)
+def test_sheet_that_is_refused(change, message, arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main(arguments) == 0
+    folder = tmp_path / "sheets"
+    sheets = [fill(folder, "annotator_1"), fill(folder, "annotator_2")]
+    sheets[1].write_bytes(change(sheets[1].read_text("utf-8")))
+    command = [str(folder / "key.json"), *map(str, sheets)]
+    assert score_annotation_sheets.main(command) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(sheets[1]) in error
+    assert any(part in error for part in message.split("|"))
+
+
+def test_one_sheet_given_twice(arguments, tmp_path: Path, capsys) -> None:
+    assert make_annotation_sheets.main(arguments) == 0
+    sheet = str(fill(tmp_path / "sheets", "annotator_1"))
+    assert score_annotation_sheets.main([str(tmp_path / "sheets/key.json"), sheet, sheet]) == 1
+    assert "there is another sheet of annotator_1" in capsys.readouterr().err
