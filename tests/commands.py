@@ -8,6 +8,11 @@ import subprocess
 import sys
 
 import toy
+from fairseq_sparse.checkpoint_safety import load_checkpoint
+
+# Of fairseq 0.12.2: a tensor that is never filled, and what is copied from a checkpoint for its
+# fused layers and never trained.
+_UNUSED = re.compile(r"_float_tensor$|\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
 
 
 def train(data, save_dir, *flags, check=True, **options):
@@ -25,25 +30,28 @@ def train(data, save_dir, *flags, check=True, **options):
 
 
 def train_on_two_workers(data, save_dir, *flags):
-    """Train on two real workers on the CPU; what each printed."""
+    """Train on two real workers on the CPU, each as torchrun starts it; what each printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    command = [sys.executable, f"{toy.ROOT}/examples/launch/worker.py", str(data)] + (
+        f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
+        "--source-lang de --target-lang en --arch transformer_sparse_tiny "
+        "--optimizer adam --lr 0.01 --log-format json --dropout 0 --distributed-backend gloo "
+        "--ddp-backend legacy_ddp"  # the default one takes a CPU model for one on a GPU
+    ).split()
+    command += map(str, flags)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     workers = []
-    for rank in range(2):
-        command = [sys.executable, "-m", "fairseq_cli.train", str(data)] + (
-            f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
-            "--source-lang de --target-lang en --arch transformer_sparse_tiny "
-            "--optimizer adam --lr 0.01 --log-format json --dropout 0 "
-            f"--distributed-world-size 2 --distributed-rank {rank} --distributed-no-spawn "
-            f"--distributed-backend gloo --distributed-init-method tcp://127.0.0.1:{port} "
-            "--ddp-backend legacy_ddp"  # the default one takes a CPU model for one on a GPU
-        ).split()
-        command += map(str, flags)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        workers.append(subprocess.Popen(command, env=environment, **pipes))
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    for rank in ("0", "1"):
+        place |= {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
+        workers.append(subprocess.Popen(command, env={**os.environ, **place}, **pipes))
+    try:
+        outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)[-6000:]
     return outputs
 
@@ -69,3 +77,9 @@ def hypotheses(output):
 def logged(output, tag):
     """The JSON records that fairseq logged under a tag ("train", "valid")."""
     return [json.loads(line) for line in re.findall(rf"\| {tag} \| (\{{.*\}})", output)]
+
+
+def parameters(checkpoint):
+    """The parameters in a checkpoint that matter to the model, by name, and tau."""
+    model = load_checkpoint(checkpoint)["model"]
+    return {name: value for name, value in model.items() if not _UNUSED.search(name)}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import toy
-from commands import generate, hypotheses, logged, train, train_on_two_workers
+from commands import generate, hypotheses, logged, train
 from fairseq_sparse.checkpoint_safety import load_checkpoint
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
 
@@ -216,19 +216,3 @@ def test_flags_that_do_not_fit_stop_the_start(flags, words, data, tmp_path):
     assert result.returncode != 0
     assert all(word in result.stderr for word in words)
     assert not list(tmp_path.glob("*.pt"))
-
-
-def test_two_workers_agree_on_tau(data, tmp_path):
-    """Each worker has another first batch; tau is the mean over the target tokens of both."""
-    outputs = train_on_two_workers(
-        data,
-        tmp_path,
-        *("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu"),
-        *("--max-update", 3, "--max-tokens", 400),
-    )
-    assert sum(output.count("tau of alpha_relu") for output in outputs) == 1
-    found = re.search(r"tau of alpha_relu: (\S+) .* (\d+) target tokens", "".join(outputs))
-    state = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
-    assert float(found[1]) == pytest.approx(state[TAU].item(), abs=1e-6)
-    assert int(found[2]) > 400  # more than one worker's batch can hold
-    # fairseq itself compares the workers' parameters; tau enters every gradient.

@@ -1,9 +1,19 @@
 #!/usr/bin/env bash
 # fairseq-train on the prepared data, into RUN_DIR/checkpoints; RUN_DIR/train.json when it is done.
+#
+# What the launchers in examples/launch set: LAUNCH_MACHINES, how many train together;
+# LAUNCH_MACHINE, which of them this is, where machine 0 alone writes; LAUNCH_WORKERS, processes on
+# each; LAUNCH_BY=srun, to start those of the other machines from here.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
-require_prepared
-lock_folder "$RUN_DIR"
+export LAUNCH_MACHINES="${LAUNCH_MACHINES:-1}" LAUNCH_MACHINE="${LAUNCH_MACHINE:-0}"
+if (( LAUNCH_MACHINE == 0 )); then
+  require_prepared
+  lock_folder "$RUN_DIR"
+elif [[ ! -d "$PREPARED/bin" ]]; then
+  say "waiting for machine 0 to prepare $PREPARED"
+  until [[ -d "$PREPARED/bin" ]]; do sleep 2; done
+fi
 
 checkpoints="$RUN_DIR/checkpoints"
 artefact="$RUN_DIR/train.json"
@@ -40,31 +50,69 @@ if [[ -e "$artefact" && -f "$SETTINGS_DIR/train" ]]; then
   say "done already: $artefact"
   exit 0
 fi
-rm -f -- "$artefact"
-mkdir -p -- "$SETTINGS_DIR"
-write_settings "$SETTINGS_DIR/train" "$settings"
+if (( LAUNCH_MACHINE == 0 )); then
+  rm -f -- "$artefact"
+  mkdir -p -- "$SETTINGS_DIR"
+  write_settings "$SETTINGS_DIR/train" "$settings"
+fi
 
 # The same batch for any number of devices: fill each device, then accumulate.
-devices=1
+workers="${LAUNCH_WORKERS:-1}"
 if [[ "$CONFIG" == gpu ]]; then
-  devices="$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')"
-  (( devices > 0 )) || fail "--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES"
+  gpus="$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')"
+  (( gpus > 0 )) || fail "--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES"
+  workers="${LAUNCH_WORKERS:-$gpus}"
+  (( workers <= gpus )) || fail "$workers workers on this machine, but PyTorch sees $gpus GPU(s)"
 fi
+devices=$(( LAUNCH_MACHINES * workers ))
 update_freq=$(( (batch + devices * on_a_device - 1) / (devices * on_a_device) ))
 share=$(( batch / (devices * update_freq) ))
 (( share > 0 )) || fail "a batch of $batch $unit is less than one for each of $devices devices"
 say "batch: $batch $unit = $devices device(s) x $share $unit x $update_freq"
+
+train=(
+  "$PREPARED/bin" --user-dir "$USER_DIR" --save-dir "$checkpoints"
+  "$batch_flag" "$share" --update-freq "$update_freq" --log-format json
+  ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}"
+)
+failure="fairseq-train failed (see above): run the same command again to resume from the last"
+failure="$failure checkpoint"
+if (( devices == 1 )); then
+  # With --cpu, too, fairseq would start a worker for each GPU that it sees.
+  train=("$PYTHON" -m fairseq_cli.train "${train[@]}" --distributed-world-size 1)
+else
+  export LAUNCH_WORKERS="$workers" LAUNCH_DEVICES="$devices"
+  failure="$failure. When one of the $devices workers ends, so do the others"
+  train=(bash "$EXAMPLES/launch/machine.sh" "${train[@]}")
+  if [[ "$CONFIG" == cpu ]]; then
+    # The default wrapper of a distributed model takes it for one on a GPU.
+    train+=(--distributed-backend gloo --ddp-backend legacy_ddp)
+  fi
+  if [[ "${LAUNCH_BY:-}" == srun ]] && (( LAUNCH_MACHINES > 1 )); then
+    train=(
+      srun --nodes "$LAUNCH_MACHINES" --ntasks "$LAUNCH_MACHINES" --ntasks-per-node 1
+      ${SLURM_CPUS_PER_TASK:+--cpus-per-task "$SLURM_CPUS_PER_TASK"}
+      --kill-on-bad-exit=1 --export=ALL "${train[@]}"
+    )
+  fi
+fi
+
+if (( LAUNCH_MACHINE > 0 )); then
+  log="$RUN_DIR/logs/2_train-machine$LAUNCH_MACHINE.log"
+  say "waiting for machine 0 at $MASTER_ADDR:$MASTER_PORT to train; the log of this one: $log"
+  "${train[@]}" >> "$log" 2>&1 || { tail -n 20 -- "$log" >&2; fail "$failure"; }
+  say "trained, with machine 0: $checkpoints"
+  exit 0
+fi
+if (( LAUNCH_MACHINES > 1 )); then
+  say "$LAUNCH_MACHINES machines meet at $MASTER_ADDR:$MASTER_PORT"
+fi
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
   say "resuming from $checkpoints/checkpoint_last.pt"
 else
   say "training from the start" # summarize_run.py reads the log from here
 fi
-
-"$PYTHON" -m fairseq_cli.train "$PREPARED/bin" --user-dir "$USER_DIR" --save-dir "$checkpoints" \
-  "$batch_flag" "$share" --update-freq "$update_freq" --log-format json \
-  ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" \
-  || fail "fairseq-train failed (see above): run the same command again to resume from" \
-    "the last checkpoint"
+"${train[@]}" || fail "$failure"
 "$PYTHON" "$ROOT/scripts/summarize_run.py" train "$RUN_DIR" \
   || fail "the training log could not be summarised (see above)"
 say "trained: $artefact"

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The workers of one machine, by torchrun: machine.sh [flags of fairseq-train]
+# The stage train starts it, in a Slurm job on every machine.
+set -euo pipefail
+
+if (( LAUNCH_MACHINES > 1 )); then
+  machine="$LAUNCH_MACHINE"
+  if [[ "${LAUNCH_BY:-}" == srun ]]; then machine="$SLURM_NODEID"; fi
+  # Machine 0 may have hours of preparation before it.
+  where=(
+    --nnodes "$LAUNCH_MACHINES" --node-rank "$machine" --rdzv-conf timeout=604800
+    --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"
+  )
+else
+  where=(--standalone --local-addr localhost)
+fi
+exec "$PYTHON" -m torch.distributed.run "${where[@]}" --nproc-per-node "$LAUNCH_WORKERS" \
+  "$(dirname -- "${BASH_SOURCE[0]}")/worker.py" "$@"

@@ -1,0 +1,30 @@
+"""One worker of several: fairseq-train, in the place that torchrun's variables say.
+
+fairseq reads them too, but 0.12.2 then uses one GPU for all workers of a machine, and
+fairseq-fixed needs a GPU.
+"""
+
+import os
+import sys
+
+from fairseq_cli.train import cli_main
+from torch.distributed.elastic.multiprocessing.errors import record
+
+
+def main() -> None:
+    started, expected = os.environ["WORLD_SIZE"], os.environ.get("LAUNCH_DEVICES")
+    if expected not in (None, started):
+        sys.exit(
+            f"{started} workers were started, but {expected} were reckoned with: give all machines "
+            "the same --nproc-per-node"
+        )
+    sys.argv += ["--distributed-world-size", started, "--distributed-rank", os.environ["RANK"]]
+    sys.argv += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
+    sys.argv += ["--device-id", os.environ["LOCAL_RANK"]]
+    # From one worker to the others, torch >= 2.6 refuses what fairseq-fixed makes of a checkpoint.
+    sys.argv += ["--load-checkpoint-on-all-dp-ranks"]
+    cli_main()
+
+
+if __name__ == "__main__":
+    record(main)()
