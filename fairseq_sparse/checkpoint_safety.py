@@ -3,7 +3,8 @@
 A checkpoint is a pickle, and a pickle can name any function to call. torch's ``weights_only``
 lets pass only what tensors need. A fairseq checkpoint needs a little more: the arguments of the
 run are an ``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the
-saved metrics. Building these runs no code of the file.
+saved metrics. Building these runs no code of the file. What workers send each other of a checkpoint
+is a pickle too, in which the arguments are omegaconf's.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import zipfile
 from typing import Any
 
 import numpy as np
+import omegaconf
 import torch
 
 
@@ -40,6 +42,20 @@ _ALLOWED: dict[str, Any] = {
     },
 }
 
+# The configuration of a run, as fairseq's first worker sends it to the others.
+_SENT_CLASSES = (
+    omegaconf.DictConfig,
+    omegaconf.ListConfig,
+    omegaconf.AnyNode,
+    omegaconf.base.ContainerMetadata,
+    omegaconf.base.Metadata,
+    collections.defaultdict,
+    dict,
+    list,
+    int,
+    Any,
+)
+
 # What weights_only allows by itself, for the torch versions that cannot be told to allow more.
 # Storages are not here: torch.load resolves their names before it asks.
 _ALLOWED_BY_TORCH: dict[str, Any] = {
@@ -53,7 +69,7 @@ _ALLOWED_BY_TORCH: dict[str, Any] = {
 
 
 def allow_fairseq_checkpoints() -> None:
-    """Let ``torch.load(..., weights_only=True)`` read the checkpoints that fairseq writes.
+    """Let ``torch.load(..., weights_only=True)`` read what fairseq writes, and its workers send.
 
     From version 2.6 torch loads with ``weights_only=True`` unless told otherwise, and fairseq
     does not tell it otherwise. This adds the few harmless types of a fairseq checkpoint to those
@@ -62,10 +78,13 @@ def allow_fairseq_checkpoints() -> None:
     """
     if not hasattr(torch.serialization, "add_safe_globals"):
         return
+    from fairseq.distributed.utils import _TensorPlaceholder  # of a tensor that is sent apart
+
     if torch.__version__ >= (2, 6):
         allowed = [(value, name) for name, value in _ALLOWED.items()]
     else:  # 2.4 and 2.5 take no names, only objects under the name that they have now
         allowed = list(dict.fromkeys(_ALLOWED.values()))
+    allowed += [*_SENT_CLASSES, _TensorPlaceholder]
     torch.serialization.add_safe_globals([*allowed, *_NUMPY_DTYPE_CLASSES])
 
 

@@ -21,8 +21,6 @@ def main() -> None:
     sys.argv += ["--distributed-world-size", started, "--distributed-rank", os.environ["RANK"]]
     sys.argv += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
     sys.argv += ["--device-id", os.environ["LOCAL_RANK"]]
-    # From one worker to the others, torch >= 2.6 refuses what fairseq-fixed makes of a checkpoint.
-    sys.argv += ["--load-checkpoint-on-all-dp-ranks"]
     cli_main()
 
 

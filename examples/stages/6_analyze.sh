@@ -19,7 +19,8 @@ $(flags_as_lines "${flags[@]}")"
 
 "$PYTHON" -m fairseq_cli.validate "$PREPARED/bin" --user-dir "$USER_DIR" \
   --path "$RUN_DIR/average.pt" --valid-subset test --max-tokens "$DEVICE_TOKENS" \
-  --distributed-world-size 1 --log-format json --log-interval 10 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
+  --distributed-world-size 1 --log-format json --log-interval 10 \
+  ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
   | tee -- "$output.partial" || fail "fairseq-validate failed (see above)"
 mv -f -- "$output.partial" "$output"
 "$PYTHON" "$ROOT/scripts/analyze_attention.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
