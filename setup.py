@@ -46,7 +46,7 @@ setup(
     install_requires=requirements(),
     extras_require={
         "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium", "jieba"],
         # PyTorch for CUDA brings triton; adasplash is used for entmax attention where it is there.
         # nvidia-ml-py reads the energy that training uses.
         "gpu": ["triton>=3.0; sys_platform == 'linux'", "adasplash", "nvidia-ml-py"],

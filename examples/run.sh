@@ -14,12 +14,17 @@ stage_list() {
   printf '%s' "${list# }"
 }
 
+# Several lines of a long one, below each other in the help.
+folded() {
+  fold -s -w 88 | sed -e '2,$s/^/           /' -e 's/ *$//'
+}
+
 usage() {
   cat <<HELP
 usage: run.sh DATASET VARIANT [options]
 
-data sets: $(names_in "$EXAMPLES/datasets")
-variants:  $(names_in "$EXAMPLES/variants" | fold -s -w 88 | sed -e '2,$s/^/           /' -e 's/ *$//')
+data sets: $(names_in "$EXAMPLES/datasets" | folded)
+variants:  $(names_in "$EXAMPLES/variants" | folded)
 settings:  $(names_in "$EXAMPLES/settings")
 stages:    $(stage_list)
 

@@ -7,9 +7,11 @@ unpacked to the paths that an archive names, and memory does not grow with the c
 
 from __future__ import annotations
 
+import argparse
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import shutil
@@ -18,6 +20,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -37,6 +40,20 @@ class CorpusError(Exception):
     """The corpus cannot be used as it is; the message says what to do."""
 
 
+class DamagedFile(CorpusError):
+    """A file is not what its name says, or not all of it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{what}: delete it and fetch it again")
+        self.path, self.what = path, what
+
+    def set_aside(self) -> str:
+        """Give the file another name, and say so: the next run of the recipe fetches it again."""
+        aside = self.path.with_name(self.path.name + ".damaged")
+        os.replace(self.path, aside)
+        return f"{self.what}: it is now called {aside.name}, and the same command fetches it again"
+
+
 def log(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
@@ -49,6 +66,54 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
     with open(partial, "w", encoding="utf-8", newline="\n") as handle:
         yield handle
     os.replace(partial, path)
+
+
+class FilesInStep:
+    """Text files that are written together, and appear under their names when all are complete.
+
+    ``save`` notes how far they are. After a kill they are taken up from there, with the ``counts``
+    of that moment; a CorpusError in the ``with`` block means that they begin anew.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        self.partials = [path.with_name(path.name + ".partial") for path in paths]
+        self.note = paths[0].with_name(paths[0].name + ".progress")
+        self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> FilesInStep:
+        sizes = [0] * len(self.paths)
+        if self.note.is_file() and all(partial.is_file() for partial in self.partials):
+            sizes, counts = json.loads(self.note.read_text())
+            self.counts.update(counts)
+        self.paths[0].parent.mkdir(parents=True, exist_ok=True)
+        self.handles = []
+        for partial, size in zip(self.partials, sizes, strict=True):
+            handle = open(partial, "ab")
+            handle.truncate(size)
+            self.handles.append(handle)
+        return self
+
+    def write(self, lines: Iterable[str], first: int = 0) -> None:
+        """Add a line to each file, or to each from ``first`` on."""
+        for handle, line in zip(self.handles[first:], lines, strict=False):
+            handle.write(line.encode() + b"\n")
+
+    def save(self) -> None:
+        for handle in self.handles:
+            handle.flush()
+            os.fsync(handle.fileno())
+        with open_atomically(self.note) as note:
+            json.dump([[handle.tell() for handle in self.handles], self.counts], note)
+
+    def __exit__(self, kind: type | None, error: object, trace: object) -> None:
+        for handle in self.handles:
+            handle.close()
+        if kind is None:
+            for partial, path in zip(self.partials, self.paths, strict=True):
+                os.replace(partial, path)
+        if kind is None or issubclass(kind, CorpusError):
+            self.note.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -65,11 +130,22 @@ def damage_named(path: Path) -> Iterator[None]:
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> CorpusError:
+def damaged(path: Path, error: Exception) -> DamagedFile:
     kind = COMPRESSED[path.suffix][0] if path.suffix in COMPRESSED else path.suffix.lstrip(".")
-    return CorpusError(
-        f"{path} is not a complete {kind} archive ({error}): delete it and fetch it again"
+    return DamagedFile(path, f"{path} is not a complete {kind} archive ({error})")
+
+
+def add_fetched(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fetched",
+        action="store_true",
+        help="the raw files can be fetched again: give a damaged one another name",
     )
+
+
+def explain(error: Exception, fetched: bool) -> str:
+    """What an error says; a damaged file that was fetched is set aside."""
+    return error.set_aside() if fetched and isinstance(error, DamagedFile) else str(error)
 
 
 def read_lines(folder: Path, place: str) -> Iterator[bytes]:

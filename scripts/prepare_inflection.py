@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from corpus_files import CorpusError, damage_named, log, open_atomically
+from corpus_files import CorpusError, add_fetched, damage_named, explain, log, open_atomically
 
 SETTINGS = ("low", "medium", "high")
 FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
@@ -212,6 +212,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     task.add_argument(
         "--list", action="store_true", help="print the paths of the files that would be read"
     )
+    add_fetched(parser)
     args = parser.parse_args(argv)
     if not args.languages:
         parser.error("--languages: name at least one, or all")
@@ -219,10 +220,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
     try:
-        prepare(parse_args(argv))
+        prepare(args)
     except (CorpusError, OSError) as error:
-        log(f"prepare_inflection: {error}")
+        log(f"prepare_inflection: {explain(error, args.fetched)}")
         return 1
     return 0
 

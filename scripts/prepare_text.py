@@ -4,55 +4,62 @@
 Reads PREFIX.LANG or PREFIX.LANG.gz (one sentence a line, UTF-8) for train, valid and test and
 writes into the output folder:
 
-    tokenized/{train,valid,test}.LANG   Moses tokens, cased
+    tokenized/{train,valid,test}.LANG   tokens, cased
     bpe.codes                           the merges, learned on both sides of the training text, or
     bpe.codes.LANG                      with --separate-bpe, on each side alone
     bpe/{train,valid,test}.LANG         BPE units
     reference/test.LANG                 the raw test text, byte for byte, for scoring
 
 Tokens are those of fairseq's own `--tokenizer moses`, so fairseq-interactive can read raw text; of
-the languages in --tokenized, they are what stands between spaces. With --remove-diacritics,
-Romanian text loses its own first, the reference included.
-A training pair with an empty side is dropped and counted; validation and test lines never are.
-A file that is already there is kept: delete it, or the folder, to make it again.
+the languages in --tokenized, they are what stands between spaces, and of those in --jieba, the
+words that jieba finds in Chinese. With --remove-diacritics, Romanian text loses its own first, the
+reference included.
+
+A training pair is dropped, and counted, if a side is empty, has more than --max-tokens tokens, or
+more than --max-ratio times as many as the other; validation and test lines never are. With
+--hold-out N, every N-th training pair that is kept is a validation pair instead.
+
+Memory does not grow with the number of sentences. A file that is already there is kept: delete it,
+or the folder, to make it again. After a kill, tokenising and splitting go on where the last
+100,000 lines had been written; merges are learned anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import os
-import re
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
-from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from command_line import positive
-from corpus_files import CorpusError, damage_named, decompressed, log, open_atomically, read_lines
+from corpus_files import (
+    BLOCK,
+    CorpusError,
+    FilesInStep,
+    add_fetched,
+    damage_named,
+    decompressed,
+    explain,
+    log,
+    open_atomically,
+    read_lines,
+)
+from corpus_tokens import jieba_is_there, remove_diacritics, tokenizer
+from corpus_workers import WorkerLost, count_words, map_items
 
 SPLITS = ("train", "valid", "test")
-ITEMS_PER_TASK = 500
-TASKS_PER_WORKER = 4
-ITEMS_PER_REPORT = 100_000
+LINES_PER_SAVE = 100_000
+# Merges are learned on no more different words than this, the most frequent ones: memory grows with
+# them, by about 2 GB for a million.
+WORDS_LEARNED_FROM = 2_000_000
 # subword_nmt remembers every word that it has split, which would grow with the corpus.
 WORDS_REMEMBERED = 500_000
-
-# With a comma or, as in older text, a cedilla below s and t; precomposed or combining.
-DIACRITICS = str.maketrans("ĂăÂâÎîȘșŞşȚțŢţ", "AaAaIiSsSsTtTt")
-COMBINING = re.compile("(?<=[Aa])[\u0302\u0306]|(?<=[Ii])\u0302|(?<=[SsTt])[\u0326\u0327]")
-
-
-def remove_diacritics(text: str) -> str:
-    """Romanian text without its diacritics: ă â î ș ț become a a i s t. Others are kept."""
-    return COMBINING.sub("", text.translate(DIACRITICS))
 
 
 def find_raw(prefix: str, language: str) -> Path:
@@ -75,35 +82,20 @@ def read_text(path: Path) -> Iterator[str]:
             raise CorpusError(f"{path}, line {number}: not UTF-8 ({error})") from error
 
 
-_worker: Callable | None = None
+def start_tokenizers(
+    languages: Iterable[str], kinds: Iterable[str], stripped: set[str]
+) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """A function that makes tokens of a tuple of sentences, one in each language."""
+    tokenizers = [
+        tokenizer(lang, kind, lang in stripped) for lang, kind in zip(languages, kinds, strict=True)
+    ]
+    return lambda sentences: tuple(
+        tokens(text) for tokens, text in zip(tokenizers, sentences, strict=True)
+    )
 
 
-def _start_tokenizers(languages: Iterable[str], tokenized: set[str], stripped: set[str]) -> None:
-    """Make the worker turn a tuple of sentences, one in each language, into tokens."""
-    global _worker
-
-    def tokenizer(language: str) -> Callable[[str], str]:
-        if language in tokenized:
-            tokens = lambda text: " ".join(text.split())  # noqa: E731
-        else:
-            moses = MosesTokenizer(language)
-            tokens = lambda text: moses.tokenize(  # noqa: E731
-                text, aggressive_dash_splits=True, return_str=True
-            )
-        if language in stripped:
-            return lambda text: tokens(remove_diacritics(text))
-        return tokens
-
-    tokenizers = [tokenizer(language) for language in languages]
-
-    def tokenize(sentences: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(split(text) for split, text in zip(tokenizers, sentences, strict=True))
-
-    _worker = tokenize
-
-
-def _start_bpe(codes: str) -> None:
-    global _worker
+def start_bpe(codes: str) -> Callable[[str], str]:
+    """A function that splits the tokens of a line."""
     with open(codes, encoding="utf-8") as handle:
         bpe = BPE(handle)
 
@@ -112,37 +104,22 @@ def _start_bpe(codes: str) -> None:
             bpe.cache.clear()
         return bpe.process_line(line)
 
-    _worker = split
+    return split
 
 
-def _work(items: list) -> list:
-    assert _worker is not None
-    return [_worker(item) for item in items]
-
-
-def map_items(
-    items: Iterator, start: Callable[..., None], arguments: tuple, workers: int, label: str
-) -> Iterator:
-    """Send each item through the function that `start(*arguments)` sets up in every worker.
-
-    Results come in the order of the items, of which only a few tasks are held at a time.
-    """
-    done = 0
-    tasks: deque = deque()
-    with multiprocessing.Pool(workers, start, arguments) as pool:
-        while True:
-            items_of_task = list(itertools.islice(items, ITEMS_PER_TASK))
-            if items_of_task:
-                tasks.append(pool.apply_async(_work, (items_of_task,)))
-            if not tasks:
-                return
-            if items_of_task and len(tasks) < TASKS_PER_WORKER * workers:
-                continue
-            results = tasks.popleft().get()
-            yield from results
-            before, done = done, done + len(results)
-            if done // ITEMS_PER_REPORT > before // ITEMS_PER_REPORT:
-                log(f"{label}: {done:,} lines")
+def write_in_step(
+    files: FilesInStep, results: Callable[[int], Iterator], write: Callable, label: str
+) -> None:
+    """Write each of the results from a number on, and save now and then how far that has come."""
+    done = files.counts["read"]
+    if done:
+        log(f"{label}: going on after {done:,} lines")
+    for result in results(done):
+        write(result)
+        files.counts["read"] += 1
+        if files.counts["read"] % LINES_PER_SAVE == 0:
+            files.save()
+            log(f"{label}: {files.counts['read']:,} lines")
 
 
 def read_pairs(prefix: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
@@ -160,35 +137,67 @@ def read_pairs(prefix: str, languages: tuple[str, str]) -> Iterator[tuple[str, s
         )
 
 
+def kind_of_tokens(language: str, args: argparse.Namespace) -> str:
+    if language in args.tokenized:
+        return "space"
+    return "jieba" if language in args.jieba else "moses"
+
+
+def why_dropped(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
+    """What is wrong with a training pair, if anything is."""
+    if not all(pair):
+        return "with an empty side"
+    shorter, longer = sorted(len(side.split(" ")) for side in pair)
+    if args.max_tokens and longer > args.max_tokens:
+        return f"with more than {args.max_tokens} tokens on a side"
+    if args.max_ratio and longer > args.max_ratio * shorter:
+        return f"with more than {args.max_ratio:g} times as many tokens on one side"
+    return None
+
+
 def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
-    """Tokenise both sides of one split, and drop training pairs with an empty side."""
-    paths = [args.output / "tokenized" / f"{split}.{language}" for language in args.languages]
+    """Tokenise both sides of one split; of the training text, drop and hold out what is to be."""
+    hold_out = args.hold_out if split == "train" else None
+    paths = [
+        args.output / "tokenized" / f"{name}.{language}"
+        for name in ([split, "valid"] if hold_out else [split])
+        for language in args.languages
+    ]
+    label = f"tokenize {split}"
     if all(path.is_file() for path in paths):
-        log(f"tokenize {split}: done already")
+        log(f"{label}: done already")
         return
-    log(f"tokenize {split}: {', '.join(find_raw(prefix, lang).name for lang in args.languages)}")
-    pairs = map_items(
-        read_pairs(prefix, args.languages),
-        _start_tokenizers,
-        (args.languages, set(args.tokenized), set(args.remove_diacritics)),
-        args.workers,
-        f"tokenize {split}",
-    )
-    kept = dropped = 0
-    with ExitStack() as stack:
-        outputs = [stack.enter_context(open_atomically(path)) for path in paths]
-        for pair in pairs:
-            if split == "train" and not all(pair):
-                dropped += 1
-                continue
-            kept += 1
-            for output, line in zip(outputs, pair, strict=True):
-                output.write(line + "\n")
-        if not kept:
+    log(f"{label}: {', '.join(find_raw(prefix, lang).name for lang in args.languages)}")
+    kinds = [kind_of_tokens(language, args) for language in args.languages]
+    arguments = args.languages, kinds, set(args.remove_diacritics)
+
+    def tokens_from(first: int) -> Iterator[tuple[str, str]]:
+        pairs = itertools.islice(read_pairs(prefix, args.languages), first, None)
+        return map_items(pairs, start_tokenizers, arguments, args.workers)
+
+    with FilesInStep(paths) as files:
+        counts = files.counts
+
+        def write(pair: tuple[str, str]) -> None:
+            reason = why_dropped(pair, args) if split == "train" else None
+            if reason:
+                counts[f"dropped {reason}"] += 1
+                return
+            counts["kept"] += 1
+            held_out = hold_out and counts["kept"] % hold_out == 0
+            counts["held out"] += bool(held_out)
+            files.write(pair, first=2 if held_out else 0)
+
+        write_in_step(files, tokens_from, write, label)
+        pairs = counts["kept"] - counts["held out"]
+        if not pairs or (hold_out and not counts["held out"]):
             raise CorpusError(f"{prefix}: no sentence pairs")
-    if split == "train":
-        log(f"tokenize train: dropped {dropped:,} pairs with an empty side")
-    log(f"tokenize {split}: {kept:,} pairs")
+    for reason, count in counts.items():
+        if reason.startswith("dropped"):
+            log(f"{label}: {reason.replace('dropped', f'dropped {count:,} pairs', 1)}")
+    log(f"{label}: {pairs:,} pairs")
+    if hold_out:
+        log(f"{label}: {counts['held out']:,} more are held out for validation")
 
 
 def codes_of(language: str, args: argparse.Namespace) -> Path:
@@ -201,11 +210,15 @@ def learn_codes(languages: Iterable[str], codes: Path, args: argparse.Namespace)
         log(f"learn BPE: done already ({codes.name})")
         return
     log(f"learn BPE: {args.bpe_merges:,} merges of {' and '.join(languages)}")
-    text = itertools.chain.from_iterable(
-        read_text(args.output / "tokenized" / f"train.{language}") for language in languages
-    )
+    texts = [args.output / "tokenized" / f"train.{language}" for language in languages]
+    words = list(count_words(texts, args.workers).items())
+    log(f"learn BPE: {len(words):,} different words")
+    if len(words) > WORDS_LEARNED_FROM:
+        words = sorted(words, key=lambda item: (-item[1], item[0]))[:WORDS_LEARNED_FROM]
+        log(f"learn BPE: the {WORDS_LEARNED_FROM:,} most frequent of them are used")
     with open_atomically(codes) as handle:
-        learn_bpe(text, handle, args.bpe_merges)
+        lines = (f"{word.decode()} {count}" for word, count in words)
+        learn_bpe(lines, handle, args.bpe_merges, is_dict=True)
 
 
 def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
@@ -216,23 +229,21 @@ def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
     if target.is_file():
         log(f"{label}: done already")
         return
-    read = lines = tokens = 0
+    log(label)
 
-    def counted() -> Iterator[str]:
-        nonlocal read
-        for line in read_text(source):
-            read += 1
-            yield line
+    def units_from(first: int) -> Iterator[str]:
+        lines = itertools.islice(read_text(source), first, None)
+        return map_items(lines, start_bpe, (str(codes_of(language, args)),), args.workers)
 
-    with open_atomically(target) as handle:
-        codes = str(codes_of(language, args))
-        for line in map_items(counted(), _start_bpe, (codes,), args.workers, label):
-            handle.write(line + "\n")
-            lines += 1
-            tokens += len(line.split())
-        if lines != read:
-            raise CorpusError(f"{target}: {lines:,} lines, but {source} has {read:,}")
-    log(f"{label}: {lines:,} lines, {tokens:,} units")
+    with FilesInStep([target]) as files:
+        counts = files.counts
+
+        def write(line: str) -> None:
+            files.write([line])
+            counts["units"] += len(line.split())
+
+        write_in_step(files, units_from, write, label)
+    log(f"{label}: {counts['read']:,} lines, {counts['units']:,} units")
 
 
 def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None:
@@ -250,15 +261,34 @@ def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None
     os.replace(partial, target)
 
 
+def count_lines(path: Path) -> int:
+    with open(path, "rb") as handle:
+        return sum(block.count(b"\n") for block in iter(lambda: handle.read(BLOCK), b""))
+
+
+def check_step(split: str, args: argparse.Namespace) -> None:
+    """See that both sides of a split have as many lines."""
+    paths = [args.output / "bpe" / f"{split}.{language}" for language in args.languages]
+    counts = [count_lines(path) for path in paths]
+    if counts[0] != counts[1]:
+        raise CorpusError(
+            f"{counts[0]:,} lines in {paths[0]} but {counts[1]:,} in {paths[1]}: delete "
+            f"{args.output} to make it again"
+        )
+
+
 def prepare(args: argparse.Namespace) -> None:
     for language in args.languages:
         copy_reference(args.test, language, args)
-    for split, prefix in zip(SPLITS, (args.train, args.valid, args.test), strict=True):
-        tokenize_split(split, prefix, args)
+    for split in SPLITS:
+        if split != "valid" or not args.hold_out:
+            tokenize_split(split, getattr(args, split), args)
     for languages in [[lang] for lang in args.languages] if args.separate_bpe else [args.languages]:
         learn_codes(languages, codes_of(languages[0], args), args)
     for split, language in itertools.product(SPLITS, args.languages):
         apply_codes(split, language, args)
+    for split in SPLITS:
+        check_step(split, args)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -267,17 +297,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
-    for split in SPLITS:
-        parser.add_argument(f"--{split}", required=True, metavar="PREFIX", help="PREFIX.LANG[.gz]")
+    parser.add_argument("--train", required=True, metavar="PREFIX", help="PREFIX.LANG[.gz]")
+    valid = parser.add_mutually_exclusive_group(required=True)
+    valid.add_argument("--valid", metavar="PREFIX")
+    valid.add_argument("--hold-out", type=positive, metavar="N", help="every N-th training pair")
+    parser.add_argument("--test", required=True, metavar="PREFIX")
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="on a training side")
+    parser.add_argument("--max-ratio", type=float, metavar="X", help="of the sides' tokens")
     parser.add_argument("--bpe-merges", type=positive, required=True, metavar="N")
     parser.add_argument("--separate-bpe", action="store_true", help="N merges for each language")
     parser.add_argument(
         "--tokenized", nargs="+", default=[], metavar="LANG", help="which are tokens already"
     )
+    parser.add_argument("--jieba", nargs="+", default=[], metavar="LANG", help="which are Chinese")
     parser.add_argument(
         "--remove-diacritics", nargs="+", default=[], metavar="LANG", help="which lose Romanian's"
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_fetched(parser)
     parser.add_argument(
         "--workers",
         type=positive,
@@ -287,9 +324,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     args = parser.parse_args(argv)
     args.languages = (args.source_lang, args.target_lang)
-    for language in [*args.tokenized, *args.remove_diacritics]:
+    for language in [*args.tokenized, *args.jieba, *args.remove_diacritics]:
         if language not in args.languages:
             parser.error(f"{language} is neither --source-lang nor --target-lang")
+    if args.jieba and not jieba_is_there():
+        parser.error("--jieba: jieba is not installed; install it with: pip install jieba")
     return args
 
 
@@ -297,8 +336,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
         prepare(args)
-    except (CorpusError, OSError) as error:
-        log(f"prepare_text: {error}")
+    except (CorpusError, WorkerLost, OSError) as error:
+        log(f"prepare_text: {explain(error, args.fetched)}")
         return 1
     return 0
 

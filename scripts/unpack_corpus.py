@@ -10,6 +10,7 @@ and anything may be compressed (gzip, bzip2, xz). FORMAT is what the files are:
 
     text   a sentence a line
     tags   the same, but a line that begins with a tag says something about the talk (IWSLT's train)
+    talks  the same as tags, but titles and descriptions are sentences too (fairseq's IWSLT'14)
     seg    XML or SGML with <seg> elements (IWSLT's and WMT's development and test sets)
     tsv    columns between tabs; the place ends in #N, N being the column, from 1
 
@@ -29,12 +30,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from corpus_files import CorpusError, decode, log, open_atomically, read_lines
+from corpus_files import (
+    CorpusError,
+    add_fetched,
+    decode,
+    explain,
+    log,
+    open_atomically,
+    read_lines,
+)
 
 # The small ones first: what is missing is found sooner.
 SPLITS = ("test", "valid", "train")
 PAIRS_PER_REPORT = 1_000_000
 
+NO_SENTENCE = re.compile("<url>|<talkid>|<keywords>")
+TITLE = re.compile("</?(?:title|description)>")
 TAG = re.compile(r"\s*</?[A-Za-z]")
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 SEGMENT_START = re.compile(r"<seg\b", re.IGNORECASE)
@@ -66,6 +77,10 @@ def unescape(text: str) -> str:
 
 def untagged(lines: Iterable[str], _: str) -> Iterator[str]:
     return (unescape(line) for line in lines if not TAG.match(line))
+
+
+def talks(lines: Iterable[str], _: str) -> Iterator[str]:
+    return (unescape(TITLE.sub("", line)) for line in lines if not NO_SENTENCE.search(line))
 
 
 def segments(lines: Iterable[str], place: str) -> Iterator[str]:
@@ -100,6 +115,7 @@ def column(lines: Iterable[str], place: str) -> Iterator[str]:
 FORMATS: dict[str, Callable[[Iterable[str], str], Iterator[str]]] = {
     "text": lambda lines, _: iter(lines),
     "tags": untagged,
+    "talks": talks,
     "seg": segments,
     "tsv": column,
 }
@@ -136,6 +152,8 @@ def write_pairs(raw: Path, take: Take, outputs: list[TextIO]) -> int:
 
 def unpack(args: argparse.Namespace) -> None:
     for split in SPLITS:
+        if split not in {take.split for take in args.take}:
+            continue
         paths = [args.output / f"{split}.{lang}" for lang in (args.source_lang, args.target_lang)]
         if all(path.is_file() for path in paths):
             log(f"unpack {split}: done already")
@@ -181,12 +199,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar=("SPLIT", "FORMAT", "SOURCE", "TARGET"),
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_fetched(parser)
     args = parser.parse_args(argv)
     try:
         args.take = [checked(words) for words in args.take]
     except CorpusError as error:
         parser.error(str(error))
-    missing = [split for split in SPLITS if split not in {take.split for take in args.take}]
+    given = {take.split for take in args.take}
+    missing = [split for split in ("train", "test") if split not in given]
     if missing:
         parser.error(f"no --take for {', '.join(missing)}")
     return args
@@ -197,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         unpack(args)
     except (CorpusError, OSError) as error:
-        log(f"unpack_corpus: {error}")
+        log(f"unpack_corpus: {explain(error, args.fetched)}")
         return 1
     return 0
 

@@ -2,7 +2,7 @@
 # Archives -> raw text -> tokens -> BPE units, or characters -> fairseq's binary format, in
 # DATA_DIR/prepared.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
-CORPUS=() TEXT_FLAGS=() RAW_NAMES=""
+CORPUS=() TEXT_FLAGS=() RAW_NAMES="" HOLD_OUT=""
 load_recipe
 lock_folder "$DATA_DIR"
 
@@ -16,6 +16,13 @@ fi
   || fail "DICTIONARY=$DICTIONARY: neither joined nor separate"
 if [[ "$TEXT" == characters ]]; then
   inflection=("$ROOT/scripts/prepare_inflection.py" --setting "$SETTING" --languages "$LANGUAGES")
+fi
+
+# Of archives, those that CORPUS names are needed.
+if (( ${#CORPUS[@]} )); then
+  RAW_NAMES="^($(printf '%s\n' "${CORPUS[@]}" \
+    | awk '{ for (side = 3; side <= 4; side++) { sub(/[!#].*/, "", $side); print $side } }' \
+    | sort -u | sed 's/[.]/[.]/g' | paste -sd '|' -))\$"
 fi
 
 # The lines "SUM NAME ADDRESS" of CHECKSUMS whose name matches RAW_NAMES, if set. The sum is a
@@ -72,6 +79,7 @@ fetched_sums() {
 
 # 1. What the data is made from: files that are fetched or in RAW_DIR, or a program of ours.
 raw="$DATA_DIR/raw"
+fetched=()
 if [[ -n "${MAKE_RAW:-}" ]]; then
   origin="made by ${MAKE_RAW[*]}"
 else
@@ -83,6 +91,7 @@ else
     while read -r path; do paths+=("$path"); done <<<"$files"
     sums="$(sha256_of "${paths[@]}")"
   else
+    fetched=(--fetched)
     [[ -n "$(raw_list)" ]] || fail "$CHECKSUMS names no file${RAW_NAMES:+ that matches $RAW_NAMES}"
     if [[ ! -d "$PREPARED/bin" ]]; then fetch; fi
     sums="$(fetched_sums)"
@@ -102,6 +111,7 @@ if [[ "$TEXT" == characters ]]; then
 else
   add_setting bpe_merges "$BPE_MERGES"
   for flag in ${TEXT_FLAGS[@]+"${TEXT_FLAGS[@]}"}; do add_setting text_flag "$flag"; done
+  if [[ -n "$HOLD_OUT" ]]; then add_setting hold_out "$HOLD_OUT"; fi
   for row in ${CORPUS[@]+"${CORPUS[@]}"}; do add_setting take "$row"; done
 fi
 if [[ "$DICTIONARY" == separate ]]; then add_setting dictionary separate; fi
@@ -143,14 +153,21 @@ else
       take+=(--take "${words[@]}")
     done
     "$PYTHON" "$ROOT/scripts/unpack_corpus.py" "${languages[@]}" --raw "$raw" "${take[@]}" \
-      --output "$partial/raw" || fail "the archives could not be used (see above)"
+      --output "$partial/raw" ${fetched[@]+"${fetched[@]}"} \
+      || fail "the archives could not be used (see above)"
     raw="$partial/raw" TRAIN_PREFIX=train VALID_PREFIX=valid TEST_PREFIX=test
   fi
   prepare=("$ROOT/scripts/prepare_text.py" "${languages[@]}"
-    --train "$raw/$TRAIN_PREFIX" --valid "$raw/$VALID_PREFIX" --test "$raw/$TEST_PREFIX"
+    --train "$raw/$TRAIN_PREFIX" --test "$raw/$TEST_PREFIX"
     --bpe-merges "$BPE_MERGES" ${TEXT_FLAGS[@]+"${TEXT_FLAGS[@]}"} ${WORKERS:+--workers "$WORKERS"})
+  if [[ -n "$HOLD_OUT" ]]; then
+    prepare+=(--hold-out "$HOLD_OUT")
+  else
+    prepare+=(--valid "$raw/$VALID_PREFIX")
+  fi
 fi
-"$PYTHON" "${prepare[@]}" --output "$partial" || fail "the text could not be prepared (see above)"
+"$PYTHON" "${prepare[@]}" --output "$partial" ${fetched[@]+"${fetched[@]}"} \
+  || fail "the text could not be prepared (see above)"
 
 # 4. Binary format. Relative paths, because fairseq-preprocess splits some of them at commas.
 rm -rf -- "$partial/bin"

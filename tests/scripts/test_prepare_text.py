@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -12,8 +14,12 @@ import pytest
 from fairseq import file_utils
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
+from subword_nmt.learn_bpe import learn_bpe
 
+import corpus_workers
 import prepare_text
+from corpus_files import FilesInStep
+from corpus_tokens import remove_diacritics
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_text.py"
 
@@ -32,13 +38,20 @@ LINES = [
 ]
 
 
-def prepare(folder: Path, output: Path, *options: str, check: bool = True):
-    prefixes = [
-        flag for split in ("train", "valid", "test") for flag in (f"--{split}", str(folder / split))
-    ]
+def inputs(folder: Path, hold_out: int | None = None) -> list[str]:
+    """The options that name languages and text."""
+    words = ["--source-lang", "de", "--target-lang", "en", "--bpe-merges", "30", "--workers", "2"]
+    words += ["--train", str(folder / "train"), "--test", str(folder / "test")]
+    return words + (
+        ["--hold-out", str(hold_out)] if hold_out else ["--valid", str(folder / "valid")]
+    )
+
+
+def prepare(
+    folder: Path, output: Path, *options: str, check: bool = True, hold_out: int | None = None
+):
     result = subprocess.run(
-        [sys.executable, SCRIPT, "--source-lang", "de", "--target-lang", "en", *prefixes]
-        + ["--output", output, "--bpe-merges", "30", "--workers", "2", *options],
+        [sys.executable, SCRIPT, *inputs(folder, hold_out), "--output", output, *options],
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
@@ -159,9 +172,9 @@ def test_tokens_are_kept_where_the_text_has_them(tmp_path: Path) -> None:
 def test_romanian_loses_its_diacritics_and_no_other(form: str) -> None:
     """With a comma below or a cedilla, precomposed or combining."""
     text = "ȘșȚț ŞşŢţ ĂăÂâÎî"
-    assert prepare_text.remove_diacritics(unicodedata.normalize(form, text)) == ("SsTt SsTt AaAaIi")
+    assert remove_diacritics(unicodedata.normalize(form, text)) == ("SsTt SsTt AaAaIi")
     others = unicodedata.normalize(form, "üéàćäïç ê ŏ")
-    assert prepare_text.remove_diacritics(others) == others
+    assert remove_diacritics(others) == others
 
 
 def test_diacritics_are_removed_everywhere_on_one_side(tmp_path: Path) -> None:
@@ -191,10 +204,139 @@ def test_few_lines_are_held_at_a_time() -> None:
             read_so_far += 1
             yield ("a", "b")
 
-    results = prepare_text.map_items(
-        corpus(), prepare_text._start_tokenizers, (("de", "en"), {"de", "en"}, set()), 1, "test"
-    )
+    start = prepare_text.start_tokenizers, (("de", "en"), ("space", "space"), set())
+    results = corpus_workers.map_items(corpus(), *start, workers=1)
     taken = [next(results) for _ in range(5000)]
     results.close()
     assert taken == [("a", "b")] * 5000
-    assert read_so_far <= 5000 + 2 * prepare_text.ITEMS_PER_TASK * prepare_text.TASKS_PER_WORKER
+    assert read_so_far <= 5000 + 2 * corpus_workers.ITEMS_PER_TASK * corpus_workers.TASKS_PER_WORKER
+
+
+def whole_output(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("lines_written", [2, 13, 40])
+def test_interrupted_preparation_goes_on_and_gives_the_same(
+    lines_written: int, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """Interrupted after some lines, and again after as many, until it is done."""
+    write_corpus(tmp_path, LINES, LINES[::-1])
+    monkeypatch.setattr(prepare_text, "LINES_PER_SAVE", 2)
+    arguments = inputs(tmp_path)
+    assert prepare_text.main([*arguments, "--output", str(tmp_path / "at once")]) == 0
+
+    write = FilesInStep.write
+    left = lines_written
+
+    def write_some(files: FilesInStep, lines: list[str], first: int = 0) -> None:
+        nonlocal left
+        if left == 0:
+            left = lines_written
+            raise KeyboardInterrupt
+        left -= 1
+        write(files, lines, first)
+
+    monkeypatch.setattr(FilesInStep, "write", write_some)
+    interruptions = 0
+    while True:
+        try:
+            assert prepare_text.main([*arguments, "--output", str(tmp_path / "out")]) == 0
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions > 0
+    assert whole_output(tmp_path / "out") == whole_output(tmp_path / "at once")
+    assert "going on after" in capsys.readouterr().err
+
+
+def test_merges_are_those_of_subword_nmt_on_the_text(prepared: Path) -> None:
+    text = [
+        line
+        for language in ("de", "en")
+        for line in read(prepared / "out" / "tokenized" / f"train.{language}")
+    ]
+    expected = io.StringIO()
+    learn_bpe(text, expected, 30)
+    assert (prepared / "out" / "bpe.codes").read_text() == expected.getvalue()
+
+
+def test_merges_are_learned_on_the_most_frequent_words(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(prepare_text, "WORDS_LEARNED_FROM", 2)
+    for language, words in (("de", "aa aa aa bb bb cc"), ("en", "aa dd bb")):
+        (tmp_path / f"train.{language}").write_text(f"{words}\n")
+        for split in ("valid", "test"):
+            (tmp_path / f"{split}.{language}").write_text("x\n")
+    assert prepare_text.main([*inputs(tmp_path), "--output", str(tmp_path / "out")]) == 0
+    assert read(tmp_path / "out" / "bpe.codes")[1:] == ["a a</w>", "b b</w>"]
+
+
+@pytest.mark.parametrize("hold_out", [None, 3])
+def test_cleaning_and_holding_out(hold_out: int | None, tmp_path: Path) -> None:
+    """By brute force, on pairs of every two lengths from 0 to 7 tokens."""
+    pairs = [("aa " * source, "bb " * target) for source in range(8) for target in range(8)]
+    for language, side in (("de", 0), ("en", 1)):
+        lines = "".join(f"{pair[side]}{'.' * bool(pair[side])}\n" for pair in pairs)
+        (tmp_path / f"train.{language}").write_text(lines)
+        for split in ("valid", "test"):
+            (tmp_path / f"{split}.{language}").write_text(lines)
+    options = ["--max-tokens", "6", "--max-ratio", "1.5"]
+    result = prepare(tmp_path, tmp_path / "out", *options, hold_out=hold_out)
+    # A full stop is a token of its own.
+    lengths = [tuple(len(side.split()) + bool(side) for side in pair) for pair in pairs]
+    full = [length for length in lengths if min(length) > 0]
+    short = [length for length in full if max(length) <= 6]
+    kept = [length for length in short if max(length) <= 1.5 * min(length)]
+    held_out = kept[hold_out - 1 :: hold_out] if hold_out else lengths
+    train = [
+        length for number, length in enumerate(kept, start=1) if not hold_out or number % hold_out
+    ]
+    for split, expected in (("train", train), ("valid", held_out), ("test", lengths)):
+        sides = [read(tmp_path / "out" / "tokenized" / f"{split}.{lang}") for lang in ("de", "en")]
+        found = [tuple(len(side.split()) for side in pair) for pair in zip(*sides, strict=True)]
+        assert found == expected
+    for count, reason in (
+        (len(lengths) - len(full), "with an empty side"),
+        (len(full) - len(short), "with more than 6 tokens on a side"),
+        (len(short) - len(kept), "with more than 1.5 times as many tokens on one side"),
+    ):
+        assert f"dropped {count} pairs {reason}" in result.stderr
+
+
+def test_sides_that_are_out_of_step_are_noticed(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "copy")
+    with open(tmp_path / "copy" / "out" / "bpe" / "train.de", "a") as handle:
+        handle.write("one more\n")
+    result = prepare(tmp_path / "copy", tmp_path / "copy" / "out", check=False)
+    assert result.returncode == 1
+    assert "lines in" in result.stderr and "to make it again" in result.stderr
+
+
+def test_killed_worker_ends_the_preparation_with_a_message(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    def killed(*_):
+        raise corpus_workers.WorkerLost("a process of the preparation was killed")
+
+    write_corpus(tmp_path, LINES, LINES[::-1])
+    monkeypatch.setattr(prepare_text, "map_items", killed)
+    arguments = inputs(tmp_path)
+    assert prepare_text.main([*arguments, "--output", str(tmp_path / "out")]) == 1
+    assert "prepare_text: a process of the preparation was killed" in capsys.readouterr().err
+
+
+def test_words_of_chinese_are_those_of_jieba(tmp_path: Path) -> None:
+    jieba = pytest.importorskip("jieba")
+    chinese = ["我来到北京清华大学。", " 小明 在 BBC 工作 ， 3.5% ", "他说：“你好！”"]
+    write_corpus(tmp_path, chinese * 2, ["ab"] * 6)
+    prepare(tmp_path, tmp_path / "out", "--jieba", "de")
+    expected = [" ".join(" ".join(jieba.cut(line)).split()) for line in chinese * 2]
+    assert read(tmp_path / "out" / "tokenized" / "test.de") == expected
+
+
+def test_missing_jieba_is_named(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(prepare_text, "jieba_is_there", lambda: False)
+    with pytest.raises(SystemExit):
+        prepare_text.main([*inputs(tmp_path), "--jieba", "de", "--output", str(tmp_path / "out")])
+    assert "pip install jieba" in capsys.readouterr().err

@@ -7,7 +7,6 @@
 # Not fetched here: names and layout are as in those two, addresses and sums as in sacreBLEU 2.x.
 
 CHECKSUMS="${CHECKSUMS:-$EXAMPLES/datasets/shared/iwslt17_de_en.archives}"
-RAW_NAMES="^(trnted[.]$SOURCE_LANG-$TARGET_LANG|ted-test)[.]"
 pair="$SOURCE_LANG-$TARGET_LANG"
 talks="trnted.$pair.tgz!$pair/IWSLT17.TED"
 CORPUS=(

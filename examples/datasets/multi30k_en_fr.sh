@@ -1,0 +1,5 @@
+# Multi30k, task 1, English to French. Not run here, and in none of the papers.
+
+SOURCE_LANG=en
+TARGET_LANG=fr
+source "$EXAMPLES/datasets/shared/multi30k.sh"

@@ -1,0 +1,21 @@
+# Hyperparameters of a Transformer base that is trained on a corpus of WMT: that of Vaswani et al.,
+# Attention Is All You Need, with 25,000 tokens on either side in an update. Who reads this may set
+# MAX_UPDATE and EMBEDDINGS before. Sized for 8 GPUs with 16 GB, by calculation; any number of GPUs
+# makes the same updates, and one with 80 GB takes DEVICE_TOKENS=25000.
+# Learning rate, warm-up and dropout are the usual ones, and 100,000 updates are for SUE, whose own
+# figures could not be checked. None of the data sets that read this file has been trained on here.
+
+BATCH_TOKENS="${BATCH_TOKENS:-25000}"
+DEVICE_TOKENS="${DEVICE_TOKENS:-3200}"
+MAX_UPDATE="${MAX_UPDATE:-100000}"
+DATASET_FLAGS=(
+  --arch transformer_sparse_wmt_en_de "${EMBEDDINGS:---share-all-embeddings}"
+  --dropout 0.1
+  --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0
+  --lr 7e-4 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --warmup-updates 4000
+  --max-update "$MAX_UPDATE" --log-interval 100 --skip-invalid-size-inputs-valid-test
+  --seed "${SEED:-1}"
+)
+if [[ "$CONFIG" == gpu ]]; then DATASET_FLAGS+=(--fp16); fi
+AVERAGE_LAST="${AVERAGE_LAST:-5}"
+GENERATE=(--beam 4 --lenpen 0.6 --max-tokens 8000)

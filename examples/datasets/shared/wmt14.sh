@@ -1,0 +1,28 @@
+# WMT 2014, news, English to German or French; TARGET_LANG and VALID_YEARS are set by who reads
+# this. Bojar et al.: Findings of the 2014 Workshop on Statistical Machine Translation.
+# Home: https://www.statmt.org/wmt14/translation-task.html
+#
+# Train: Europarl v7, Common Crawl and News Commentary v9. Test: all 3,003 sentences of
+# newstest2014. Training pairs with more than 250 tokens on a side, or 1.5 times as many as on the
+# other, are left out, as in fairseq's prepare-wmt14en2de.sh and prepare-wmt14en2fr.sh, which count
+# BPE units.
+
+SOURCE_LANG=en
+source "$EXAMPLES/datasets/shared/wmt.sh"
+for place in \
+  "training-parallel-europarl-v7.tgz!training/europarl-v7" \
+  "training-parallel-commoncrawl.tgz!commoncrawl" \
+  "training-parallel-nc-v9.tgz!training/news-commentary-v9"; do
+  add_corpus train text "$place.$TARGET_LANG-en" "$place.$TARGET_LANG-en"
+done
+for year in $VALID_YEARS; do
+  place="wmt${year#20}-test.tgz!test/newstest$year-src"
+  add_corpus valid seg "$place" "$place" .sgm
+done
+case "$TARGET_LANG" in
+  de) place="wmt14-test-full.tgz!test-full/newstest2014-deen" ;;
+  fr) place="wmt14-test-full.tgz!test-full/newstest2014-fren" ;;
+esac
+add_corpus test seg "$place-src" "$place-ref" .sgm
+TEXT_FLAGS=(--max-tokens 250 --max-ratio 1.5)
+source "$EXAMPLES/datasets/shared/transformer_base.sh"

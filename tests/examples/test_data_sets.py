@@ -1,0 +1,61 @@
+"""The files of examples/datasets: what they hand to fairseq-train and fairseq-generate."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from fairseq import options
+
+from miniatures import LAYOUTS, languages_of
+from recipes import EXAMPLES
+
+USER_DIR = str(EXAMPLES.parent / "fairseq_sparse")
+
+
+def recipe(dataset: str, config: str, show: str, settings: str = "") -> list[str]:
+    """What ``show`` is in a recipe of the variant softmax, an argument a line."""
+    script = f"source '{EXAMPLES}/stages/common.sh'; load_recipe; printf '%s\\n' {show}"
+    names = {"DATASET": dataset, "VARIANT": "softmax", "SETTINGS": settings, "CONFIG": config}
+    names |= {"DATA_DIR": "data", "RUN_DIR": "run", "PATH": "/usr/bin:/bin"}
+    result = subprocess.run(["bash", "-c", script], env=names, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("config", ["cpu", "gpu"])
+@pytest.mark.parametrize("dataset", LAYOUTS)
+def test_flags_are_understood_and_fit_the_dictionaries(dataset: str, config: str) -> None:
+    show = '"$SOURCE_LANG $TARGET_LANG" "$DICTIONARY" "${#GENERATE[@]}" "${GENERATE[@]}"'
+    languages, dictionary, count, *flags = recipe(
+        dataset, config, f'{show} "${{DATASET_FLAGS[@]}}" "${{VARIANT_FLAGS[@]}}"'
+    )
+    assert tuple(languages.split()) == languages_of(dataset)
+    common = ["data", "--user-dir", USER_DIR]
+    parser = options.get_generation_parser(default_task="translation_sparse")
+    options.parse_args_and_arch(parser, [*common, "--path", "x.pt", *flags[: int(count)]])
+    parser = options.get_training_parser("translation_sparse")
+    args = options.parse_args_and_arch(parser, [*common, *flags[int(count) :]])
+    if args.arch == "lstm_sparse_mt":
+        assert dictionary == "separate"
+        return
+    assert args.share_all_embeddings == (dictionary == "joined")
+    assert args.share_all_embeddings or args.share_decoder_input_output_embed
+    assert args.fp16 == (config == "gpu")
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    ["wmt14_en_de_32k", "wmt14_en_fr", "wmt18_en_fi", "wmt18_zh_en", "wmt16_ro_en_32k"],
+)
+def test_data_sets_of_rela_are_trained_as_the_paper_says(dataset: str) -> None:
+    show = '"$BPE_MERGES $MAX_UPDATE $BATCH_TOKENS $LABEL_SMOOTHING"'
+    assert recipe(dataset, "gpu", show, "rela") == ["32000 300000 25000 0.1"]
+
+
+def test_siblings_differ_in_their_merges() -> None:
+    merges = {
+        dataset: int(recipe(dataset, "gpu", '"$BPE_MERGES"')[0])
+        for dataset in ("iwslt14_de_en", "wmt14_en_de", "wmt14_en_de_32k", "wmt13_en_ru")
+    }
+    assert list(merges.values()) == [10_000, 40_000, 32_000, 60_000]

@@ -1,0 +1,63 @@
+"""scripts/corpus_files.py: files that are written in step, and damaged ones that are set aside.
+
+What is read from archives is tested with unpack_corpus.py, which reads it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corpus_files import CorpusError, DamagedFile, FilesInStep, explain
+
+
+def write(files: FilesInStep, numbers: range, save_every: int) -> None:
+    for number in numbers:
+        files.write([f"Zeile {number}", f"line {number}"])
+        files.counts["read"] += 1
+        if files.counts["read"] % save_every == 0:
+            files.save()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("lines_until_the_end", [0, 1, 4, 5, 6, 9])
+def test_interrupted_files_go_on_where_they_were_saved(
+    lines_until_the_end: int, tmp_path: Path
+) -> None:
+    paths = [tmp_path / "de", tmp_path / "en"]
+    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+        write(files, range(lines_until_the_end), save_every=5)
+        raise KeyboardInterrupt
+    assert not any(path.exists() for path in paths)
+    with FilesInStep(paths) as files:
+        done = files.counts["read"]
+        assert done == lines_until_the_end // 5 * 5
+        write(files, range(done, 12), save_every=5)
+    assert paths[0].read_text() == "".join(f"Zeile {number}\n" for number in range(12))
+    assert paths[1].read_text() == "".join(f"line {number}\n" for number in range(12))
+    assert names(tmp_path) == {"de", "en"}
+
+
+def test_files_of_bad_input_begin_anew(tmp_path: Path) -> None:
+    paths = [tmp_path / "de", tmp_path / "en"]
+    with pytest.raises(CorpusError), FilesInStep(paths) as files:
+        write(files, range(5), save_every=5)
+        raise CorpusError("the two sides must have the same number of lines")
+    with FilesInStep(paths) as files:
+        assert files.counts == {}
+        write(files, range(2), save_every=5)
+    assert paths[0].read_text() == "Zeile 0\nZeile 1\n"
+
+
+def test_damaged_file_is_set_aside_only_if_it_was_fetched(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.tgz"
+    path.write_bytes(b"<html>")
+    error = DamagedFile(path, f"{path} is not a complete gzip archive")
+    assert explain(error, fetched=False).endswith("delete it and fetch it again")
+    assert names(tmp_path) == {"corpus.tgz"}
+    assert "it is now called corpus.tgz.damaged" in explain(error, fetched=True)
+    assert names(tmp_path) == {"corpus.tgz.damaged"}
