@@ -14,7 +14,7 @@ table and the picture of "Sparse Sequence-to-Sequence Models", Table 1 and Fig. 
   --output-alphas LIST     default: "1 1.5 2"
   --attention-alphas LIST  default: "1 1.5 2"
   --seeds LIST             default: "1 2 3"
-  --jobs N                 runs side by side (default: 1)
+  --jobs N                 runs side by side (default: one on each GPU; on a CPU 1)
   --data-dir DIR           prepared data (default: data/DATASET)
   --sweep-dir DIR          the runs, sweep.md, sweep.json, sweep.png (default: runs/DATASET/sweep-cpu
                            or -gpu)
@@ -26,32 +26,8 @@ lists and more seeds use what is there. The environment variables of run.sh hold
 HELP
 }
 
-bad_usage() {
-  printf 'sweep.sh: %s\n\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
-# One run of the grid, in a process of its own: sweep.sh --one OUTPUT ATTENTION SEED.
-one() {
-  local run="$SWEEP_DIR/output-$1-attention-$2/seed-$3"
-  mkdir -p -- "$run"
-  say "output $1, attention $2, seed $3: $run"
-  if ! OUTPUT_ALPHA="$1" ATTENTION_ALPHA="$2" SEED="$3" bash "$EXAMPLES/run.sh" "$DATASET" entmax \
-    "--$CONFIG" --data-dir "$DATA_DIR" --run-dir "$run" > "$run/sweep.log" 2>&1; then
-    tail -n 3 -- "$run/sweep.log" >&2
-    fail "output $1, attention $2, seed $3 failed; its log: $run/sweep.log"
-  fi
-  say "output $1, attention $2, seed $3: done"
-}
-
-if [[ "${1:-}" == --one ]]; then
-  one "$2" "$3" "$4"
-  exit 0
-fi
-
 DATASET="" CONFIG="" DATA_DIR="" SWEEP_DIR=""
-OUTPUT_ALPHAS="1 1.5 2" ATTENTION_ALPHAS="1 1.5 2" SEEDS="1 2 3" JOBS=1
+OUTPUT_ALPHAS="1 1.5 2" ATTENTION_ALPHAS="1 1.5 2" SEEDS="1 2 3" JOBS=""
 while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
@@ -75,7 +51,7 @@ while (( $# )); do
 done
 [[ -n "$DATASET" ]] || bad_usage "a data set is needed"
 [[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
-[[ "$JOBS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
+[[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
 read -r -a outputs <<<"$OUTPUT_ALPHAS"
 read -r -a attentions <<<"$ATTENTION_ALPHAS"
 read -r -a seeds <<<"$SEEDS"
@@ -87,30 +63,25 @@ for seed in "${seeds[@]}"; do
   [[ "$seed" =~ ^[0-9]+$ ]] || bad_usage "a seed must be a number, got '$seed'"
 done
 
-if [[ -z "$CONFIG" ]]; then
-  CONFIG="$("$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")')"
-fi
+CONFIG="${CONFIG:-$(default_config)}"
 SWEEP_DIR="${SWEEP_DIR:-$ROOT/runs/$DATASET/sweep-$CONFIG}"
 mkdir -p -- "$SWEEP_DIR"
 SWEEP_DIR="$(CDPATH='' cd -- "$SWEEP_DIR" && pwd)"
 DATA_DIR="${DATA_DIR:-$ROOT/data/$DATASET}"
-if (( JOBS > 1 )); then
-  # Otherwise each run takes all cores, and they wait for each other.
-  cores="$("$PYTHON" -c 'import os; print(os.cpu_count())')"
-  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( cores > JOBS ? cores / JOBS : 1 ))}"
-fi
-export DATASET CONFIG DATA_DIR SWEEP_DIR STAGE
+export CONFIG STAGE
 
 say "$DATASET: ${#outputs[@]} x ${#attentions[@]} alphas, ${#seeds[@]} seed(s), in $SWEEP_DIR"
-bash "$EXAMPLES/run.sh" "$DATASET" entmax "--$CONFIG" --stages prepare --data-dir "$DATA_DIR" \
-  --run-dir "$SWEEP_DIR/prepare"
-# The whole grid of a seed comes before the next seed. xargs goes on after a run that failed.
+# The whole grid of a seed comes before the next seed.
 for seed in "${seeds[@]}"; do
   for output in "${outputs[@]}"; do
-    for attention in "${attentions[@]}"; do printf '%s %s %s\n' "$output" "$attention" "$seed"; done
+    for attention in "${attentions[@]}"; do
+      printf '%s\t%s\tentmax\t-\tOUTPUT_ALPHA=%s ATTENTION_ALPHA=%s\t%s\t%s\n' \
+        "$seed" "$DATASET" "$output" "$attention" "$DATA_DIR" \
+        "$SWEEP_DIR/output-$output-attention-$attention/seed-$seed"
+    done
   done
-done | xargs -n 3 -P "$JOBS" bash "$EXAMPLES/sweep.sh" --one \
-  || fail "some runs failed (see above): start the same command again to go on with them"
+done > "$SWEEP_DIR/sweep.plan"
+bash "$EXAMPLES/stages/grid.sh" "$SWEEP_DIR/sweep.plan" "${JOBS:-0}"
 
 if (( ${#seeds[@]} > 1 )); then
   for output in "${outputs[@]}"; do

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
+PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
 STATISTICS = (
     "loss",
     "accuracy",
@@ -86,28 +87,55 @@ def describe_environment() -> dict[str, object]:
 
 
 def summarize_training(run: Path) -> dict[str, object]:
-    """Updates, speed and last statistics, over all the parts of an interrupted training."""
+    """Updates, time, speed and statistics, over all the parts of an interrupted training."""
     from fairseq_sparse.analysis.training_log import read_records
 
     log = run / "logs" / "2_train.log"
-    records = read_records(read_text(log))
+    text = read_text(log)
+    records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
     speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
+    parameters = PARAMETERS.findall(text)
     valid = [numbers for tag, numbers in records if tag == "valid"]
     if not epochs:
         raise SummaryError(f"{log}: no line of a finished epoch")
     last = epochs[max(epochs)]
     speeds = speeds or [last["wps"]]
-    return {
+    seconds = sum(numbers["train_wall"] for numbers in epochs.values())
+    summary = {
         "epochs": max(epochs),
         "updates": int(last["num_updates"]),
-        "seconds": sum(numbers["train_wall"] for numbers in epochs.values()),
+        "seconds": seconds,
+        "hours": seconds / 3600,
+    }
+    if "watt_hours" in last:
+        summary["watt_hours"] = last["watt_hours"]  # since the start, over all parts
+    if parameters:
+        summary["parameters"] = int(parameters[-1].replace(",", ""))
+    return {
+        **summary,
         "words_per_second": statistics.median(speeds),
         "train": select_statistics(last),
-        "valid": select_statistics(valid[-1]) if valid else {},
+        "valid": select_statistics(validation_of_the_model(run, valid)),
         **describe_environment(),
     }
+
+
+def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[str, float]:
+    """The validation at the checkpoint that is used: the last, or the best where that is kept."""
+    settings = run / "settings" / "train"
+    flags = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
+    if "--no-epoch-checkpoints" in flags:
+        names = [flag.split()[1] for flag in flags if flag.startswith("--best-checkpoint-metric ")]
+        name = names[-1] if names else "loss"
+        # fairseq logs the best so far, once there is one, and replaces it by its equals.
+        valid = [
+            numbers
+            for numbers in valid
+            if name in numbers and numbers[name] == numbers.get(f"best_{name}", numbers[name])
+        ]
+    return valid[-1] if valid else {}
 
 
 def summarize_generation(run: Path) -> dict[str, object]:

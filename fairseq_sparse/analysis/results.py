@@ -17,18 +17,27 @@ COLUMNS = {
     "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
     "sparsity": ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
     "null": ("null attention (%)", "attention.null", "{:.1f}"),
-    "empty": ("empty", "bleu.empty_translations", "{}"),
-    "updates": ("updates", "training.updates", "{:,}"),
+    "empty": ("empty", "bleu.empty_translations", "{:.4g}"),
+    "empty_is_best": ("p(empty) > p(best)", "empty.empty_is_best", "{:.2%}"),
+    "empty_is_impossible": ("p(empty) = 0", "empty.empty_is_impossible", "{:.2%}"),
+    "parameters": ("parameters", "training.parameters", "{:,.0f}"),
+    "updates": ("updates", "training.updates", "{:,.0f}"),
     "words_per_second": ("words/s", "training.words_per_second", "{:,.0f}"),
     "training": ("training (min)", "training.seconds", "{:.1f}"),
+    "hours": ("training (h)", "training.seconds", "{:.2f}"),
+    "watt_hours": ("energy (Wh)", "training.watt_hours", "{:,.1f}"),
     "sentences_per_second": (
         "decoding (sentences/s)",
         "generation.sentences_per_second",
         "{:.1f}",
     ),
 }
-# Of these a run has those of its task.
-_OF_A_TASK = ("bleu", "word_accuracy", "edit_distance", "empty")
+# Seconds in the unit that a column has.
+_UNITS = {"training": 60, "hours": 3600}
+# What not every run has: scores of other tasks, and energy, which needs NVML.
+_NOT_ALWAYS = ("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours")
+# What a table has only where it is asked for.
+_ON_REQUEST = ("empty_is_best", "empty_is_impossible", "parameters", "hours")
 # What scripts/benchmark/training_step.py and decoding.py measure of each.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
@@ -52,12 +61,15 @@ def look_up(summary: Summary, path: str) -> Any:
 
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
-    """The names in ``COLUMNS`` without the scores of tasks that none of the runs has."""
+    """The names in ``COLUMNS`` that a table has unless it is asked for others."""
     return [
         name
         for name, (_, path, _) in COLUMNS.items()
-        if name not in _OF_A_TASK
-        or any(look_up(summary, path) is not None for summary in summaries)
+        if name not in _ON_REQUEST
+        and (
+            name not in _NOT_ALWAYS
+            or any(look_up(summary, path) is not None for summary in summaries)
+        )
     ]
 
 
@@ -84,7 +96,7 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         value = summary.get("variant_name") or value
         if summary.get("settings"):
             value = f"{value}, settings of {summary['settings']}"
-    text = form.format(value / 60 if name == "training" else value)
+    text = form.format(value if name == "variant" else value / _UNITS.get(name, 1))
     if name not in SPEEDS:
         return text
     base = look_up(baseline, path) if baseline else None

@@ -116,16 +116,20 @@ def test_published_figures_have_a_source_and_one_for_each_column() -> None:
         assert all(len(row["figures"]) == len(table["datasets"]) for row in table["rows"])
     for table in published["tables"]:
         assert all(len(row) == len(table["header"]) for row in table["rows"])
-    assert published_score(published, "wmt16_ro_en", "attention_sparsemax") == "33.5"
-    assert published_score(published, "wmt16_ro_en", "sparsemax") is None
+    assert published_score(published, "wmt16_ro_en_32k", "attention_sparsemax") == "33.5"
+    assert published_score(published, "wmt16_ro_en_32k", "sparsemax") is None
     assert published_score(published, "multi30k_de_en", "softmax") is None
 
 
-def test_published_variants_are_those_of_the_recipes() -> None:
-    folder = Path(__file__).resolve().parents[2] / "examples" / "variants"
+def test_published_variants_and_data_sets_are_those_of_the_recipes() -> None:
+    examples = Path(__file__).resolve().parents[2] / "examples"
     for table in read_published()["scores"]:
-        for row in table["rows"]:
-            assert all((folder / f"{variant}.sh").is_file() for variant in row["variants"])
+        for folder, names in (
+            ("datasets", table["datasets"]),
+            ("variants", [name for row in table["rows"] for name in row["variants"]]),
+        ):
+            for name in names:
+                assert (examples / folder / f"{name.split()[0]}.sh").is_file(), name
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from toy import ROOT
+import recipes
 
-SWEEP = ROOT / "examples" / "sweep.sh"
 DATASET = "sigmorphon2018_medium"
 # Flags given last win: a model and a training that take seconds.
 TINY = (
@@ -20,21 +17,14 @@ TINY = (
     "--decoder-hidden-size 8 --decoder-out-embed-dim 8 --lr 3e-2 --num-workers 0"
 )
 
-
-def run(*arguments: object, **variables: object) -> subprocess.CompletedProcess:
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ
-    }
-    environment |= {"PYTHON": sys.executable, "TRAIN_FLAGS": TINY, "MAX_EPOCH": "1"}
-    environment |= {name: str(value) for name, value in variables.items()}
-    return subprocess.run(
-        ["bash", str(SWEEP), *map(str, arguments)],
-        env=environment,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
+run = functools.partial(
+    recipes.run,
+    "sweep.sh",
+    check=False,
+    TRAIN_FLAGS=TINY,
+    MAX_EPOCH=1,
+    OMP_NUM_THREADS=None,  # sweep.sh shares out the cores
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +80,9 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(raw: Path, tmp_path: Pat
     grid = ("--output-alphas", "1.5", "--attention-alphas", "1", "--seeds", "1 2", "--cpu")
     result = run(DATASET, *grid, *folders, RAW_DIR=raw)
     assert result.returncode == 1
-    assert "output 1.5, attention 1, seed 1 failed; its log:" in result.stdout
-    assert "trained with other settings" in (wrong / "sweep.log").read_text(encoding="utf-8")
+    name = "OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1, seed 1"
+    assert f"{name} failed; its log:" in result.stdout and f"{name}: {wrong}" in result.stdout
+    assert "trained with other settings" in (wrong / "run.log").read_text(encoding="utf-8")
     assert "seed 2: done" in result.stdout and "start the same command again" in result.stdout
 
 

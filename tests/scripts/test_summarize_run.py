@@ -20,11 +20,11 @@ def line(tag: str, loose: bool = False, **numbers: object) -> str:
     return f"INFO:{tag}:{text}" if loose else f"2024-01-01 00:00:00 | INFO | {tag} | {text}"
 
 
-def epoch(number: int, seconds: float, loss: float = 2.0) -> list[str]:
-    end = {"epoch": number, "loss": loss, "nonzeros": 90.5, "wps": 1}
+def epoch(number: int, seconds: float, loss: float = 2.0, **valid: object) -> list[str]:
+    end = {"epoch": number, "loss": loss, "nonzeros": 90.5, "wps": 1, "watt_hours": number / 8}
     return [
         line("train_inner", epoch=number, wps=1000 * number, num_updates=10 * number - 5),
-        line("valid", epoch=number, loss=loss + 1, gold_zero=8, tau=1.4),
+        line("valid", epoch=number, loss=loss + 1, gold_zero=8, tau=1.4, **valid),
         line("train", **end, num_updates=10 * number, train_wall=seconds),
     ]
 
@@ -34,7 +34,9 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "ein Lauf"
     (run / "logs").mkdir(parents=True)
     start = "[train] training from the start"
+    size = "| INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,230)"
     log = ["[prepare] x", start, *epoch(1, 500), *epoch(2, 500), *epoch(3, 500), *epoch(9, 500)]
+    log += [size]
     log += [start, *epoch(1, 60), *epoch(2, 70), "Killed", *epoch(2, 80, 1.5), *epoch(3, 90, 1.25)]
     (run / "logs" / "2_train.log").write_text("\n".join(log) + "\n", encoding="utf-8")
     return run
@@ -55,10 +57,36 @@ def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> 
     summary = json.loads((run / "train.json").read_text(encoding="utf-8"))
     assert (summary["epochs"], summary["updates"]) == (3, 30)
     assert summary["seconds"] == 60 + 80 + 90
+    assert summary["hours"] == pytest.approx(230 / 3600)
+    assert (summary["watt_hours"], summary["parameters"]) == (3 / 8, 1230)
     assert summary["words_per_second"] == 2000
     assert summary["train"] == {"loss": 1.25, "nonzeros": 90.5}
     assert summary["valid"] == {"loss": 2.25, "gold_zero": 8, "tau": 1.4}
     assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
+
+
+def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> None:
+    """fairseq keeps the best, or its equal, and logs the best so far from the second time on."""
+    scores = [50.0, 60.0, 60.0, 55.0]
+    lines = [
+        text
+        for number, accuracy in enumerate(scores, start=1)
+        for text in epoch(
+            number,
+            60,
+            loss=number,
+            accuracy=accuracy,
+            **({"best_accuracy": max(scores[:number])} if number > 1 else {}),
+        )
+    ]
+    (run / "logs" / "2_train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (run / "settings").mkdir()
+    flags = "--best-checkpoint-metric accuracy\n--maximize-best-checkpoint-metric\n"
+    for more, epochs in (("", 4), ("--no-epoch-checkpoints\n", 3)):
+        (run / "settings" / "train").write_text(flags + more)
+        assert call("summarize_run.py", "train", run).returncode == 0
+        summary = json.loads((run / "train.json").read_text(encoding="utf-8"))
+        assert (summary["valid"]["loss"], summary["updates"]) == (epochs + 1, 40)
 
 
 @pytest.mark.parametrize("loose", [False, True])

@@ -14,7 +14,7 @@ from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
 from fairseq_sparse.analysis.report.published import published_score
 from fairseq_sparse.analysis.report.runs import Run
-from fairseq_sparse.analysis.results import COLUMNS, cell, conditions
+from fairseq_sparse.analysis.results import COLUMNS, cell, columns_of, conditions
 from fairseq_sparse.analysis.training_log import threshold_curve
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def results_section(runs: Sequence[Run], dataset: str, published: dict[str, Any]) -> str:
     """The results of all runs, with the papers' where they have any, and theirs below."""
     summaries = [run.summary for run in runs]
-    names = [name for name in COLUMNS if any(cell(part, name) != "-" for part in summaries)]
+    names = [
+        name for name in columns_of(summaries) if any(cell(part, name) != "-" for part in summaries)
+    ]
     if all(cell(run.summary, "variant") == run.name for run in runs):
         names.remove("variant")
     header = ["model", *(COLUMNS[name][0] for name in names)]

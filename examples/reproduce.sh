@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# The runs behind a table of a paper, and the table. See --help.
+source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
+STAGE=reproduce
+
+# PAPER TABLE and title of every file of tables/.
+table_list() {
+  local path name
+  for path in "$EXAMPLES"/tables/*.sh; do
+    name="${path##*/}"
+    name="${name%.sh}"
+    # shellcheck source=/dev/null
+    (source "$path"; printf '  %-34s %s\n' "${name%_*} ${name##*_}" "$TITLE")
+  done
+}
+
+usage() {
+  cat <<HELP
+usage: reproduce.sh PAPER TABLE [options]
+
+Trains and scores every model behind a table, with several seeds, and writes the table with the
+paper's figures beside ours, as far as they are known here, and sacreBLEU's paired bootstrap test
+against the first row.
+
+$(table_list)
+
+  --dataset NAME   instead of the table's data sets; give it again for more
+  --seeds N        seeds 1 to N (default: 3)
+  --jobs N         runs side by side (default: one on each GPU; on a CPU 1)
+  --settings NAME  hyperparameters of a paper, over those of the data set: $(names_in "$EXAMPLES/settings")
+                   (default: the table's for its own data sets, none for others)
+  --data DIR       prepared data are in DIR/DATASET (default: data)
+  --runs DIR       runs are in DIR/DATASET, tables in DIR/tables (default: runs)
+  --cpu, --gpu     which configuration of the data sets (default: gpu if PyTorch sees one)
+  --dry-run        list the runs, and train nothing
+  --table-only     make the table of the runs that are finished, and train nothing
+  --help           this text
+
+The defaults lie in the project's folder. All rows of a seed come before the next seed, so that a
+grid that is stopped is a table. A run that is done is skipped, an interrupted one resumes, one that
+fails is named in the end: start the same command again. The environment variables of run.sh hold
+for every run. With fewer jobs than GPUs each run has several of them.
+HELP
+}
+
+# Where run.sh puts seed 1, and sweep.sh any seed, unless told otherwise: what they have trained is
+# not trained again.
+run_folder() {
+  local dataset="$1" variant="$2" variables="$3" seed="$4" name suffix
+  suffix="${SETTINGS:+-$SETTINGS}-$CONFIG"
+  if [[ "$variables" =~ ^OUTPUT_ALPHA=([^ ]+)\ ATTENTION_ALPHA=([^ ]+)$ ]]; then
+    name="sweep$suffix/output-${BASH_REMATCH[1]}-attention-${BASH_REMATCH[2]}/seed-$seed"
+  else
+    name="$(printf '%s' "$variant${variables:+-$variables}" | tr A-Z a-z | sed 's/[ =]/-/g')$suffix"
+    if (( seed > 1 )); then name="$name-seed-$seed"; fi
+  fi
+  printf '%s' "$RUNS/$dataset/$name"
+}
+
+# The runs, a line each, as stages/grid.sh takes them.
+plan() {
+  local seed dataset row variant variables
+  for (( seed = 1; seed <= SEEDS; seed++ )); do
+    for dataset in "${DATASETS[@]}"; do
+      for row in "${ROWS[@]}"; do
+        variant="${row%% *}"
+        variables="${row#"$variant"}"
+        variables="${variables# }"
+        printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "$dataset" "$variant" "${SETTINGS:--}" \
+          "${variables:--}" "$DATA/$dataset" \
+          "$(run_folder "$dataset" "$variant" "$variables" "$seed")"
+      done
+    done
+  done
+}
+
+show_plan() {
+  local seed dataset variant settings variables data_dir run_dir state
+  while IFS=$'\t' read -r seed dataset variant settings variables data_dir run_dir; do
+    state="to do"
+    if [[ -d "$run_dir" ]]; then state=begun; fi
+    if [[ -f "$run_dir/summary.json" ]]; then state=done; fi
+    if [[ "$variables" != - ]]; then variant="$variant $variables"; fi
+    printf '%-6s seed %s  %s  %s  %s\n' "$state" "$seed" "$dataset" "$variant" "$run_dir"
+  done
+}
+
+# What trains the plan in the file $1, and fails if one of its runs does.
+train() {
+  local dataset seeds status=0
+  if [[ -z "${SWEEP_ALPHAS:-}" ]]; then
+    bash "$EXAMPLES/stages/grid.sh" "$1" "${JOBS:-0}"
+    return
+  fi
+  [[ -z "$SETTINGS" ]] || fail "--settings: this table is made by sweep.sh, which takes none"
+  seeds="$(seq "$SEEDS" | paste -sd ' ' -)"
+  for dataset in "${DATASETS[@]}"; do
+    bash "$EXAMPLES/sweep.sh" "$dataset" "--$CONFIG" --output-alphas "$SWEEP_ALPHAS" \
+      --attention-alphas "$SWEEP_ALPHAS" --seeds "$seeds" ${JOBS:+--jobs "$JOBS"} \
+      --data-dir "$DATA/$dataset" --sweep-dir "$RUNS/$dataset/sweep-$CONFIG" || status=1
+  done
+  return "$status"
+}
+
+absolute() {
+  if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi
+}
+
+NAMES=() CHOSEN=()
+SEEDS=3 JOBS="" CONFIG="" DATA="$ROOT/data" RUNS="$ROOT/runs" ACTION=all CHOSEN_SETTINGS=""
+while (( $# )); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --cpu | --gpu) CONFIG="${1#--}" ;;
+    --dry-run | --table-only) ACTION="${1#--}" ;;
+    --dataset | --seeds | --jobs | --settings | --data | --runs)
+      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+      case "$1" in
+        --dataset) CHOSEN+=("$2") ;;
+        --seeds) SEEDS="$2" ;;
+        --jobs) JOBS="$2" ;;
+        --settings) CHOSEN_SETTINGS="$2" ;;
+        --data) DATA="$2" ;;
+        --runs) RUNS="$2" ;;
+      esac
+      shift
+      ;;
+    -*) bad_usage "unknown option '$1'" ;;
+    *) NAMES+=("$1") ;;
+  esac
+  shift
+done
+(( ${#NAMES[@]} == 2 )) || bad_usage "a paper and a table are needed"
+PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
+[[ "$PAPER/$TABLE" =~ ^[a-z0-9_]+/[a-z0-9]+$ && -f "$EXAMPLES/tables/${PAPER}_$TABLE.sh" ]] \
+  || bad_usage "there is no table '$TABLE' of a paper '$PAPER'"
+[[ "$SEEDS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--seeds must be a positive number, got '$SEEDS'"
+[[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
+SETTINGS="" ANALYSIS="" NOTE=""
+# shellcheck source=/dev/null
+source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
+# The table's settings are for its own data sets.
+if (( ${#CHOSEN[@]} )); then DATASETS=("${CHOSEN[@]}") SETTINGS=""; fi
+SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
+[[ -z "$SETTINGS" || -f "$EXAMPLES/settings/$SETTINGS.sh" ]] \
+  || bad_usage "unknown settings '$SETTINGS'"
+for dataset in "${DATASETS[@]}"; do
+  [[ -f "$EXAMPLES/datasets/$dataset.sh" ]] \
+    || bad_usage "unknown data set '$dataset'; there are: $(names_in "$EXAMPLES/datasets")"
+done
+
+CONFIG="${CONFIG:-$(default_config)}"
+RUNS="$(absolute "$RUNS")"
+DATA="$(absolute "$DATA")"
+if [[ "$ACTION" == dry-run ]]; then
+  plan | show_plan
+  exit 0
+fi
+stem="$RUNS/tables/${PAPER}_$TABLE${SETTINGS:+-$SETTINGS}-$CONFIG"
+if (( ${#CHOSEN[@]} )); then stem="$stem$(printf -- '-%s' "${CHOSEN[@]}")"; fi
+mkdir -p -- "$RUNS/tables"
+plan > "$stem.plan.partial"
+mv -f -- "$stem.plan.partial" "$stem.plan"
+export CONFIG STAGE ANALYSIS
+failed=""
+if [[ "$ACTION" == all ]]; then
+  say "$TITLE: ${#ROWS[@]} rows, ${#DATASETS[@]} data set(s), $SEEDS seed(s), $CONFIG configuration"
+  train "$stem.plan" || failed=yes
+fi
+"$PYTHON" "$ROOT/scripts/reproduce_table.py" "$stem.plan" --paper "$PAPER" --title "$TITLE" \
+  --columns "$(IFS=','; printf '%s' "${COLUMNS[*]}")" --note "$NOTE" --output "$stem" \
+  || fail "no table could be made (see above)"
+say "the table: $stem.md, .tex, .json"
+[[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"

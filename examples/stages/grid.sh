@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Trains and scores the runs of a list, several side by side, and in the end names those that
+# failed: grid.sh LIST JOBS. For sweep.sh and reproduce.sh, which set CONFIG, and STAGE, which
+# stands in front of messages.
+#
+# A line of LIST is a run: seed, data set, variant, settings, variables of the variant (NAME=VALUE
+# NAME=VALUE), --data-dir and --run-dir, with tabs between them and "-" for none. JOBS is how many
+# go on at once; 0 means one on each GPU, and on a CPU 1. If ANALYSIS is set, that command of
+# analyze_output.py is run on each model.
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+# The fields of a run of LIST, by its number from 1 on.
+read_run() {
+  IFS=$'\t' read -r SEED DATASET VARIANT SETTINGS VARIABLES DATA_DIR RUN_DIR \
+    < <(sed -n "$1p" "$LIST")
+  NAME="$DATASET, $VARIANT"
+  if [[ "$VARIABLES" == - ]]; then VARIABLES=""; else NAME="$NAME $VARIABLES"; fi
+  if [[ "$SETTINGS" == - ]]; then SETTINGS=""; else NAME="$NAME, settings of $SETTINGS"; fi
+  NAME="$NAME, seed $SEED"
+}
+
+# One recipe of a run, with the stages that are given as options.
+recipe() {
+  local variables
+  read -r -a variables <<<"$VARIABLES" || true
+  env SEED="$SEED" ${variables[@]+"${variables[@]}"} bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" \
+    "--$CONFIG" ${SETTINGS:+--settings "$SETTINGS"} --data-dir "$DATA_DIR" --run-dir "$RUN_DIR" "$@"
+}
+
+analysis() {
+  local result="$RUN_DIR/$ANALYSIS.json" flags=()
+  if [[ "$CONFIG" == cpu ]]; then flags=(--cpu); fi
+  [[ ! "$result" -nt "$RUN_DIR/average.pt" ]] || return 0
+  "$PYTHON" "$ROOT/scripts/analyze_output.py" "$ANALYSIS" "$DATA_DIR/prepared/bin" \
+    --path "$RUN_DIR/average.pt" --json "$result" ${flags[@]+"${flags[@]}"}
+}
+
+# One run, in a process of its own, on a share of the devices that no other run has.
+one() {
+  local slot=1 gpus
+  read_run "$1"
+  if grep -qsxF -- "$DATA_DIR" "$SLOTS/unprepared"; then
+    printf '%s: no data, see above\n' "$NAME" >> "$SLOTS/failed"
+    exit 1
+  fi
+  until mkdir -- "$SLOTS/$slot.taken" 2>/dev/null; do
+    slot=$(( slot % JOBS + 1 ))
+    (( slot > 1 )) || sleep 1
+  done
+  # shellcheck disable=SC2064 # the slot as it is now
+  trap "rmdir -- '$SLOTS/$slot.taken'" EXIT
+  gpus="$(cat -- "$SLOTS/$slot")"
+  if [[ -n "$gpus" ]]; then export CUDA_VISIBLE_DEVICES="$gpus"; fi
+  mkdir -p -- "$RUN_DIR"
+  say "run $1 of $COUNT: $NAME${gpus:+, GPU $gpus}, in $RUN_DIR"
+  if { recipe && { [[ -z "${ANALYSIS:-}" ]] || analysis; }; } > "$RUN_DIR/run.log" 2>&1; then
+    say "$NAME: done"
+  else
+    printf '%s: %s\n' "$NAME" "$RUN_DIR/run.log" >> "$SLOTS/failed"
+    tail -n 3 -- "$RUN_DIR/run.log" >&2
+    say "$NAME failed; its log: $RUN_DIR/run.log"
+    exit 1
+  fi
+}
+
+# Each slot is a file with the GPUs of the runs that take it.
+share_devices() {
+  local count slot first gpus
+  if [[ "$CONFIG" == gpu ]]; then
+    count="$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')"
+    (( count > 0 )) || fail "--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES"
+    if (( JOBS == 0 )); then JOBS="$count"; fi
+    (( JOBS <= count )) || fail "--jobs $JOBS: there are only $count GPUs"
+    IFS=',' read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $(( count - 1 )))}"
+    for (( slot = 1; slot <= JOBS; slot++ )); do
+      first=$(( (slot - 1) * count / JOBS ))
+      (IFS=','; printf '%s' "${gpus[*]:first:slot * count / JOBS - first}") > "$SLOTS/$slot"
+    done
+  else
+    if (( JOBS == 0 )); then JOBS=1; fi
+    for (( slot = 1; slot <= JOBS; slot++ )); do : > "$SLOTS/$slot"; done
+    if (( JOBS > 1 )); then
+      # Otherwise each run takes all cores, and they wait for each other.
+      count="$("$PYTHON" -c 'import os; print(os.cpu_count())')"
+      export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( count > JOBS ? count / JOBS : 1 ))}"
+    fi
+  fi
+}
+
+# The data of each data set, by its first run, before several want them at once.
+prepare_data() {
+  local number
+  for number in $(awk -F '\t' '!seen[$6]++ { print NR }' "$LIST"); do
+    read_run "$number"
+    if ! recipe --stages prepare; then
+      printf '%s\n' "$DATA_DIR" >> "$SLOTS/unprepared"
+    fi
+  done
+}
+
+if [[ "${1:-}" == --one ]]; then
+  one "$2"
+  exit 0
+fi
+
+: "${CONFIG:?grid.sh is started by sweep.sh and reproduce.sh}"
+LIST="$1" JOBS="$2"
+SLOTS="$(mktemp -d)"
+trap 'rm -rf -- "$SLOTS"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+share_devices
+COUNT=$(( $(wc -l < "$LIST") ))
+export CONFIG LIST JOBS SLOTS STAGE COUNT
+prepare_data
+status=0
+# xargs goes on after a run that failed.
+seq "$COUNT" | xargs -n 1 -P "$JOBS" bash "${BASH_SOURCE[0]}" --one || status=$?
+if [[ -f "$SLOTS/failed" ]]; then
+  say "$(( $(wc -l < "$SLOTS/failed") )) of $COUNT runs failed:"
+  sed 's/^/  /' "$SLOTS/failed" >&2
+fi
+(( status == 0 )) || fail "start the same command again to go on with what is missing"

@@ -1,0 +1,6 @@
+# Size and speed; runs of Table 1. scripts/model_size.py counts parameters and operations of the
+# paper's base model without training, scripts/benchmark/attention.py measures in turns.
+source "$EXAMPLES/tables/rela_1.sh"
+TITLE="Sparse Attention with Linear Units, Table 2: size and speed"
+ROWS=(softmax attention_sparsemax attention_entmax15 rela_i rela_g)
+COLUMNS=(words_per_second sentences_per_second parameters bleu hours watt_hours)

@@ -1,0 +1,61 @@
+"""Tables for a paper, in LaTeX with booktabs."""
+
+from collections.abc import Sequence
+
+PACKAGES = "% needs \\usepackage{booktabs}"
+# What LaTeX takes for a command, and what its usual fonts do not have.
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "|": r"\textbar{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": r"$-$",
+    "Σ": r"$\Sigma$",
+    "α": r"$\alpha$",
+    "τ": r"$\tau$",
+}
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def latex_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str = "",
+    notes: Sequence[str] = (),
+) -> str:
+    """A floating table; its first column is flush left, the others flush right.
+
+    Args:
+        header: of the columns.
+        rows: as many cells each.
+        caption: above the table.
+        notes: below it, a paragraph each.
+    """
+
+    def line(cells: Sequence[str]) -> str:
+        return f"    {' & '.join(map(escape, cells))} \\\\"
+
+    parts = [r"\begin{table}", r"  \centering"]
+    if caption:
+        parts.append(f"  \\caption{{{escape(caption)}}}")
+    parts += [f"  \\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"    \toprule", line(header)]
+    parts += [r"    \midrule", *map(line, rows), r"    \bottomrule", r"  \end{tabular}"]
+    if notes:
+        parts.append(r"  \par\medskip\footnotesize")
+        parts += [f"  {escape(note)}\\par" for note in notes]
+    return "\n".join([*parts, r"\end{table}"])

@@ -1,0 +1,94 @@
+"""Whether translations differ in BLEU by more than chance, with sacreBLEU's own paired test."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
+
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+# sacreBLEU's default.
+SAMPLES = 1000
+
+
+def paired_bootstrap(
+    runs: Sequence[Path], reference: Path, samples: int = SAMPLES
+) -> tuple[list[float], str]:
+    """Compare the first run's translations with those of each other run.
+
+    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are drawn anew,
+    with replacement, for both runs alike; p is the share of draws whose difference in BLEU exceeds
+    the mean of all by more than the difference on the test set itself (Koehn 2004). The random
+    numbers start at ``SACREBLEU_SEED``, 12345 by default.
+
+    Args:
+        runs: folders with ``hyp.detok.txt`` and ``bleu.json``, two at least; the first is the
+            baseline.
+        reference: the text that they were scored with, one sentence a line.
+        samples: how many draws.
+
+    Returns:
+        p of every run but the first, and sacreBLEU's signature of the test.
+
+    Raises:
+        AnalysisError: the runs were scored on other tokens than the baseline, or with another
+            reference.
+        OSError: a file is missing.
+    """
+    scores = [json.loads((run / "bleu.json").read_text(encoding="utf-8")) for run in runs]
+    tokens = {_tokens(score["signature"]) for score in scores}
+    if len(tokens) > 1:
+        raise AnalysisError(
+            f"the runs were scored on different tokens: {', '.join(sorted(tokens))}"
+        )
+    references = _lines(reference)
+    systems = [(str(number), _lines(run / "hyp.detok.txt")) for number, run in enumerate(runs)]
+    for run, (_, translations) in zip(runs, systems, strict=True):
+        if len(translations) != len(references):
+            raise AnalysisError(
+                f"{run} has {len(translations)} translations, {reference} {len(references)} lines"
+            )
+    metric = BLEU(tokenize=tokens.pop(), force=True)  # force: no warning that these are tokens
+    signatures, found = PairedTest(systems, {"BLEU": metric}, [references], "bs", samples)()
+    results = found["BLEU"]
+    for run, score, result in zip(runs, scores, results, strict=True):
+        if abs(result.score - score["bleu"]) > 1e-6:
+            raise AnalysisError(
+                f"{run} has BLEU {score['bleu']:.2f} in bleu.json but {result.score:.2f} with "
+                f"{reference}: run its stage generate again"
+            )
+    return [result.p_value for result in results[1:]], str(signatures["BLEU"])
+
+
+def reference_of(run: Path, data_dir: Path) -> Path:
+    """The file that a run's translations were scored with.
+
+    Raises:
+        AnalysisError: the run does not say its language, or the data are not there.
+    """
+    settings = run / "settings" / "generate"
+    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    match = re.search(r"^--target-lang (\S+)$", text, re.MULTILINE)
+    if not match:
+        raise AnalysisError(f"{settings} does not say the language of the translations")
+    path = data_dir / "prepared" / "reference" / f"test.{match[1]}"
+    if not path.is_file():
+        raise AnalysisError(f"{path} is missing")
+    return path
+
+
+def _tokens(signature: str) -> str:
+    match = re.search(r"(?:^|\|)tok:([^|]+)", signature)
+    if not match:
+        raise AnalysisError(f"no tokeniser in sacreBLEU's signature {signature!r}")
+    return match[1]
+
+
+def _lines(path: Path) -> list[str]:
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        return [line.rstrip("\r\n") for line in handle]

@@ -1,0 +1,214 @@
+"""Tables of papers from runs that were not trained: figures by NumPy, the paper's beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+
+import reproduce_table
+from fairseq_sparse.analysis.report.published import published_figure, read_published
+from fairseq_sparse.analysis.reproduction import gather, mean_of, read_plan
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
+# By variant and seed: BLEU is given, and not that of the translations, where there is no reference.
+SCORES = {"softmax": [30.0, 31.0, 32.5], "rela_g": [31.0, 30.0, 33.5], "rela_i": [29.0]}
+SEEDS = (1, 2, 3)
+
+
+def make_run(folder: Path, dataset: str, variant: str, bleu: float, seconds: float = 1800) -> None:
+    """What a finished run leaves, in the form that scripts/summarize_run.py gives it."""
+    folder.mkdir(parents=True)
+    summary = {
+        "dataset": dataset,
+        "variant": variant,
+        "settings": "",
+        "bleu": {"bleu": bleu, "signature": "nrefs:1|tok:13a|version:x", "empty_translations": 0},
+        "generation": {"sentences_per_second": 2 * bleu},
+        "test": {"nonzeros": 10.5},
+        "attention": {"encoder": {"sparsity": bleu / 100}, "cross": {"sparsity": 0.5}},
+        "training": {"updates": 1234, "seconds": seconds, "words_per_second": 100 * bleu},
+        "hardware": {"cpu": "a CPU & more", "threads": 1, "gpus": []},
+        "versions": {"torch": "2"},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def write_plan(folder: Path, dataset: str) -> Path:
+    plan = folder / "table.plan"
+    lines = [
+        f"{seed}\t{dataset}\t{variant}\t-\t-\t{folder / 'data'}\t{folder / variant}-{seed}\n"
+        for seed in SEEDS
+        for variant in SCORES
+    ]
+    plan.write_text("".join(lines), encoding="utf-8")
+    return plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    folder = tmp_path / "Läufe hier"
+    folder.mkdir()
+    for variant, scores in SCORES.items():
+        for seed, bleu in enumerate(scores, start=1):
+            make_run(folder / f"{variant}-{seed}", "wmt16_ro_en_32k", variant, bleu, 1800 * seed)
+    return write_plan(folder, "wmt16_ro_en_32k")
+
+
+def make(plan: Path, columns: str, *more: str) -> tuple[dict, str, str]:
+    """What the script writes of a plan: JSON, Markdown, LaTeX."""
+    stem = plan.parent / "out" / "table"
+    arguments = ["--paper", "rela", "--title", "Table_1", "--columns", columns, *more]
+    assert reproduce_table.main([str(plan), *arguments, "--output", str(stem)]) == 0
+    assert not list(stem.parent.glob("*.partial"))
+    texts = [Path(f"{stem}.{suffix}").read_text(encoding="utf-8") for suffix in ("md", "tex")]
+    return json.loads(Path(f"{stem}.json").read_text(encoding="utf-8")), *texts
+
+
+def rows_of(content: dict, dataset: str) -> dict[str, dict[str, str]]:
+    """The cells by row and heading."""
+    table = content["datasets"][dataset]
+    return {line[0]: dict(zip(table["header"], line, strict=True)) for line in table["cells"]}
+
+
+def test_means_and_deviations_are_those_of_numpy(plan: Path) -> None:
+    content, markdown, latex = make(plan, "bleu,sparsity,words_per_second,hours,watt_hours")
+    rows = rows_of(content, "wmt16_ro_en_32k")
+    for variant, scores in SCORES.items():
+        found = next(
+            row for row in content["datasets"]["wmt16_ro_en_32k"]["rows"] if row["row"] == variant
+        )
+        assert found["mean"]["bleu"] == pytest.approx(np.mean(scores))
+        assert rows[variant]["seeds"] == str(len(scores))
+        if len(scores) > 1:
+            deviation = np.std(scores, ddof=1)
+            assert found["deviation"]["bleu"] == pytest.approx(deviation)
+            assert rows[variant]["BLEU"] == f"{np.mean(scores):.2f} ± {deviation:.2f}"
+    assert rows["rela_i"]["BLEU"] == "29.00"
+    ratio = np.mean(SCORES["rela_g"]) / np.mean(SCORES["softmax"])
+    assert rows["rela_g"]["words/s"] == f"{100 * np.mean(SCORES['rela_g']):,.0f} ({ratio:.2f})"
+    assert rows["softmax"]["zeros in attention (%)"] == "31.2 / 50.0"
+    assert rows["softmax"]["training (h)"] == "1.00"
+    assert "energy (Wh)" not in rows["softmax"]  # nobody has it
+    # What stands below, and that the paper is beside us.
+    assert rows["rela_g"]["BLEU, paper"] == "32.9"
+    assert "± is the standard deviation over them, with n - 1 in the denominator" in markdown
+    for text in ("7 of 9 runs are finished", "0.50 to 1.50 hours", "updates: 1,234", "tok:13a"):
+        assert text in markdown
+    assert r"rela\_g & 3 & 31.50 $\pm$ 1.80 & 32.9" in latex and r"a CPU \& more" in latex
+
+
+def test_p_stands_beside_bleu_seed_by_seed(plan: Path) -> None:
+    folder = plan.parent
+    content, markdown, _ = make(plan, "bleu")
+    assert "no paired test of seed 1: " in markdown
+    assert "p" not in content["datasets"]["wmt16_ro_en_32k"]["header"]
+    reference = folder / "data" / "prepared" / "reference" / "test.en"
+    reference.parent.mkdir(parents=True)
+    reference.write_text("".join(line + "\n" for line in REFERENCES))
+    metric = BLEU()
+    for number, path in enumerate(sorted(folder.glob("*/summary.json"))):
+        lines = [line.replace("dog", "wolf") if number % 2 else line for line in REFERENCES]
+        (path.parent / "hyp.detok.txt").write_text("".join(line + "\n" for line in lines))
+        score = metric.corpus_score(lines, [REFERENCES]).score
+        bleu = {"bleu": score, "signature": str(metric.get_signature())}
+        (path.parent / "bleu.json").write_text(json.dumps(bleu))
+        (path.parent / "settings").mkdir()
+        (path.parent / "settings" / "generate").write_text("--target-lang en\n")
+    content, markdown, _ = make(plan, "bleu", "--samples", "50")
+    rows = rows_of(content, "wmt16_ro_en_32k")
+    assert rows["softmax"]["p"] == "-" and "bs:50" in markdown
+    found = [row["seeds"] for row in content["datasets"]["wmt16_ro_en_32k"]["rows"]]
+    assert rows["rela_g"]["p"] == " / ".join(f"{found[1][str(seed)]['p']:.3f}" for seed in SEEDS)
+    assert rows["rela_i"]["p"] == f"{found[2]['1']['p']:.3f} / - / -"
+    assert found[0]["1"]["p"] is None
+
+
+def test_several_data_sets_have_an_overview_and_the_paper_its_own(plan: Path) -> None:
+    folder = plan.parent
+    other = folder / "other"
+    make_run(other / "softmax-1", "quickstart", "softmax", 80)
+    with open(plan, "a", encoding="utf-8") as handle:
+        handle.write(write_plan(other, "quickstart").read_text(encoding="utf-8"))
+    content, markdown, latex = make(plan, "bleu")
+    lines = [line for line in markdown.splitlines() if line.startswith("| softmax")]
+    cells = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    assert cells == ["softmax", "31.17 ± 1.26", "32.7", "80.00"]
+    assert "no figure of it for quickstart is on record here" in markdown
+    assert "## The paper's SacreBLEU on other data" in markdown and "| 37.2 " in markdown
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 4
+    assert list(content["datasets"]) == ["wmt16_ro_en_32k", "quickstart"]
+
+
+def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "output-1-attention-2"
+    for name, accuracy in (("seed-1", 50.0), ("seed-2", 53.0), ("ensemble", 60.0)):
+        (folder / name).mkdir(parents=True)
+        names = {
+            "dataset": "morph",
+            "variant": "entmax",
+            "settings": "",
+            "variant_name": "α = 1, 2",
+        }
+        content = {**names, "inflection": {"accuracy": accuracy}}
+        (folder / name / "summary.json").write_text(json.dumps(content))
+    empty = {"rows": [{"scores": "p", "empty_is_best": 0.125}, {"scores": "p / Σp"}]}
+    (folder / "seed-1" / "empty.json").write_text(json.dumps(empty))
+    fields = ["morph", "entmax", "-", "OUTPUT_ALPHA=1 ATTENTION_ALPHA=2", str(tmp_path)]
+    plan = tmp_path / "plan"
+    plan.write_text("".join("\t".join([s, *fields, f"{folder}/seed-{s}\n"]) for s in "12"))
+    content, _, _ = make(plan, "word_accuracy,empty_is_best")
+    (row,) = rows_of(content, "morph").values()
+    assert row == {
+        "": "α = 1, 2",
+        "seeds": "2",
+        "word accuracy (%)": "51.50 ± 2.12",
+        "word accuracy (%), ensemble": "60.00",
+        "p(empty) > p(best)": "12.50%",
+    }
+    assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
+
+
+def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
+    arguments = ["--paper", "rela", "--title", "t", "--output", str(plan.parent / "out")]
+    with pytest.raises(SystemExit):
+        reproduce_table.main([str(plan), "--columns", "bleu,nothing", *arguments])
+    assert "no nothing; choose from" in capsys.readouterr().err
+    for text, message in (
+        ("1\ttwo\n", "no run: '1\\ttwo'"),
+        ("", "has no run"),
+        (plan.read_text(encoding="utf-8").replace("Läufe", "nowhere"), "is finished"),
+        (plan.read_text(encoding="utf-8").replace("\trela_g\t", "\trela_i\t"), "move it away"),
+    ):
+        plan.with_name("wrong").write_text(text, encoding="utf-8")
+        arguments = ["--columns", "bleu", *arguments]
+        assert reproduce_table.main([str(plan.with_name("wrong")), *arguments]) == 1
+        assert message in capsys.readouterr().err
+    (plan.parent / "softmax-1" / "summary.json").write_text("{")
+    with pytest.raises(AnalysisError, match="softmax-1/summary.json: no JSON"):
+        gather(read_plan(plan))
+
+
+def test_the_mean_of_summaries_is_that_of_what_they_have() -> None:
+    first = {"a": 1, "b": {"c": 2.0, "name": "x"}, "d": None, "e": 5}
+    second = {"a": 2, "b": {"c": 5.0, "name": "y"}, "d": 7}
+    assert mean_of([first, second]) == {"a": 1.5, "b": {"c": 3.5, "name": "x"}, "d": 7, "e": 5}
+
+
+def test_published_figures_are_found_by_row_and_column() -> None:
+    published = read_published()
+
+    def figure(dataset, row, column, recipe="rela"):
+        return published_figure(published, recipe, dataset, row, column)
+
+    assert figure("wmt14_en_fr", "attention_entmax15", "bleu") == "37.9"
+    assert figure("wmt14_en_fr", "entmax15", "bleu") is None
+    assert figure("quickstart", "softmax", "bleu") is None
+    assert figure("quickstart", "rela_g", "parameters") == "72.34M"
+    assert figure("quickstart", "rela_g", "parameters", "speeding_up_entmax") is None

@@ -1,0 +1,257 @@
+"""examples/reproduce.sh and its grid; a stand-in for run.sh where nothing must be trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import recipes
+from fairseq_sparse.analysis.results import COLUMNS
+
+TABLES = sorted(path.stem for path in (recipes.EXAMPLES / "tables").glob("*.sh"))
+TABLE = """TITLE="Tiny table_1, 100%"
+DATASETS=(multi30k_de_en quickstart)
+ROWS=(softmax sparsemax "alpha_relu OUTPUT_TAU=0.5")
+COLUMNS=(bleu nonzeros)
+"""
+# In place of run.sh: it notes what it was given, and fails where a file says so.
+STAND_IN = r"""#!/usr/bin/env bash
+set -euo pipefail
+note="$1 $2 seed=$SEED tau=${OUTPUT_TAU:-} gpus=${CUDA_VISIBLE_DEVICES:-} $3"
+dataset="$1" variant="$2" settings="" data="" run="" stages=""
+shift 3
+while (( $# )); do
+  case "$1" in
+    --settings) settings="$2" ;;
+    --data-dir) data="$2" ;;
+    --run-dir) run="$2" ;;
+    --stages) stages="$2" ;;
+  esac
+  shift 2
+done
+printf '%s %s%s\n' "$note" "${settings:--}" "${stages:+ $stages}" >> "$NOTES"
+if grep -qsxF "$dataset $variant" "$NOTES.fail"; then echo "it went wrong"; exit 1; fi
+mkdir -p "$run" "$data"
+[[ -z "$stages" ]] || exit 0
+cat > "$run/summary.json" <<JSON
+{"dataset": "$dataset", "variant": "$variant", "settings": "$settings", "bleu": {"bleu": 2$SEED}}
+JSON
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the recipes, with a table of its own and the stand-in."""
+    folder = tmp_path / "Projekt für, uns"
+    shutil.copytree(recipes.EXAMPLES, folder / "examples")
+    for name in ("scripts", "fairseq_sparse"):
+        (folder / name).symlink_to(recipes.EXAMPLES.parent / name)
+    (folder / "examples" / "tables" / "tiny_1.sh").write_text(TABLE, encoding="utf-8")
+    (folder / "examples" / "run.sh").write_text(STAND_IN, encoding="utf-8")
+    return folder
+
+
+def run(project: Path, script: str, *arguments: object, **variables: object):
+    """A script of the copy, from a folder that is not the project's."""
+    return subprocess.run(
+        ["bash", str(project / "examples" / script), *map(str, arguments)],
+        env=recipes.environment(NOTES=project / "notes", **variables),
+        cwd=project.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+
+
+def notes(project: Path) -> list[str]:
+    """What the stand-in was given since the last time that it was asked."""
+    text = (project / "notes").read_text(encoding="utf-8")
+    (project / "notes").unlink()
+    return text.splitlines()
+
+
+def test_a_grid_goes_on_after_a_failure_and_again(project: Path) -> None:
+    (project / "notes.fail").write_text("quickstart sparsemax\n")
+    command = ("reproduce.sh", "tiny", 1, "--cpu", "--seeds", 2, "--runs", "Läufe hier")
+    first = run(project, *command)
+    assert first.returncode == 1
+    datasets = ("multi30k_de_en", "quickstart")
+    rows = [("softmax", ""), ("sparsemax", ""), ("alpha_relu", "0.5")]
+    given = notes(project)
+    assert given[:2] == [f"{name} softmax seed=1 tau= gpus= --cpu - prepare" for name in datasets]
+    assert given[2:] == [
+        f"{dataset} {variant} seed={seed} tau={tau} gpus= --cpu -"
+        for seed in (1, 2)
+        for dataset in datasets
+        for variant, tau in rows
+    ]
+    runs = project.parent / "Läufe hier"
+    for seed, folder in ((1, "sparsemax-cpu"), (2, "sparsemax-cpu-seed-2")):
+        log = runs / "quickstart" / folder / "run.log"
+        assert f"  quickstart, sparsemax, seed {seed}: {log}\n" in first.stdout
+        assert log.read_text() == "it went wrong\n"
+    assert "2 of 12 runs failed" in first.stdout and "start the same command again" in first.stdout
+    table = runs / "tables" / "tiny_1-cpu"
+    text = table.with_suffix(".md").read_text(encoding="utf-8")
+    assert "4 of 6 runs are finished" in text and "21.50 ± 0.71" in text
+    assert (
+        "quickstart/alpha_relu-output_tau-0.5-cpu-seed-2" in table.with_suffix(".plan").read_text()
+    )
+
+    (project / "notes.fail").unlink()
+    second = run(project, *command, "--settings", "rela", "--dataset", "quickstart")
+    assert second.returncode == 0, second.stdout
+    assert notes(project)[-1] == "quickstart alpha_relu seed=2 tau=0.5 gpus= --cpu rela"
+    table = runs / "tables" / "tiny_1-rela-cpu-quickstart"
+    assert "settings: rela" in table.with_suffix(".md").read_text(encoding="utf-8")
+    assert r"Tiny table\_1, 100\%" in table.with_suffix(".tex").read_text(encoding="utf-8")
+    found = json.loads(table.with_suffix(".json").read_text())["datasets"]
+    assert [row["row"] for row in found["quickstart"]["rows"]][2] == "alpha_relu OUTPUT_TAU=0.5"
+
+
+def test_a_dry_run_lists_the_runs_and_makes_nothing(project: Path) -> None:
+    runs = project / "runs"
+    for folder, name in (("softmax-cpu", "summary.json"), ("sparsemax-cpu", "other")):
+        (runs / "quickstart" / folder).mkdir(parents=True)
+        (runs / "quickstart" / folder / name).touch()
+    before = sorted(project.rglob("*"))
+    options = ("--dataset", "quickstart", "--cpu", "--seeds", "1", "--dry-run")
+    result = run(project, "reproduce.sh", "tiny", "1", *options)
+    assert result.stdout.splitlines() == [
+        f"done   seed 1  quickstart  softmax  {runs}/quickstart/softmax-cpu",
+        f"begun  seed 1  quickstart  sparsemax  {runs}/quickstart/sparsemax-cpu",
+        "to do  seed 1  quickstart  alpha_relu OUTPUT_TAU=0.5  "
+        f"{runs}/quickstart/alpha_relu-output_tau-0.5-cpu",
+    ]
+    assert sorted(project.rglob("*")) == before
+    # What sweep.sh has trained is found, too.
+    arguments = ("sparse_seq2seq", "1", "--cpu", "--dry-run", "--dataset", "sigmorphon2018_medium")
+    lines = run(project, "reproduce.sh", *arguments).stdout.splitlines()
+    assert len(lines) == 27 and len(set(lines)) == 27
+    folder = "sigmorphon2018_medium/sweep-cpu/output-1-attention-1.5/seed-1"
+    assert f"entmax OUTPUT_ALPHA=1 ATTENTION_ALPHA=1.5  {runs}/{folder}" in lines[1]
+
+
+def write_list(path: Path, count: int) -> Path:
+    lines = [
+        f"{seed}\tquickstart\tsoftmax\t-\t-\t{path.parent}/data\t{path.parent}/run-{seed}\n"
+        for seed in range(1, count + 1)
+    ]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path) -> Path:
+    """A Python that says that there are four."""
+    path = tmp_path / "python with gpus"
+    answer = f'case "$*" in *device_count*) echo 4 ;; *) exec "{sys.executable}" "$@" ;; esac\n'
+    path.write_text(f"#!/usr/bin/env bash\n{answer}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    "jobs, visible, expected",
+    [
+        (0, None, {"0", "1", "2", "3"}),
+        (2, "7,5,3,1", {"7,5", "3,1"}),
+        (3, None, {"0", "1", "2,3"}),
+        (1, None, {"0,1,2,3"}),
+    ],
+)
+def test_the_gpus_are_shared_out(
+    jobs: int, visible: str, expected: set[str], project: Path, four_gpus: Path
+) -> None:
+    variables = {"PYTHON": four_gpus, "CONFIG": "gpu", "CUDA_VISIBLE_DEVICES": visible}
+    plan = write_list(project / "list", 12)
+    result = run(project, "stages/grid.sh", plan, jobs, **variables)
+    assert result.returncode == 0, result.stdout
+    found = {line.partition("gpus=")[2].split()[0] for line in notes(project)[1:]}
+    assert found <= expected and (jobs != 1 or found == expected)
+    assert all("GPU" in line for line in result.stdout.splitlines() if "run-" in line)
+
+
+def test_more_jobs_than_gpus_are_refused(project: Path, four_gpus: Path) -> None:
+    plan = write_list(project / "list", 1)
+    result = run(project, "stages/grid.sh", plan, 5, PYTHON=four_gpus, CONFIG="gpu")
+    assert result.returncode == 1 and "--jobs 5: there are only 4 GPUs" in result.stdout
+
+
+def test_without_data_no_run_is_begun(project: Path) -> None:
+    (project / "notes.fail").write_text("quickstart softmax\n")
+    result = run(project, "stages/grid.sh", write_list(project / "list", 3), 2, CONFIG="cpu")
+    assert result.returncode == 1 and "3 of 3 runs failed" in result.stdout
+    assert len(notes(project)) == 1
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_names_what_there_is(table: str) -> None:
+    script = f"""EXAMPLES='{recipes.EXAMPLES}'; source "$EXAMPLES/tables/{table}.sh"
+    printf '%s\\n' "$TITLE" "${{DATASETS[*]}}" "${{COLUMNS[*]}}" "${{ANALYSIS:-}}"
+    printf '%s\\n' "${{ROWS[@]}}" """
+    result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
+    title, datasets, columns, analysis, *rows = result.stdout.splitlines()
+    assert title and set(columns.split()) <= set(COLUMNS) and analysis in ("", "empty")
+    assert len(set(rows)) == len(rows) > 1
+    for folder, names in (("variants", rows), ("datasets", datasets.split())):
+        for name in names:
+            assert (recipes.EXAMPLES / folder / f"{name.split()[0]}.sh").is_file(), name
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((), "a paper and a table are needed"),
+        (("rela", "99"), "there is no table '99' of a paper 'rela'"),
+        (("rela", "../1"), "there is no table '../1' of a paper 'rela'"),
+        (("rela", "1", "--seeds", "0"), "--seeds must be a positive number, got '0'"),
+        (("rela", "1", "--jobs", "x"), "--jobs must be a positive number, got 'x'"),
+        (("rela", "1", "--settings", "no"), "unknown settings 'no'"),
+        (("rela", "1", "--dataset", "no"), "unknown data set 'no'; there are: "),
+        (("rela", "1", "--dataset"), "--dataset needs a value"),
+        (("rela", "1", "--nonsense"), "unknown option '--nonsense'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_usage(arguments: tuple, message: str) -> None:
+    result = recipes.run("reproduce.sh", *arguments, check=False)
+    assert result.returncode == 2
+    assert message in result.stdout and "usage: reproduce.sh PAPER TABLE" in result.stdout
+
+
+def test_help_lists_the_tables() -> None:
+    text = recipes.run("reproduce.sh", "--help").stdout
+    assert "speeding_up_entmax fig8" in text and "rela ablation" in text
+
+
+@pytest.mark.slow
+def test_models_are_trained_and_their_empty_translations_counted(project: Path) -> None:
+    shutil.copy(recipes.EXAMPLES / "run.sh", project / "examples" / "run.sh")
+    lines = ['TITLE="tiny"', "DATASETS=(quickstart)", "COLUMNS=(empty_is_best bleu hours)"]
+    lines += ["ANALYSIS=empty", 'ROWS=(softmax "alpha_relu OUTPUT_TAU=0.5")']
+    (project / "examples" / "tables" / "tiny_1.sh").write_text("\n".join(lines))
+    corpus = "--train 3000 --valid 30 --test 20 --held-out 6"
+    variables = {"CORPUS_FLAGS": corpus, "MAX_EPOCH": 1, "AVERAGE_LAST": 1, "BPE_MERGES": 100}
+    variables |= {"BATCH_TOKENS": 20000, "DEVICE_TOKENS": 20000, "GENERATE_FLAGS": "--max-len-b 10"}
+    command = ("reproduce.sh", "tiny", 1, "--cpu", "--seeds", 1, "--jobs", 2)
+    result = run(project, *command, **variables, OMP_NUM_THREADS=None)
+    assert result.returncode == 0, result.stdout
+    table = project / "runs" / "tables" / "tiny_1-cpu.json"
+    softmax, sparse = json.loads(table.read_text())["datasets"]["quickstart"]["rows"]
+    assert sparse["row"] == "alpha_relu OUTPUT_TAU=0.5"
+    for row in (softmax, sparse):
+        seed = row["seeds"]["1"]
+        assert 0 <= seed["empty_is_best"] <= 1 and seed["bleu"] >= 0 and seed["hours"] > 0
+    assert 0 < sparse["seeds"]["1"]["p"] <= 1
+    flags = (Path(sparse["seeds"]["1"]["folder"]) / "settings" / "train").read_text().splitlines()
+    assert {"--output-tau 0.5", "--seed 1"} <= set(flags)
+    before = os.stat(softmax["seeds"]["1"]["folder"] + "/empty.json").st_mtime_ns
+    again = run(project, *command, **variables, OMP_NUM_THREADS=None)
+    assert again.returncode == 0 and "done" in again.stdout
+    assert os.stat(softmax["seeds"]["1"]["folder"] + "/empty.json").st_mtime_ns == before
