@@ -25,7 +25,7 @@ while (( $# )); do
     -h | --help) usage; exit 0 ;;
     --cpu | --gpu) OPTIONS+=("$1") ;;
     --run-dir | --data-dir)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+      option_value "$@"
       if [[ "$1" == --run-dir ]]; then RUN_DIR="$2"; fi
       OPTIONS+=("$1" "$2")
       shift

@@ -113,18 +113,12 @@ while (( $# )); do
     -h | --help) usage; exit 0 ;;
     --cpu | --gpu) CONFIG="${1#--}" ;;
     --dry-run | --table-only) ACTION="${1#--}" ;;
-    --dataset | --seeds | --jobs | --settings | --data | --runs)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
-      case "$1" in
-        --dataset) CHOSEN+=("$2") ;;
-        --seeds) SEEDS="$2" ;;
-        --jobs) JOBS="$2" ;;
-        --settings) CHOSEN_SETTINGS="$2" ;;
-        --data) DATA="$2" ;;
-        --runs) RUNS="$2" ;;
-      esac
-      shift
-      ;;
+    --dataset) option_value "$@"; CHOSEN+=("$2"); shift ;;
+    --seeds) option_value "$@"; SEEDS="$2"; shift ;;
+    --jobs) option_value "$@"; JOBS="$2"; shift ;;
+    --settings) option_value "$@"; CHOSEN_SETTINGS="$2"; shift ;;
+    --data) option_value "$@"; DATA="$2"; shift ;;
+    --runs) option_value "$@"; RUNS="$2"; shift ;;
     -*) bad_usage "unknown option '$1'" ;;
     *) NAMES+=("$1") ;;
   esac

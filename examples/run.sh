@@ -85,16 +85,10 @@ while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --cpu | --gpu) CONFIG="${1#--}" ;;
-    --stages | --settings | --data-dir | --run-dir)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
-      case "$1" in
-        --stages) STAGES="$2" ;;
-        --settings) SETTINGS="$2" ;;
-        --data-dir) DATA_DIR="$2" ;;
-        --run-dir) RUN_DIR="$2" ;;
-      esac
-      shift
-      ;;
+    --stages) option_value "$@"; STAGES="$2"; shift ;;
+    --settings) option_value "$@"; SETTINGS="$2"; shift ;;
+    --data-dir) option_value "$@"; DATA_DIR="$2"; shift ;;
+    --run-dir) option_value "$@"; RUN_DIR="$2"; shift ;;
     -*) bad_usage "unknown option '$1'" ;;
     *) NAMES+=("$1") ;;
   esac

@@ -32,18 +32,12 @@ while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --cpu | --gpu) CONFIG="${1#--}" ;;
-    --output-alphas | --attention-alphas | --seeds | --jobs | --data-dir | --sweep-dir)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
-      case "$1" in
-        --output-alphas) OUTPUT_ALPHAS="$2" ;;
-        --attention-alphas) ATTENTION_ALPHAS="$2" ;;
-        --seeds) SEEDS="$2" ;;
-        --jobs) JOBS="$2" ;;
-        --data-dir) DATA_DIR="$2" ;;
-        --sweep-dir) SWEEP_DIR="$2" ;;
-      esac
-      shift
-      ;;
+    --output-alphas) option_value "$@"; OUTPUT_ALPHAS="$2"; shift ;;
+    --attention-alphas) option_value "$@"; ATTENTION_ALPHAS="$2"; shift ;;
+    --seeds) option_value "$@"; SEEDS="$2"; shift ;;
+    --jobs) option_value "$@"; JOBS="$2"; shift ;;
+    --data-dir) option_value "$@"; DATA_DIR="$2"; shift ;;
+    --sweep-dir) option_value "$@"; SWEEP_DIR="$2"; shift ;;
     -*) bad_usage "unknown option '$1'" ;;
     *) [[ -z "$DATASET" ]] || bad_usage "one data set, not '$DATASET' and '$1'"; DATASET="$1" ;;
   esac

@@ -79,6 +79,12 @@ def logged(output, tag):
     return [json.loads(line) for line in re.findall(rf"\| {tag} \| (\{{.*\}})", output)]
 
 
+def output_flags(transform):
+    """An output transform and its loss."""
+    criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
+    return ("--output-transform", transform, "--criterion", criterion)
+
+
 def parameters(checkpoint):
     """The parameters in a checkpoint that matter to the model, by name, and tau."""
     model = load_checkpoint(checkpoint)["model"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import toy
-from commands import generate, hypotheses, logged, train
+from commands import generate, hypotheses, logged, output_flags, train
 from fairseq_sparse.checkpoint_safety import load_checkpoint
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
 
@@ -20,11 +20,6 @@ STATISTICS = {"loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "logit_no
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-def output_flags(transform):
-    criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
-    return ("--output-transform", transform, "--criterion", criterion)
 
 
 @pytest.fixture(scope="module")

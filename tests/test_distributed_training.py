@@ -9,7 +9,7 @@ import torch
 
 import commands
 import toy
-from commands import logged, train, train_on_two_workers
+from commands import logged, output_flags, train, train_on_two_workers
 
 TAU = "decoder.output_projection.tau"
 EPOCHS = 4
@@ -35,11 +35,6 @@ def slow(transform):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-def output_flags(transform):
-    criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
-    return ("--output-transform", transform, "--criterion", criterion)
 
 
 @pytest.fixture(scope="module")

@@ -34,15 +34,9 @@ CHOSEN=()
 while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
-    --data-dir | --runs-dir | --jobs)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
-      case "$1" in
-        --data-dir) DATA_DIR="$2" ;;
-        --runs-dir) RUNS_DIR="$2" ;;
-        --jobs) JOBS="$2" ;;
-      esac
-      shift
-      ;;
+    --data-dir) option_value "$@"; DATA_DIR="$2"; shift ;;
+    --runs-dir) option_value "$@"; RUNS_DIR="$2"; shift ;;
+    --jobs) option_value "$@"; JOBS="$2"; shift ;;
     -*) bad_usage "unknown option '$1'" ;;
     *)
       [[ -f "$EXAMPLES/variants/$1.sh" ]] || bad_usage "unknown variant '$1'"

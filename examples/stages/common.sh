@@ -32,6 +32,11 @@ bad_usage() {
   exit 2
 }
 
+# For an option that takes a value: option_value "$@", with the option first.
+option_value() {
+  (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+}
+
 # The configuration of a data set to take where none is asked for.
 default_config() {
   "$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")'

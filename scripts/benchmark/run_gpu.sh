@@ -37,14 +37,8 @@ while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --dry-run) DRY_RUN=yes ;;
-    --out | --wheels)
-      (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
-      case "$1" in
-        --out) OUT="$2" ;;
-        --wheels) WHEELS="$2" ;;
-      esac
-      shift
-      ;;
+    --out) option_value "$@"; OUT="$2"; shift ;;
+    --wheels) option_value "$@"; WHEELS="$2"; shift ;;
     *) bad_usage "unknown option '$1'" ;;
   esac
   shift

@@ -12,16 +12,11 @@ import toy
 from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
 
 UNUSED = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
-CRITERION = {"alpha_relu": "alpha_relu_loss", "entmax15": "entmax_loss"}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-def output_flags(transform):
-    return "--output-transform", transform, "--criterion", CRITERION[transform]
 
 
 def curve(records, key="train_loss"):
@@ -42,7 +37,7 @@ def test_both_losses_give_the_same_training_curve(transform, flags, data, tmp_pa
         result = commands.train(
             data,
             tmp_path / ("unfused" if more else "fused"),
-            *(*output_flags(transform), "--max-epoch", "3", "--no-save", *flags, *more),
+            *(*commands.output_flags(transform), "--max-epoch", "3", "--no-save", *flags, *more),
         )
         output = result.stdout + result.stderr
         curves.append(curve(commands.logged(output, "train")))
@@ -51,7 +46,7 @@ def test_both_losses_give_the_same_training_curve(transform, flags, data, tmp_pa
 
 
 def test_two_workers_with_untied_weights_train_alike(data, tmp_path):
-    flags = (*output_flags("entmax15"), "--max-epoch", 2, "--max-tokens", 400, "--no-save")
+    flags = (*commands.output_flags("entmax15"), "--max-epoch", 2, "--max-tokens", 400, "--no-save")
     curves = []
     for more in ((), ("--no-fused-loss",)):
         outputs = commands.train_on_two_workers(data, tmp_path, *flags, *more)
