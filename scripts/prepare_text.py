@@ -51,7 +51,7 @@ from corpus_files import (
     read_lines,
 )
 from corpus_tokens import jieba_is_there, remove_diacritics, tokenizer
-from corpus_workers import WorkerLost, count_words, map_items
+from corpus_workers import WorkerLost, count_words, map_items, map_tasks
 
 SPLITS = ("train", "valid", "test")
 LINES_PER_SAVE = 100_000
@@ -210,6 +210,17 @@ def learn_codes(languages: Iterable[str], codes: Path, args: argparse.Namespace)
         log(f"learn BPE: done already ({codes.name})")
         return
     log(f"learn BPE: {args.bpe_merges:,} merges of {' and '.join(languages)}")
+    # In a process of its own, which gives its memory back.
+    for _ in map_tasks([codes], start_learning, (languages, args), workers=1):
+        pass
+
+
+def start_learning(languages: Iterable[str], args: argparse.Namespace) -> Callable[[Path], None]:
+    """A function that learns merges and writes them to a file."""
+    return lambda codes: write_codes(languages, codes, args)
+
+
+def write_codes(languages: Iterable[str], codes: Path, args: argparse.Namespace) -> None:
     texts = [args.output / "tokenized" / f"train.{language}" for language in languages]
     words = list(count_words(texts, args.workers).items())
     log(f"learn BPE: {len(words):,} different words")
