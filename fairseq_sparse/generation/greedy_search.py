@@ -116,7 +116,7 @@ class GreedySearch:
             kept = torch.as_tensor(rows, device=words.device)
             scores, words, self.tokens = scores[kept], words[kept], self.tokens[kept]
             self.encoder_outs = self.model.keep(kept, self.encoder_outs, self.incremental_states)
-            self.state.sentences = self.state.sentences[rows]
+            self.state.keep(kept)
         self.tokens[:, step + 1], self.scores = words[:, 0], scores[:, :1]
         return True
 
