@@ -42,14 +42,14 @@ class SourceStates:
         if not torch.is_grad_enabled():
             return _scores(query, self._states)
         step = self._next(self._score_steps, self._queries, query)
-        return _Scores.apply(query, step, self._states)
+        return _Product.apply(query, step, self._states, _scores, _context)
 
     def context(self, weights: Tensor) -> Tensor:
         """The sum of the states, ``[batch, size]``, under weights ``[batch, source length]``."""
         if not torch.is_grad_enabled():
             return _context(weights, self._states)
         step = self._next(self._context_steps, self._weights, weights)
-        return _Context.apply(weights, step, self._states)
+        return _Product.apply(weights, step, self._states, _context, _scores)
 
     def _next(self, steps, seen: list[Tensor], value: Tensor) -> Optional[Tensor]:
         """The place of a step, through which its gradient reaches the states."""
@@ -90,30 +90,24 @@ class _Gradient(Function):
         return torch.bmm(left, right).transpose(0, 1), None, None, None
 
 
-class _Scores(Function):
+class _Product(Function):
+    """A product with the states, one of the two below; the other is its derivative."""
+
     @staticmethod
-    def forward(ctx: Any, query: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, values: Tensor, step: Optional[Tensor], states: Tensor, product, derivative
+    ) -> Tensor:
         ctx.save_for_backward(states)
-        return _scores(query, states)
+        ctx.derivative = derivative
+        return product(values, states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor):
         (states,) = ctx.saved_tensors
-        return _context(gradient, states), _of_step(ctx, gradient), None
-
-
-class _Context(Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, step: Optional[Tensor], states: Tensor) -> Tensor:
-        ctx.save_for_backward(states)
-        return _context(weights, states)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor):
-        (states,) = ctx.saved_tensors
-        return _scores(gradient, states), _of_step(ctx, gradient), None
+        # To the states through the step; nothing where they have no gradient.
+        of_step = gradient if ctx.needs_input_grad[1] else None
+        return ctx.derivative(gradient, states), of_step, None, None, None
 
 
 def _scores(query: Tensor, states: Tensor) -> Tensor:
@@ -122,8 +116,3 @@ def _scores(query: Tensor, states: Tensor) -> Tensor:
 
 def _context(weights: Tensor, states: Tensor) -> Tensor:
     return torch.bmm(weights.unsqueeze(1), states).squeeze(1)
-
-
-def _of_step(ctx: Any, gradient: Tensor) -> Optional[Tensor]:
-    """What goes to the states; None where they have no gradient."""
-    return gradient if ctx.needs_input_grad[1] else None
