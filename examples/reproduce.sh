@@ -130,7 +130,7 @@ PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
   || bad_usage "there is no table '$TABLE' of a paper '$PAPER'"
 [[ "$SEEDS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--seeds must be a positive number, got '$SEEDS'"
 [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
-SETTINGS="" ANALYSIS="" NOTE=""
+SETTINGS="" ANALYSIS="" NOTE="" CURVE=""
 # shellcheck source=/dev/null
 source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
 # The table's settings are for its own data sets.
@@ -163,6 +163,7 @@ if [[ "$ACTION" == all ]]; then
 fi
 "$PYTHON" "$ROOT/scripts/reproduce_table.py" "$stem.plan" --paper "$PAPER" --title "$TITLE" \
   --columns "$(IFS=','; printf '%s' "${COLUMNS[*]}")" --note "$NOTE" --output "$stem" \
+  ${CURVE:+--curve "$CURVE"} \
   || fail "no table could be made (see above)"
-say "the table: $stem.md, .tex, .json"
+say "the table: $stem.md, .tex, .json${CURVE:+, and the curve as .png, .svg}"
 [[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"

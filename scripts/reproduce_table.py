@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make a paper's table of the runs of examples/reproduce.sh, as far as they are finished.
 
-Writes STEM.md, STEM.tex (booktabs) and STEM.json, and prints the Markdown. The plan is a file with
+Writes STEM.md, STEM.tex (booktabs) and STEM.json, and prints the Markdown; with --curve also
+STEM.png and .svg, or STEM-DATASET.png and .svg of several data sets. The plan is a file with
 a line a run: seed, data set, variant, settings, variables of the variant, folder of the data,
 folder of the run, with tabs between them and "-" for what is empty. The first row of a data set is
 the baseline of the others.
@@ -31,6 +32,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--columns", required=True, type=lambda text: text.split(","), metavar="NAME,..."
     )
+    parser.add_argument(
+        "--curve", metavar="NAME", help="draw the first column against this one, which has numbers"
+    )
     parser.add_argument("--note", default="", help="what a reader must know")
     parser.add_argument("--output", required=True, type=Path, metavar="STEM", help="without suffix")
     parser.add_argument(
@@ -39,9 +43,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     from fairseq_sparse.analysis.results import COLUMNS
 
-    unknown = [name for name in options.columns if name not in COLUMNS]
+    asked = [*options.columns, *([options.curve] if options.curve else [])]
+    unknown = [name for name in asked if name not in COLUMNS]
     if unknown:
-        parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
+        parser.error(f"there is no column {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
     return options
 
 
@@ -89,6 +94,25 @@ def make(options: argparse.Namespace) -> tuple[str, str, dict]:
     return "\n\n".join(markdown) + "\n", "\n\n".join(latex) + "\n", {**facts, "datasets": content}
 
 
+def draw(options: argparse.Namespace) -> None:
+    """The curve of each data set; a picture that cannot be drawn is no reason to lose a table."""
+    from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
+    from fairseq_sparse.analysis.reproduced_curve import draw_curve
+    from fairseq_sparse.analysis.reproduction import gather, read_plan
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    datasets = gather(read_plan(options.plan))
+    for dataset, rows in datasets.items():
+        name = f"{options.output.name}-{dataset}" if len(datasets) > 1 else options.output.name
+        try:
+            require_matplotlib()
+            figure = draw_curve(rows, options.curve, options.columns[0])
+        except AnalysisError as error:
+            print(f"reproduce_table: no picture of {dataset}: {error}", file=sys.stderr)
+        else:
+            save_png_and_svg(figure, options.output.parent, name)
+
+
 def write_text(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
@@ -107,6 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
         write_text(stem.with_name(f"{stem.name}.md"), markdown)
         write_text(stem.with_name(f"{stem.name}.tex"), latex)
         write_json(stem.with_name(f"{stem.name}.json"), content)
+        if options.curve:
+            draw(options)
     except (AnalysisError, OSError) as error:
         print(f"reproduce_table: {error}", file=sys.stderr)
         return 1
@@ -115,5 +141,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # fairseq lets everybody talk
+    for library in ("sacrebleu", "matplotlib"):  # fairseq lets everybody talk
+        logging.getLogger(library).setLevel(logging.WARNING)
     sys.exit(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.analysis.pictures import add_legend, colours_of, new_figure
+from fairseq_sparse.analysis.pictures import add_legend, colours_of, draw_means, new_figure
 from fairseq_sparse.analysis.reports import markdown_table
 from fairseq_sparse.analysis.results import look_up
 from fairseq_sparse.analysis.trained_models import AnalysisError
@@ -175,17 +175,13 @@ def draw_grid(cells: Sequence[Cell]) -> Figure:
         for (name, colour), other in zip(colours.items(), others, strict=True):
             line = [cell for cell in cells if getattr(cell, across) == other and cell.values(path)]
             line.sort(key=lambda cell: getattr(cell, along))
-            scores = [cell.values(path) for cell in line]
-            axes.errorbar(
+            draw_means(
+                axes,
                 [getattr(cell, along) for cell in line],
-                [fmean(values) for values in scores],
-                yerr=[stdev(values) if len(values) > 1 else 0.0 for values in scores],
+                [cell.values(path) for cell in line],
                 color=colour,
                 label=name,
                 linestyle="solid" if along == "attention" else "dashed",
-                marker="o",
-                markersize=4,
-                capsize=3,
             )
         axes.set_xlabel(f"α of the {along}")
         axes.set_xticks(sorted({getattr(cell, along) for cell in cells}))

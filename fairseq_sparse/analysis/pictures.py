@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MISSING = 'matplotlib is missing: pip install "fairseq_sparse[plot]"'
@@ -124,6 +126,24 @@ def add_legend(figure: Figure, columns: int = 2) -> None:
     for text in legend.get_texts():
         text.set_parse_math(False)
         text.set_fontfamily(families)
+
+
+def draw_means(
+    axes: Axes, places: Sequence[float], values: Sequence[Sequence[float]], **style: Any
+) -> None:
+    """A line through the means of several values at each place, with their standard deviations.
+
+    The deviation is that of a sample; a single value has none.
+    """
+    axes.errorbar(
+        places,
+        [fmean(several) for several in values],
+        yerr=[stdev(several) if len(several) > 1 else 0.0 for several in values],
+        marker="o",
+        markersize=4,
+        capsize=3,
+        **style,
+    )
 
 
 def plain(name: str) -> str:

@@ -12,6 +12,7 @@ COLUMNS = {
     "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
     "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),
     "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
+    "tau": ("τ", "test.tau", "{:.3f}"),
     "prob_sum": ("Σp", "test.prob_sum", "{:.3f}"),
     "gold_zero": ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
     "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
@@ -37,7 +38,7 @@ _UNITS = {"training": 60, "hours": 3600}
 # What not every run has: scores of other tasks, and energy, which needs NVML.
 _NOT_ALWAYS = ("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours")
 # What a table has only where it is asked for.
-_ON_REQUEST = ("empty_is_best", "empty_is_impossible", "parameters", "hours")
+_ON_REQUEST = ("tau", "empty_is_best", "empty_is_impossible", "parameters", "hours")
 # What scripts/benchmark/training_step.py and decoding.py measure of each.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 

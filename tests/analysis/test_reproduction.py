@@ -11,6 +11,7 @@ from sacrebleu.metrics import BLEU
 
 import reproduce_table
 from fairseq_sparse.analysis.report.published import published_figure, read_published
+from fairseq_sparse.analysis.reproduced_curve import draw_curve
 from fairseq_sparse.analysis.reproduction import gather, mean_of, read_plan
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
@@ -175,11 +176,43 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
     assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
 
 
+def test_the_curve_has_a_point_for_each_row_with_figures_and_names_that_are_no_numbers(
+    tmp_path: Path, capsys
+) -> None:
+    scores = {"-": [30.0, 32.0], "OUTPUT_TAU=1.5": [33.0], "OUTPUT_TAU=weights": [29.0]}
+    thresholds = {"-": 1.0, "OUTPUT_TAU=1.5": 1.5, "OUTPUT_TAU=weights": 0.25}
+    lines = ["1\tquickstart\talpha_relu\t-\tOUTPUT_TAU=9\tdata\tnowhere\n"]
+    for variable, values in scores.items():
+        for seed, bleu in enumerate(values, start=1):
+            folder = tmp_path / f"{variable}-{seed}"
+            make_run(folder, "quickstart", "alpha_relu", bleu)
+            summary = json.loads((folder / "summary.json").read_text())
+            summary["test"]["tau"] = thresholds[variable]
+            (folder / "summary.json").write_text(json.dumps(summary))
+            lines.append(f"{seed}\tquickstart\talpha_relu\t-\t{variable}\tdata\t{folder}\n")
+    (tmp_path / "table.plan").write_text("".join(lines))
+    rows = gather(read_plan(tmp_path / "table.plan"))["quickstart"]
+    (axes,) = draw_curve(rows, "tau", "bleu").axes
+    (line,) = axes.get_lines()[:1]
+    assert line.get_xydata().tolist() == [[0.25, 29.0], [1.0, 31.0], [1.5, 33.0]]
+    assert {text.get_text(): text.xy for text in axes.texts} == {
+        "weights": (0.25, 29.0),
+        "alpha_relu": (1.0, 31.0),
+    }
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("τ", "BLEU")
+    make(tmp_path / "table.plan", "bleu,tau", "--curve", "tau")
+    assert (tmp_path / "out" / "table.png").stat().st_size > 10_000
+    # A column that no run has is no reason to lose the table.
+    make(tmp_path / "table.plan", "bleu,tau", "--curve", "watt_hours")
+    message = "no picture of quickstart: no finished run has both watt_hours and bleu"
+    assert message in capsys.readouterr().err
+
+
 def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
     arguments = ["--paper", "rela", "--title", "t", "--output", str(plan.parent / "out")]
     with pytest.raises(SystemExit):
         reproduce_table.main([str(plan), "--columns", "bleu,nothing", *arguments])
-    assert "no nothing; choose from" in capsys.readouterr().err
+    assert "no column nothing; choose from" in capsys.readouterr().err
     for text, message in (
         ("1\ttwo\n", "no run: '1\\ttwo'"),
         ("", "has no run"),
