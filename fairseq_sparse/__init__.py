@@ -10,7 +10,11 @@ __version__ = "0.1.0"
 if find_spec("fairseq") is not None:
     from fairseq_sparse.checkpoint_safety import allow_fairseq_checkpoints
     from fairseq_sparse.criterions import alpha_relu_loss, entmax_loss  # noqa: F401
-    from fairseq_sparse.models import lstm_sparse, transformer_sparse  # noqa: F401
+    from fairseq_sparse.models import (  # noqa: F401
+        lstm_sparse,
+        transformer_lm_sparse,
+        transformer_sparse,
+    )
     from fairseq_sparse.optim import reduce_lr_on_valid_loss  # noqa: F401
     from fairseq_sparse.tasks import translation_sparse  # noqa: F401
 

@@ -22,17 +22,14 @@ def _kind_in(place: str):
 
 
 @dataclass
-class AttentionConfig(FairseqDataclass):
-    """Flags that choose the attention. None may begin with encoder_ or decoder_, which fairseq's
-    TransformerConfig would move elsewhere."""
+class SelfAttentionConfig(FairseqDataclass):
+    """Flags that choose the attention of a Transformer that has it in one place. None may begin
+    with encoder_ or decoder_, which fairseq's TransformerConfig would move elsewhere."""
 
     attention: ChoiceEnum(tuple(ATTENTION_KINDS)) = field(
         default="softmax",
         metadata={"help": "mapping from attention scores to attention weights, in all places"},
     )
-    attention_enc: Optional[str] = _kind_in("the encoder's self-attention")
-    attention_dec: Optional[str] = _kind_in("the decoder's self-attention")
-    attention_cross: Optional[str] = _kind_in("cross-attention")
     attention_alpha: float = field(
         default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of the attention entmax"}
     )
@@ -43,6 +40,15 @@ class AttentionConfig(FairseqDataclass):
             "--attention-alpha is where it starts"
         },
     )
+
+
+@dataclass
+class AttentionConfig(SelfAttentionConfig):
+    """Flags that choose the attention in each place."""
+
+    attention_enc: Optional[str] = _kind_in("the encoder's self-attention")
+    attention_dec: Optional[str] = _kind_in("the decoder's self-attention")
+    attention_cross: Optional[str] = _kind_in("cross-attention")
 
 
 @dataclass
@@ -92,19 +98,36 @@ def check_attention(args: Namespace) -> None:
         return
     if getattr(args, "no_cross_attention", False) and getattr(args, "attention_cross", None):
         raise ValueError("--attention-cross has no effect with --no-cross-attention; leave one out")
+    for part in ("encoder", "decoder"):
+        _check_part(args, part)
+
+
+def check_self_attention(args: Any) -> None:
+    """Refuse flags of a model that is a decoder alone; as :func:`check_attention`.
+
+    Raises:
+        ValueError: naming the flag and the remedy.
+    """
+    kind = str(args.attention)
+    _check_alpha([kind], args.attention_alpha, args.attention_alpha_learnable)
+    if kind != "softmax":
+        _check_part(args, "decoder")
+
+
+def _check_part(args: Any, part: str) -> None:
+    """Refuse what sparse attention cannot do in the encoder or the decoder."""
     if not 0 <= args.attention_dropout < 1:
         raise ValueError(f"--attention-dropout must lie in [0, 1), got {args.attention_dropout}")
-    for part in ("encoder", "decoder"):
-        if getattr(args, f"{part}_xformers_att_config", None):
-            raise ValueError(
-                f"--{part}-xformers-att-config goes with softmax attention only; leave it out"
-            )
-        width = getattr(args, f"{part}_embed_dim")
-        heads = getattr(args, f"{part}_attention_heads")
-        if width % heads != 0:
-            raise ValueError(
-                f"--{part}-attention-heads {heads} does not divide --{part}-embed-dim {width}"
-            )
+    if getattr(args, f"{part}_xformers_att_config", None):
+        raise ValueError(
+            f"--{part}-xformers-att-config goes with softmax attention only; leave it out"
+        )
+    width = getattr(args, f"{part}_embed_dim")
+    heads = getattr(args, f"{part}_attention_heads")
+    if width % heads != 0:
+        raise ValueError(
+            f"--{part}-attention-heads {heads} does not divide --{part}-embed-dim {width}"
+        )
 
 
 def check_global_attention(args: Namespace, has_attention: bool) -> None:

@@ -1,0 +1,184 @@
+import math
+import random
+import re
+from argparse import Namespace
+from dataclasses import fields
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models import build_model
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+
+import toy
+from commands import output_flags
+from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseConfig
+from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+
+SMALL = {
+    "decoder_embed_dim": 16,
+    "decoder_input_dim": 16,
+    "decoder_output_dim": 16,
+    "decoder_ffn_embed_dim": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "tokens_per_sample": 12,
+}
+LAYOUTS = [
+    {},
+    {"share_decoder_input_output_embed": True},
+    {"decoder_normalize_before": True, "decoder_output_dim": 8},
+    {"character_embeddings": True},
+    {"adaptive_softmax_cutoff": "8,12"},
+]
+
+
+def model(arch="transformer_lm_sparse", seed=1, **options):
+    """A language model as ``--task language_modeling`` builds it."""
+    config = TransformerLMSparseConfig if "sparse" in arch else TransformerLanguageModelConfig
+    defaults = {field.name: field.default for field in fields(config)}
+    # What the task's flags give.
+    task_flags = {"add_bos_token": False, "max_target_positions": None, "tpu": False}
+    task_flags["criterion_name"] = None
+    words = toy.dictionary()
+    torch.manual_seed(seed)
+    args = Namespace(**{**defaults, **task_flags, **SMALL, **options, "arch": arch})
+    return build_model(args, LanguageModelingTask(LanguageModelingConfig(), words))
+
+
+def tokens():
+    return toy.batch(toy.dictionary())["net_input"]["prev_output_tokens"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: " ".join(layout) or "plain")
+def test_with_softmax_it_is_the_stock_language_model(layout):
+    sparse, stock = model(**layout), model(arch="transformer_lm", **layout)
+    assert list(sparse.state_dict()) == list(stock.state_dict())
+    for ours, theirs in zip(sparse.parameters(), stock.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    stock.load_state_dict(sparse.state_dict())
+    sparse.load_state_dict(stock.state_dict())
+    results = []
+    for each in (sparse, stock):
+        torch.manual_seed(5)
+        output = each.train()(tokens())
+        output[0].sum().backward()
+        sample = {"target": tokens()}
+        log_probs = each.get_normalized_probs(output, log_probs=True, sample=sample).detach()
+        results.append([output[0], log_probs, *(p.grad for p in each.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_every_transform_gives_its_probabilities(transform):
+    sparse = model(output_transform=transform, output_tau="0.5").eval()
+    projection = sparse.decoder.output_projection
+    output = sparse(tokens())
+    probs = sparse.get_normalized_probs(output, log_probs=False)
+    assert torch.equal(probs, projection.probs(output[0]))
+    assert (transform == "softmax") == bool((probs > 0).all())
+    torch.testing.assert_close(
+        sparse.get_normalized_probs(output, log_probs=True), probs.log(), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
+def test_every_attention_is_causal_and_decodes_step_by_step(kind):
+    sparse = model(attention=kind, output_transform="entmax15").eval()
+    ours = [
+        isinstance(layer.self_attn, SparseMultiheadAttention) for layer in sparse.decoder.layers
+    ]
+    assert ours == [kind != "softmax"] * 2
+    words = tokens()[2:]  # the longest: no padding
+    whole = sparse(words)[0]
+    state = {}
+    for length in range(1, words.size(1) + 1):
+        step = sparse.decoder(words[:, :length], incremental_state=state)[0][:, -1]
+        torch.testing.assert_close(step, whole[:, length - 1], rtol=1e-4, atol=1e-5)
+    assert sparse.train()(words)[0].sum().isfinite()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_alpha": 1.7}, "--attention-alpha and --attention-alpha-learnable are for"),
+        ({"attention": "entmax", "attention_alpha": 0.5}, "--attention-alpha"),
+        ({"attention": "rela_g", "decoder_attention_heads": 3}, "--decoder-attention-heads 3"),
+        ({"output_transform": "entmax", "output_alpha": 1.0}, "--output-alpha"),
+        (
+            {"output_transform": "entmax15", "adaptive_softmax_cutoff": "8,12"},
+            "--adaptive-softmax-cutoff",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_flags_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        model(**options)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A random text, binarised for language models."""
+    folder = tmp_path_factory.mktemp("lm")
+    rng = random.Random(3)
+    prefixes = []
+    for split, lines in (("train", 200), ("valid", 40), ("test", 30)):
+        words = [[f"W{rng.randrange(25)}" for _ in range(rng.randint(2, 6))] for _ in range(lines)]
+        (folder / split).write_text("".join(" ".join(line) + "\n" for line in words))
+        prefixes.append(f"--{split}pref={folder / split}")
+    toy.run("fairseq_cli.preprocess", "--only-source", *prefixes, "--destdir", folder / "lm-bin")
+    return folder / "lm-bin"
+
+
+def test_a_criterion_that_does_not_fit_is_refused_before_training(text, tmp_path):
+    result = toy.run(
+        "fairseq_cli.train",
+        *(text, "--user-dir", toy.USER_DIR, "--save-dir", tmp_path / "checkpoints", "--cpu"),
+        *("--task", "language_modeling", "--tokens-per-sample", 12, "--max-tokens", 100),
+        *("--arch", "transformer_lm_sparse", "--output-transform", "entmax15"),
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "--criterion cross_entropy does not fit --output-transform entmax15" in result.stderr
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+def test_trains_resumes_and_is_evaluated_by_the_real_commands(text, tmp_path):
+    sizes = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in SMALL.items()
+        if name != "tokens_per_sample"
+    ]
+    options = ("--task", "language_modeling", "--tokens-per-sample", 12)
+    flags = (*options, "--arch", "transformer_lm_sparse", "--attention", "rela_g", *sizes)
+    flags = (*flags, *output_flags("alpha_relu"))
+    toy.train(tmp_path, text, *flags)
+    checkpoint, log = toy.train(tmp_path, text, *flags, "--max-update", 60, "--lr", 0.01)
+    assert "Loaded checkpoint" in log and "nonzeros" in log
+    assert load_checkpoint(checkpoint)["model"]["decoder.output_projection.tau"].isfinite()
+    arguments = (text, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu")
+    result = toy.run("fairseq_cli.eval_lm", *arguments, *options, "--gen-subset", "test")
+    # The mean of -log2 p over the tokens that are possible, as fairseq counts it.
+    evaluated = re.search(r"Loss \(base 2\): ([\d.]+)", result.stdout + result.stderr)
+    assert float(evaluated[1]) == pytest.approx(_loss_of(checkpoint, text), rel=1e-3)
+
+
+def _loss_of(checkpoint, text):
+    """Loss in bits of the model in a checkpoint over the whole test set, sentence by sentence."""
+    models, _, task = load_model_ensemble_and_task([str(checkpoint)], {"data": str(text)})
+    task.load_dataset("test")
+    total = count = 0
+    for sample in map(task.dataset("test").collater, ([item] for item in task.dataset("test"))):
+        output = models[0].eval()(**sample["net_input"])
+        log_probs = models[0].get_normalized_probs(output, log_probs=True)
+        found = log_probs.gather(2, sample["target"].unsqueeze(2))
+        total -= found[found.isfinite()].sum().item() / math.log(2)
+        count += int(found.isfinite().sum())
+    return total / count
