@@ -9,7 +9,7 @@ import torch
 from fairseq_cli import interactive
 
 import toy
-from commands import train
+from commands import output_flags, train
 from printed_translations import Scorer, run_here
 
 SENTENCES = 30
@@ -38,8 +38,8 @@ def models(data, tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
-def language_model(data, tmp_path_factory):
+@pytest.fixture(scope="module", params=["transformer_lm", "transformer_lm_sparse"])
+def language_model(request, data, tmp_path_factory):
     """A language model of the target language, two updates old."""
     folder = tmp_path_factory.mktemp("lm")
     shutil.copy(data / "dict.en.txt", data / "dict.txt")  # where fairseq looks for it
@@ -47,9 +47,12 @@ def language_model(data, tmp_path_factory):
     dictionary = ("--srcdict", data / "dict.txt")
     toy.run("fairseq_cli.preprocess", "--only-source", *text, *dictionary, "--destdir", folder)
     size = ("--decoder-layers", "1", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2")
+    if request.param == "transformer_lm_sparse":
+        size += output_flags("entmax15")
     toy.run(
         "fairseq_cli.train",
-        *(folder, "--task", "language_modeling", "--arch", "transformer_lm", *size, "--cpu"),
+        *(folder, "--task", "language_modeling", "--arch", request.param, *size, "--cpu"),
+        *("--user-dir", toy.USER_DIR),
         *("--tokens-per-sample", "20", "--max-tokens", "200"),
         *("--optimizer", "adam", "--lr", "0.1", "--max-update", "2", "--save-dir", folder),
         "--disable-validation",
