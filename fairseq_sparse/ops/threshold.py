@@ -175,9 +175,13 @@ def _finite_maximum(logits: Tensor) -> Tensor:
 def _solve(x: Tensor, alpha: Alpha, conjugate: bool) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """alpha-entmax of rows ``x = (alpha - 1) * (z - max(z))``: p, tau and the conjugate."""
     tau = _find_threshold(x, alpha)
-    p = positive_power(torch.sub(x, tau).clamp_(min=0), 1 / (alpha - 1))
+    above = torch.sub(x, tau)
+    if torch.is_tensor(alpha) or alpha <= 2:
+        # Entries on the threshold, which it does not count, stay there.
+        above = torch.where(above > 0, above - _rest_of_threshold(above, alpha), above)
+    p = positive_power(above.clamp_(min=0), 1 / (alpha - 1))
     total = p.sum(-1, keepdim=True)
-    # tau is exact to rounding; dividing also removes its last error where beta is large.
+    # Dividing removes the last error where beta is large.
     p = p.div_(total.masked_fill(total == 0, 1.0))
     # A row without a maximum (a NaN in it) has no solution.
     tau = tau + 0 * total
@@ -198,6 +202,20 @@ def _find_threshold(x: Tensor, alpha: Alpha) -> Tensor:
     if x.device.type == "cpu" and not concave.any():
         return _newton(x, alpha)
     return torch.where(concave, _halve_bracket(x, alpha), _newton(x, alpha))
+
+
+def _rest_of_threshold(above: Tensor, alpha: Alpha) -> Tensor:
+    """What tau lacks by its own rounding, ``[rows, 1]``; 0 above alpha = 2.
+
+    Each entry of a large support has this error, and so the mass that is not 1 has it many times:
+    to divide by the mass would make the largest entry pay for all others.
+    """
+    above = above.clamp(min=0)
+    weight = positive_power(above, 1 / (alpha - 1) - 1)
+    slope = weight.sum(-1, keepdim=True)
+    rest = ((weight * above).sum(-1, keepdim=True) - 1) * (alpha - 1) / slope
+    rest = rest.masked_fill(slope == 0, 0.0)  # a row of -inf alone
+    return torch.where(alpha > 2, 0.0, rest) if torch.is_tensor(alpha) else rest
 
 
 def _newton(x: Tensor, alpha: Alpha) -> Tensor:

@@ -1,0 +1,270 @@
+"""The page that says how exact the ops are, from the figures of the sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from fairseq_sparse.analysis.reports import describe_machine, markdown_table
+from numerics import paths
+from numerics.patterns import DTYPES, PATTERNS
+
+_INTRODUCTION = """# How exact the mappings and losses are
+
+Made by `python scripts/numerics/sweep.py --rows {rows} --seed {seed} --output docs/numerics.md`,
+with {versions}.
+
+For each op {rows:,} rows of 1 to 262,144 logits were drawn, of these patterns: {patterns}. A
+quarter of them are numbers of fp64, of fp32, of fp16 and of bf16 each; a row is given to the op in
+its own dtype and in all wider ones, so most rows are there in fp64 and fewest in half precision.
+What is right is computed with 50 digits (`mpmath`), in a way that has nothing in common with the
+ops, and every row's exact probabilities are checked to sum to 1 to 50 digits. Most rows have fewer
+than 18 logits, and none has more than 1,500 distinct ones, or the reference would not end.
+`entmax 1.00781` is alpha = 1 + 2^-7; after alpha_relu stand alpha and tau. `topk=8` is the mapping
+over the 8 largest logits, `tensor` the one whose alpha is a tensor and gets a gradient.
+
+## What you may rely on
+
+{claims}
+
+## What is measured
+
+- **eps** is the distance from 1 to the next number: 2^-52 in fp64, 2^-23 in fp32, 2^-10 in fp16,
+  2^-7 in bf16. In half precision the ops compute in fp32 and round the result once, which alone is
+  up to half an eps times the value.
+- **p**: the largest |p - exact| of a row, over eps; for values above 1, which alpha-ReLU has, over
+  eps times the value. The absolute error is what a sum and a gradient p - q see, and what a
+  threshold that is right to rounding allows.
+- **large p**: the error of entries with at least the mean share of the mass, in units of the
+  distance to the neighbouring number of the dtype. p is the power 1 / (alpha - 1) of a rounded
+  difference, so near alpha = 1 it has the relative error of that many roundings. Entries near the
+  threshold, whose p is small, may have any relative error.
+- **sum**: |sum(p) - 1| over eps, of the p that are returned, added up without rounding.
+- **wrong support**: how many entries are 0 and should not be, or the other way round (p too small
+  for the dtype or for fp32 left out), and how far the farthest of them is from the threshold:
+  |(alpha - 1) z - tau| over the eps of the dtype that is computed in.
+- **tau**: the error of `entmax_threshold`, over eps times max(1, |tau|).
+- **gradient**: that of a mapping, over eps times the largest gradient that comes in and the largest
+  factor p^(2 - alpha), or 1. Rows with a wrong support are left out: there the gradient of
+  sparsemax jumps. **d alpha**: that of alpha, a tensor, over eps times the sizes of its terms.
+- **loss**: over eps of fp32 (fp64 for fp64 logits) times the largest of 1, the loss and the logits:
+  logits are subtracted from each other, and their mean is as exact as a sum in that dtype.
+  **smoothed**: with label smoothing 0.1. **d loss**: its gradient p - q, as p.
+
+Rows whose logits could overflow when they are added up (in fp32 from about 1e33 on) are looked at
+for NaN and endless searches only. So are rows with a NaN or +inf, which must give NaN, and rows of
+-inf alone, which must give zeros.
+"""
+
+_LIMITS = """Where the numbers are large, it is the problem that is steep, not the search that is
+inexact:
+
+- Above alpha = 2, p has an infinite slope at the threshold: a logit within a rounding of it has p
+  up to eps^(1 / (alpha - 1)), and the gradient of the mapping has no bound.
+- Between alpha = 1.5 and 2 the same holds of the factor p^(2 - alpha) in the gradients of the
+  mapping and of alpha: within a rounding of the threshold they are right to
+  eps^((2 - alpha) / (alpha - 1)), at alpha = 1.75 the third root of eps. The gradient of the loss,
+  p - q, is not concerned.
+- The gradient of alpha is a sum of terms like p log(p), of both signs, which can nearly cancel,
+  most of all in long rows.
+- Of alpha-ReLU, p and the loss have the relative error of (alpha - 1) z - tau, where digits cancel,
+  times 1 / (alpha - 1).
+- In fp16 a p below 6e-8 is 0, and so is its part of the gradient of the mapping.
+- Triton's interpreter does not round to the nearest number of bf16: up to 0.96 in those rows.
+- The kernels in Triton keep the threshold of fp32 logits in fp32. Where one logit is far above
+  thousands that are all in the support, each of these has the threshold's rounding error, and the
+  largest p pays for all: 10 eps were seen with 4,000 logits and alpha = 2."""
+
+
+class Entry(NamedTuple):
+    """The worst error of one kind, over some ways."""
+
+    error: float
+    path: str
+    where: str
+    rows: int
+    total: float
+
+
+class Figures:
+    """What the sweep has found for one op."""
+
+    def __init__(self, found: dict):
+        self.op = found["op"]
+        self.slowest = found["slowest"]
+        self._worst: dict[tuple[str, str], dict[str, Entry]] = {}
+        for quantity, dtype, path, rows, error, where, total in found["worst"]:
+            entry = Entry(error, path, where, rows, total)
+            self._worst.setdefault((quantity, dtype), {})[path] = entry
+
+    def worst(self, quantity: str, dtype: str, ways: Optional[Iterable[str]] = None) -> Entry:
+        """Of all ways, or of some."""
+        found = self._worst.get((quantity, dtype), {})
+        entries = [e for path, e in found.items() if ways is None or path in ways]
+        worst = max(entries, key=lambda entry: entry.error, default=Entry(0, "", "", 0, 0))
+        return worst._replace(rows=max((entry.rows for entry in entries), default=0))
+
+    def quantities(self) -> list[str]:
+        return list(dict.fromkeys(quantity for quantity, _ in self._worst))
+
+
+def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) -> None:
+    """Write the page.
+
+    Raises:
+        OSError: the figures of an op are missing, or the page cannot be written.
+    """
+    figures = []
+    for op in ops:
+        file = folder / f"{op.replace(' ', '_')}_{rows}_{seed}.json"
+        figures.append(Figures(json.loads(file.read_text(encoding="utf-8"))))
+    mappings = [f for f in figures if f.op.startswith(("entmax", "alpha_relu"))]
+    machine = describe_machine()
+    parts = [
+        _INTRODUCTION.format(
+            rows=rows,
+            seed=seed,
+            versions=f"torch {machine['torch']} on {machine['hardware']}",
+            patterns=", ".join(name.replace("_", " ") for name in PATTERNS),
+            claims=claims(figures),
+        ),
+        "## Mappings\n",
+        _mapping_table(mappings) + "\n",
+        "## Losses and gradients\n",
+        _loss_table(mappings) + "\n",
+        _LIMITS + "\n",
+        "## Ops on features\n",
+        _feature_table([f for f in figures if f not in mappings]) + "\n",
+        "## The ways through the package: entmax in fp32, 1.3 <= alpha <= 2\n",
+        "\n".join(f"- **{name}**: {text}." for name, text in paths.DESCRIPTIONS.items()) + "\n",
+        _way_table(
+            [f for f in mappings if f.op in ("entmax 1.3", "entmax 1.5", "entmax 1.75", "entmax 2")]
+        ),
+    ]
+    partial = output.with_name(f"{output.name}.partial")
+    partial.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    os.replace(partial, output)
+
+
+def claims(figures: list[Figures]) -> str:
+    """What holds for every row that was drawn."""
+    nan = sum(
+        f.worst(quantity, dtype).total
+        for f in figures
+        for quantity in f.quantities()
+        if quantity.endswith(("nan", "infinite"))
+        for dtype in DTYPES
+    )
+    slowest = max(f.slowest for f in figures)
+    entmax = [f for f in figures if f.op.startswith("entmax") and f.op != "entmax 3"]
+    moderate = [f for f in entmax if float(f.op.split()[1]) >= 1.3]
+    half = max((f.worst("p", d).error for f in entmax for d in ("fp16", "bf16")), default=0)
+    far = max((f.worst("distance", d).error for f in entmax for d in DTYPES), default=0)
+    lines = [
+        f"p of alpha-entmax, 1.3 <= alpha <= 2, is right to {_worst(moderate, 'p', 'fp32')} eps in "
+        f"fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient of "
+        f"its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
+        f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 is truly fp64: nothing in the search "
+        "is of less precision.",
+        f"In fp16 and bf16 p is the exact one, rounded once: {half:.2f} eps at most.",
+        f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
+        f"The support is the exact one, but for logits within {far:.2g} eps of the threshold.",
+        f"Rows with a NaN or an infinity that should not be there, or without one that should: "
+        f"{nan:.0f}. No search was endless; the slowest batch took {slowest:.1f} s.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _worst(figures: list[Figures], quantity: str, dtype: str) -> str:
+    return f"{max((f.worst(quantity, dtype).error for f in figures), default=0):.1f}"
+
+
+def _mapping_table(figures: list[Figures]) -> str:
+    header = ["mapping", "dtype", "rows", "p", "large p", "sum", "wrong support", "worst p"]
+    rows = []
+    for f in figures:
+        for prefix, title in (
+            ("", f.op),
+            ("topk ", f.op + ", topk=8"),
+            ("tensor ", f.op + ", tensor"),
+        ):
+            if prefix + "p" not in f.quantities():
+                continue
+            for dtype in DTYPES:
+                p = f.worst(prefix + "p", dtype)
+                wrong = _most(f, prefix + "support", dtype)
+                far = f.worst(prefix + "distance", dtype).error
+                rows.append(
+                    [
+                        title,
+                        dtype,
+                        f"{f.worst(prefix + 'nan', dtype).rows:,}",
+                        _number(p.error),
+                        _number(f.worst(prefix + "ulp", dtype).error),
+                        _number(f.worst(prefix + "sum", dtype).error)
+                        if prefix + "sum" in f.quantities()
+                        else "",
+                        f"{wrong:.0f}, within {_number(far)}" if wrong else "0",
+                        f"{p.where} ({p.path})" if p.where else "",
+                    ]
+                )
+    return markdown_table(header, rows)
+
+
+def _most(f: Figures, quantity: str, dtype: str) -> float:
+    """The largest total of one way."""
+    entries = f._worst.get((quantity, dtype), {}).values()
+    return max((entry.total for entry in entries), default=0)
+
+
+_LOSS_COLUMNS = {
+    "tau": "tau",
+    "gradient": "gradient",
+    "alpha gradient": "d alpha",
+    "loss": "loss",
+    "loss gradient": "d loss",
+    "loss 0.1": "smoothed loss",
+    "loss 0.1 gradient": "d smoothed loss",
+}
+
+
+def _loss_table(figures: list[Figures]) -> str:
+    rows = []
+    for f in figures:
+        for dtype in DTYPES:
+            cells = [f.op, dtype]
+            for quantity in _LOSS_COLUMNS:
+                unbounded = f.op == "entmax 3" and quantity == "gradient"
+                missing = quantity not in f.quantities() or unbounded
+                cells.append("" if missing else _number(f.worst(quantity, dtype).error))
+            rows.append(cells)
+    return markdown_table(["mapping", "dtype", *_LOSS_COLUMNS.values()], rows)
+
+
+def _feature_table(figures: list[Figures]) -> str:
+    rows = [
+        [quantity, *(_number(f.worst(quantity, dtype).error) for dtype in DTYPES)]
+        for f in figures
+        for quantity in f.quantities()
+    ]
+    return markdown_table(["quantity", *DTYPES], rows)
+
+
+def _way_table(figures: list[Figures]) -> str:
+    rows = []
+    for path in paths.DESCRIPTIONS:
+        entries = {
+            quantity: [f.worst(quantity, "fp32", [path]) for f in figures]
+            for quantity in ("nan", "p", "sum", "loss", "loss gradient")
+        }
+        count = sum(entry.rows for entry in entries.pop("nan"))
+        worst = [_number(max(e.error for e in found)) for found in entries.values()]
+        rows.append([path, f"{count:,}", *worst])
+    return markdown_table(["way", "rows", "p", "sum", "loss", "d loss"], rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}" if value < 1e5 else f"{value:.1e}"

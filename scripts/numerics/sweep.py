@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Errors of mappings, losses and their gradients against 50-digit arithmetic, over many rows.
+
+Draws rows of logits of every pattern, of 1 to 262,144 entries, in fp64, fp32, fp16 and bf16, sends
+them through every way that the ops have on a CPU, and writes the worst errors as a page. Each op is
+kept as soon as it is done, and not measured again by the same command. About 3 minutes for each of
+12 ops with 100,000 rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import output_file, positive, seed
+
+# alpha; fp32 holds all but 1.3
+ENTMAX = (1.0078125, 1.3, 1.5, 1.75, 2.0, 3.0)
+# alpha and tau
+ALPHA_RELU = ((1.1, 0.3), (1.5, 0.3), (2.0, -0.7))
+OPS = {f"entmax {alpha:g}": (alpha,) for alpha in ENTMAX}
+OPS |= {f"alpha_relu {alpha:g} {tau:g}": (alpha, tau) for alpha, tau in ALPHA_RELU}
+OPS |= {"linear losses": (), "RMSNorm": ()}
+WIDER = {
+    "fp64": ("fp64",),
+    "fp32": ("fp32", "fp64"),
+    "fp16": ("fp16", "fp32", "fp64"),
+    "bf16": ("bf16", "fp32", "fp64"),
+}
+TOPK = 8
+# Triton's interpreter takes about a tenth of a second a row.
+TRITON_BATCHES, TRITON_ROWS, TRITON_SIZE = 61, 2, 5000
+# No batch takes as long as this, so a search that does is taken for endless.
+HANGS = 600
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=positive, default=2000, help="of logits for each op (default: 2000)"
+    )
+    parser.add_argument("--seed", type=seed, default=1, help="of the rows (default: 1)")
+    parser.add_argument(
+        "--ops",
+        nargs="+",
+        choices=OPS,
+        default=list(OPS),
+        metavar="NAME",
+        help=f"what to measure (default: all of {', '.join(OPS)})",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / f"numerics-{os.getuid()}",
+        metavar="FOLDER",
+        help="where each op's figures are kept (default: a folder for temporary files)",
+    )
+    parser.add_argument(
+        "--output", type=output_file, metavar="FILE", help="the page, in Markdown (default: none)"
+    )
+    return parser.parse_args(arguments)
+
+
+def measure_rows(name: str, rows: int, first: int) -> dict:
+    """The worst errors of one mapping with its losses."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from numerics import measures, paths, patterns
+
+    op = measures.Entmax(*OPS[name]) if "entmax" in name else measures.AlphaReLU(*OPS[name])
+    recorder = measures.Recorder()
+    slowest = 0.0
+    with tempfile.TemporaryDirectory() as folder, tqdm(total=rows, desc=name) as progress:
+        libraries = paths.libraries(Path(folder))
+        for number, batch in enumerate(patterns.batches(rows, op.alpha, first)):
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+            draw = np.random.default_rng([first, number])
+            # Not of an alpha that fp32 does not hold.
+            learned = op.sums_to_one and number % 3 == 0 and np.float32(op.alpha) == op.alpha
+            truth = measures.Exact(batch.logits, op, draw, learned)
+            topk = None
+            if op.sums_to_one and op.alpha in (1.5, 2.0) and batch.logits.size(1) > TOPK:
+                largest = batch.logits.topk(TOPK, -1).values
+                topk = measures.Exact(largest, op, draw, False)
+            for dtype in WIDER[batch.dtype]:
+                z = batch.logits.to(patterns.DTYPES[dtype])
+                where = f"{batch.pattern}, {z.size(1):,}"
+                for path in ways(dtype, number, z.size(1), libraries):
+
+                    def record(quantity, found, path=path, dtype=dtype, where=where):
+                        recorder.add((quantity, dtype, path), found, where)
+
+                    start = time.perf_counter()
+                    rows_of = slice(0, TRITON_ROWS if path == paths.TRITON else None)
+                    with paths.taken(path, libraries.get(path)):
+                        op.measure(
+                            z[rows_of],
+                            truth.some(rows_of),
+                            record,
+                            topk.some(rows_of) if topk else None,
+                        )
+                    if path != paths.TRITON:
+                        slowest = max(slowest, time.perf_counter() - start)
+            progress.update(len(batch.logits))
+    faulthandler.cancel_dump_traceback_later()
+    return {"slowest": slowest, "worst": recorder.as_lists()}
+
+
+def ways(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
+    from fairseq_sparse.ops import threshold
+    from numerics import paths
+
+    found = [paths.PYTORCH] if size <= threshold._SHORT_ROW else [paths.PYTORCH, paths.DENSE]
+    if dtype != "fp64":
+        # 5 and 12 have no common divisor, so that these have every pattern.
+        others = libraries if number % 5 == 0 else ()
+        found = [paths.COMPILED, *others, *found]
+    if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():
+        found.append(paths.TRITON)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parse_arguments(arguments)
+    import torch
+
+    torch.set_num_threads(1)
+    from fairseq_sparse.analysis.reports import write_json
+    from numerics import features, page
+
+    args.results.mkdir(parents=True, exist_ok=True)
+    for name in args.ops:
+        file = args.results / f"{name.replace(' ', '_')}_{args.rows}_{args.seed}.json"
+        if file.exists():
+            continue
+        measure = {"linear losses": features.linear_losses, "RMSNorm": features.norms}.get(name)
+        if measure is None:
+            found = measure_rows(name, args.rows, args.seed)
+        else:
+            found = measure(args.rows, args.seed)
+        write_json(file, {"op": name, "rows": args.rows, "seed": args.seed, **found})
+    if args.output is not None:
+        page.write(args.output, args.results, args.rows, args.seed, args.ops)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

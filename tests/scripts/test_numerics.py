@@ -1,0 +1,36 @@
+"""The sweep of errors against 50-digit arithmetic, on a few rows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "numerics" / "sweep.py"
+OPS = ("entmax 2", "alpha_relu 1.5 0.3", "linear losses", "RMSNorm")
+
+
+def run(folder, *arguments):
+    command = [sys.executable, str(SCRIPT), "--results", str(folder / "results"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
+    page = tmp_path / "page.md"
+    arguments = ["--rows", "20", "--ops", *OPS, "--output", str(page)]
+    assert run(tmp_path, *arguments).returncode == 0
+    first = page.read_text()
+    assert "| entmax 2 " in first and "| rms_norm " in first
+    files = sorted((tmp_path / "results").iterdir())
+    assert len(files) == len(OPS)
+    # Figures that were kept are not measured again.
+    kept = json.loads(files[-1].read_text())
+    kept["slowest"] = 1234.5
+    files[-1].write_text(json.dumps(kept))
+    assert run(tmp_path, *arguments).returncode == 0
+    assert "1234.5" in page.read_text()
+
+
+def test_an_unknown_op_is_refused(tmp_path):
+    result = run(tmp_path, "--ops", "entmax 7")
+    assert result.returncode == 2 and "entmax 7" in result.stderr
+    assert not (tmp_path / "results").exists()
