@@ -89,13 +89,9 @@ def attend(
             return _AttendInParts.apply(*arguments), None
         chosen = _weights_of(_scores(query, key, hidden, bias), weights, alpha)
         kept = F.dropout(chosen, dropout) if dropout > 0 else chosen
-        if not widen:
-            return kept.to(value.dtype) @ value, chosen if need_weights else None
-        # A mean of the values in fp16, times the total weight in fp32.
-        total = chosen.detach().abs().sum(-1, keepdim=True)
-        total = total.masked_fill(total == 0, 1.0)
-        result = ((kept / total).to(value.dtype) @ value).float() * total
-        return result, chosen if need_weights else None
+        if widen:
+            value = value.float()  # in half precision the sum could overflow, or its gradient
+        return kept.to(value.dtype) @ value, chosen if need_weights else None
 
 
 class _AttendInParts(Function):

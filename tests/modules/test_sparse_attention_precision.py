@@ -111,6 +111,22 @@ def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
 
 
 @each_half_dtype
+@pytest.mark.parametrize("case", NORMALISED)
+def test_a_query_that_attends_to_nothing_has_finite_gradients(case, dtype):
+    """The norm multiplies its gradient by 10,000, and fairseq's scaling of the loss by 128."""
+    layer = self_attention(case, width=WIDTH).train()
+    with torch.no_grad():
+        layer.q_proj.bias.zero_()
+        layer.k_proj.bias.zero_()
+        layer.k_proj.weight.copy_(-layer.q_proj.weight)  # no query attends to itself
+    layer = layer.to(dtype)
+    x = sequence(20, 3, WIDTH, dtype=dtype)
+    grad = 128 * sequence(20, 3, WIDTH, dtype=dtype)
+    layer(x, x, x, attn_mask=causal(20), need_weights=False)[0].backward(grad)
+    assert_finite_gradients(*layer.parameters())
+
+
+@each_half_dtype
 @pytest.mark.parametrize("dtype_of_mask", ["its own", "fp32"])
 def test_the_least_number_that_fairseq_writes_hides(dtype, dtype_of_mask):
     """-1e4 is not a number of bf16."""
