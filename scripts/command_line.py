@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 
 def positive(text: str) -> int:
@@ -38,9 +43,39 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
 def output_file(text: str) -> Path:
     """A file to be written, in a folder that exists, for argparse."""
     path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text or 'nothing'} is a folder: name a file")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no regular file, and cannot be replaced by one"
+        )
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
     return path
+
+
+def check_outputs(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *names: str
+) -> None:
+    """Refuse to write a file over one that is read, or over another that is written.
+
+    Args:
+        names: the options that are files to be written.
+    """
+    values = dict(vars(options))
+    written = [path for path in map(values.pop, names) if path is not None]
+    texts = [
+        part
+        for value in values.values()
+        for text in (value if isinstance(value, list) else [value])
+        if isinstance(text, (str, Path))
+        for part in str(text).split(os.pathsep)  # A:B is an ensemble
+    ]
+    others = [path.resolve() for path in map(Path, texts) if path.is_file()]
+    for path in written:
+        if path.resolve() in others:
+            parser.error(f"{path} is named twice: what is written would take its place")
+        others.append(path.resolve())
 
 
 def seed(text: str) -> int:
@@ -51,10 +86,88 @@ def seed(text: str) -> int:
     return value
 
 
+def read_text(path: Path) -> str:
+    """The text of a file, with the ends of lines that it has.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not in UTF-8.
+    """
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file to it") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has something else.
+    """
+    text = read_text(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}): make it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} has no JSON object: it is another file than it should be")
+    return content
+
+
+@contextmanager
+def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
+    """Open a file for writing that takes the place of ``path`` when it is whole.
+
+    If it cannot become whole, it is removed, and ``path`` is what it was.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
+        with open(partial, "wb" if binary else "w", **text) as handle:
+            yield handle
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def exit_status(main: Callable[[], int]) -> int:
+    """The exit status of a script's ``main``; what is wrong with the machine is one line, too."""
+    try:
+        return main()
+    except ImportError as error:
+        message = f"{error}: activate the environment that scripts/setup_env.sh makes"
+    except MemoryError:
+        message = "there is not enough memory; is each line of the input one sentence?"
+    except KeyboardInterrupt:
+        message = "interrupted"
+    print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+    return 1
+
+
 def one_line(error: Exception) -> str:
     """What an exception says, in one line of readable length."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + "..."
+    return text if len(text) <= 500 else text[:500] + "..."
+
+
+def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
+    """The batches of a part of the data, which must have references.
+
+    Raises:
+        AnalysisError: it has none.
+    """
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    for sample in batches:
+        if sample["target"] is None:
+            raise AnalysisError(f"--subset {subset}: there are no references")
+        yield sample
 
 
 def short_names(paths: list[str]) -> list[str]:

@@ -14,14 +14,17 @@ summarize_run.py ensemble RUN_DIR   bleu.json or accuracy.json,
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from command_line import exit_status, one_line, read_json, read_text
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -48,9 +51,10 @@ class SummaryError(Exception):
     """A file that the summary needs is missing or incomplete; the message names it."""
 
 
-def read_text(path: Path) -> str:
+def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
+    """What a file has: its text, or the object of JSON with ``read_json``."""
     try:
-        return path.read_text(encoding="utf-8")
+        return reader(path)
     except FileNotFoundError as error:
         raise SummaryError(f"{path} is missing") from error
 
@@ -91,21 +95,29 @@ def summarize_training(run: Path) -> dict[str, object]:
     from fairseq_sparse.analysis.training_log import read_records
 
     log = run / "logs" / "2_train.log"
-    text = read_text(log)
+    # A process that was killed may have left half a character.
+    text = read(log, lambda path: path.read_text(encoding="utf-8", errors="replace"))
     records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
     speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
     parameters = PARAMETERS.findall(text)
     valid = [numbers for tag, numbers in records if tag == "valid"]
-    if not epochs:
+    # A training that was killed when it had saved its last checkpoint, and not logged the end of
+    # its epoch, has nothing more to do: only the validation before it says how far it came.
+    counted = [
+        numbers
+        for tag, numbers in records
+        if tag in ("train", "valid") and {"epoch", "num_updates"} <= numbers.keys()
+    ]
+    if not counted:
         raise SummaryError(f"{log}: no line of a finished epoch")
-    last = epochs[max(epochs)]
-    speeds = speeds or [last["wps"]]
+    last = epochs[max(epochs)] if epochs else {}
+    speeds = speeds or [last.get("wps", 0.0)]
     seconds = sum(numbers["train_wall"] for numbers in epochs.values())
     summary = {
-        "epochs": max(epochs),
-        "updates": int(last["num_updates"]),
+        "epochs": max(int(numbers["epoch"]) for numbers in counted),
+        "updates": max(int(numbers["num_updates"]) for numbers in counted),
         "seconds": seconds,
         "hours": seconds / 3600,
     }
@@ -139,7 +151,7 @@ def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[st
 
 
 def summarize_generation(run: Path) -> dict[str, object]:
-    match = GENERATE_SPEED.search(read_text(run / "generate-test.txt"))
+    match = GENERATE_SPEED.search(read(run / "generate-test.txt"))
     if not match:
         raise SummaryError(f"{run / 'generate-test.txt'}: incomplete; run the stage generate again")
     return {"sentences_per_second": float(match["speed"])}
@@ -150,12 +162,14 @@ def read_score(run: Path) -> dict[str, object]:
     found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
     if not found:
         raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
-    return {name: json.loads(read_text(path)) for name, path in found.items()}
+    return {name: read(path, read_json) for name, path in found.items()}
 
 
 def summarize_attention(run: Path) -> dict[str, object]:
     """Rates of each place of attention, the mean over layers and heads."""
-    rates = json.loads(read_text(run / "attention.json"))["attention"]
+    rates = read(run / "attention.json", read_json).get("attention")
+    if not rates:
+        raise SummaryError(f"{run / 'attention.json'} has no rates: run the stage analyze again")
     return {
         place: {name: part[name] for name in ("sparsity", "null", "nonzeros") if name in part}
         for place, part in rates.items()
@@ -167,13 +181,11 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     from fairseq_sparse.analysis.training_log import read_records
 
     test = [
-        numbers
-        for tag, numbers in read_records(read_text(run / "validate-test.txt"))
-        if tag == "test"
+        numbers for tag, numbers in read_records(read(run / "validate-test.txt")) if tag == "test"
     ]
     if not test:
         raise SummaryError(f"{run / 'validate-test.txt'}: no statistics of the test set")
-    train = json.loads(read_text(run / "train.json"))
+    train = read(run / "train.json", read_json)
     return {
         **names,
         **read_score(run),
@@ -214,11 +226,11 @@ def main(argv: list[str] | None = None) -> int:
         from fairseq_sparse.analysis.reports import write_json
 
         write_json(args.run / name, summary)
-    except (SummaryError, OSError) as error:
-        print(f"summarize_run: {error}", file=sys.stderr)
+    except (SummaryError, OSError, ValueError) as error:
+        print(f"summarize_run: {one_line(error)}", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

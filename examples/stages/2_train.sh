@@ -108,6 +108,11 @@ if (( LAUNCH_MACHINES > 1 )); then
   say "$LAUNCH_MACHINES machines meet at $MASTER_ADDR:$MASTER_PORT"
 fi
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
+  recovered="$("$PYTHON" "$ROOT/scripts/recover_checkpoint.py" "$checkpoints")" \
+    || fail "the last checkpoint could not be looked at (see above)"
+  [[ -z "$recovered" ]] || say "$recovered"
+fi
+if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
   say "resuming from $checkpoints/checkpoint_last.pt"
 else
   say "training from the start" # summarize_run.py reads the log from here

@@ -52,6 +52,25 @@ names_in() {
   printf '%s' "${names# }"
 }
 
+# Whether NAME.sh is one of the files of a folder of the recipes: known FOLDER NAME.
+known() {
+  [[ "$2" != */* && -f "$EXAMPLES/$1/$2.sh" ]]
+}
+
+# Refuse a folder whose name fairseq, or a list of runs, would take apart.
+check_folder() {
+  [[ "$1" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $1"
+  [[ "$1" != *[$'\t\n\r']* ]] \
+    || fail "the name of a folder must have no tab or line break; use another: $(printf '%q' "$1")"
+}
+
+# The absolute path of a folder, which is made: make_absolute FOLDER OPTION.
+make_absolute() {
+  check_folder "$1"
+  mkdir -p -- "$1" || fail "$2: this folder cannot be made (see above); choose another"
+  (CDPATH='' cd -- "$1" && pwd) || fail "$2: this folder cannot be used (see above); choose another"
+}
+
 # One sha256 per file, as sha256sum prints them, with file names only.
 sha256_of() {
   "$PYTHON" - "$@" <<'PY'
@@ -65,16 +84,18 @@ for path in sys.argv[1:]:
 PY
 }
 
-# Wait until no other process works in FOLDER, then keep others out until this one ends.
+# Wait until no other process works in FOLDER, then keep others out until this one ends. The lock is
+# a link to nothing whose target names its owner, because a link is made whole or not at all.
 lock_folder() {
   local owner host lock="$1/.lock" waited=""
   host="$(uname -n)"
   mkdir -p -- "$1"
-  until mkdir -- "$lock" 2>/dev/null; do
-    owner="$(cat -- "$lock/owner" 2>/dev/null || true)"
+  [[ -w "$1" ]] || fail "$1 is not writable; choose another folder"
+  until ln -s -- "$host $$" "$lock" 2>/dev/null; do
+    owner="$(readlink -- "$lock" 2>/dev/null || true)"
     if [[ "$owner" == "$host "* ]] && ! kill -0 "${owner##* }" 2>/dev/null; then
       say "removing the lock of a process that has ended: $lock"
-      rm -rf -- "$lock"
+      rm -f -- "$lock"
       continue
     fi
     if [[ -z "$waited" ]]; then
@@ -84,9 +105,8 @@ lock_folder() {
     fi
     sleep 2
   done
-  printf '%s %s\n' "$host" "$$" > "$lock/owner"
   LOCK="$lock"
-  trap 'rm -rf -- "$LOCK"' EXIT
+  trap 'rm -f -- "$LOCK"' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
 }

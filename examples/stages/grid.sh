@@ -47,8 +47,8 @@ one() {
     slot=$(( slot % JOBS + 1 ))
     (( slot > 1 )) || sleep 1
   done
-  # shellcheck disable=SC2064 # the slot as it is now
-  trap "rmdir -- '$SLOTS/$slot.taken'" EXIT
+  TAKEN="$SLOTS/$slot.taken"
+  trap 'rmdir -- "$TAKEN"' EXIT
   gpus="$(cat -- "$SLOTS/$slot")"
   if [[ -n "$gpus" ]]; then export CUDA_VISIBLE_DEVICES="$gpus"; fi
   mkdir -p -- "$RUN_DIR"

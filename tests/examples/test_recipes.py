@@ -7,6 +7,7 @@ import functools
 import gzip
 import hashlib
 import json
+import os
 import platform
 import random
 import shutil
@@ -15,8 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import recipes
+from fairseq_sparse.checkpoint_safety import load_checkpoint
 from file_server import serve
 
 DATASET = "multi30k_de_en"
@@ -190,6 +193,41 @@ def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "train.json").read_text())["epochs"] == 3
 
 
+def test_a_last_checkpoint_that_was_cut_off_does_not_block(
+    finished, raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    undisturbed, _ = finished("alpha_relu")
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    checkpoints = tmp_path / "checkpoints"
+    # As if training had been killed while the checkpoint of epoch 2 was being copied, and
+    # averaging, another time, while it wrote.
+    for path in (tmp_path / "train.json", tmp_path / "average.pt", checkpoints / "checkpoint3.pt"):
+        path.unlink()
+    shutil.copyfile(checkpoints / "checkpoint2.pt", checkpoints / "checkpoint_best.pt")
+    part = (checkpoints / "checkpoint2.pt").read_bytes()[:5000]
+    (checkpoints / "checkpoint_last.pt").write_bytes(part)
+    (tmp_path / "average.pt.123.tmp").write_bytes(part)
+
+    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    output = run(*options, "--stages", "2-3", RAW_DIR=raw).stdout
+    (said,) = (line for line in output.splitlines() if "is damaged" in line)
+    assert f"training resumes from {checkpoints}" in said
+    assert (checkpoints / "checkpoint_last.pt.damaged").read_bytes() == part
+    assert '"epoch": 3' in output and '"epoch": 2' not in output
+    for name in ("checkpoints/checkpoint_last.pt", "average.pt"):
+        expected, found = (
+            load_checkpoint(folder / name)["model"] for folder in (undisturbed, tmp_path)
+        )
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    updates = [
+        json.loads((folder / "train.json").read_text())["updates"]
+        for folder in (undisturbed, tmp_path)
+    ]
+    assert updates[0] == updates[1]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> None:
     def prepare(name: str) -> str:
         options = ("--cpu", "--data-dir", tmp_path / "data", "--run-dir", tmp_path / name)
@@ -199,15 +237,14 @@ def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> 
         outputs = list(pool.map(prepare, ["one", "two"]))
     assert sum("learn BPE: 60 merges" in output for output in outputs) == 1
     assert sum(count_done(output) for output in outputs) == 1
-    assert not (tmp_path / "data" / ".lock").exists()
+    assert not os.path.lexists(tmp_path / "data" / ".lock")
 
 
 def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path: Path) -> None:
     killed = subprocess.Popen(["sleep", "60"])
     killed.kill()
     killed.wait()
-    (prepared / ".lock").mkdir()
-    (prepared / ".lock" / "owner").write_text(f"{platform.node()} {killed.pid}\n")
+    (prepared / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
     options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
     result = run(*options, "--stages", "1", RAW_DIR=raw)
     assert "removing the lock" in result.stdout

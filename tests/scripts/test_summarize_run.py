@@ -65,6 +65,20 @@ def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> 
     assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path, epochs) -> None:
+    """fairseq logs the end of an epoch when its checkpoint is saved already."""
+    lines = ["[train] training from the start"]
+    for number in range(1, epochs + 1):
+        lines += epoch(number, 60, num_updates=10 * number)
+    log = run / "logs" / "2_train.log"
+    log.write_text("\n".join(lines[:-1]) + "\n[train] resuming from x\n", encoding="utf-8")
+    result = call("summarize_run.py", "train", run)
+    assert result.returncode == 0, result.stdout
+    summary = json.loads((run / "train.json").read_text(encoding="utf-8"))
+    assert (summary["epochs"], summary["updates"]) == (epochs, 10 * epochs)
+
+
 def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> None:
     """fairseq keeps the best, or its equal, and logs the best so far from the second time on."""
     scores = [50.0, 60.0, 60.0, 55.0]

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Let a training resume whose checkpoint_last.pt was not written to its end.
+
+Where the file is damaged, it is kept as checkpoint_last.pt.damaged, and the newest checkpoint of
+the folder that is whole takes its place. Where it is not, nothing is done. The recipes in examples/
+do this by themselves; before fairseq-train, run it by hand. Not while somebody trains there.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from command_line import one_line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", metavar="SAVE_DIR", help="the --save-dir of fairseq-train")
+    options = parser.parse_args(arguments)
+    # A checkout works without being installed. Imported here so that --help is quick.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from fairseq_sparse.checkpoint_recovery import recover_last_checkpoint
+
+    try:
+        if not os.path.isdir(options.folder):
+            raise NotADirectoryError(f"{options.folder}: no such folder")
+        recovery = recover_last_checkpoint(options.folder)
+    except OSError as error:
+        print(f"recover_checkpoint.py: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    if recovery is not None:
+        print(recovery)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""Kill a recipe again and again, and see whether it ends as one that nobody disturbed.
+
+A small model is trained by examples/run.sh on the synthetic text of examples/quickstart, saved
+every few updates, and averaged. The same is then done again, but all of its processes are killed
+(SIGKILL) at chosen moments, and the same command is started again after each kill:
+
+  random      at any time
+  writing     while a checkpoint is being written
+  copying     while it is being copied to checkpoint_last.pt. Where the kill comes too late, the
+              copy is cut off at a random place, as the kill would have left it
+  saved       just after a checkpoint is complete, before fairseq goes on
+  finishing   after training, while it is being summed up, or soon after
+  averaging   while the average is being written
+  preparing   at any time in the preparation of the data
+
+When a run is through, its parameters (of the last checkpoint and of the average, tau included), the
+state of its optimizer, the number of updates, its statistics and its data must be those of the
+undisturbed one, to the last bit, with nothing left lying about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import one_line, output_file, positive, seed
+
+ROOT = Path(__file__).resolve().parents[2]
+# What is killed in a run, in this order, but for the last two shuffled.
+TRAINING_MOMENTS = ("random", "random", "writing", "copying", "copying", "saved", "random")
+ENDING_MOMENTS = ("finishing", "averaging")
+MODEL = (
+    "--encoder-layers 1 --encoder-embed-dim 64 --encoder-ffn-embed-dim 64 "
+    "--encoder-attention-heads 2 --decoder-layers 1 --decoder-embed-dim 64 "
+    "--decoder-ffn-embed-dim 64 --decoder-attention-heads 2 --dropout 0.1 "
+    "--lr 5e-3 --warmup-updates 10 --log-interval 2 --save-interval-updates 4 "
+    "--keep-interval-updates 2"
+)
+SETTINGS = {
+    "CORPUS_FLAGS": "--train 400 --valid 40 --test 20 --held-out 4",
+    "BPE_MERGES": "200",
+    "BATCH_TOKENS": "512",
+    "DEVICE_TOKENS": "512",
+    "AVERAGE_LAST": "2",
+    "MAX_EPOCH": "3",
+    "OMP_NUM_THREADS": "1",
+    "WORKERS": "1",
+}
+PATIENCE = 600  # seconds for one start of the recipe
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--kills", type=positive, default=50, metavar="N", help="in all (default: 50)"
+    )
+    parser.add_argument("--variant", default="alpha_relu", help="(default: alpha_relu)")
+    parser.add_argument(
+        "--flags", default="", metavar="'FLAGS'", help="more flags for fairseq-train"
+    )
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="work here, and keep it (default: a temporary)"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results here")
+    return parser.parse_args(arguments)
+
+
+class StressError(Exception):
+    """A run did not end, or ended otherwise than the undisturbed one."""
+
+
+@dataclass
+class Recipe:
+    """One data folder and one run folder, and how they are worked on."""
+
+    options: argparse.Namespace
+    data: Path
+    run: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+    @property
+    def output(self) -> Path:
+        return self.run.with_suffix(".log")
+
+    def start(self, stages: str) -> subprocess.Popen:
+        """Start the recipe in a process group of its own; it writes to ``output``."""
+        environment = {**os.environ, **SETTINGS, "PYTHON": sys.executable}
+        environment["TRAIN_FLAGS"] = f"{MODEL} {self.options.flags}"
+        command = ["bash", str(ROOT / "examples/run.sh"), "quickstart", self.options.variant]
+        command += ["--cpu", "--stages", stages]
+        command += ["--data-dir", str(self.data), "--run-dir", str(self.run)]
+        self.run.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.output, "ab") as output:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def finish(self, stages: str) -> float:
+        """Run the recipe to its end; the seconds that it took.
+
+        Raises:
+            StressError: it failed.
+        """
+        start = time.monotonic()
+        process = self.start(stages)
+        try:
+            status = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            status = f"none within {PATIENCE} seconds"
+        if status != 0:
+            raise StressError(
+                f"status {status} of the recipe; the end of {self.output}: {self.tail()}"
+            )
+        return time.monotonic() - start
+
+    def printed(self) -> str:
+        return self.output.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self) -> str:
+        return " / ".join(self.printed().splitlines()[-8:])
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Kill all processes of a recipe, and wait until they are gone."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    while True:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+
+
+# When to kill
+
+
+def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.Random):
+    """A function that says, asked again and again, whether the moment has come."""
+    if moment in ("random", "preparing"):
+        until = time.monotonic() + chance.uniform(0, seconds)
+        return lambda: time.monotonic() > until
+    if moment == "averaging":
+        return lambda: any(recipe.run.glob("average.pt.*.tmp"))
+    if moment == "finishing":
+        return _after_training(recipe, chance.uniform(0, 0.2 * seconds))
+    signs = {
+        "writing": lambda: {str(path) for path in recipe.checkpoints.glob("*.tmp")},
+        "copying": lambda: set(_epochs_and_updates(recipe.checkpoints)),
+        "saved": lambda: set(range(recipe.printed().count("Saved checkpoint"))),
+    }
+    return _after_new(signs[moment], chance.randint(1, 3))
+
+
+def _after_new(signs: Callable[[], set], count: int) -> Callable[[], bool]:
+    """Whether there have been so many signs that were not there at first."""
+    seen, known = 0, signs()
+
+    def come() -> bool:
+        nonlocal seen, known
+        now = signs()
+        seen += bool(now - known)
+        known = now
+        return seen >= count
+
+    return come
+
+
+def _after_training(recipe: Recipe, seconds: float) -> Callable[[], bool]:
+    done = recipe.printed().count("done training") if recipe.output.exists() else 0
+    until = None
+
+    def come() -> bool:
+        nonlocal until
+        if until is None and recipe.printed().count("done training") > done:
+            until = time.monotonic() + seconds
+        return until is not None and time.monotonic() > until
+
+    return come
+
+
+def _epochs_and_updates(folder: Path) -> dict[str, int]:
+    """Checkpoints that fairseq has written whole, and when."""
+    return {
+        str(path): path.stat().st_mtime_ns
+        for pattern in ("checkpoint[0-9]*.pt", "checkpoint_[0-9]*.pt")
+        for path in folder.glob(pattern)
+    }
+
+
+def cut_the_copy(folder: Path, chance: random.Random) -> bool:
+    """Leave ``checkpoint_last.pt`` as a kill in the middle of its writing; whether it was not."""
+    from fairseq_sparse.checkpoint_recovery import LAST, is_damaged
+
+    written, last = _epochs_and_updates(folder), folder / LAST
+    if not written or (last.exists() and is_damaged(last)):
+        return False
+    content = Path(max(written, key=written.__getitem__)).read_bytes()
+    last.write_bytes(content[: chance.randrange(len(content))])
+    return True
+
+
+# What is compared
+
+
+def result_of(recipe: Recipe) -> dict[str, Any]:
+    """All that must not depend on kills, by name."""
+    from fairseq_sparse.checkpoint_safety import load_checkpoint
+
+    last = load_checkpoint(recipe.checkpoints / "checkpoint_last.pt")
+    average = load_checkpoint(recipe.run / "average.pt")
+    summary = json.loads((recipe.run / "train.json").read_text())
+    result = {
+        "updates": last["optimizer_history"][-1]["num_updates"],
+        **{f"train.json: {name}": summary[name] for name in ("updates", "epochs", "valid")},
+        "checkpoints": sorted(path.name for path in recipe.checkpoints.glob("*.pt")),
+    }
+    for name, state in (("last", last), ("average", average)):
+        for key, value in state["model"].items():
+            result[f"{name}: {key}"] = _digest(value)
+    for number, entries in last["last_optimizer_state"]["state"].items():
+        for key, value in entries.items():
+            result[f"optimizer: {number}.{key}"] = _digest(value)
+    for path in sorted((recipe.data / "prepared/bin").iterdir()):
+        if path.suffix in (".bin", ".idx", ".txt"):
+            result[f"data: {path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return result
+
+
+def _digest(value: Any) -> Any:
+    """What is equal only for equal bits."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    content = value.detach().contiguous().view(-1).numpy().tobytes()
+    return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(content).hexdigest()}"
+
+
+def litter(recipe: Recipe) -> list[str]:
+    """What a finished run has no more need of."""
+    patterns = ("*.tmp", "*.partial", ".lock", "crash.pt")
+    folders = (recipe.run, recipe.data)
+    return sorted(str(path) for f in folders for p in patterns for path in f.rglob(p))
+
+
+def compare(recipe: Recipe, expected: dict[str, Any]) -> None:
+    """Raise StressError, naming the first difference from the undisturbed run."""
+    found = result_of(recipe)
+    for name in [*expected, *found]:
+        if found.get(name) != expected.get(name):
+            raise StressError(
+                f"{recipe.run}: {name} is {found.get(name)}, undisturbed {expected.get(name)}"
+            )
+    left = litter(recipe)
+    if left:
+        raise StressError(f"left lying about: {', '.join(left)}")
+
+
+# Kills
+
+
+@dataclass
+class Record:
+    """What has been done: after each kill the same command was started again."""
+
+    kills: Counter = field(default_factory=Counter)
+    damaged_last_checkpoints: int = 0
+    of_these_cut_by_hand: int = 0
+    finished_runs: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def all_kills(self) -> int:
+        return sum(self.kills.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "kills": dict(self.kills), "all_kills": self.all_kills()}
+
+
+class Stress:
+    """Runs and their kills, against one undisturbed run."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, report: Callable[[str], None]):
+        self.options, self.folder, self.report = options, folder, report
+        self.chance = random.Random(options.seed)
+        self.record = Record()
+        self.undisturbed = Recipe(options, folder / "data", folder / "undisturbed")
+        self.prepare_seconds = self.undisturbed.finish("prepare")
+        self.train_seconds = self.undisturbed.finish("train-average")
+        self.expected = result_of(self.undisturbed)
+        report(
+            f"undisturbed: {self.expected['updates']} updates; prepared in "
+            f"{self.prepare_seconds:.0f} s, trained and averaged in {self.train_seconds:.0f} s"
+        )
+
+    def left(self) -> int:
+        return self.options.kills - self.record.all_kills()
+
+    def run_all(self) -> Record:
+        number = 0
+        while self.left() > 0:
+            number += 1
+            prepares = number % 3 == 1
+            name = f"run{number}"
+            data = self.folder / (f"{name}-data" if prepares else "data")
+            recipe = Recipe(self.options, data, self.folder / name)
+            try:
+                if prepares:
+                    self.disturb(recipe, ["preparing", "preparing"], "prepare")
+                moments = list(TRAINING_MOMENTS)
+                self.chance.shuffle(moments)
+                self.disturb(recipe, [*moments, *ENDING_MOMENTS], "train-average")
+                compare(recipe, self.expected)
+                self.record.finished_runs += 1
+                self.report(f"{name}: as the undisturbed one")
+            except StressError as error:
+                self.record.failures.append(f"{name}: {error}")
+                self.report(f"{name}: FAILED: {error}")
+        return self.record
+
+    def disturb(self, recipe: Recipe, moments: list[str], stages: str) -> None:
+        """Work through the stages, killed at each of the moments, as long as any are left."""
+        for moment in moments[: self.left()]:
+            if not self.kill_once(recipe, moment, stages):
+                break  # it came to its end
+        recipe.finish(stages)
+
+    def kill_once(self, recipe: Recipe, moment: str, stages: str) -> bool:
+        """Start, and kill at the moment; false if the recipe ended before."""
+        from fairseq_sparse.checkpoint_recovery import LAST, is_damaged
+
+        seconds = self.prepare_seconds if moment == "preparing" else 0.7 * self.train_seconds
+        recipe.output.touch()
+        process = recipe.start(stages)
+        has_come = moment_has_come(moment, recipe, seconds, self.chance)
+        end = time.monotonic() + PATIENCE
+        while not has_come():
+            status = process.poll()
+            if status is not None:
+                if status != 0:
+                    raise StressError(f"status {status} before {moment}: {recipe.tail()}")
+                return False
+            if time.monotonic() > end:
+                kill(process)
+                raise StressError(f"no end within {PATIENCE} s before {moment}: {recipe.tail()}")
+            time.sleep(0.0005)
+        kill(process)
+        self.record.kills[moment] += 1
+        if moment == "copying":
+            self.record.of_these_cut_by_hand += cut_the_copy(recipe.checkpoints, self.chance)
+        last = recipe.checkpoints / LAST
+        damaged = last.exists() and is_damaged(last)
+        self.record.damaged_last_checkpoints += damaged
+        self.report(
+            f"{recipe.run.name}: killed at {moment}" + (f", {LAST} is damaged" if damaged else "")
+        )
+        return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    sys.path.insert(0, str(ROOT))
+    from fairseq_sparse.analysis.reports import describe_machine, write_json
+
+    start = time.monotonic()
+
+    def report(line: str) -> None:
+        print(f"[{time.monotonic() - start:6.0f} s] {line}", file=sys.stderr, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+            record = Stress(options, options.folder or Path(temporary), report).run_all()
+        results = record.as_dict()
+        print(json.dumps(results, indent=2))
+        if options.json:
+            write_json(options.json, {"machine": describe_machine(), **results})
+    except (StressError, OSError) as error:
+        print(f"kills.py: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    return 1 if record.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
