@@ -5,14 +5,18 @@ lets pass only what tensors need. A fairseq checkpoint needs a little more: the 
 run are an ``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the
 saved metrics. Building these runs no code of the file. What workers send each other of a checkpoint
 is a pickle too, in which the arguments are omegaconf's.
+
+Some of these arguments fairseq evaluates as Python when it builds a model: they are looked at too.
 """
 
 import argparse
+import ast
 import collections
 import os
 import pickle
 import types
 import zipfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,6 +71,22 @@ _ALLOWED_BY_TORCH: dict[str, Any] = {
     "torch._utils._rebuild_parameter": torch._utils._rebuild_parameter,
 }
 
+# Settings that fairseq hands to Python's eval when it builds a model, a task, a criterion or an
+# optimizer from a checkpoint. What may stand there: values, and names of fairseq's own.
+EVALUATED_SETTINGS = frozenset(
+    """
+    adafactor_eps adam_betas adamax_betas adaptive_input_cutoff adaptive_softmax_cutoff
+    character_filters conv_aggregator_layers conv_feature_layers decoder_attention decoder_layers
+    downsample encoder_attention encoder_layers gated_attention lamb_betas left_pad_source
+    left_pad_target pipeline_balance pipeline_decoder_balance pipeline_decoder_devices
+    pipeline_devices pipeline_encoder_balance pipeline_encoder_devices pretrained project_input
+    self_attention wer_args xformers_att_config encoder_xformers_att_config
+    decoder_xformers_att_config
+    """.split()
+)
+_VALUES = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute)
+_VALUES += (ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Load)
+
 
 def allow_fairseq_checkpoints() -> None:
     """Let ``torch.load(..., weights_only=True)`` read what fairseq writes, and its workers send.
@@ -112,6 +132,45 @@ def _restricted_pickle_module() -> types.ModuleType:
     return module
 
 
+def check_settings(settings: Any) -> None:
+    """Refuse settings that would run code where fairseq evaluates them.
+
+    Args:
+        settings: of a model or of a whole run: a mapping or namespace, nested or not.
+
+    Raises:
+        ValueError: naming the flag, and what stands there.
+    """
+    for name, value in _settings(settings):
+        if name in EVALUATED_SETTINGS and isinstance(value, str) and not _is_value(value):
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} is {value!r:.80}: no value, but code that fairseq would run")
+
+
+def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of each setting, at any depth."""
+    pending = [settings]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, argparse.Namespace):
+            part = vars(part)
+        elif isinstance(part, omegaconf.DictConfig):
+            part = omegaconf.OmegaConf.to_container(part)
+        if isinstance(part, Mapping):
+            yield from part.items()
+            pending += part.values()
+
+
+def _is_value(text: str) -> bool:
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):  # eval says so too; "${name}" is the value of another setting
+        return "${" not in text
+    except (RecursionError, MemoryError):
+        return False
+    return all(isinstance(node, _VALUES) for node in ast.walk(tree))
+
+
 def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     """Read a checkpoint into CPU memory; refuse one that would run code.
 
@@ -124,14 +183,11 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         The dictionary that ``fairseq-train`` saved.
 
     Raises:
-        CheckpointError: there is no such file, it is truncated or no checkpoint, or it names
-            something that a fairseq checkpoint does not need.
+        CheckpointError: there is no such file, it is truncated or no checkpoint, it names
+            something that a fairseq checkpoint does not need, or a setting in it is code.
     """
     path = os.fspath(path)
-    if not os.path.isfile(path):
-        raise CheckpointError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
+    _check_archive(path)
     options: dict[str, Any] = {"map_location": "cpu", "mmap": True}
     if hasattr(torch.serialization, "add_safe_globals"):
         allow_fairseq_checkpoints()
@@ -149,7 +205,36 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         raise CheckpointError(f"{path}: cannot be read ({_reason(error)})") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint")
+    try:
+        check_settings({name: state.get(name) for name in ("args", "cfg")})
+    except ValueError as error:
+        raise CheckpointError(f"{path}: refused, because its {error}") from error
     return state
+
+
+def _check_archive(path: str) -> None:
+    """Refuse a file that ``torch.save`` did not write, before torch is asked to load it.
+
+    Raises:
+        CheckpointError: it is no file, or another kind of file.
+    """
+    if os.path.isdir(path):
+        raise CheckpointError(f"{path}: is a folder, not a checkpoint")
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
+    try:
+        records = torch._C.PyTorchFileReader(path).get_all_records()
+        with zipfile.ZipFile(path) as archive:
+            compressed = any(member.compress_type for member in archive.infolist())
+    except (OSError, RuntimeError, zipfile.BadZipFile):
+        records, compressed = [], False
+    # A TorchScript archive has code, which torch < 2.4 would run.
+    if "data.pkl" not in records or "constants.pkl" in records:
+        raise CheckpointError(f"{path}: an archive of another kind, not a checkpoint")
+    if compressed:  # mapped into memory, it would be taken for parameters
+        raise CheckpointError(f"{path}: was compressed by another program: unpack the original")
 
 
 def _reason(error: Exception) -> str:

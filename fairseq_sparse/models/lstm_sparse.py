@@ -9,6 +9,7 @@ from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import LSTMDecoder, LSTMModel, base_architecture
 from torch import Tensor, nn
 
+from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.global_attention import GlobalAttention
@@ -100,6 +101,7 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task):
+        check_settings(args)
         lstm_sparse(args)
         check_global_attention(args, has_attention=utils.eval_bool(args.decoder_attention))
         check_training(args, task)

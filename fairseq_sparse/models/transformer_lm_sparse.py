@@ -12,6 +12,7 @@ from fairseq.models.transformer_lm import (
 )
 from omegaconf import II
 
+from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
@@ -37,6 +38,7 @@ class TransformerLMSparseModel(TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, args: Any, task):
+        check_settings(args)
         check_self_attention(args)
         if args.criterion_name is not None:
             check_criterion(args.criterion_name, str(args.output_transform))

@@ -1,7 +1,8 @@
 """fairseq's Transformer with a sparse output layer and sparse attention."""
 
+import re
 from argparse import ArgumentParser, Namespace
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
@@ -17,6 +18,7 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor
 
+from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
@@ -35,12 +37,22 @@ from fairseq_sparse.modules.transformer_layer import (
 
 _FLAGS = (OutputConfig, AttentionConfig)
 
+# Copies of an encoder layer's parameters, for fused layers, in the checkpoints of fairseq 0.12.2.
+FUSED_COPIES = re.compile(r"\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+
 
 class SparseTransformerEncoder(TransformerEncoderBase):
     """The stock encoder, with the attention that the flags ask for."""
 
     def build_encoder_layer(self, cfg):
         return wrap_layer(SparseTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str):
+        """As in stock, without the copies that only fairseq 0.12.2 has, and makes again."""
+        for key in list(state_dict):
+            if key.startswith(f"{name}.") and FUSED_COPIES.fullmatch(key, len(name)):
+                del state_dict[key]
+        return super().upgrade_state_dict_named(state_dict, name)
 
 
 class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
@@ -95,6 +107,7 @@ class TransformerSparseModel(SparseOutputModel, TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task):
+        check_settings(args)
         set_flag_defaults(args, *_FLAGS)
         check_attention(args)
         check_training(args, task)

@@ -8,6 +8,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.energy import EnergyMeter, gpu_counter
 from fairseq_sparse.generation import (
     ExactSequenceGenerator,
@@ -87,6 +88,11 @@ class TranslationSparseTask(TranslationTask):
         self.report = SearchReport()
         self.energy: Optional[EnergyMeter] = None
 
+    def build_model(self, cfg, from_checkpoint: bool = False):
+        """As stock, for any architecture, but fairseq evaluates no setting that is code."""
+        check_settings(cfg)
+        return super().build_model(cfg, from_checkpoint)
+
     def build_generator(
         self,
         models,
@@ -140,6 +146,10 @@ class TranslationSparseTask(TranslationTask):
         if given:
             flags = ", ".join("--" + name.replace("_", "-") for name in given)
             raise ValueError(f"--exact-search does not go with {flags}")
+        if self.cfg.exact_search_nodes < 1:
+            raise ValueError(
+                f"--exact-search-nodes must be at least 1, got {self.cfg.exact_search_nodes}"
+            )
         lenpen = None if getattr(args, "unnormalized", False) else getattr(args, "lenpen", 1)
         return ExactSequenceGenerator(
             models,

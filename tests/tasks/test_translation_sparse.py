@@ -190,3 +190,16 @@ def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(first):
     whole = sentences((1, 6))
     assert whole[0] != whole[1]
     assert sentences((first, 6)) == whole[first - 1 :]
+
+
+@pytest.mark.parametrize("nodes", [0, -3])
+def test_exact_search_needs_a_node(nodes):
+    task = make_task(exact_search=True, exact_search_nodes=nodes)
+    with pytest.raises(ValueError, match="--exact-search-nodes must be at least 1"):
+        task.build_generator([make_model()], Namespace())
+
+
+def test_settings_of_any_architecture_are_no_code():
+    cfg = Namespace(arch="lstm", decoder_attention="__import__('os').abort()")
+    with pytest.raises(ValueError, match="--decoder-attention is .* code"):
+        make_task().build_model(cfg)
