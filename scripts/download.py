@@ -8,9 +8,11 @@ A file that is already there with the right checksum is kept.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import http.client
 import os
+import re
 import sys
 import time
 import urllib.error
@@ -83,11 +85,11 @@ def read_range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
         # Content-Range: bytes FIRST-LAST/TOTAL
         span, _, total = response.headers.get("Content-Range", "").partition("/")
         first = span.removeprefix("bytes ").partition("-")[0].strip()
-        if not first.isdigit():
+        if not first.isdecimal():
             raise DownloadError("the server's answer has no valid Content-Range")
-        return int(first), int(total) if total.isdigit() else None
+        return int(first), int(total) if total.isdecimal() else None
     length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdigit() else None
+    return 0, int(length) if length.isdecimal() else None
 
 
 def read_block(response: http.client.HTTPResponse, done: int) -> bytes:
@@ -114,6 +116,16 @@ def receive(response: http.client.HTTPResponse, part: Path, name: str) -> None:
         raise Interrupted(f"the connection ended at byte {progress.done:,} of {total:,}")
 
 
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address, but neither out of HTTP nor out of encryption."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        encrypted = req.full_url.startswith("https://")
+        if not newurl.startswith("https://" if encrypted else ("http://", "https://")):
+            raise DownloadError(f"{req.full_url}: leads to {newurl}, which is not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def open_url(url: str, part: Path, timeout: float) -> http.client.HTTPResponse | None:
     """Ask for what is still missing; None if nothing is.
 
@@ -126,7 +138,8 @@ def open_url(url: str, part: Path, timeout: float) -> http.client.HTTPResponse |
     if done:
         headers["Range"] = f"bytes={done}-"
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
+        opener = urllib.request.build_opener(Redirects)
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and done:
             # Nothing lies beyond what is here: it is whole, or not the same file.
@@ -207,6 +220,13 @@ def download(
         print(f"{output.name}: wrong checksum after resuming; starting again", file=sys.stderr)
 
 
+def checksum_argument(algorithm: str, text: str) -> Checksum:
+    digits = 2 * hashlib.new(algorithm, usedforsecurity=False).digest_size
+    if not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no {algorithm}: it has {digits} digits")
+    return Checksum(algorithm, text.lower())
+
+
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,7 +238,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         checksum.add_argument(
             f"--{algorithm}",
             dest="checksum",
-            type=lambda text, algorithm=algorithm: Checksum(algorithm, text.lower()),
+            type=functools.partial(checksum_argument, algorithm),
             metavar="HEX",
             help="what the file must hash to",
         )

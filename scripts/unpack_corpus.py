@@ -47,8 +47,9 @@ PAIRS_PER_REPORT = 1_000_000
 NO_SENTENCE = re.compile("<url>|<talkid>|<keywords>")
 TITLE = re.compile("</?(?:title|description)>")
 TAG = re.compile(r"\s*</?[A-Za-z]")
-SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
-SEGMENT_START = re.compile(r"<seg\b", re.IGNORECASE)
+# Without its end, where the tag goes over several lines.
+SEGMENT_TAG = re.compile(r"<(?P<closing>/?)seg\b[^>]*(?P<end>>?)", re.IGNORECASE)
+LONGEST_TAG = 10_000
 ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
 NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
@@ -84,20 +85,30 @@ def talks(lines: Iterable[str], _: str) -> Iterator[str]:
 
 
 def segments(lines: Iterable[str], place: str) -> Iterator[str]:
-    """The content of each <seg>, which may go over several lines."""
-    found = False
-    pending = ""
+    """The content of each <seg>, which may go over several lines; in one pass, whatever it is."""
+    found, content, rest = False, None, ""
     for line in lines:
-        pending += line + "\n"
-        end = 0
-        for match in SEGMENT.finditer(pending):
-            if SEGMENT_START.search(match[1]):
-                raise CorpusError(f"{place}: a <seg> does not end before the next begins")
-            found = True
-            yield unescape(match[1])
-            end = match.end()
-        pending = pending[end:] if SEGMENT_START.search(pending, end) else ""
-    if pending:
+        text, rest, end = f"{rest}{line}\n", "", 0
+        for tag in SEGMENT_TAG.finditer(text):
+            if not tag["end"]:
+                text, rest = text[: tag.start()], text[tag.start() :]
+                break
+            if content is not None:
+                content.append(text[end : tag.start()])
+            end = tag.end()
+            if not tag["closing"]:
+                if content is not None:
+                    raise CorpusError(f"{place}: a <seg> does not end before the next begins")
+                content = []
+            elif content is not None:
+                found = True
+                yield unescape("".join(content))
+                content = None
+        if content is not None:
+            content.append(text[end:])
+        if len(rest) > LONGEST_TAG:
+            raise CorpusError(f"{place}: the tag of a <seg> does not end")
+    if content is not None or rest:
         raise CorpusError(f"{place}: the last <seg> does not end")
     if not found:
         raise CorpusError(f"{place}: has no <seg>")

@@ -55,6 +55,8 @@ fetch() {
     case ${#sum} in
       64) checksum=(--sha256 "$sum") ;;
       32) checksum=(--md5 "$sum") ;;
+      1) ;; # none has been published
+      *) fail "$CHECKSUMS: '$sum' of $name is neither a sha256 nor an md5, nor -" ;;
     esac
     "$PYTHON" "$ROOT/scripts/download.py" "$address" --output "$raw/$name" \
       ${checksum[@]+"${checksum[@]}"} \

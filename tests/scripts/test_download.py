@@ -7,10 +7,13 @@ import http.server
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from download import DownloadError, Redirects
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "download.py"
 CONTENT = bytes(range(256)) * 2000  # 512,000 bytes: several blocks
@@ -247,3 +250,48 @@ def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert "not an http or https address" in result.stderr
+
+
+@pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/file"])
+def test_a_server_cannot_lead_out_of_http(server: Server, output: Path, address: str) -> None:
+    def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        handler.send_response(302)
+        handler.send_header("Location", address)
+        handler.end_headers()
+        return True
+
+    server.behave = behave
+    result = download(server, output)
+    assert result.returncode == 1 and len(result.stdout.splitlines()) == 1
+    assert not output.exists()
+
+
+def test_a_server_cannot_lead_out_of_encryption() -> None:
+    request = urllib.request.Request("https://example.org/a")
+    redirect = [None, 302, "Found", {}]
+    with pytest.raises(DownloadError, match="leads to http://example.org/b, which is not followed"):
+        Redirects().redirect_request(request, *redirect, "http://example.org/b")
+    followed = Redirects().redirect_request(request, *redirect, "https://example.com/b")
+    assert followed.full_url == "https://example.com/b"
+
+
+def test_a_size_that_is_no_number_is_not_believed(server: Server, output: Path) -> None:
+    leave_part(output, CONTENT[:1000])
+
+    def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        handler.send_response(206)
+        handler.send_header("Content-Range", "bytes \xb2-3/4")  # a digit, but none of a number
+        handler.end_headers()
+        return True
+
+    server.behave = behave
+    result = download(server, output)
+    assert result.returncode == 1 and "no valid Content-Range" in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+@pytest.mark.parametrize("checksum", [("--sha256", MD5), ("--md5", SHA256), ("--md5", "x" * 32)])
+def test_what_is_no_checksum_is_refused(server: Server, output: Path, checksum) -> None:
+    result = download(server, output, *checksum)
+    assert result.returncode == 2 and f"is no {checksum[0].lstrip('-')}" in result.stdout
+    assert not server.requests

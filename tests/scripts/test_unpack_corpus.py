@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import random
+import stat
+import tarfile
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -141,6 +145,23 @@ def test_segments(tmp_path: Path) -> None:
     assert unpacked(tmp_path, "test") == (expected, ["one", "two lines", "", "four"])
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["<seg id=1>a"] + ["b"] * 300_000,
+        ["<seg id=1>" * 300_000],
+        ["<seg " * 300_000],
+        ["<seg"] * 99,
+    ],
+    ids=["a segment without an end", "segments in segments", "tags in tags", "a tag over lines"],
+)
+def test_segments_are_read_in_one_pass(lines: list[str], tmp_path: Path, capsys) -> None:
+    """What takes the square of the length would take hours here."""
+    place(tmp_path, "evil", archives.text(lines))
+    assert unpack(tmp_path, ("test", "seg", "evil", "small.en")) == 1
+    assert "does not end" in capsys.readouterr().err
+
+
 def test_columns_of_a_table(tmp_path: Path) -> None:
     rows = ["Ein Hund.\tA dog.\t0.9", "\tNothing.\t0.1"]
     place(tmp_path, "t.tsv.gz", gzip.compress(archives.text(rows)))
@@ -235,6 +256,31 @@ def test_nothing_is_written_where_an_archive_says(tmp_path: Path) -> None:
     assert unpack(tmp_path, take) == 0
     assert unpacked(tmp_path) == (["eins"], ["one"])
     assert not (tmp_path / "../../evil.de").exists() and not Path("/tmp/evil.en").exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+def test_only_files_of_an_archive_are_read(kind: bytes, tmp_path: Path, capsys) -> None:
+    (tmp_path / "secret").write_text("eins\n")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        member = tarfile.TarInfo("de")
+        member.type, member.linkname = kind, str(tmp_path / "secret")
+        archive.addfile(member)
+    place(tmp_path, "c.tgz", content.getvalue())
+    assert unpack(tmp_path, ("train", "text", "c.tgz!de", "small.en")) == 1
+    assert "c.tgz: has no file de" in capsys.readouterr().err
+
+
+def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("geheim\n")
+    link = zipfile.ZipInfo("de")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr(link, str(tmp_path / "secret"))
+    assert unpack(tmp_path, ("train", "text", "c.zip!de", "small.en")) == 0
+    assert unpacked(tmp_path)[0] == [str(tmp_path / "secret")]
 
 
 def test_split_that_is_there_is_kept(tmp_path: Path, capsys) -> None:

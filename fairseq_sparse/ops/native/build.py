@@ -3,6 +3,7 @@
 Plain C without PyTorch's headers: compiling takes about a second. The library is kept in
 ``FAIRSEQ_SPARSE_CACHE`` (default: ``fairseq_sparse`` in the user's cache folder) under a name made
 of the sources, the compiler's arguments and the processor, so that an old one is never loaded.
+Loading a library runs it: one that another user could have put there is compiled anew.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -27,6 +29,9 @@ _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-sh
 # Not every compiler knows both. OpenMP's functions resolve to those that PyTorch has loaded.
 _OPTIONAL = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
+# Folders for this process alone: they go when the library is loaded.
+_temporary: list[str] = []
+
 
 @cache
 def library() -> Optional[ctypes.CDLL]:
@@ -38,7 +43,12 @@ def library() -> Optional[ctypes.CDLL]:
     if os.environ.get("FAIRSEQ_SPARSE_NATIVE", "1") == "0":
         return None
     try:
-        return ctypes.CDLL(str(_compiled()))
+        path = _compiled()
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:  # damaged: a machine that went down left it half written
+            path.unlink()
+            return ctypes.CDLL(str(_compiled()))
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.warning(
             "the kernels for this CPU could not be compiled, so that sparse outputs and attention "
@@ -47,6 +57,9 @@ def library() -> Optional[ctypes.CDLL]:
             " ".join(str(error).split()),
         )
         return None
+    finally:
+        while _temporary:
+            shutil.rmtree(_temporary.pop(), ignore_errors=True)
 
 
 def _compiled() -> Path:
@@ -58,7 +71,7 @@ def _compiled() -> Path:
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     cache = _cache_folder()
     path = cache / f"kernels-{name}.so"
-    if path.exists():
+    if path.is_file() and _is_ours_alone(path):
         return path
     # Two processes may compile at once: each into a folder of its own, then moved into place.
     with tempfile.TemporaryDirectory(dir=cache, prefix="compiling-") as scratch:
@@ -71,6 +84,7 @@ def _compiled() -> Path:
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
             )
             if done.returncode == 0:
+                output.chmod(0o700)
                 os.replace(output, path)
                 return path
             errors.append(
@@ -88,18 +102,36 @@ def _compiler() -> list[str]:
 
 
 def _cache_folder() -> Path:
-    """A folder to write to: the user's, or one for this process where there is none."""
+    """A folder that nobody else can write to: the user's, or one for this process."""
     try:
-        folder = os.environ.get("FAIRSEQ_SPARSE_CACHE")
-        if not folder:
+        named = os.environ.get("FAIRSEQ_SPARSE_CACHE")
+        if not named:
             caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-            folder = Path(caches) / "fairseq_sparse"
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return Path(folder)
+            named = Path(caches) / "fairseq_sparse"
+        folder = Path(named)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours_alone(folder):
+            logger.warning(
+                "other users can write to %s: the kernels for this CPU are not kept there, and "
+                "each process compiles them (to keep them: chmod go-w, or another folder in "
+                "FAIRSEQ_SPARSE_CACHE)",
+                folder,
+            )
+        elif os.access(folder, os.W_OK):
+            return folder
     except (OSError, RuntimeError):  # RuntimeError: the user has no home
         pass
-    return Path(tempfile.mkdtemp(prefix="fairseq_sparse-"))
+    _temporary.append(tempfile.mkdtemp(prefix="fairseq_sparse-"))
+    return Path(_temporary[-1])
+
+
+def _is_ours_alone(path: Path) -> bool:
+    """True if no other user, except the administrator, can change the file or folder."""
+    if not hasattr(os, "getuid"):  # Windows
+        return True
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _processor() -> str:

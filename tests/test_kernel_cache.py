@@ -1,0 +1,110 @@
+"""The cache of the compiled kernels: whom it trusts, and what it leaves behind."""
+
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+from fairseq_sparse.ops.native import build
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs users as Unix has them"),
+]
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    """A quick one: it has compiled a library with one function, and copies it."""
+    folder = tmp_path_factory.mktemp("compiler")
+    (folder / "library.c").write_text("int solve_entmax(void) { return 0; }\n")
+    library, script = folder / "library.so", folder / "cc"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, folder / "library.c"], check=True)
+    script.write_text(
+        f'for word; do [ "$last" = -o ] && out=$word; last=$word; done\ncp "{library}" "$out"\n'
+    )
+    return f"sh {shlex.quote(str(script))}"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch, compiler):
+    """The folder of temporary files; each test loads the library anew."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv("FAIRSEQ_SPARSE_NATIVE", raising=False)
+    monkeypatch.setenv("CC", compiler)
+    build.library.cache_clear()
+    yield folder
+    build.library.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FAIRSEQ_SPARSE_CACHE", str(folder))
+    return folder
+
+
+def test_nobody_else_can_write_to_the_cache(cache):
+    before = os.umask(0)
+    try:
+        assert build.library() is not None
+    finally:
+        os.umask(before)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    (library,) = cache.iterdir()
+    assert library.stat().st_mode & 0o022 == 0
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(cache, temporary, caplog):
+    cache.mkdir()
+    cache.chmod(0o777)
+    planted = cache / build._compiled().name
+    planted.write_text("a trap")
+    for folder in temporary.iterdir():
+        shutil.rmtree(folder)
+    with caplog.at_level(logging.WARNING):
+        assert build.library().solve_entmax
+    assert planted.read_text() == "a trap" and list(cache.iterdir()) == [planted]
+    assert "other users can write to" in caplog.text and not list(temporary.iterdir())
+
+
+def test_the_cache_of_another_user_is_not_used(cache, temporary, monkeypatch):
+    cache.mkdir(mode=0o755)
+    monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
+    assert build.library() is not None
+    assert not list(cache.iterdir()) and not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o600])
+def test_a_file_that_another_user_could_have_written_is_made_anew(cache, monkeypatch, mode):
+    path = build._compiled()
+    path.write_text("a trap")
+    path.chmod(mode)
+    if mode == 0o600:  # of another user, from before the folder was closed to others
+        right = build._is_ours_alone
+        monkeypatch.setattr(build, "_is_ours_alone", lambda p: p != path and right(p))
+    assert build._compiled().read_bytes().startswith(b"\x7fELF") or os.uname().sysname != "Linux"
+    assert path.stat().st_mode & 0o022 == 0
+
+
+def test_a_damaged_file_is_made_anew(cache):
+    path = build._compiled()
+    path.write_bytes(path.read_bytes()[:0])
+    assert build.library().solve_entmax
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_where_there_is_no_cache(tmp_path, temporary, monkeypatch, fails):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FAIRSEQ_SPARSE_CACHE", str(tmp_path / "file" / "cache"))
+    if fails:
+        monkeypatch.setenv("CC", "false")
+    assert (build.library() is None) == fails
+    assert not list(temporary.iterdir())
