@@ -44,7 +44,7 @@ for run in "${RUNS[@]}"; do
     || fail "$run is not a finished run: it has no summary.json or no average.pt"
   [[ ! "$run" -ef "$RUN_DIR" ]] || fail "--run-dir must not be one of the runs: $run"
   run="$(CDPATH='' cd -- "$run" && pwd)"
-  [[ "$run" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $run"
+  check_folder "$run"
   ENSEMBLE="$ENSEMBLE${ENSEMBLE:+:}$run/average.pt"
 done
 

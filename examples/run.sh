@@ -61,6 +61,7 @@ select_stages() {
   local part first last position parts
   IFS=',' read -r -a parts <<<"$1"
   for part in "${parts[@]}"; do
+    [[ "$part" != *-*-* ]] || bad_usage "'$part' is no range of stages"
     first="${part%%-*}"
     last="${part##*-}"
     first="$(stage_position "$first")" || bad_usage "unknown stage '$part'"
@@ -68,11 +69,6 @@ select_stages() {
     (( first <= last )) || bad_usage "empty range of stages '$part'"
     for (( position = first; position <= last; position++ )); do SELECTED[position]=yes; done
   done
-}
-
-make_absolute() {
-  mkdir -p -- "$1"
-  (CDPATH='' cd -- "$1" && pwd)
 }
 
 NAMES=()
@@ -97,9 +93,9 @@ done
 (( ${#NAMES[@]} == 2 )) || bad_usage "a data set and a variant are needed"
 DATASET="${NAMES[0]}"
 VARIANT="${NAMES[1]}"
-[[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
-[[ -f "$EXAMPLES/variants/$VARIANT.sh" ]] || bad_usage "unknown variant '$VARIANT'"
-[[ -z "$SETTINGS" || -f "$EXAMPLES/settings/$SETTINGS.sh" ]] || bad_usage "unknown settings '$SETTINGS'"
+known datasets "$DATASET" || bad_usage "unknown data set '$DATASET'"
+known variants "$VARIANT" || bad_usage "unknown variant '$VARIANT'"
+[[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
 SELECTED=()
 select_stages "${STAGES:-$(printf '%s' "$(stage_list)" | tr ' ' '\n' | sed 's/=.*//' | paste -sd, -)}"
 
@@ -112,11 +108,12 @@ PY
   "to a Python that has them"
 
 CONFIG="${CONFIG:-$(default_config)}"
-DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}")"
-RUN_DIR="$(make_absolute "${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT${SETTINGS:+-$SETTINGS}-$CONFIG}")"
-for folder in "$ROOT" "$DATA_DIR" "$RUN_DIR"; do
-  [[ "$folder" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $folder"
-done
+check_folder "$ROOT"
+DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
+RUN_DIR="${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT${SETTINGS:+-$SETTINGS}-$CONFIG}"
+RUN_DIR="$(make_absolute "$RUN_DIR" --run-dir)"
+check_folder "$DATA_DIR" # where a relative one lies
+check_folder "$RUN_DIR"
 export DATASET VARIANT SETTINGS CONFIG DATA_DIR RUN_DIR
 
 say "$DATASET, $VARIANT, ${SETTINGS:+settings of $SETTINGS, }$CONFIG configuration"

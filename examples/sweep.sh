@@ -44,7 +44,7 @@ while (( $# )); do
   shift
 done
 [[ -n "$DATASET" ]] || bad_usage "a data set is needed"
-[[ -f "$EXAMPLES/datasets/$DATASET.sh" ]] || bad_usage "unknown data set '$DATASET'"
+known datasets "$DATASET" || bad_usage "unknown data set '$DATASET'"
 [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
 read -r -a outputs <<<"$OUTPUT_ALPHAS"
 read -r -a attentions <<<"$ATTENTION_ALPHAS"
@@ -59,9 +59,10 @@ done
 
 CONFIG="${CONFIG:-$(default_config)}"
 SWEEP_DIR="${SWEEP_DIR:-$ROOT/runs/$DATASET/sweep-$CONFIG}"
-mkdir -p -- "$SWEEP_DIR"
-SWEEP_DIR="$(CDPATH='' cd -- "$SWEEP_DIR" && pwd)"
+SWEEP_DIR="$(make_absolute "$SWEEP_DIR" --sweep-dir)"
+check_folder "$SWEEP_DIR"
 DATA_DIR="${DATA_DIR:-$ROOT/data/$DATASET}"
+check_folder "$DATA_DIR"
 export CONFIG STAGE
 
 say "$DATASET: ${#outputs[@]} x ${#attentions[@]} alphas, ${#seeds[@]} seed(s), in $SWEEP_DIR"

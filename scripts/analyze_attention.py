@@ -31,10 +31,13 @@ from typing import TYPE_CHECKING, Any
 from command_line import (
     add_max_tokens,
     add_model_arguments,
+    check_outputs,
+    exit_status,
     one_line,
     output_file,
     seed,
     short_names,
+    with_references,
 )
 
 # A checkout works without being installed.
@@ -67,6 +70,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--names: give as many as --path has models")
     if len(set(options.names)) < len(options.names):
         parser.error("--names: two models have the same")
+    check_outputs(parser, options, "json")
     return options
 
 
@@ -123,7 +127,8 @@ def measure(
     padding = translator.task.source_dictionary.pad()
     statistics = AttentionStatistics(translator.models[0], padding, diversity)
     batches = translator.batches(options.subset, options.max_tokens)
-    for sample in tqdm(batches, desc=label, unit="batch", mininterval=1):
+    bar = tqdm(batches, desc=label, unit="batch", mininterval=1)
+    for sample in with_references(bar, options.subset):
         statistics.add_batch(sample["net_input"])
     left_out = len(translator.task.dataset(options.subset)) - statistics.sentences
     if left_out > 0:
@@ -201,4 +206,4 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
         logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(main())
+    sys.exit(exit_status(main))

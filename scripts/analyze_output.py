@@ -21,7 +21,17 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import add_max_tokens, one_line, output_file, positive, short_names
+from command_line import (
+    add_max_tokens,
+    check_outputs,
+    exit_status,
+    one_line,
+    output_file,
+    positive,
+    read_text,
+    replacing,
+    short_names,
+)
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -44,11 +54,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.subset = list(dict.fromkeys(options.subset or ["test"]))
     options.names = options.names or short_names(options.path)
-    complain = commands.choices[options.command].error
+    parser = commands.choices[options.command]
+    complain = parser.error
     if len(options.names) != len(options.path):
         complain("--names: give as many as --path has models")
     if len(getattr(options, "log", [])) not in (0, len(options.path)):
         complain("--log: give as many as --path has models")
+    check_outputs(parser, options, *(["json", "html"] if "html" in options else ["json"]))
     return options
 
 
@@ -298,7 +310,7 @@ def training_curves(options: argparse.Namespace) -> list[dict]:
 
     curves = []
     for log, name in zip(options.log, options.names, strict=False):
-        curve = threshold_curve(read_records(log.read_text(encoding="utf-8")))
+        curve = threshold_curve(read_records(read_text(log)))
         if curve["updates"]:
             curves.append({"name": name, "log": str(log), **curve})
         else:
@@ -328,7 +340,9 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
     order = {subset: place for place, subset in enumerate(options.subset)}
     sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
     if options.html:
-        options.html.write_text(as_page(sentences), encoding="utf-8")
+        page = as_page(sentences)
+        with replacing(options.html) as file:
+            file.write(page)
     result = {"data": options.data, "sentences": sentences}
     return result, "\n\n\n".join(map(as_text, sentences))
 
@@ -395,4 +409,4 @@ if __name__ == "__main__":
     for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(main())
+    sys.exit(exit_status(main))

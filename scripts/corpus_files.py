@@ -26,6 +26,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TextIO
 
+from command_line import replacing
+
 BLOCK = 1 << 20
 # How a name ends, what that is called, and what reads it.
 COMPRESSED: dict[str, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
@@ -62,10 +64,8 @@ def log(message: str) -> None:
 def open_atomically(path: Path) -> Iterator[TextIO]:
     """Open a text file for writing that appears under its name only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8", newline="\n") as handle:
+    with replacing(path) as handle:
         yield handle
-    os.replace(partial, path)
 
 
 class FilesInStep:

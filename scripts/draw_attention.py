@@ -15,7 +15,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import add_model_arguments, one_line, output_file, positive
+from command_line import (
+    add_model_arguments,
+    check_outputs,
+    exit_status,
+    one_line,
+    output_file,
+    positive,
+    with_references,
+)
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -82,6 +90,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.output.suffix.lower() not in PICTURES:
         parser.error(f"--output {options.output}: the name must end in {', '.join(PICTURES)}")
+    check_outputs(parser, options, "output")
     return options
 
 
@@ -89,7 +98,8 @@ def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[s
     """fairseq's batch of the one sentence."""
     from fairseq_sparse.analysis.trained_models import AnalysisError
 
-    samples = list(translator.batches(options.subset, max_tokens=100_000))
+    batches = translator.batches(options.subset, max_tokens=100_000)
+    samples = list(with_references(batches, options.subset))
     if not samples:
         raise AnalysisError(
             f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
@@ -213,4 +223,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -36,7 +36,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import add_max_tokens, add_model_arguments, one_line, positive
+from command_line import add_max_tokens, add_model_arguments, exit_status, one_line, positive
 from download import sha256_of
 
 # A checkout works without being installed.
@@ -212,4 +212,4 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # not its account of what it loads
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(main())
+    sys.exit(exit_status(main))

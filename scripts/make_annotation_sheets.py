@@ -18,11 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 
-from command_line import one_line, positive, seed
+from command_line import exit_status, one_line, positive, replacing, seed
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -98,9 +97,8 @@ def write_new(files: dict[Path, bytes]) -> None:
             raise SheetError(f"{path} is there already, with other content; choose another folder")
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        with replacing(path, binary=True) as file:
+            file.write(content)
 
 
 def make(options: argparse.Namespace) -> str:
@@ -153,4 +151,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    sys.exit(main())
+    sys.exit(exit_status(main))

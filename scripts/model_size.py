@@ -25,7 +25,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from command_line import output_file, positive
+from command_line import exit_status, one_line, output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
             content = {"machine": describe_machine(), "options": chosen, "results": results}
             write_json(options.json, content)
     except (ValueError, OSError) as error:
-        print(f"model_size: error: {error}", file=sys.stderr)
+        print(f"model_size: error: {one_line(error)}", file=sys.stderr)
         return 1
     print(table(results))
     print(
@@ -235,4 +235,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from command_line import exit_status
 from corpus_files import CorpusError, add_fetched, damage_named, explain, log, open_atomically
 
 SETTINGS = ("low", "medium", "high")
@@ -107,7 +108,9 @@ def choose_languages(
         names = [language for language in found if train in found[language]]
         left_out = sorted(set(found) - set(names))
         if not names:
-            raise CorpusError(f"no language has a file LANG-{train}")
+            raise CorpusError(
+                f"no language has a file LANG-{train}: fetch it, or choose another --setting"
+            )
         if left_out:
             log(f"left out, as they have no {train}: {' '.join(left_out)}")
     unknown = [name for name in names if name not in found]
@@ -178,10 +181,13 @@ def prepare(args: argparse.Namespace) -> None:
         for language in languages:
             print(*(found[language][part] for part in parts.values()), sep="\n")
         return
-    for split, part in parts.items():
-        items = [
+    items_of = {  # all is read, and found good, before anything is written
+        split: [
             (language, item) for language in languages for item in read_items(found[language][part])
         ]
+        for split, part in parts.items()
+    }
+    for split, items in items_of.items():
         sources = (" ".join(source_units(language, item)) for language, item in items)
         write_lines(args.output / "characters" / f"{split}.lemma", sources)
         targets = (" ".join(to_units(item.form)) for _, item in items)
@@ -230,4 +236,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

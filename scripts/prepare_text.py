@@ -37,7 +37,7 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from command_line import positive
+from command_line import exit_status, positive, replacing
 from corpus_files import (
     BLOCK,
     CorpusError,
@@ -266,10 +266,8 @@ def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None
             handle.writelines(remove_diacritics(line) + "\n" for line in read_text(raw))
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    with damage_named(raw), open(raw, "rb") as source, open(partial, "wb") as handle:
+    with damage_named(raw), open(raw, "rb") as source, replacing(target, binary=True) as handle:
         shutil.copyfileobj(decompressed(source, raw.name), handle)
-    os.replace(partial, target)
 
 
 def count_lines(path: Path) -> int:
@@ -354,4 +352,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

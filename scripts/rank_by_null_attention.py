@@ -12,12 +12,22 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import add_max_tokens, add_model_arguments, one_line, output_file, positive, seed
+from command_line import (
+    add_max_tokens,
+    add_model_arguments,
+    check_outputs,
+    exit_status,
+    one_line,
+    output_file,
+    positive,
+    replacing,
+    seed,
+    with_references,
+)
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -70,6 +80,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.json and options.bad is None and options.shuffle is None:
         parser.error("--json: without --bad or --shuffle there is no precision")
+    check_outputs(parser, options, "output", "json")
     return options
 
 
@@ -85,8 +96,8 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
         raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
     try:
         translator.task.load_dataset(options.subset)
-    except FileNotFoundError as error:
-        raise AnalysisError(f"--subset {options.subset}: {error}") from error
+    except (FileNotFoundError, AssertionError, ValueError) as error:
+        raise AnalysisError(f"--subset {options.subset} in {options.data}: {error}") from error
     count = len(translator.task.dataset(options.subset))
     if options.bad:
         return translator, read_labels(options.bad, count)
@@ -111,6 +122,7 @@ def measure(translator: Translator, options: argparse.Namespace) -> dict[int, fl
         unit="batch",
         mininterval=1,
     )
+    batches = with_references(batches, options.subset)
     rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers))
     left_out = len(task.dataset(options.subset)) - len(rates)
     if left_out > 0:
@@ -128,8 +140,7 @@ def write_table(
     """Write the pairs in the order of the ranking."""
     task = translator.task
     dataset = task.dataset(options.subset)
-    partial = options.output.with_name(f"{options.output.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with replacing(options.output) as file:
         header = ["rank", "sentence", "null_rate", *(["bad"] if bad is not None else [])]
         print(*header, "source", "target", sep="\t", file=file)
         for place, number in enumerate(ranking, start=1):
@@ -139,7 +150,6 @@ def write_table(
             label = [int(number in bad)] if bad is not None else []
             rate = f"{rates[number]:.4f}"
             print(place, number, rate, *label, source, target, sep="\t", file=file)
-    os.replace(partial, options.output)
 
 
 def precision_table(found: dict[str, Any]) -> str:
@@ -189,4 +199,4 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
         logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(main())
+    sys.exit(exit_status(main))

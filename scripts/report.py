@@ -18,7 +18,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import one_line, output_file, positive
+from command_line import check_outputs, exit_status, one_line, output_file, positive
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -46,7 +46,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="show the first N one by one (default: 20)",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "output")
+    return options
 
 
 def show(batches, label: str):
@@ -85,4 +87,4 @@ if __name__ == "__main__":
     for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(main())
+    sys.exit(exit_status(main))

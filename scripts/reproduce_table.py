@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 
-from command_line import positive
+from command_line import exit_status, one_line, positive, replacing
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -114,9 +113,8 @@ def draw(options: argparse.Namespace) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with replacing(path) as file:
+        file.write(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -133,8 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
         write_json(stem.with_name(f"{stem.name}.json"), content)
         if options.curve:
             draw(options)
-    except (AnalysisError, OSError) as error:
-        print(f"reproduce_table: {error}", file=sys.stderr)
+    except (AnalysisError, OSError, ValueError) as error:
+        print(f"reproduce_table: {one_line(error)}", file=sys.stderr)
         return 1
     print(markdown, end="")
     return 0
@@ -143,4 +141,4 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     for library in ("sacrebleu", "matplotlib"):  # fairseq lets everybody talk
         logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
+
+from command_line import exit_status, one_line, read_json
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -69,9 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     summaries = []
     for run in args.runs:
         try:
-            summaries.append(json.loads((run / "summary.json").read_text(encoding="utf-8")))
+            summaries.append(read_json(run / "summary.json"))
         except (OSError, ValueError) as error:
-            print(f"results_table: left out {run}: {error}", file=sys.stderr)
+            print(f"results_table: left out {run}: {one_line(error)}", file=sys.stderr)
     if not summaries:
         print("results_table: no results; run the stage analyze first", file=sys.stderr)
         return 1
@@ -82,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     results = []
     for path in args.speeds:
         try:
-            results += json.loads(path.read_text(encoding="utf-8"))["results"]
+            results += read_json(path)["results"]
         except (OSError, ValueError, KeyError) as error:
             print(f"results_table: --speeds {path}: {error!r}", file=sys.stderr)
             return 1
@@ -93,4 +94,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import one_line, output_file
+from command_line import check_outputs, exit_status, one_line, output_file
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -68,6 +68,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.words and not any(path.is_dir() for path in options.hypotheses):
         parser.error("--words: only folders have words to compare with")
+    check_outputs(parser, options, "json")
     return options
 
 
@@ -243,4 +244,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # not its account of what it loads
-    sys.exit(main())
+    sys.exit(exit_status(main))

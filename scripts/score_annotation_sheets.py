@@ -10,13 +10,12 @@ sent is refused.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from pathlib import Path
 from typing import Any
 
-from command_line import one_line, output_file
+from command_line import check_outputs, exit_status, one_line, output_file, read_json
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -34,7 +33,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--partial", action="store_true", help="score what there is, and say how many are missing"
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "json")
+    return options
 
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
@@ -47,8 +48,8 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     from fairseq_sparse.analysis.human_evaluation import summarize
 
     try:
-        sheets = from_key(json.loads(options.key.read_text("utf-8")))
-    except (SheetError, ValueError) as error:
+        sheets = from_key(read_json(options.key))
+    except SheetError as error:
         raise SheetError(f"{options.key}: {error}") from error
     scores: dict[str, dict[str, int | None]] = {}
     for path in options.sheets:
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
             from fairseq_sparse.analysis.reports import write_json
 
             write_json(options.json, summary)
-    except (SheetError, OSError) as error:
+    except (SheetError, OSError, ValueError) as error:
         print(f"score_annotation_sheets: {one_line(error)}", file=sys.stderr)
         return 1
     from fairseq_sparse.analysis.human_evaluation import markdown
@@ -89,4 +90,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from command_line import output_file
+from command_line import check_outputs, exit_status, one_line, output_file, read_text
 from prepare_inflection import from_units, write_lines
 
 # A checkout works without being installed.
@@ -33,6 +33,7 @@ UNKNOWN = "<<unk>>"  # how fairseq-generate prints a character that no form of t
 TARGET = re.compile(r"T-(\d+)\t(.*)")
 GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 NAMED = 3
+LANGUAGE = re.compile(r"[^\s/\0]+")  # it becomes part of a file's name
 
 
 class ScoreError(Exception):
@@ -62,15 +63,22 @@ def edit_distance(first: str, second: str) -> int:
     return row[-1]
 
 
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; only a line feed ends one."""
+    text = read_text(path)
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def read_reference(path: Path) -> list[tuple[Slot, str]]:
     """The slots of the test set and their forms, in the order of fairseq's sentence numbers."""
     items = []
-    with open(path, encoding="utf-8", newline="\n") as handle:
-        for number, line in enumerate(handle, start=1):
-            fields = line.removesuffix("\n").split("\t")
-            if len(fields) != 4:
-                raise ScoreError(f"{path}, line {number}: {len(fields)} field(s) in place of 4")
-            items.append((Slot(*fields[:3]), fields[3]))
+    for number, line in enumerate(lines_of(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 4:
+            raise ScoreError(f"{path}, line {number}: {len(fields)} field(s) in place of 4")
+        if not LANGUAGE.fullmatch(fields[0]):
+            raise ScoreError(f"{path}, line {number}: {fields[0]!r} is no name of a language")
+        items.append((Slot(*fields[:3]), fields[3]))
     if not items:
         raise ScoreError(f"{path} is empty")
     return items
@@ -80,30 +88,30 @@ def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
     """The target and the best guess of each sentence, by number, both as text."""
     targets: dict[int, str] = {}
     guesses: dict[int, str] = {}
-    with open(path, encoding="utf-8", newline="\n") as handle:
-        for line in handle:
-            line = line.removesuffix("\n")
-            if match := TARGET.fullmatch(line):
-                targets[int(match[1])] = from_units(match[2])
-            elif match := GUESS.fullmatch(line):
-                # the best of an n-best list comes first
-                guesses.setdefault(int(match[1]), from_units(match[2]))
+    for line in lines_of(path):
+        if match := TARGET.fullmatch(line):
+            targets[int(match[1])] = from_units(match[2])
+        elif match := GUESS.fullmatch(line):
+            # the best of an n-best list comes first
+            guesses.setdefault(int(match[1]), from_units(match[2]))
     if not targets:
         raise ScoreError(f"{path}: no line that begins with T-; is it fairseq-generate's output?")
     return targets, guesses
 
 
-def check_targets(path: Path, targets: dict[int, str], items: Sequence[tuple[Slot, str]]) -> None:
+def check_targets(
+    path: Path, targets: dict[int, str], reference: Path, items: Sequence[tuple[Slot, str]]
+) -> None:
     """That the output is of this test set, all of it, and its text is joined from the units."""
     if set(targets) != set(range(len(items))):
         raise ScoreError(
-            f"{path} has {len(targets)} items but the reference {len(items)}: they are not of the "
-            "same test set, or fairseq-generate did not finish"
+            f"{path} has {len(targets)} items but {reference} has {len(items)}: they are not of "
+            "the same test set, or fairseq-generate did not finish"
         )
     for number, (slot, form) in enumerate(items):
         if targets[number] != form and UNKNOWN not in targets[number]:
             raise ScoreError(
-                f"{path}: the form of {slot} is {targets[number]!r} but in the reference {form!r}: "
+                f"{path}: the form of {slot} is {targets[number]!r} but in {reference} {form!r}: "
                 "they are not of the same test set, or --post-process sentencepiece is missing"
             )
 
@@ -164,7 +172,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, required=True, help="reference/test.tsv")
     parser.add_argument("--guesses", type=Path, required=True, help="written: folder of LANG-out")
     parser.add_argument("--json", type=output_file, required=True, help="written: the figures")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    check_outputs(parser, args, "json")
+    return args
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,14 +182,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         items = read_reference(args.reference)
         targets, guesses = read_generated(args.generated)
-        check_targets(args.generated, targets, items)
+        check_targets(args.generated, targets, args.reference, items)
         result = score(items, guesses)
-        write_guesses(args.guesses, items, guesses)
         from fairseq_sparse.analysis.reports import write_json
 
         write_json(args.json, result)
-    except (ScoreError, OSError) as error:
-        print(f"score_inflection: {error}", file=sys.stderr)
+        write_guesses(args.guesses, items, guesses)
+    except (ScoreError, OSError, ValueError) as error:
+        print(f"score_inflection: {one_line(error)}", file=sys.stderr)
         return 1
     missing = [str(slot) for number, (slot, _) in enumerate(items) if number not in guesses]
     if missing:
@@ -190,4 +200,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 import sys
 from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
+from command_line import check_outputs, exit_status, one_line, output_file, read_text, replacing
+
 # sacreBLEU's own default.
 TOKENIZE = "13a"
+HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 
 
 class ScoreError(Exception):
@@ -28,12 +31,10 @@ class ScoreError(Exception):
 def read_hypotheses(path: Path) -> list[str]:
     """The best hypothesis of each sentence, in the order of the test set."""
     hypotheses: dict[int, str] = {}
-    with open(path, encoding="utf-8", newline="\n") as handle:
-        for line in handle:
-            if line.startswith("D-"):
-                # D-ID <tab> score <tab> text; the best of an n-best list comes first
-                identifier, _, text = line.rstrip("\r\n").split("\t", 2)
-                hypotheses.setdefault(int(identifier[2:]), text)
+    for line in lines_of(path):
+        # D-ID <tab> score <tab> text; the best of an n-best list comes first
+        if match := HYPOTHESIS.fullmatch(line):
+            hypotheses.setdefault(int(match[1]), match[2])
     if not hypotheses:
         raise ScoreError(f"{path}: no line that begins with D-; is it fairseq-generate's output?")
     missing = sorted(set(range(max(hypotheses) + 1)) - set(hypotheses))
@@ -42,16 +43,14 @@ def read_hypotheses(path: Path) -> list[str]:
     return [hypotheses[number] for number in range(len(hypotheses))]
 
 
-def read_references(path: Path) -> list[str]:
-    with open(path, encoding="utf-8", newline="\n") as handle:
-        return [line.rstrip("\r\n") for line in handle]
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; only a line feed ends one, with or without a carriage return."""
+    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
 def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8", newline="\n") as handle:
+    with replacing(path) as handle:
         handle.write(text)
-    os.replace(partial, path)
 
 
 def score(
@@ -78,22 +77,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
     parser.add_argument("--reference", type=Path, required=True, help="raw text, one a line")
-    parser.add_argument("--hypotheses", type=Path, required=True, help="written: the translations")
-    parser.add_argument("--json", type=Path, required=True, help="written: the score")
+    parser.add_argument(
+        "--hypotheses", type=output_file, required=True, help="written: the translations"
+    )
+    parser.add_argument("--json", type=output_file, required=True, help="written: the score")
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
         default=TOKENIZE,
         help=f"sacreBLEU's tokens (default: {TOKENIZE}; none: the text is tokens already)",
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    check_outputs(parser, args, "hypotheses", "json")
+    return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
         hypotheses = read_hypotheses(args.generated)
-        references = read_references(args.reference)
+        references = lines_of(args.reference)
         if len(hypotheses) != len(references):
             raise ScoreError(
                 f"{args.generated} has {len(hypotheses)} translations but {args.reference} has "
@@ -102,12 +105,12 @@ def main(argv: list[str] | None = None) -> int:
         result = score(hypotheses, references, args.tokenize)
         write_atomically(args.hypotheses, "".join(text + "\n" for text in hypotheses))
         write_atomically(args.json, json.dumps(result, indent=2) + "\n")
-    except (ScoreError, OSError) as error:
-        print(f"score_translation: {error}", file=sys.stderr)
+    except (ScoreError, OSError, ValueError) as error:
+        print(f"score_translation: {one_line(error)}", file=sys.stderr)
         return 1
     print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
+
+from command_line import exit_status, one_line, replacing
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -29,9 +30,8 @@ def summarize(folder: Path) -> str:
     parts = [f"# {content['dataset']}: alphas of output and attention"]
     parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(cells)]
     text = "\n\n".join(parts) + "\n"
-    partial = folder / "sweep.md.partial"
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, folder / "sweep.md")
+    with replacing(folder / "sweep.md") as file:
+        file.write(text)
     write_json(folder / "sweep.json", content)
     try:
         require_matplotlib()
@@ -52,12 +52,12 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         print(summarize(args.folder), end="")
-    except (AnalysisError, OSError) as error:
-        print(f"summarize_sweep: {error}", file=sys.stderr)
+    except (AnalysisError, OSError, ValueError) as error:
+        print(f"summarize_sweep: {one_line(error)}", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -40,9 +40,13 @@ DEFAULT_SHARE = 0.1
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a text file that appears under its name only when it is complete."""
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8", newline="\n") as handle:
-        handle.writelines(line + "\n" for line in lines)
-    os.replace(partial, path)
+    try:
+        with open(partial, "w", encoding="utf-8", newline="\n") as handle:
+            handle.writelines(line + "\n" for line in lines)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_pairs(folder: Path, split: str, pairs: Sequence[Pair]) -> None:

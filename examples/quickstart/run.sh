@@ -39,7 +39,7 @@ while (( $# )); do
     --jobs) option_value "$@"; JOBS="$2"; shift ;;
     -*) bad_usage "unknown option '$1'" ;;
     *)
-      [[ -f "$EXAMPLES/variants/$1.sh" ]] || bad_usage "unknown variant '$1'"
+      known variants "$1" || bad_usage "unknown variant '$1'"
       CHOSEN+=("$1")
       ;;
   esac

@@ -12,8 +12,6 @@ goes on after the last one, and at the end the parts are put together.
 """
 
 import itertools
-import json
-import os
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from typing import IO, Any, Union
 
 import numpy as np
 
-from fairseq_sparse.analysis.reports import write_json
+from fairseq_sparse.analysis.reports import read_json, replacing, write_json
 
 MANIFEST = "manifest.json"
 WORDS = ("source.txt", "target.txt")
@@ -57,7 +55,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not finished: run extract_alignments.py again")
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{path} has no {MANIFEST}: extract_alignments.py did not make it")
-    return json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    return read_json(path / MANIFEST)
 
 
 class AlignmentFolder:
@@ -78,7 +76,7 @@ class AlignmentFolder:
         self.path, self.parts, self.settings = path, path / "parts", settings
         for manifest in (self.parts / MANIFEST, path / MANIFEST):
             if manifest.is_file():
-                self._compare(json.loads(manifest.read_text(encoding="utf-8")))
+                self._compare(read_json(manifest))
         self.finished = (path / MANIFEST).is_file() and not self.parts.is_dir()
         if not self.finished:
             self.parts.mkdir(parents=True, exist_ok=True)
@@ -122,7 +120,7 @@ class AlignmentFolder:
         with ExitStack() as stack:
             files = {name: stack.enter_context(self._write(name)) for name in names}
             for numbers in parts:
-                part = json.loads(self._part(numbers).read_text(encoding="utf-8"))
+                part = read_json(self._part(numbers))
                 too_long += part["too_long"]
                 for name, lines in part["lines"].items():
                     files[name].writelines(f"{line}\n" for line in lines)
@@ -140,11 +138,8 @@ class AlignmentFolder:
 
     @contextmanager
     def _write(self, name: str, binary: bool = False) -> Iterator[IO]:
-        partial = self.path / f"{name}.partial"
-        text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
-        with open(partial, "wb" if binary else "w", **text) as file:
+        with replacing(self.path / name, binary) as file:
             yield file
-        os.replace(partial, self.path / name)
 
     def _part(self, numbers: range) -> Path:
         return self.parts / f"{numbers[0]}-{numbers[-1]}.json"

@@ -5,7 +5,6 @@ Tables 1 and 3 and Fig. 4 of "Sparse Sequence-to-Sequence Models" (Peters, Nicul
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.pictures import add_legend, colours_of, draw_means, new_figure
-from fairseq_sparse.analysis.reports import markdown_table
+from fairseq_sparse.analysis.reports import markdown_table, read_json
 from fairseq_sparse.analysis.results import look_up
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
@@ -59,7 +58,7 @@ def read_grid(folder: Path) -> list[Cell]:
             continue
         cell = Cell(float(match["output"]), float(match["attention"]))
         for summary in sorted(path.glob("*/summary.json")):
-            content = json.loads(summary.read_text(encoding="utf-8"))
+            content = read_json(summary)
             name = summary.parent.name
             if name == "ensemble":
                 cell.ensemble = content

@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from fairseq_sparse.analysis.alignment_error_rate import read_lines
 from fairseq_sparse.analysis.attention_statistics import (
     attention_kind,
     attention_modules,
@@ -140,7 +141,7 @@ def read_labels(path: Path, sentences: int) -> set[int]:
         AnalysisError: its lines are something else, or not so many.
         OSError: it cannot be read.
     """
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    lines = read_lines(path, "utf-8")
     if len(lines) != sentences:
         raise AnalysisError(f"{path} has {len(lines)} lines for {sentences} sentence pairs")
     return {number for number, line in enumerate(lines) if _is_bad(line.strip(), path, number)}

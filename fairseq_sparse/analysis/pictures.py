@@ -5,12 +5,12 @@ Matplotlib is needed, and imported only when a picture is made; its global state
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fairseq_sparse.analysis.reports import replacing
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ def save_figure(figure: Figure, path: Path) -> None:
         OSError: it cannot be written.
         ValueError: matplotlib does not know the format.
     """
-    partial = path.with_name(f"{path.name}.partial")
     picture_format = path.suffix.lower().removeprefix(".")
-    figure.savefig(partial, format=picture_format, dpi=200, bbox_inches="tight", pad_inches=0.05)
-    os.replace(partial, path)
+    with replacing(path, binary=True) as file:
+        figure.savefig(file, format=picture_format, dpi=200, bbox_inches="tight", pad_inches=0.05)
 
 
 def save_png_and_svg(figure: Figure, folder: Path, stem: str) -> list[Path]:

@@ -6,13 +6,14 @@ finished, as far as they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Optional
 
+from fairseq_sparse.analysis.alignment_error_rate import read_lines
+from fairseq_sparse.analysis.reports import read_json
 from fairseq_sparse.analysis.results import COLUMNS, Summary, cell, look_up
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
@@ -118,7 +119,7 @@ def read_plan(path: Path) -> list[PlannedRun]:
         AnalysisError: a line is something else, or there is none.
     """
     plan = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_lines(path, "utf-8"):
         fields = ["" if part == NOTHING else part for part in line.split("\t")]
         if len(fields) != 7 or not fields[0].isdigit():
             raise AnalysisError(f"{path}: no run: {line!r}")
@@ -231,9 +232,4 @@ def _value(summary: Summary, column: str) -> Any:
 
 
 def _read(path: Path) -> Optional[dict[str, Any]]:
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise AnalysisError(f"{path}: no JSON ({error}); delete it") from error
+    return read_json(path) if path.is_file() else None

@@ -56,6 +56,9 @@ def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterat
     """
     try:
         task.load_dataset(subset)
+    except (FileNotFoundError, AssertionError, ValueError) as error:
+        raise AnalysisError(f"--subset {subset} in {task.cfg.data}: {error}") from error
+    try:
         return task.get_batch_iterator(
             task.dataset(subset),
             max_tokens=max_tokens,
@@ -65,7 +68,5 @@ def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterat
             ignore_invalid_inputs=True,
             disable_iterator_cache=True,
         ).next_epoch_itr(shuffle=False)
-    except FileNotFoundError as error:
-        raise AnalysisError(f"--subset {subset}: {error}") from error
     except AssertionError as error:
         raise AnalysisError(f"--max-tokens {max_tokens}: {error}") from error

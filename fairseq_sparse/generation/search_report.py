@@ -23,7 +23,7 @@ class SearchReport:
             ``nodes`` (null where that is infinite or not known).
 
     Raises:
-        ValueError: the file cannot be written.
+        ValueError: the file cannot be written, or holds something else than a report.
     """
 
     def __init__(self, path: Optional[str] = None):
@@ -31,6 +31,10 @@ class SearchReport:
         self.reset()
         if path is not None:
             try:
+                if not _may_be_replaced(Path(path)):
+                    raise ValueError(
+                        f"--search-report {path} is a file of another kind: choose a new name"
+                    )
                 Path(path).write_text("", encoding="utf-8")
             except OSError as error:
                 raise ValueError(f"--search-report {path}: {error.strerror}") from error
@@ -86,3 +90,18 @@ def _line(sentence: int, hypos: list[dict[str, Any]]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in line.items()
     }
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether there is no file, an empty one, a report, or no regular file (a pipe)."""
+    if not path.is_file():
+        return True
+    with open(path, "rb") as file:
+        start = file.readline(1 << 16)
+    if not start:
+        return True
+    try:
+        line = json.loads(start)
+    except ValueError:
+        return False
+    return isinstance(line, dict) and "hypotheses" in line

@@ -94,6 +94,8 @@ def check_attention(args: Namespace) -> None:
                 f"--attention-{place} {kind} is unknown; choose from {', '.join(ATTENTION_KINDS)}"
             )
     _check_alpha(list(kinds.values()), args.attention_alpha, args.attention_alpha_learnable)
+    for part in ("encoder", "decoder"):
+        _check_heads(args, part)
     if set(kinds.values()) == {"softmax"}:
         return
     if getattr(args, "no_cross_attention", False) and getattr(args, "attention_cross", None):
@@ -110,6 +112,7 @@ def check_self_attention(args: Any) -> None:
     """
     kind = str(args.attention)
     _check_alpha([kind], args.attention_alpha, args.attention_alpha_learnable)
+    _check_heads(args, "decoder")
     if kind != "softmax":
         _check_part(args, "decoder")
 
@@ -122,8 +125,14 @@ def _check_part(args: Any, part: str) -> None:
         raise ValueError(
             f"--{part}-xformers-att-config goes with softmax attention only; leave it out"
         )
+
+
+def _check_heads(args: Any, part: str) -> None:
+    """Refuse heads that do not share the width of the encoder or the decoder."""
     width = getattr(args, f"{part}_embed_dim")
     heads = getattr(args, f"{part}_attention_heads")
+    if heads < 1:
+        raise ValueError(f"--{part}-attention-heads must be at least 1, got {heads}")
     if width % heads != 0:
         raise ValueError(
             f"--{part}-attention-heads {heads} does not divide --{part}-embed-dim {width}"

@@ -1,6 +1,7 @@
 """The flags of the output transform, shared by all models of this package."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+import logging
 from argparse import Namespace
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import nn
 
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,7 +45,16 @@ class OutputConfig(FairseqDataclass):
 
 
 def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProjection:
-    """Wrap a decoder's projection as the flags ask for."""
+    """Wrap a decoder's projection as the flags ask for.
+
+    Raises:
+        ValueError: a flag is out of range, or does not belong to the transform.
+    """
+    if str(args.output_transform) != "alpha_relu" and args.output_tau != "data":
+        logger.warning(
+            f"--output-tau {args.output_tau} has no effect on --output-transform "
+            f"{args.output_transform}: it is for alpha_relu"
+        )
     return OutputProjection(
         linear,
         transform=str(args.output_transform),

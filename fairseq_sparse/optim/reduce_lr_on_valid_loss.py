@@ -24,6 +24,10 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
     """
 
     def __init__(self, cfg: ReduceLROnPlateauLRScheduleConfig, optimizer):
+        if not 0 < cfg.lr_shrink < 1:
+            raise ValueError(f"--lr-shrink must lie between 0 and 1, got {cfg.lr_shrink}")
+        if cfg.lr_patience < 0:
+            raise ValueError(f"--lr-patience must be at least 0, got {cfg.lr_patience}")
         cfg = copy.deepcopy(cfg)
         cfg.maximize_best_checkpoint_metric = False
         super().__init__(cfg, optimizer)

@@ -13,7 +13,6 @@ import reproduce_table
 from fairseq_sparse.analysis.report.published import published_figure, read_published
 from fairseq_sparse.analysis.reproduced_curve import draw_curve
 from fairseq_sparse.analysis.reproduction import gather, mean_of, read_plan
-from fairseq_sparse.analysis.trained_models import AnalysisError
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
 # By variant and seed: BLEU is given, and not that of the translations, where there is no reference.
@@ -224,7 +223,7 @@ def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
         assert reproduce_table.main([str(plan.with_name("wrong")), *arguments]) == 1
         assert message in capsys.readouterr().err
     (plan.parent / "softmax-1" / "summary.json").write_text("{")
-    with pytest.raises(AnalysisError, match="softmax-1/summary.json: no JSON"):
+    with pytest.raises(ValueError, match="softmax-1/summary.json: no JSON"):
         gather(read_plan(plan))
 
 

@@ -143,6 +143,12 @@ def test_widths_heads_and_dropout_are_those_of_the_place():
             ("--attention", "rela_g", "--encoder-attention-heads", 3),
             ("--encoder-attention-heads 3", "--encoder-embed-dim 64"),
         ),
+        (("--encoder-attention-heads", 3), ("--encoder-attention-heads 3", "--encoder-embed-dim")),
+        (("--decoder-attention-heads", 0), ("--decoder-attention-heads", "at least 1, got 0")),
+        (
+            ("--attention", "rela_g", "--encoder-attention-heads", -1),
+            ("--encoder-attention-heads", "at least 1, got -1"),
+        ),
         (
             ("--attention-cross", "rela_g", "--decoder-attention-heads", 5),
             ("--decoder-attention-heads 5", "--decoder-embed-dim 64"),

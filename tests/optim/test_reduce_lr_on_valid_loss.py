@@ -1,11 +1,14 @@
 """The learning rate follows the validation loss, whatever chooses the best checkpoint."""
 
 import json
+import math
 
 import pytest
 import torch
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRScheduleConfig
 
 import toy
+from fairseq_sparse.optim.reduce_lr_on_valid_loss import ReduceLROnValidLossSchedule
 
 FLAGS = (
     *("--task", "translation_sparse", "--arch", "lstm_sparse", "--criterion", "entmax_loss"),
@@ -68,3 +71,13 @@ def test_a_resumed_run_goes_on_as_an_undisturbed_one(data, tmp_path):
     whole, parts = (torch.load(path, weights_only=False)["model"] for path in (whole, parts))
     for name, value in whole.items():
         assert torch.equal(value, parts[name]), name
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("lr_shrink", value) for value in (0, 1, 1.5, -0.5, math.nan)] + [("lr_patience", -1)],
+)
+def test_flags_out_of_range_are_refused_by_name(flag, value):
+    cfg = ReduceLROnPlateauLRScheduleConfig(lr=[0.1], **{flag: value})
+    with pytest.raises(ValueError, match="--" + flag.replace("_", "-")):
+        ReduceLROnValidLossSchedule(cfg, None)

@@ -119,9 +119,12 @@ def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        (generated([0, 1, 2, 3, 4]), "has 5 items but the reference 6"),
+        (generated([0, 1, 2, 3, 4]), "has 5 items but"),
         (generated([0, 1, 2, 3, 4, 5]).replace("Türen", "T ü r e n"), "--post-process"),
-        (generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"), "in the reference 'ging"),
+        (
+            generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"),
+            "the form of german gehen V;PST is 'lief' but in",
+        ),
         ("nothing\n", "no line that begins with T-"),
     ],
 )

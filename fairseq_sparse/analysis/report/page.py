@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -20,6 +19,7 @@ from fairseq_sparse.analysis.report.sections import (
     results_section,
     training_section,
 )
+from fairseq_sparse.analysis.reports import replacing
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 
@@ -93,9 +93,8 @@ def write_page(path: Path, page: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    with replacing(path) as file:
+        file.write(page)
 
 
 def _check_sentences(models: Sequence[dict[str, Any]]) -> None:

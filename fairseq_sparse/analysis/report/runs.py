@@ -1,13 +1,13 @@
 """What a folder has that the recipes' stages made."""
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_sparse.analysis.reports import read_json
 from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.analysis.training_log import Records, read_records
 from fairseq_sparse.checkpoint_safety import load_checkpoint
@@ -118,9 +118,4 @@ def _read_run(folder: Path, name: str) -> Run:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: no JSON ({error})") from error
+    return read_json(path) if path.is_file() else {}

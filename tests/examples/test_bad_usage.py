@@ -1,0 +1,76 @@
+"""What the recipes refuse: names that are none, and folders that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import recipes
+
+RECIPES = {
+    "run.sh": ("quickstart", "softmax", "--stages", "analyze"),
+    "sweep.sh": ("quickstart",),
+}
+
+
+def refusal(script: str, *arguments: object, status: int, **variables: object) -> str:
+    """What a recipe says that ends with a status."""
+    result = recipes.run(script, *arguments, check=False, **variables)
+    assert result.returncode == status, result.stdout
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("run.sh", ("../datasets/quickstart", "softmax"), "unknown data set '../datasets/quick"),
+        ("run.sh", ("quickstart", "../variants/softmax"), "unknown variant '../variants/softmax'"),
+        ("run.sh", ("quickstart", ""), "unknown variant ''"),
+        (
+            "run.sh",
+            ("quickstart", "softmax", "--settings", "../variants/softmax"),
+            "unknown settings '../variants/softmax'",
+        ),
+        ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is no range of"),
+        ("run.sh", ("quickstart", "softmax", "--stages", ","), "unknown stage ''"),
+        ("sweep.sh", ("../datasets/quickstart",), "unknown data set '../datasets/quickstart'"),
+        ("quickstart/run.sh", ("../variants/softmax",), "unknown variant '../variants/softmax'"),
+    ],
+)
+def test_only_names_are_names(script: str, arguments: tuple, message: str) -> None:
+    assert message in refusal(script, *arguments, status=2)
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--run-dir", "--sweep-dir"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a:b", "fairseq takes ':' for the end of a path; use another folder: "),
+        ("a\tb", "must have no tab or line break; use another: "),
+        ("a\nb", "must have no tab or line break; use another: "),
+        ("file", ": this folder cannot be made (see above); choose another"),
+        ("file/inside", ": this folder cannot be made (see above); choose another"),
+    ],
+)
+def test_folder_that_cannot_be_used(option: str, name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    script = "sweep.sh" if option == "--sweep-dir" else "run.sh"
+    folders = {"--data-dir": tmp_path / "data", option: tmp_path / name}
+    if script == "run.sh":
+        folders = {"--run-dir": tmp_path / "run", **folders}
+    arguments = [part for pair in folders.items() for part in pair]
+    said = refusal(script, *RECIPES[script], "--cpu", *arguments, status=1)
+    assert message in said.splitlines()[-1]
+    if name.startswith("file"):
+        assert f"{option}{message}" in said
+    assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / name.strip()).is_dir()
+
+
+def test_folders_of_any_other_name_are_used(tmp_path: Path) -> None:
+    for name in ("-rf", "a 'quoted' \"one\"", "$HOME `x` \\n *", "Läufe für uns", ".hidden"):
+        folder = tmp_path / name
+        options = ("--cpu", "--data-dir", folder / "data", "--run-dir", folder / "run")
+        said = refusal("run.sh", *RECIPES["run.sh"], *options, status=1)
+        assert f"no prepared data in {folder}/data/prepared: run the stage prepare first" in said
+        assert (folder / "run" / "logs" / "6_analyze.log").is_file()

@@ -1,0 +1,61 @@
+"""The flags of the output transform: every value that a model cannot have is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import toy
+
+ARCHITECTURES = ("transformer_sparse_tiny", "lstm_sparse")
+ALPHA = "--output-alpha: alpha must be a finite number above 1, got "
+TAU = "--output-tau must be data, formula, weights or a finite number, got "
+
+REFUSED = [
+    (("entmax", "--output-alpha", 1), ALPHA + "1.0"),
+    (("entmax", "--output-alpha", 0.5), ALPHA + "0.5"),
+    (("entmax", "--output-alpha", "-0"), ALPHA + "-0.0"),
+    (("alpha_relu", "--output-alpha", "nan"), ALPHA + "nan"),
+    (("alpha_relu", "--output-alpha", "inf"), ALPHA + "inf"),
+    (("sparsemax", "--output-alpha", 1.3), "--output-alpha 1.3 has no effect"),
+    (("entmax15", "--output-topk", -1), "--output-topk must be 0 (exact) or a positive number"),
+    (("softmax", "--output-topk", 5), "--output-topk 5 is for sparsemax, entmax15 and entmax"),
+    (("alpha_relu", "--output-tau", "nan"), TAU + "'nan'"),
+    (("alpha_relu", "--output-tau", "Data"), TAU + "'Data'"),
+    (("alpha_relu", "--output-tau", ""), TAU + "''"),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
+def test_what_a_model_cannot_have_is_refused(arch: str, flags: tuple, message: str) -> None:
+    criterion = "alpha_relu_loss" if flags[0] == "alpha_relu" else "entmax_loss"
+    with pytest.raises(ValueError) as refusal:
+        toy.model("--output-transform", *flags, arch=arch, criterion=criterion)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("transform", ["softmax", "entmax15"])
+def test_tau_without_effect_is_named(transform: str, caplog) -> None:
+    toy.model("--output-transform", transform, "--output-tau", 0.5)
+    assert f"--output-tau 0.5 has no effect on --output-transform {transform}" in caplog.text
+    caplog.clear()
+    toy.model("--output-transform", transform)
+    assert "--output-tau" not in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["--output-alpha", "--output-topk", "--output-transform"])
+@pytest.mark.parametrize("value", ["text", "", "1,5"])
+def test_what_is_no_value_is_refused_by_the_parser(flag: str, value: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        toy.model(flag, value)
+    assert f"argument {flag}: invalid" in capsys.readouterr().err
+
+
+def test_more_than_the_vocabulary_is_all_of_it() -> None:
+    logits = torch.randn(3, 20)
+    exact, more = (
+        toy.model("--output-transform", "entmax15", "--output-topk", k).decoder.output_projection
+        for k in (0, 10**20)
+    )
+    torch.testing.assert_close(more.probs(logits), exact.probs(logits))
