@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'EOF'
-usage: bash scripts/setup_env.sh [--python PYTHON]
+usage: bash scripts/setup_env.sh [--python PYTHON] [--venv FOLDER]
        bash scripts/setup_env.sh --active
 
 Without --active: makes .venv at the repository root with the tested, pinned versions of
@@ -13,6 +13,7 @@ Running it again is quick when nothing has changed.
 
   --python PYTHON  the interpreter to make .venv with (default: that of an existing .venv, else
                    python3); Python 3.10 gets fairseq 0.12.2, a later one fairseq-fixed
+  --venv FOLDER    another folder in the place of .venv
   --active         install into the environment of the `python` on the PATH instead; torch and
                    fairseq stay as they are where they are installed already, fairseq from source
                    included
@@ -118,7 +119,8 @@ setup_active() {
 }
 
 setup_venv() {
-    local python="$1" venv=.venv stamp=.venv/fairseq_sparse.stamp
+    local python="$1" venv="$2"
+    local stamp="$venv/fairseq_sparse.stamp"
     local requested pins description old=""
     if [[ -z "$python" && -x "$venv/bin/python" ]]; then
         python="$(readlink -f "$venv/bin/python")" # a venv cannot be made anew by itself
@@ -148,13 +150,18 @@ setup_venv() {
 }
 
 main() {
-    local python="" active=0
+    local python="" venv="" active=0
     while (($# > 0)); do
         case "$1" in
             --active) active=1 ;;
             --python)
                 [[ $# -ge 2 && -n "$2" ]] || fail "--python needs an interpreter"
                 python="$2"
+                shift
+                ;;
+            --venv)
+                [[ $# -ge 2 && -n "$2" ]] || fail "--venv needs a folder"
+                venv="$2"
                 shift
                 ;;
             -h | --help)
@@ -165,7 +172,11 @@ main() {
         esac
         shift
     done
-    [[ "$active" == 0 || -z "$python" ]] || fail "--python makes a .venv: leave out --active"
+    [[ "$active" == 0 || -z "$python$venv" ]] ||
+        fail "--python and --venv are for a new environment: leave out --active"
+    if [[ -n "$venv" && "$venv" != /* ]]; then
+        venv="$PWD/$venv"
+    fi
     if [[ "$python" == */* ]]; then
         [[ -x "$python" ]] || fail "$python is no interpreter"
         python="$(cd "$(dirname "$python")" && pwd)/$(basename "$python")"
@@ -174,7 +185,7 @@ main() {
     if [[ "$active" == 1 ]]; then
         setup_active
     else
-        setup_venv "$python"
+        setup_venv "$python" "${venv:-.venv}"
     fi
 }
 

@@ -4,12 +4,13 @@ set -euo pipefail
 
 usage() {
     cat <<'EOF'
-usage: bash scripts/test.sh [--active | --python PYTHON] [PYTEST ARGUMENTS]
+usage: bash scripts/test.sh [--active | [--python PYTHON] [--venv FOLDER]] [PYTEST ARGUMENTS]
 
 Sets up .venv (see scripts/setup_env.sh), then runs ruff, bash -n and pytest in it.
 
   --active         run in the environment of the `python` on the PATH, as it is
   --python PYTHON  the interpreter to make .venv with
+  --venv FOLDER    another folder in the place of .venv
   other arguments  go to pytest, for example: -k tau, -m slow, -m '' (all), -n 0 (one process)
 
 TEST_WORKERS sets the number of pytest processes (default: the number of cores, at most 4).
@@ -44,12 +45,19 @@ cores() {
 }
 
 active=0
+venv=""
 setup_arguments=()
 while (($# > 0)); do
     case "$1" in
         --active) active=1 ;;
         --python)
-            setup_arguments=(--python "${2:?--python needs an interpreter}")
+            setup_arguments+=(--python "${2:?--python needs an interpreter}")
+            shift
+            ;;
+        --venv)
+            venv="${2:?--venv needs a folder}"
+            [[ "$venv" == /* ]] || venv="$PWD/$venv"
+            setup_arguments+=(--venv "$venv")
             shift
             ;;
         -h | --help)
@@ -64,7 +72,8 @@ done
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 if [[ "$active" == 0 ]]; then
     bash "$root/scripts/setup_env.sh" "${setup_arguments[@]+"${setup_arguments[@]}"}"
-    export VIRTUAL_ENV="$root/.venv" PATH="$root/.venv/bin:$PATH"
+    venv="${venv:-$root/.venv}"
+    export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH"
 fi
 cd "$root"
 
