@@ -29,6 +29,8 @@ from typing import IO, TextIO
 from command_line import replacing
 
 BLOCK = 1 << 20
+# A file without line feeds, which is no text, would fill the memory.
+LONGEST_LINE = 1 << 24
 # How a name ends, what that is called, and what reads it.
 COMPRESSED: dict[str, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
     ".gz": ("gzip", gzip.open),
@@ -154,7 +156,7 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
     What stands in an archive behind the member is read as well, so that all of it is checked.
 
     Raises:
-        CorpusError: there is no such file or member, or it is damaged.
+        CorpusError: there is no such file or member, it is damaged, or a line of it has no end.
     """
     name, *members = place.split("!")
     path = folder / name
@@ -169,7 +171,14 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
             except KeyError:
                 raise CorpusError(f"{path}: has no file {member} (of {place})") from None
             name = member
-        for line in decompressed(stream, name):
+        text = decompressed(stream, name)
+        lines = iter(lambda: text.readline(LONGEST_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST_LINE:
+                raise CorpusError(
+                    f"{folder / place}, line {number}: has more than {LONGEST_LINE >> 20} MiB; a "
+                    "corpus has one sentence a line"
+                )
             yield line[:-1] if line.endswith(b"\n") else line
 
 

@@ -5,11 +5,12 @@ What is read from archives is tested with unpack_corpus.py, which reads it.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from corpus_files import CorpusError, DamagedFile, FilesInStep, explain
+from corpus_files import LONGEST_LINE, CorpusError, DamagedFile, FilesInStep, explain, read_lines
 
 
 def write(files: FilesInStep, numbers: range, save_every: int) -> None:
@@ -61,3 +62,21 @@ def test_damaged_file_is_set_aside_only_if_it_was_fetched(tmp_path: Path) -> Non
     assert names(tmp_path) == {"corpus.tgz"}
     assert "it is now called corpus.tgz.damaged" in explain(error, fetched=True)
     assert names(tmp_path) == {"corpus.tgz.damaged"}
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_a_line_without_an_end_is_named_before_it_fills_the_memory(
+    name: str, tmp_path: Path
+) -> None:
+    def write_lines(*sizes: int) -> None:
+        content = b"\n".join(b"a" * size for size in sizes)
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+
+    write_lines(3, LONGEST_LINE - 1, LONGEST_LINE)
+    assert list(map(len, read_lines(tmp_path, name))) == [3, LONGEST_LINE - 1, LONGEST_LINE]
+    write_lines(3, LONGEST_LINE + 1, 1)
+    lines = read_lines(tmp_path, name)
+    assert next(lines) == b"aaa"
+    with pytest.raises(CorpusError, match=f"{name}, line 2: has more than 16 MiB"):
+        next(lines)
