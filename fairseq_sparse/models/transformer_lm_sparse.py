@@ -17,6 +17,7 @@ from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import OutputConfig, check_criterion
+from fairseq_sparse.modules.sparse_output import CheckedVocabulary
 
 
 @dataclass
@@ -28,7 +29,7 @@ class TransformerLMSparseConfig(OutputConfig, SelfAttentionConfig, TransformerLa
 
 
 @register_model("transformer_lm_sparse", dataclass=TransformerLMSparseConfig)
-class TransformerLMSparseModel(TransformerLanguageModel):
+class TransformerLMSparseModel(CheckedVocabulary, TransformerLanguageModel):
     """fairseq's ``transformer_lm`` whose output transform and attention are chosen by flags.
 
     With softmax in both it gives the numbers of the stock model and has the same state-dict keys,

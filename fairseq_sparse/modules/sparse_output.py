@@ -34,7 +34,29 @@ class SparseOutputDecoder:
         return state_dict
 
 
-class SparseOutputModel:
+class CheckedVocabulary:
+    """Mixin, in front of a model of fairseq's, that says so when a checkpoint is for other data."""
+
+    def load_state_dict(self, state_dict: dict[str, Tensor], *args, **kwargs):
+        """As of stock; arguments too.
+
+        Raises:
+            ValueError: the checkpoint has another number of words than the dictionaries.
+        """
+        for name, parameter in self.named_parameters():
+            part, _, rest = name.partition(".")
+            theirs = state_dict.get(name)
+            if rest == "embed_tokens.weight" and theirs is not None:
+                if len(theirs) != len(parameter):
+                    raise ValueError(
+                        f"the {part} of the checkpoint was trained with {len(theirs)} words, but "
+                        f"the dictionary has {len(parameter)}: give the folder of data, with its "
+                        "dict files, that the model was trained on"
+                    )
+        return super().load_state_dict(state_dict, *args, **kwargs)
+
+
+class SparseOutputModel(CheckedVocabulary):
     """Mixin, in front of an encoder-decoder model of fairseq's, whose decoder is sparse."""
 
     def get_normalized_probs(

@@ -123,6 +123,13 @@ def test_flags_that_do_not_fit_are_refused(options, message):
         model(**options)
 
 
+def test_a_checkpoint_of_another_vocabulary_is_refused_by_name():
+    state = model().state_dict()
+    state["decoder.embed_tokens.weight"] = torch.zeros(7, 16)
+    with pytest.raises(ValueError, match="decoder of the checkpoint.* 7 words.* has 20: give"):
+        model().load_state_dict(state)
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A random text, binarised for language models."""

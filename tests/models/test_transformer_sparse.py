@@ -195,3 +195,12 @@ def test_eval_bleu_under_a_stock_task_is_refused_at_the_start():
     toy.model(for_task=stock)
     with pytest.raises(ValueError, match=r"--eval-bleu.*use --task translation_sparse"):
         toy.model("--output-transform", "sparsemax", for_task=stock)
+
+
+@pytest.mark.parametrize("arch", ["transformer_sparse_tiny", "lstm_sparse"])
+def test_a_checkpoint_of_another_vocabulary_is_refused_by_name(arch):
+    options = {"arch": arch, "criterion": "entmax_loss"}
+    state = toy.model(**options, for_task=toy.task(20)).state_dict()
+    model = toy.model(**options, for_task=toy.task(23))
+    with pytest.raises(ValueError, match="encoder of the checkpoint.* 20 words.* has 23: give"):
+        model.load_state_dict(state)
