@@ -57,7 +57,7 @@ def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterat
     try:
         task.load_dataset(subset)
     except (FileNotFoundError, AssertionError, ValueError) as error:
-        raise AnalysisError(f"--subset {subset} in {task.cfg.data}: {error}") from error
+        raise AnalysisError(f"--subset {subset}: {error} (in {task.cfg.data})") from error
     try:
         return task.get_batch_iterator(
             task.dataset(subset),
