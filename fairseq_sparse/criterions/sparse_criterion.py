@@ -105,6 +105,14 @@ class SparseCriterion(FairseqCriterion):
             loss = model(**sample["net_input"])[0]
         return loss, statistics
 
+    def check_model(self, model) -> None:
+        """Refuse a model that has no output, or another one than the criterion is for.
+
+        Raises:
+            ValueError: naming the criterion and the flag to change.
+        """
+        self._output_projection(model)
+
     def _output_projection(self, model):
         # fairseq's wrapper of a distributed model hands attributes on.
         projection = getattr(getattr(model, "decoder", None), "output_projection", None)

@@ -9,6 +9,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_sparse.checkpoint_safety import check_settings
+from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
 from fairseq_sparse.energy import EnergyMeter, gpu_counter
 from fairseq_sparse.generation import (
     ExactSequenceGenerator,
@@ -87,11 +88,24 @@ class TranslationSparseTask(TranslationTask):
         self.batches = None
         self.report = SearchReport()
         self.energy: Optional[EnergyMeter] = None
+        self.built_model = None
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         """As stock, for any architecture, but fairseq evaluates no setting that is code."""
         check_settings(cfg)
-        return super().build_model(cfg, from_checkpoint)
+        self.built_model = super().build_model(cfg, from_checkpoint)
+        return self.built_model
+
+    def build_criterion(self, cfg, *args, **kwargs):
+        """As stock, but one that does not fit the model that was built before is refused.
+
+        Raises:
+            ValueError: naming the criterion and what it is for.
+        """
+        criterion = super().build_criterion(cfg, *args, **kwargs)
+        if isinstance(criterion, SparseCriterion) and self.built_model is not None:
+            criterion.check_model(self.built_model)
+        return criterion
 
     def build_generator(
         self,
