@@ -33,6 +33,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,11 +211,12 @@ def _after_training(recipe: Recipe, seconds: float) -> Callable[[], bool]:
 
 def _epochs_and_updates(folder: Path) -> dict[str, int]:
     """Checkpoints that fairseq has written whole, and when."""
-    return {
-        str(path): path.stat().st_mtime_ns
-        for pattern in ("checkpoint[0-9]*.pt", "checkpoint_[0-9]*.pt")
-        for path in folder.glob(pattern)
-    }
+    found = {}
+    for pattern in ("checkpoint[0-9]*.pt", "checkpoint_[0-9]*.pt"):
+        for path in folder.glob(pattern):
+            with suppress(FileNotFoundError):  # fairseq deletes old ones meanwhile
+                found[str(path)] = path.stat().st_mtime_ns
+    return found
 
 
 def cut_the_copy(folder: Path, chance: random.Random) -> bool:
