@@ -97,7 +97,7 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     try:
         translator.task.load_dataset(options.subset)
     except (FileNotFoundError, AssertionError, ValueError) as error:
-        raise AnalysisError(f"--subset {options.subset} in {options.data}: {error}") from error
+        raise AnalysisError(f"--subset {options.subset}: {error} (in {options.data})") from error
     count = len(translator.task.dataset(options.subset))
     if options.bad:
         return translator, read_labels(options.bad, count)

@@ -86,7 +86,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
     from subword_nmt.apply_bpe import BPE
 
     from fairseq_sparse.analysis.trained_models import AnalysisError
-    from score_translation import read_references
+    from score_translation import lines_of
 
     prepared, raw = options.data / "prepared", options.data / "raw"
     german, english = (
@@ -102,7 +102,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
         path = raw / f"{name}.targets.jsonl"
         with open(path, encoding="utf-8") as handle:
             records = [json.loads(line) for line in handle]
-        references = read_references(raw / f"{name}.en")
+        references = lines_of(raw / f"{name}.en")
         if not records or len(records) != len(references):
             raise AnalysisError(
                 f"{path} has {len(records)} lines but {name}.en has {len(references)}: "
