@@ -99,7 +99,7 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it does not have this encoding.
+        ValueError: it does not have this encoding, or is no text.
     """
     content = path.read_bytes()
     try:
@@ -108,6 +108,9 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
         if encoding:
             raise ValueError(f"{path}: not in {encoding}: {error}") from error
         text = content.decode("latin-1")
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path}, line {number}: has a NUL character, which no text has")
     lines = text.split("\n")
     return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
 

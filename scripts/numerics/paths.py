@@ -50,7 +50,10 @@ def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
 
 
 def has_triton() -> bool:
-    return find_spec("triton") is not None
+    """Whether there is a Triton that the package would use on a GPU."""
+    from fairseq_sparse.ops.triton import _has_triton
+
+    return find_spec("triton") is not None and _has_triton()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import recipes
-from fairseq_sparse.checkpoint_safety import load_checkpoint
+from commands import parameters
 from file_server import serve
 
 DATASET = "multi30k_de_en"
@@ -215,9 +215,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     assert (checkpoints / "checkpoint_last.pt.damaged").read_bytes() == part
     assert '"epoch": 3' in output and '"epoch": 2' not in output
     for name in ("checkpoints/checkpoint_last.pt", "average.pt"):
-        expected, found = (
-            load_checkpoint(folder / name)["model"] for folder in (undisturbed, tmp_path)
-        )
+        expected, found = (parameters(folder / name) for folder in (undisturbed, tmp_path))
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected)
     updates = [
