@@ -89,16 +89,12 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     from fairseq_sparse.analysis.decoding import load_translator
     from fairseq_sparse.analysis.null_ranking import read_labels
     from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.analysis.trained_models import AnalysisError, load_subset
 
     translator = load_translator(options.path, options.data, options.cpu)
     if len(translator.models) > 1:
         raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
-    try:
-        translator.task.load_dataset(options.subset)
-    except (FileNotFoundError, AssertionError, ValueError) as error:
-        raise AnalysisError(f"--subset {options.subset}: {error} (in {options.data})") from error
-    count = len(translator.task.dataset(options.subset))
+    count = len(load_subset(translator.task, options.subset))
     if options.bad:
         return translator, read_labels(options.bad, count)
     if options.shuffle is None:

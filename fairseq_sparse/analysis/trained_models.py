@@ -48,19 +48,29 @@ def load_models(paths: Sequence[Union[str, Path]], data: str, **task_options: An
     return [model.float().eval() for model in models], task
 
 
+def load_subset(task, subset: str):
+    """A part of the data.
+
+    Raises:
+        AnalysisError: there is no such part, or it is damaged.
+    """
+    try:
+        task.load_dataset(subset)
+    except (FileNotFoundError, AssertionError, ValueError) as error:
+        raise AnalysisError(f"--subset {subset}: {error} (in {task.cfg.data})") from error
+    return task.dataset(subset)
+
+
 def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterator[dict[str, Any]]:
     """The batches of a part of the data, as many sentences in each as fit; none is shuffled.
 
     Raises:
         AnalysisError: there is no such part, or ``max_tokens`` is too small for a sentence.
     """
-    try:
-        task.load_dataset(subset)
-    except (FileNotFoundError, AssertionError, ValueError) as error:
-        raise AnalysisError(f"--subset {subset}: {error} (in {task.cfg.data})") from error
+    dataset = load_subset(task, subset)
     try:
         return task.get_batch_iterator(
-            task.dataset(subset),
+            dataset,
             max_tokens=max_tokens,
             max_positions=utils.resolve_max_positions(
                 task.max_positions(), *(model.max_positions() for model in models)
