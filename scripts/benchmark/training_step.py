@@ -235,7 +235,7 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     if checkpoint:
         try:
             model.load_state_dict(load_checkpoint(checkpoint)["model"])
-        except (CheckpointError, RuntimeError) as error:
+        except (CheckpointError, ValueError, RuntimeError) as error:
             raise ValueError(f"--trained {variant}={checkpoint}: {error}") from error
     trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
     return Training(trainer, batches or read_batches(trainer, options.batches))
