@@ -40,9 +40,6 @@ from command_line import (
     with_references,
 )
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
     from fairseq_sparse.analysis.decoding import Translator

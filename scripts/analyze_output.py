@@ -33,9 +33,6 @@ from command_line import (
     short_names,
 )
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
     "entmax_loss or alpha_relu_loss"

@@ -1,4 +1,7 @@
-"""What the scripts' command lines have in common; it imports nothing heavy, so --help is quick."""
+"""What the scripts' command lines have in common; it imports nothing heavy, so --help is quick.
+
+A script that imports this module finds fairseq_sparse, installed or not.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+# A checkout works without being installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def positive(text: str) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_line import (
@@ -24,9 +23,6 @@ from command_line import (
     positive,
     with_references,
 )
-
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from command_line import one_line
 
@@ -26,8 +25,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    # A checkout works without being installed. Imported here so that --help is quick.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    # Imported here so that --help is quick.
     from fairseq_sparse.checkpoint_averaging import save_checkpoint
     from fairseq_sparse.checkpoint_export import export_checkpoint
     from fairseq_sparse.checkpoint_safety import CheckpointError

@@ -39,9 +39,6 @@ from typing import TYPE_CHECKING, Any
 from command_line import add_max_tokens, add_model_arguments, exit_status, one_line, positive
 from download import sha256_of
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.decoding import Translator
 

@@ -23,9 +23,6 @@ from pathlib import Path
 
 from command_line import exit_status, one_line, positive, replacing, seed
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 HYPOTHESES = "hyp.detok.txt"
 
 

@@ -23,12 +23,8 @@ import argparse
 import shlex
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from command_line import exit_status, one_line, output_file, positive
-
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 BASELINE = "softmax"
 # `entmax` with its alpha learned for each head.

@@ -10,7 +10,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from command_line import one_line
 
@@ -21,8 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", metavar="SAVE_DIR", help="the --save-dir of fairseq-train")
     options = parser.parse_args(arguments)
-    # A checkout works without being installed. Imported here so that --help is quick.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    # Imported here so that --help is quick.
     from fairseq_sparse.checkpoint_recovery import recover_last_checkpoint
 
     try:

@@ -20,9 +20,6 @@ from pathlib import Path
 
 from command_line import check_outputs, exit_status, one_line, output_file, positive
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(

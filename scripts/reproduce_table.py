@@ -17,9 +17,6 @@ from pathlib import Path
 
 from command_line import exit_status, one_line, positive, replacing
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from command_line import exit_status, one_line, read_json
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 
 def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
     """The Markdown table, and below it what the figures were measured with."""

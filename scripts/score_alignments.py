@@ -19,9 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import check_outputs, exit_status, one_line, output_file
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.alignment_error_rate import GoldLinks
 

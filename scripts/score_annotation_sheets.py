@@ -17,9 +17,6 @@ from typing import Any
 
 from command_line import check_outputs, exit_status, one_line, output_file, read_json
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(

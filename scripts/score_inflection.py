@@ -26,9 +26,6 @@ from typing import NamedTuple
 from command_line import check_outputs, exit_status, one_line, output_file, read_text
 from prepare_inflection import from_units, write_lines
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 UNKNOWN = "<<unk>>"  # how fairseq-generate prints a character that no form of the training data has
 TARGET = re.compile(r"T-(\d+)\t(.*)")
 GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")

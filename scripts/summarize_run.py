@@ -26,9 +26,6 @@ from typing import Any
 
 from command_line import exit_status, one_line, read_json, read_text
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )

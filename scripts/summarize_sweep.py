@@ -14,9 +14,6 @@ from pathlib import Path
 
 from command_line import exit_status, one_line, replacing
 
-# A checkout works without being installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 
 def summarize(folder: Path) -> str:
     """Write the files; the text of sweep.md."""
