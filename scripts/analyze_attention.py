@@ -33,10 +33,13 @@ from command_line import (
     add_model_arguments,
     check_outputs,
     exit_status,
+    load_one_model,
+    name_models,
     one_line,
     output_file,
     seed,
-    short_names,
+    tell_left_out,
+    with_progress,
     with_references,
 )
 
@@ -62,9 +65,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     options = parser.parse_args(arguments)
-    options.names = options.names or short_names(options.path)
-    if len(options.names) != len(options.path):
-        parser.error("--names: give as many as --path has models")
+    name_models(parser, options)
     if len(set(options.names)) < len(options.names):
         parser.error("--names: two models have the same")
     check_outputs(parser, options, "json")
@@ -117,31 +118,22 @@ def measure(
     translator: Translator, options: argparse.Namespace, label: str, diversity: bool
 ) -> AttentionStatistics:
     """Read all the sentences with the first model of a translator."""
-    from tqdm import tqdm
-
     from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
 
     padding = translator.task.source_dictionary.pad()
     statistics = AttentionStatistics(translator.models[0], padding, diversity)
     batches = translator.batches(options.subset, options.max_tokens)
-    bar = tqdm(batches, desc=label, unit="batch", mininterval=1)
-    for sample in with_references(bar, options.subset):
+    for sample in with_references(with_progress(batches, label), options.subset):
         statistics.add_batch(sample["net_input"])
-    left_out = len(translator.task.dataset(options.subset)) - statistics.sentences
-    if left_out > 0:
-        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    tell_left_out(translator, options.subset, statistics.sentences)
     return statistics
 
 
 def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """All the numbers of a model."""
-    from fairseq_sparse.analysis.decoding import load_translator
     from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
-    from fairseq_sparse.analysis.trained_models import AnalysisError
 
-    translator = load_translator(path, options.data, options.cpu, name=name)
-    if len(translator.models) > 1:
-        raise AnalysisError(f"--path {path}: name one checkpoint, not an ensemble")
+    translator = load_one_model(path, options, name=name)
     label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
     statistics = measure(translator, options, label, diversity=True)
     result = {

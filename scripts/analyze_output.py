@@ -25,12 +25,14 @@ from command_line import (
     add_max_tokens,
     check_outputs,
     exit_status,
+    name_models,
     one_line,
     output_file,
     positive,
     read_text,
     replacing,
-    short_names,
+    tell_left_out,
+    with_progress,
 )
 
 NO_CURVE = (
@@ -50,13 +52,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_tree(commands)
     options = parser.parse_args(arguments)
     options.subset = list(dict.fromkeys(options.subset or ["test"]))
-    options.names = options.names or short_names(options.path)
     parser = commands.choices[options.command]
-    complain = parser.error
-    if len(options.names) != len(options.path):
-        complain("--names: give as many as --path has models")
+    name_models(parser, options)
     if len(getattr(options, "log", [])) not in (0, len(options.path)):
-        complain("--log: give as many as --path has models")
+        parser.error("--log: give as many as --path has models")
     check_outputs(parser, options, *(["json", "html"] if "html" in options else ["json"]))
     return options
 
@@ -208,11 +207,8 @@ def limit(options: argparse.Namespace):
 
 def batches(translator, subset: str, options: argparse.Namespace, what: str):
     """The batches of a part of the data, with a bar that shows how far they are."""
-    from tqdm import tqdm
-
     label = f"{translator.name}, {subset}, {what}"
-    result = translator.batches(subset, options.max_tokens)
-    return tqdm(result, desc=label, unit="batch", mininterval=1)
+    return with_progress(translator.batches(subset, options.max_tokens), label)
 
 
 def describe(translator, subset: str) -> dict:
@@ -222,13 +218,6 @@ def describe(translator, subset: str) -> dict:
         "output": translator.describe_output(),
         "subset": subset,
     }
-
-
-def tell_left_out(translator, subset: str, sentences: int) -> int:
-    left_out = len(translator.task.dataset(subset)) - sentences
-    if left_out > 0:
-        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
-    return left_out
 
 
 def run_empty(options: argparse.Namespace) -> tuple[dict, str]:

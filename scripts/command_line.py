@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.decoding import Translator
 
 
 def positive(text: str) -> int:
@@ -162,6 +165,41 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 500 else text[:500] + "..."
 
 
+def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """See that ``--names`` has a name for each of ``--path``, or make them."""
+    options.names = options.names or short_names(options.path)
+    if len(options.names) != len(options.path):
+        parser.error("--names: give as many as --path has models")
+
+
+def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:
+    """What ``load_translator`` gives of one checkpoint.
+
+    Args:
+        path: the checkpoint.
+        options: those of ``add_model_arguments``.
+        settings: other arguments of ``load_translator``.
+
+    Raises:
+        AnalysisError: as ``load_translator``, or it is an ensemble.
+        CheckpointError: as ``load_translator``.
+    """
+    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    translator = load_translator(path, options.data, options.cpu, **settings)
+    if len(translator.models) > 1:
+        raise AnalysisError(f"--path {path}: name one checkpoint, not an ensemble")
+    return translator
+
+
+def with_progress(batches: Iterable[Any], label: str) -> Iterable[Any]:
+    """The batches, with a bar that shows how far they are."""
+    from tqdm import tqdm
+
+    return tqdm(batches, desc=label, unit="batch", mininterval=1)
+
+
 def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
     """The batches of a part of the data, which must have references.
 
@@ -174,6 +212,14 @@ def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[
         if sample["target"] is None:
             raise AnalysisError(f"--subset {subset}: there are no references")
         yield sample
+
+
+def tell_left_out(translator: Translator, subset: str, sentences: int) -> int:
+    """Say how many sentences of a part of the data were not read, if any; how many they are."""
+    left_out = len(translator.task.dataset(subset)) - sentences
+    if left_out > 0:
+        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    return left_out
 
 
 def short_names(paths: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from command_line import (
     add_model_arguments,
     check_outputs,
     exit_status,
+    load_one_model,
     one_line,
     output_file,
     positive,
@@ -166,14 +167,11 @@ def draw(options: argparse.Namespace) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
     from fairseq_sparse.analysis.attention_plots import draw_attention
     from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
-    from fairseq_sparse.analysis.decoding import load_translator, search
+    from fairseq_sparse.analysis.decoding import search
     from fairseq_sparse.analysis.pictures import save_figure
-    from fairseq_sparse.analysis.trained_models import AnalysisError
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
-    translator = load_translator(options.path, options.data, options.cpu, [options.sentence])
-    if len(translator.models) > 1:
-        raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
+    translator = load_one_model(options.path, options, chosen=[options.sentence])
     (model,), task = translator.models, translator.task
     modules = attention_modules(model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"

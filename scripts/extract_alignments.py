@@ -36,7 +36,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import add_max_tokens, add_model_arguments, exit_status, one_line, positive
+from command_line import (
+    add_max_tokens,
+    add_model_arguments,
+    exit_status,
+    load_one_model,
+    one_line,
+    positive,
+)
 from download import sha256_of
 
 if TYPE_CHECKING:
@@ -157,12 +164,9 @@ def extract(options: argparse.Namespace) -> str:
 
     from fairseq_sparse.analysis.alignment_extraction import extract_part
     from fairseq_sparse.analysis.alignment_folder import AlignmentFolder, link_files
-    from fairseq_sparse.analysis.decoding import load_translator
     from fairseq_sparse.analysis.trained_models import AnalysisError
 
-    translator = load_translator(options.path, options.data, options.cpu)
-    if len(translator.models) > 1:
-        raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
+    translator = load_one_model(options.path, options)
     translator.batches(options.subset, options.max_tokens)
     dataset = translator.task.dataset(options.subset)
     if not options.hypothesis and len(dataset) and dataset[0].get("target") is None:

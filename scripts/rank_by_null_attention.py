@@ -21,11 +21,14 @@ from command_line import (
     add_model_arguments,
     check_outputs,
     exit_status,
+    load_one_model,
     one_line,
     output_file,
     positive,
     replacing,
     seed,
+    tell_left_out,
+    with_progress,
     with_references,
 )
 
@@ -83,14 +86,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     """The model with its data, and the numbers of the bad pairs as far as they are known."""
-    from fairseq_sparse.analysis.decoding import load_translator
     from fairseq_sparse.analysis.null_ranking import read_labels
     from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
-    from fairseq_sparse.analysis.trained_models import AnalysisError, load_subset
+    from fairseq_sparse.analysis.trained_models import load_subset
 
-    translator = load_translator(options.path, options.data, options.cpu)
-    if len(translator.models) > 1:
-        raise AnalysisError(f"--path {options.path}: name one checkpoint, not an ensemble")
+    translator = load_one_model(options.path, options)
     count = len(load_subset(translator.task, options.subset))
     if options.bad:
         return translator, read_labels(options.bad, count)
@@ -103,23 +103,14 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """The null rate of each pair, by its number."""
-    from tqdm import tqdm
-
     from fairseq_sparse.analysis.null_ranking import check_layers, null_rates
 
     (model,), task = translator.models, translator.task
     layers = check_layers(model, options.layers)
-    batches = tqdm(
-        translator.batches(options.subset, options.max_tokens),
-        desc=options.subset,
-        unit="batch",
-        mininterval=1,
-    )
-    batches = with_references(batches, options.subset)
+    batches = translator.batches(options.subset, options.max_tokens)
+    batches = with_references(with_progress(batches, options.subset), options.subset)
     rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers))
-    left_out = len(task.dataset(options.subset)) - len(rates)
-    if left_out > 0:
-        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    tell_left_out(translator, options.subset, len(rates))
     return rates
 
 

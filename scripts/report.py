@@ -18,7 +18,14 @@ import sys
 import warnings
 from pathlib import Path
 
-from command_line import check_outputs, exit_status, one_line, output_file, positive
+from command_line import (
+    check_outputs,
+    exit_status,
+    one_line,
+    output_file,
+    positive,
+    with_progress,
+)
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -48,12 +55,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def show(batches, label: str):
-    from tqdm import tqdm
-
-    return tqdm(batches, desc=label, unit="batch", mininterval=1)
-
-
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.report.measurements import Measurements
     from fairseq_sparse.analysis.report.page import make_page, write_page
@@ -61,7 +62,9 @@ def report(options: argparse.Namespace) -> None:
 
     runs = read_runs(options.runs)
     data = find_data(runs, options.data)
-    measurements = [Measurements(run, data, options.subset, options.cpu, show) for run in runs]
+    measurements = [
+        Measurements(run, data, options.subset, options.cpu, with_progress) for run in runs
+    ]
     write_page(options.output, make_page(measurements, options.sentences))
 
 
