@@ -30,9 +30,9 @@ from command_line import (
     output_file,
     positive,
     read_text,
-    replacing,
     tell_left_out,
     with_progress,
+    write_text,
 )
 
 NO_CURVE = (
@@ -326,9 +326,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
     order = {subset: place for place, subset in enumerate(options.subset)}
     sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
     if options.html:
-        page = as_page(sentences)
-        with replacing(options.html) as file:
-            file.write(page)
+        write_text(options.html, as_page(sentences))
     result = {"data": options.data, "sentences": sentences}
     return result, "\n\n\n".join(map(as_text, sentences))
 

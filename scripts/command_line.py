@@ -110,6 +110,12 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file to it") from error
 
 
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file; only a line feed ends one."""
+    text = read_text(path)
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
@@ -143,6 +149,12 @@ def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that takes the place of ``path`` when it is whole."""
+    with replacing(path) as handle:
+        handle.write(text)
 
 
 def exit_status(main: Callable[[], int]) -> int:

@@ -25,6 +25,7 @@ from command_line import (
     output_file,
     positive,
     with_progress,
+    write_text,
 )
 
 
@@ -57,7 +58,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.report.measurements import Measurements
-    from fairseq_sparse.analysis.report.page import make_page, write_page
+    from fairseq_sparse.analysis.report.page import make_page
     from fairseq_sparse.analysis.report.runs import find_data, read_runs
 
     runs = read_runs(options.runs)
@@ -65,7 +66,7 @@ def report(options: argparse.Namespace) -> None:
     measurements = [
         Measurements(run, data, options.subset, options.cpu, with_progress) for run in runs
     ]
-    write_page(options.output, make_page(measurements, options.sentences))
+    write_text(options.output, make_page(measurements, options.sentences))
 
 
 def main(arguments: list[str] | None = None) -> int:

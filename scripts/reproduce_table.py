@@ -15,7 +15,7 @@ import logging
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, positive, replacing
+from command_line import exit_status, one_line, positive, write_text
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -107,11 +107,6 @@ def draw(options: argparse.Namespace) -> None:
             print(f"reproduce_table: no picture of {dataset}: {error}", file=sys.stderr)
         else:
             save_png_and_svg(figure, options.output.parent, name)
-
-
-def write_text(path: Path, text: str) -> None:
-    with replacing(path) as file:
-        file.write(text)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from command_line import check_outputs, exit_status, one_line, output_file, read_text
+from command_line import check_outputs, exit_status, lines_of, one_line, output_file
 from prepare_inflection import from_units, write_lines
 
 UNKNOWN = "<<unk>>"  # how fairseq-generate prints a character that no form of the training data has
@@ -58,12 +58,6 @@ def edit_distance(first: str, second: str) -> int:
             diagonal = row[column]
             row[column] = min(row[column] + 1, row[column - 1] + 1, replaced)
     return row[-1]
-
-
-def lines_of(path: Path) -> list[str]:
-    """The lines of a file; only a line feed ends one."""
-    text = read_text(path)
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 def read_reference(path: Path) -> list[tuple[Slot, str]]:

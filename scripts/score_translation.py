@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
-from command_line import check_outputs, exit_status, one_line, output_file, read_text, replacing
+from command_line import check_outputs, exit_status, lines_of, one_line, output_file, write_text
 
 # sacreBLEU's own default.
 TOKENIZE = "13a"
@@ -33,7 +33,7 @@ def read_hypotheses(path: Path) -> list[str]:
     hypotheses: dict[int, str] = {}
     for line in lines_of(path):
         # D-ID <tab> score <tab> text; the best of an n-best list comes first
-        if match := HYPOTHESIS.fullmatch(line):
+        if match := HYPOTHESIS.fullmatch(line.rstrip("\r")):
             hypotheses.setdefault(int(match[1]), match[2])
     if not hypotheses:
         raise ScoreError(f"{path}: no line that begins with D-; is it fairseq-generate's output?")
@@ -41,16 +41,6 @@ def read_hypotheses(path: Path) -> list[str]:
     if missing:
         raise ScoreError(f"{path}: no translation of {len(missing)} sentences, first {missing[0]}")
     return [hypotheses[number] for number in range(len(hypotheses))]
-
-
-def lines_of(path: Path) -> list[str]:
-    """The lines of a file; only a line feed ends one, with or without a carriage return."""
-    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    with replacing(path) as handle:
-        handle.write(text)
 
 
 def score(
@@ -96,15 +86,15 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
         hypotheses = read_hypotheses(args.generated)
-        references = lines_of(args.reference)
+        references = [line.rstrip("\r") for line in lines_of(args.reference)]
         if len(hypotheses) != len(references):
             raise ScoreError(
                 f"{args.generated} has {len(hypotheses)} translations but {args.reference} has "
                 f"{len(references)} lines: they are not of the same test set"
             )
         result = score(hypotheses, references, args.tokenize)
-        write_atomically(args.hypotheses, "".join(text + "\n" for text in hypotheses))
-        write_atomically(args.json, json.dumps(result, indent=2) + "\n")
+        write_text(args.hypotheses, "".join(text + "\n" for text in hypotheses))
+        write_text(args.json, json.dumps(result, indent=2) + "\n")
     except (ScoreError, OSError, ValueError) as error:
         print(f"score_translation: {one_line(error)}", file=sys.stderr)
         return 1

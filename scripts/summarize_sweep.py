@@ -12,7 +12,7 @@ import logging
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, replacing
+from command_line import exit_status, one_line, write_text
 
 
 def summarize(folder: Path) -> str:
@@ -27,8 +27,7 @@ def summarize(folder: Path) -> str:
     parts = [f"# {content['dataset']}: alphas of output and attention"]
     parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(cells)]
     text = "\n\n".join(parts) + "\n"
-    with replacing(folder / "sweep.md") as file:
-        file.write(text)
+    write_text(folder / "sweep.md", text)
     write_json(folder / "sweep.json", content)
     try:
         require_matplotlib()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.analysis.pictures import require_matplotlib
@@ -19,7 +18,6 @@ from fairseq_sparse.analysis.report.sections import (
     results_section,
     training_section,
 )
-from fairseq_sparse.analysis.reports import replacing
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 
@@ -85,16 +83,6 @@ def script_json(content: Any) -> str:
     """JSON that can stand in a ``<script>`` element: no text in it can end the element."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a file so that ``path`` holds either all of it or what it held before.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with replacing(path) as file:
-        file.write(page)
 
 
 def _check_sentences(models: Sequence[dict[str, Any]]) -> None:
