@@ -14,8 +14,12 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from command_line import exit_status, one_line, positive, write_text
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.reproduction import Row
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -46,23 +50,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def make(options: argparse.Namespace) -> tuple[str, str, dict]:
+def read_rows(plan: Path) -> dict[str, list[Row]]:
+    """The rows of each data set; one run at least is finished."""
+    from fairseq_sparse.analysis.reproduction import gather, read_plan
+    from fairseq_sparse.analysis.trained_models import AnalysisError
+
+    datasets = gather(read_plan(plan))
+    if not any(row.summaries for rows in datasets.values() for row in rows):
+        raise AnalysisError(f"no run of {plan} is finished")
+    return datasets
+
+
+def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[str, str, dict]:
     """Markdown, LaTeX, and what is in the JSON file."""
     from fairseq_sparse.analysis import reproduced_table as table
     from fairseq_sparse.analysis.latex import PACKAGES, latex_table
     from fairseq_sparse.analysis.reports import markdown_table
-    from fairseq_sparse.analysis.reproduction import (
-        as_json,
-        compare_with_baseline,
-        gather,
-        read_plan,
-    )
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.analysis.reproduction import as_json, compare_with_baseline
 
     paper = table.Paper(options.paper, options.title, tuple(options.columns), options.note)
-    datasets = gather(read_plan(options.plan))
-    if not any(row.summaries for rows in datasets.values() for row in rows):
-        raise AnalysisError(f"no run of {options.plan} is finished")
     markdown, latex, content = [f"# {paper.title}"], [PACKAGES], {}
     if len(datasets) > 1:
         header, rows = table.overview(paper, datasets)
@@ -90,14 +96,12 @@ def make(options: argparse.Namespace) -> tuple[str, str, dict]:
     return "\n\n".join(markdown) + "\n", "\n\n".join(latex) + "\n", {**facts, "datasets": content}
 
 
-def draw(options: argparse.Namespace) -> None:
+def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
     """The curve of each data set; a picture that cannot be drawn is no reason to lose a table."""
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.reproduced_curve import draw_curve
-    from fairseq_sparse.analysis.reproduction import gather, read_plan
     from fairseq_sparse.analysis.trained_models import AnalysisError
 
-    datasets = gather(read_plan(options.plan))
     for dataset, rows in datasets.items():
         name = f"{options.output.name}-{dataset}" if len(datasets) > 1 else options.output.name
         try:
@@ -115,14 +119,15 @@ def main(arguments: list[str] | None = None) -> int:
     from fairseq_sparse.analysis.trained_models import AnalysisError
 
     try:
-        markdown, latex, content = make(options)
+        datasets = read_rows(options.plan)
+        markdown, latex, content = make(options, datasets)
         stem = options.output
         stem.parent.mkdir(parents=True, exist_ok=True)
         write_text(stem.with_name(f"{stem.name}.md"), markdown)
         write_text(stem.with_name(f"{stem.name}.tex"), latex)
         write_json(stem.with_name(f"{stem.name}.json"), content)
         if options.curve:
-            draw(options)
+            draw(options, datasets)
     except (AnalysisError, OSError, ValueError) as error:
         print(f"reproduce_table: {one_line(error)}", file=sys.stderr)
         return 1
