@@ -221,17 +221,16 @@ def describe(translator, subset: str) -> dict:
 
 
 def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
-    from contextlib import nullcontext
-
-    from fairseq_sparse.analysis.empty_translations import count_empty_translations, empty_table
+    from fairseq_sparse.analysis.empty_translations import (
+        count_empty_translations,
+        empty_table,
+        scores_to_compare,
+    )
 
     rows = []
     for translator in translators(options, limit(options)):
-        scores = {"p": nullcontext}
-        if not translator.is_normalised:
-            scores["p / Σp"] = translator.normalised
         for subset in options.subset:
-            for name, setting in scores.items():
+            for name, setting in scores_to_compare(translator).items():
                 data = batches(translator, subset, options, f"beam {options.beam}, {name}")
                 with setting():
                     found = count_empty_translations(translator, data, options.beam, options.lenpen)

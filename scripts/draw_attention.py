@@ -167,7 +167,7 @@ def draw(options: argparse.Namespace) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
     from fairseq_sparse.analysis.attention_plots import draw_attention
     from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
-    from fairseq_sparse.analysis.decoding import search
+    from fairseq_sparse.analysis.decoding import with_best_translations
     from fairseq_sparse.analysis.pictures import save_figure
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
@@ -178,11 +178,9 @@ def draw(options: argparse.Namespace) -> None:
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
     kind = attention_kind(modules[layer])
     sample = read_sentence(translator, options)
-    net_input, target = sample["net_input"], sample["target"][0]
     if options.hypothesis:
-        _, hypotheses = next(search(translator, [sample], options.beam))
-        target = hypotheses[0][0]["tokens"]
-        net_input = {**net_input, "prev_output_tokens": target.roll(1)[None]}
+        (sample,) = with_best_translations(translator, [sample], options.beam)
+    net_input, target = sample["net_input"], sample["target"][0]
     weights, hidden = collect_weights(model, net_input, options.place, layer)
     panels, titles = panels_of(weights, options.heads)
     text = "the model's translation" if options.hypothesis else "reference"

@@ -9,7 +9,7 @@ from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from fairseq_sparse.analysis.alignment_folder import MEAN, WORDS, AlignmentFolder, link_files
-from fairseq_sparse.analysis.decoding import Translator, give_strings, search
+from fairseq_sparse.analysis.decoding import Translator, with_best_translations
 from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.analysis.word_alignment import (
     argmax_links,
@@ -49,7 +49,10 @@ def extract_part(
     missing = set(numbers)
     task.chosen = numbers
     with folder.archive(numbers) if settings["npz"] else nullcontext() as archive:
-        for sample in _given_targets(translator, settings, max_tokens):
+        batches = translator.batches(settings["subset"], max_tokens)
+        if settings["hypothesis"]:
+            batches = with_best_translations(translator, batches, settings["beam"])
+        for sample in batches:
             for pair in forced_attention(
                 translator.models[0], sample, task.source_dictionary.pad()
             ):
@@ -100,21 +103,6 @@ def align(
             links = threshold_links(merged, settings["threshold"])
         lines += to_pharaoh(links)
     return dict(zip((*WORDS, *link_files(settings).values()), lines, strict=True))
-
-
-def _given_targets(
-    translator: Translator, settings: Mapping[str, Any], max_tokens: int
-) -> Iterator[dict[str, Any]]:
-    """The batches of the chosen sentences, with the reference or the model's own translation."""
-    batches = translator.batches(settings["subset"], max_tokens)
-    if not settings["hypothesis"]:
-        yield from batches
-        return
-    for sample, hypotheses in search(translator, batches, settings["beam"]):
-        strings = [best["tokens"] for best, *_ in hypotheses]
-        words = translator.task.target_dictionary
-        net_input, target = give_strings(sample["net_input"], strings, words)
-        yield {**sample, "net_input": net_input, "target": target}
 
 
 def _pieces(translator: Translator, source: Tensor, target: Tensor) -> tuple[list[str], list[str]]:

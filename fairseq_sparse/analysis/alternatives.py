@@ -5,13 +5,13 @@ probability are the alternatives to the one that is given.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_sparse.analysis.decoding import Translator, forced_steps, give_strings, search
+from fairseq_sparse.analysis.decoding import Translator, forced_steps, with_best_translations
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"
@@ -52,7 +52,12 @@ def find_alternatives(
         "values": "probabilities" if translator.is_normalised else RAW_VALUES,
     }
     found = []
-    for sample, net_input, target in _given_targets(translator, batches, subset, beam):
+    if beam:
+        batches = with_best_translations(translator, batches, beam)
+    for sample in batches:
+        net_input, target = sample["net_input"], sample["target"]
+        if target is None:
+            raise AnalysisError(f"--subset {subset}: there are no references; use --hypothesis")
         log_p, steps = _describe_targets(translator, net_input, target, most)
         for row, number in enumerate(sample["id"].tolist()):
             texts = {
@@ -164,22 +169,6 @@ def number_text(p: float) -> str:
     if 0.9995 <= p < 1:
         return ">.999"
     return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
-
-
-def _given_targets(
-    translator: Translator, batches: Iterable[dict[str, Any]], subset: str, beam: int
-) -> Iterator[tuple[dict[str, Any], dict[str, Tensor], Tensor]]:
-    """Each batch, its input to the model and the target that is given."""
-    if beam:
-        for sample, hypotheses in search(translator, batches, beam):
-            strings = [hypos[0]["tokens"] for hypos in hypotheses]
-            words = translator.task.target_dictionary
-            yield sample, *give_strings(sample["net_input"], strings, words)
-        return
-    for sample in batches:
-        if sample["target"] is None:
-            raise AnalysisError(f"--subset {subset}: there are no references; use --hypothesis")
-        yield sample, sample["net_input"], sample["target"]
 
 
 def _describe_targets(

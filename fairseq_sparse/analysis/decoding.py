@@ -284,3 +284,14 @@ def search(
     for sample in batches:
         with torch.no_grad():
             yield sample, generator.generate(models, sample)
+
+
+def with_best_translations(
+    translator: Translator, batches: Iterable[dict[str, Any]], beam: int
+) -> Iterator[dict[str, Any]]:
+    """The batches with the best translations of :func:`search` in the place of the references."""
+    words = translator.task.target_dictionary
+    for sample, hypotheses in search(translator, batches, beam):
+        best = [hypos[0]["tokens"] for hypos in hypotheses]
+        net_input, target = give_strings(sample["net_input"], best, words)
+        yield {**sample, "net_input": net_input, "target": target}

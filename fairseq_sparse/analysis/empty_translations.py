@@ -6,7 +6,8 @@ as the first token; it is compared with that of the beam's best translation, EOS
 normalisation by the length. A sparse model can give the empty string probability 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Optional
 
 import torch
@@ -15,6 +16,17 @@ from torch import Tensor
 from fairseq_sparse.analysis.decoding import Translator, score_strings, search
 from fairseq_sparse.analysis.reports import markdown_table
 from fairseq_sparse.analysis.trained_models import AnalysisError
+
+
+def scores_to_compare(translator: Translator) -> dict[str, Callable[[], AbstractContextManager]]:
+    """The scores that translations can be compared by: p and, if Σp is free, p / Σp.
+
+    With each stands a context in which the models give it.
+    """
+    scores = {"p": nullcontext}
+    if not translator.is_normalised:
+        scores["p / Σp"] = translator.normalised
+    return scores
 
 
 def count_empty_translations(

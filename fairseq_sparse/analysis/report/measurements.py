@@ -3,14 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.analysis.attention_statistics import AttentionStatistics, attention_modules
 from fairseq_sparse.analysis.decoding import Translator, load_translator
-from fairseq_sparse.analysis.empty_translations import count_empty_translations
+from fairseq_sparse.analysis.empty_translations import count_empty_translations, scores_to_compare
 from fairseq_sparse.analysis.output_statistics import force_references
 from fairseq_sparse.analysis.report.runs import Run
 from fairseq_sparse.analysis.report.sentences import look_into
@@ -59,11 +58,8 @@ class Measurements:
         """How often the empty translation is the best, by p and, if Σp is free, by p / Σp."""
 
         def compute() -> list[dict[str, Any]]:
-            scores = {"p": nullcontext}
-            if not self._translator.is_normalised:
-                scores["p / Σp"] = self._translator.normalised
             rows = []
-            for name, setting in scores.items():
+            for name, setting in scores_to_compare(self._translator).items():
                 batches = self._batches(self._translator, f"empty translation, {name}")
                 with setting():
                     found = count_empty_translations(self._translator, batches, BEAM)

@@ -10,6 +10,7 @@ the variables that it is given: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``.
 """
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any, Optional
 
@@ -32,10 +33,9 @@ def published_figure(
         recipe: what ``examples/reproduce.sh`` calls the paper.
         column: of :data:`fairseq_sparse.analysis.results.COLUMNS`.
     """
-    for table in scores_of(published, recipe, column):
-        for line in table["rows"]:
-            if dataset in table["datasets"] and row in line["variants"]:
-                return line["figures"][list(table["datasets"]).index(dataset)]
+    score = _score(scores_of(published, recipe, column), dataset, row)
+    if score is not None:
+        return score
     for table in published["tables"]:
         if table.get("recipe") == recipe and column in table.get("columns", ()):
             for variants, figures in zip(table["variants"], table["rows"], strict=True):
@@ -55,9 +55,14 @@ def scores_of(published: dict[str, Any], recipe: str, column: str) -> list[dict[
 
 def published_score(published: dict[str, Any], dataset: str, variant: str) -> Optional[str]:
     """What a paper reports for a data set and a variant of the recipes; None if it does not."""
-    for table in published["scores"]:
+    return _score(published["scores"], dataset, variant)
+
+
+def _score(tables: Sequence[dict[str, Any]], dataset: str, row: str) -> Optional[str]:
+    """The figure of a data set and a row in the first of the tables that has it."""
+    for table in tables:
         datasets = list(table["datasets"])
-        for row in table["rows"]:
-            if dataset in datasets and variant in row["variants"]:
-                return row["figures"][datasets.index(dataset)]
+        for line in table["rows"]:
+            if dataset in datasets and row in line["variants"]:
+                return line["figures"][datasets.index(dataset)]
     return None
