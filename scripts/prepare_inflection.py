@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from command_line import exit_status
+from command_line import exit_status, replacing
 from corpus_files import CorpusError, add_fetched, damage_named, explain, log, open_atomically
 
 SETTINGS = ("low", "medium", "high")
@@ -167,9 +167,8 @@ def unpack(folder: Path) -> None:
             if path is None or not member.isreg() or path.is_file():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(path.name + ".partial")
-            partial.write_bytes(members.extractfile(member).read())
-            partial.replace(path)
+            with replacing(path, binary=True) as handle:
+                handle.write(members.extractfile(member).read())
 
 
 def prepare(args: argparse.Namespace) -> None:

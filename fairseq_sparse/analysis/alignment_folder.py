@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -34,14 +34,11 @@ Reading = tuple[str, int, Union[int, str]]
 def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
     """The name of each file of links; ``settings`` as in :class:`AlignmentFolder`."""
     readings = itertools.product(*(settings[name] for name in ("attention", "layers", "heads")))
-    return {
-        (
-            kind,
-            layer,
-            head,
-        ): f"{kind}-layer{layer}-{head if head == MEAN else f'head{head}'}.pharaoh"
-        for kind, layer, head in readings
-    }
+    files = {}
+    for kind, layer, head in readings:
+        which = MEAN if head == MEAN else f"head{head}"
+        files[kind, layer, head] = f"{kind}-layer{layer}-{which}.pharaoh"
+    return files
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -118,7 +115,7 @@ class AlignmentFolder:
         names = [*WORDS, *link_files(self.settings).values()]
         too_long: list[int] = []
         with ExitStack() as stack:
-            files = {name: stack.enter_context(self._write(name)) for name in names}
+            files = {name: stack.enter_context(replacing(self.path / name)) for name in names}
             for numbers in parts:
                 part = read_json(self._part(numbers))
                 too_long += part["too_long"]
@@ -132,14 +129,9 @@ class AlignmentFolder:
     @contextmanager
     def archive(self, numbers: range) -> Iterator["AttentionArchive"]:
         """The file for the attention of some sentences; it appears when it is whole."""
-        name = f"attention-{numbers[0]}-{numbers[-1]}.npz"
-        with self._write(name, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
+        path = self.path / f"attention-{numbers[0]}-{numbers[-1]}.npz"
+        with replacing(path, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
             yield AttentionArchive(archive)
-
-    @contextmanager
-    def _write(self, name: str, binary: bool = False) -> Iterator[IO]:
-        with replacing(self.path / name, binary) as file:
-            yield file
 
     def _part(self, numbers: range) -> Path:
         return self.parts / f"{numbers[0]}-{numbers[-1]}.json"

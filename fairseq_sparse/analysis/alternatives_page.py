@@ -51,11 +51,11 @@ _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
+<title>Alternatives at each step</title>
 <style>{style}</style>
 </head>
 <body>
-<h1>{title}</h1>
+<h1>Alternatives at each step</h1>
 <p>A column is a step: the tokens that the model holds for possible, given the ones before it in the
 target. The token that is given has a frame; a dashed frame says that the model holds it for
 impossible. A bar's full width stands for 1 or more.</p>
@@ -65,10 +65,10 @@ impossible. A bar's full width stands for 1 or more.</p>
 """
 
 
-def as_page(sentences: Sequence[dict[str, Any]], title: str = "Alternatives at each step") -> str:
+def as_page(sentences: Sequence[dict[str, Any]]) -> str:
     """Sentences of :func:`find_alternatives` as a page; all text in it is escaped."""
     parts = [_sentence(number, sentence) for number, sentence in enumerate(sentences, start=1)]
-    return _PAGE.format(title=escape(title), style=_STYLE, sentences="\n".join(parts))
+    return _PAGE.format(style=_STYLE, sentences="\n".join(parts))
 
 
 def _sentence(number: int, sentence: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ def escape(text: str) -> str:
 def latex_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
-    caption: str = "",
+    caption: str,
     notes: Sequence[str] = (),
 ) -> str:
     """A floating table; its first column is flush left, the others flush right.
@@ -50,9 +50,7 @@ def latex_table(
     def line(cells: Sequence[str]) -> str:
         return f"    {' & '.join(map(escape, cells))} \\\\"
 
-    parts = [r"\begin{table}", r"  \centering"]
-    if caption:
-        parts.append(f"  \\caption{{{escape(caption)}}}")
+    parts = [r"\begin{table}", r"  \centering", f"  \\caption{{{escape(caption)}}}"]
     parts += [f"  \\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"    \toprule", line(header)]
     parts += [r"    \midrule", *map(line, rows), r"    \bottomrule", r"  \end{tabular}"]
     if notes:

@@ -2,9 +2,9 @@
 
 By forced decoding: how many tokens have a nonzero probability at a step, and how many positions of
 the source are attended to (Table 3 of Sparse Sequence-to-Sequence Models; Figures 5 and 6 of
-Speeding Up Entmax), what a step's probabilities sum
-to (Figure 9 there), and how often the token of the reference is impossible. By search: for how many
-sentences the beam holds every string that the model holds for possible.
+Speeding Up Entmax), what a step's probabilities sum to (Figure 9 there), and how often the token of
+the reference is impossible. By search: for how many sentences the beam holds every string that the
+model holds for possible.
 """
 
 import math
@@ -204,16 +204,8 @@ def count_certified(
 
 def output_table(rows: Sequence[dict[str, Any]]) -> str:
     """A table of results, each with its ``name``, ``output`` and ``subset``."""
-    header = [
-        "model",
-        "output",
-        "subset",
-        "steps",
-        "nonzeros per step",
-        "5 / 50 / 95 %",
-        "zeros (%)",
-    ]
-    header += ["gold at p = 0 (%)", "Σp (sd)", "attended per step"]
+    header = ["model", "output", "subset", "steps", "nonzeros per step", "5 / 50 / 95 %"]
+    header += ["zeros (%)", "gold at p = 0 (%)", "Σp (sd)", "attended per step"]
     lines = []
     for row in rows:
         nonzeros, sums = row["nonzeros"], row["prob_sum"]

@@ -12,12 +12,9 @@ from sacrebleu.significance import PairedTest
 
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
-# sacreBLEU's default.
-SAMPLES = 1000
-
 
 def paired_bootstrap(
-    runs: Sequence[Path], reference: Path, samples: int = SAMPLES
+    runs: Sequence[Path], reference: Path, samples: int
 ) -> tuple[list[float], str]:
     """Compare the first run's translations with those of each other run.
 

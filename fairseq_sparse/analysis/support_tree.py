@@ -100,7 +100,7 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = 200) ->
 
 
 def trees_of(
-    translator: Translator, sample: dict[str, Any], most_nodes: int = 1000
+    translator: Translator, sample: dict[str, Any], most_nodes: int
 ) -> Iterator[tuple[int, SupportTree]]:
     """The tree of each sentence of a batch, with the sentence's number in the data set."""
     models = translator.models

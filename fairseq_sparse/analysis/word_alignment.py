@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 SUBWORDS = ("subword_nmt", "sentencepiece", "none")
-ATTENTION = ("normal", "shifted")
 
 # A source and a target position, from 0.
 Link = tuple[int, int]

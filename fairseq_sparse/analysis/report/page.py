@@ -66,13 +66,13 @@ def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> 
         sections: ``results``, ``training``, ``output``, ``attention``: HTML.
     """
     template, style, script = map(_read, ("page.html", "page.css", "page.js"))
-    script = f"\n{script}"  # as it stands between the tags
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    # What stands between the tags begins with a line break.
+    digest = hashlib.sha256(f"\n{script}".encode()).digest()
     return template.format(
         title=escape(title),
         about=escape(about),
         style=style,
-        script=script.removeprefix("\n"),
+        script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode('ascii')}",
         data=script_json(data),
         **sections,
