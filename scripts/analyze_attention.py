@@ -23,7 +23,6 @@ it has the numbers of each under "models", by name.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,6 +192,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
-        logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq", "matplotlib"]))

@@ -15,7 +15,6 @@ Models with a softmax output, sparse ones, and fairseq's own can be compared; an
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import warnings
@@ -389,7 +388,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
-        logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq", "matplotlib"]))

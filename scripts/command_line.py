@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -157,8 +158,15 @@ def write_text(path: Path, text: str) -> None:
         handle.write(text)
 
 
-def exit_status(main: Callable[[], int]) -> int:
-    """The exit status of a script's ``main``; what is wrong with the machine is one line, too."""
+def exit_status(main: Callable[[], int], quiet: Sequence[str] = ()) -> int:
+    """The exit status of a script's ``main``; what is wrong with the machine is one line, too.
+
+    Args:
+        main: what to run.
+        quiet: libraries that would tell what they load; of these, only warnings are shown.
+    """
+    for library in quiet:
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         return main()
     except ImportError as error:

@@ -10,7 +10,6 @@ a query whose weights are all 0 is a hatched row.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +163,6 @@ def labels(
 
 
 def draw(options: argparse.Namespace) -> None:
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
     from fairseq_sparse.analysis.attention_plots import draw_attention
     from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
     from fairseq_sparse.analysis.decoding import with_best_translations
@@ -215,4 +213,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["matplotlib"]))

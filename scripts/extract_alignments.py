@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import logging
 import sys
 import warnings
 from pathlib import Path
@@ -211,6 +210,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # not its account of what it loads
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq"]))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -147,5 +146,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq"]))

@@ -11,7 +11,6 @@ rate to the lowest: rank, number of the sentence (from 0), rate, source and targ
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,6 +180,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
-        logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq", "matplotlib"]))

@@ -13,7 +13,6 @@ next page is quick and an interrupted one goes on.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import warnings
 from pathlib import Path
@@ -85,7 +84,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for library in ("fairseq", "matplotlib"):  # not their accounts of what they load
-        logging.getLogger(library).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq", "matplotlib"]))

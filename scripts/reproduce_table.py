@@ -11,7 +11,6 @@ the baseline of the others.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,6 +135,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for library in ("sacrebleu", "matplotlib"):  # fairseq lets everybody talk
-        logging.getLogger(library).setLevel(logging.WARNING)
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["sacrebleu", "matplotlib"]))

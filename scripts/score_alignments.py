@@ -11,7 +11,6 @@ these over the layers (ReLA, Fig. 4 and Table 5). The JSON file has every head.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -240,5 +239,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # not its account of what it loads
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq"]))

@@ -10,7 +10,6 @@ sent is refused.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,5 +85,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["fairseq"]))

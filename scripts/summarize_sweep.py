@@ -8,7 +8,6 @@ sweep's folder, and prints the tables.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
@@ -55,5 +54,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody talk
-    sys.exit(exit_status(main))
+    sys.exit(exit_status(main, quiet=["matplotlib"]))
