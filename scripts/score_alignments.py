@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +115,6 @@ def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
 
 def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
     """Precision, recall and error rate of the links in a file."""
-    from dataclasses import asdict
-
     from fairseq_sparse.analysis.alignment_error_rate import alignment_score, read_alignment
 
     proposed = read_alignment(path, options.hypothesis_base, options.encoding)

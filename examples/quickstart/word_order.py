@@ -12,9 +12,6 @@ from noun_phrases import NounPhrase
 from phrases import NOTHING, Alt, Node, Phrase, Seq, Token, Word, one_of
 from verbs import Group, VerbWords, english_groups, verb_words
 
-# What can come first in a clause with the verb in second place.
-FRONTS = ("subject", "time", "place", "accusative", "dative")
-
 
 def arrange(
     clause: Clause,
@@ -29,7 +26,8 @@ def arrange(
     Args:
         order: of the German finite verb: "second", "first" (also after what another rule puts
             before the verb) or "last"
-        front: what comes first in German with the verb in second place, one of `FRONTS`
+        front: what comes first in German with the verb in second place: "subject", "time",
+            "place", "accusative" or "dative"
         question: the question word, first on both sides
         inverted: English has the auxiliary before the subject
         movable: English may have the time at the front or at the end

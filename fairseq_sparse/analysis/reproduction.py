@@ -68,8 +68,8 @@ class Row:
     @property
     def title(self) -> str:
         """The row's name, or what its variant calls itself."""
-        names = [part["variant_name"] for part in self.summaries.values() if has_name(part)]
-        return names[0] if names else self.name
+        names = (summary.get("variant_name") for summary in self.summaries.values())
+        return next(filter(None, names), self.name)
 
     @property
     def mean(self) -> Summary:
@@ -89,10 +89,6 @@ class Row:
         text = cell(self.mean, column, baseline.mean)
         values = self.values(column) if column in SPREAD else []
         return f"{text} ± {COLUMNS[column][2].format(stdev(values))}" if len(values) > 1 else text
-
-
-def has_name(summary: Summary) -> bool:
-    return bool(summary.get("variant_name"))
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:

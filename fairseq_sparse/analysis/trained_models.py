@@ -13,13 +13,12 @@ class AnalysisError(Exception):
     """An analysis cannot be made; the message says why."""
 
 
-def load_models(paths: Sequence[Union[str, Path]], data: str, **task_options: Any) -> tuple:
+def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
     """The models of checkpoints, in single precision and in evaluation mode, and their task.
 
     Args:
         paths: the checkpoints, of one model or of an ensemble.
         data: folder that ``fairseq-preprocess`` made; it replaces the one of the checkpoint.
-        task_options: fields of the task's configuration to be replaced as well.
 
     Returns:
         A list of models and the task of the first.
@@ -30,10 +29,9 @@ def load_models(paths: Sequence[Union[str, Path]], data: str, **task_options: An
     """
     for path in paths:
         load_checkpoint(str(path))
-    options = {"data": data, "eval_bleu": False, **task_options}
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path) for path in paths], arg_overrides=options
+            [str(path) for path in paths], arg_overrides={"data": data, "eval_bleu": False}
         )
     except Exception as error:  # fairseq checks nothing, so it fails in many ways
         names = ", ".join(map(str, paths))

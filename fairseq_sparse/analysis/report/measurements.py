@@ -79,7 +79,7 @@ class Measurements:
         def compute() -> dict[str, Any]:
             if not self._has_attention:
                 return {"attention": {}}
-            statistics = self._count_zeros(self._translator, "attention")
+            statistics = self._attention_statistics(self._translator, "attention")
             result = {
                 "subset": self.subset,
                 "sentences": statistics.sentences,
@@ -89,7 +89,7 @@ class Measurements:
             if sentences > 1 and any(part["null"] > 0 for part in result["attention"].values()):
                 order = derange(sentences, SHUFFLED_SEED)
                 shuffled = with_reordered_references(self._translator, order)
-                statistics = self._count_zeros(shuffled, "attention, references exchanged")
+                statistics = self._attention_statistics(shuffled, "attention, references exchanged")
                 result["shuffled"] = statistics.rates()
             return result
 
@@ -105,7 +105,7 @@ class Measurements:
 
         return self._kept("sentences", compute, sentences=count)
 
-    def _count_zeros(self, translator: Translator, what: str) -> AttentionStatistics:
+    def _attention_statistics(self, translator: Translator, what: str) -> AttentionStatistics:
         (model,) = translator.models
         statistics = AttentionStatistics(model, translator.task.source_dictionary.pad())
         for sample in self._batches(translator, what):
