@@ -73,7 +73,7 @@ def find_raw(prefix: str, language: str) -> Path:
     return found[0]
 
 
-def read_text(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, plain or gzip. Only a line feed ends a line."""
     for number, line in enumerate(read_lines(path.parent, path.name), start=1):
         try:
@@ -125,7 +125,7 @@ def write_in_step(
 def read_pairs(prefix: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """The lines of both sides, which must be as many."""
     counts = [0, 0]
-    for pair in itertools.zip_longest(*(read_text(find_raw(prefix, lang)) for lang in languages)):
+    for pair in itertools.zip_longest(*(text_lines(find_raw(prefix, lang)) for lang in languages)):
         for side, line in enumerate(pair):
             counts[side] += line is not None
         if None not in pair:
@@ -243,7 +243,7 @@ def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
     log(label)
 
     def units_from(first: int) -> Iterator[str]:
-        lines = itertools.islice(read_text(source), first, None)
+        lines = itertools.islice(text_lines(source), first, None)
         return map_items(lines, start_bpe, (str(codes_of(language, args)),), args.workers)
 
     with FilesInStep([target]) as files:
@@ -263,7 +263,7 @@ def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None
     raw = find_raw(prefix, language)
     if language in args.remove_diacritics:
         with open_atomically(target) as handle:
-            handle.writelines(remove_diacritics(line) + "\n" for line in read_text(raw))
+            handle.writelines(remove_diacritics(line) + "\n" for line in text_lines(raw))
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with damage_named(raw), open(raw, "rb") as source, replacing(target, binary=True) as handle:
