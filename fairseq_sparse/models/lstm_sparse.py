@@ -60,7 +60,8 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
         """As of stock; arguments and result too."""
         attention = nullcontext()
         if isinstance(self.attention, GlobalAttention) and encoder_out is not None:
-            attention = self.attention.over(encoder_out[0], prev_output_tokens.size(1))
+            steps = 1 if incremental_state else prev_output_tokens.size(1)
+            attention = self.attention.over(encoder_out[0], steps)
         with attention:
             return super().extract_features(prev_output_tokens, encoder_out, incremental_state)
 
