@@ -95,6 +95,10 @@ def loss_of_features(
     loss: FenchelYoungLoss,
 ) -> Tensor:
     """The loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
+    if not torch.is_grad_enabled():
+        # A Function is told what requires a gradient, also where none can be taken.
+        features, weight = features.detach(), weight.detach()
+        bias = None if bias is None else bias.detach()
     # What autocast would multiply in; the gradients go back through this conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     on_gpu = loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and usable(x)

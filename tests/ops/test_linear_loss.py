@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 from fairseq_sparse.ops import linear_alpha_relu_loss, linear_entmax_loss, native
 from fairseq_sparse.ops import linear_loss as linear_loss_module
+from fairseq_sparse.ops.native.rows import SolvedRows
 from op_cases import HALF_DTYPES, LOSSES, TAU, AlphaReLULoss
 from references import assert_close_to_naive
 
@@ -212,6 +213,19 @@ def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
             torch.testing.assert_close(tensor.grad, expected[place + 1], rtol=1e-4, atol=1e-6)
     with torch.no_grad():
         assert not fused(kind, x, w, target, bias=bias).requires_grad
+
+
+@needs_kernels
+@each_loss
+def test_without_gradients_nothing_is_kept_for_them(kind, monkeypatch):
+    """Parameters need a gradient where none can be taken, too, as in an evaluation."""
+    x, w, bias, target = batch(ROWS)
+    for tensor in (x, w, bias):
+        tensor.requires_grad_()
+    expected = fused(kind, x, w, target, bias=bias).detach()
+    monkeypatch.setattr(SolvedRows, "residual", mock.Mock(side_effect=AssertionError))
+    with torch.no_grad():
+        assert torch.equal(fused(kind, x, w, target, bias=bias), expected)
 
 
 @pytest.mark.parametrize("exponent", [-10, 0, 15])
