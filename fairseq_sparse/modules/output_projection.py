@@ -194,7 +194,7 @@ class OutputProjection(nn.Module):
         counts = target != ignore_index
         tau = None
         if self.is_sparse and self.transform != "alpha_relu":
-            p, tau, *_ = entmax_rows(logits.float(), self.alpha, self.topk, conjugate=False)
+            p, tau, *_ = entmax_rows(at_least_fp32(logits), self.alpha, self.topk, conjugate=False)
         else:
             p = self.probs(logits)
         gold = p.gather(-1, target.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1)
@@ -204,7 +204,7 @@ class OutputProjection(nn.Module):
             "nonzeros": (p > 0).sum(-1),
             "gold_zero": gold == 0,
             "prob_sum": p.sum(-1),
-            "logit_norm": torch.linalg.vector_norm(logits, dim=-1, dtype=torch.float32),
+            "logit_norm": torch.linalg.vector_norm(logits, dim=-1, dtype=p.dtype),
         }
         if self.is_sparse:
             values["tau"] = self.tau.expand_as(gold) if tau is None else tau

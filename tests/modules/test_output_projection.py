@@ -95,6 +95,18 @@ def test_statistics_agree_with_counting_by_hand(transform):
         assert statistics["tau"] == pytest.approx(thresholds.sum().item())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
+def test_statistics_of_any_dtype_are_those_of_the_same_numbers_in_fp32(transform, dtype):
+    layer = projection(transform)
+    logits, target = logits_and_target(layer)
+    logits = logits.bfloat16().half()  # what all dtypes can hold
+    expected = layer.statistics(logits.float(), target, PAD)
+    actual = layer.statistics(logits.to(dtype), target, PAD)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=1e-5, atol=1e-5)
+
+
 def test_statistics_of_no_token_are_zero():
     layer = projection("entmax15")
     logits, target = logits_and_target(layer)
