@@ -290,6 +290,14 @@ class OutputProjection(nn.Module):
             self._buffers["tau"] = tau.to(self._buffers["tau"].device)
         return self
 
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        # A checkpoint of another transform has no tau, one from before training has NaN.
+        if self.transform == "alpha_relu":
+            theirs = state_dict.get(f"{prefix}tau")
+            if theirs is None or theirs.isnan():
+                state_dict[f"{prefix}tau"] = self.tau
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def extra_repr(self) -> str:
         vocab_size, d_model = self.weight.shape
         return f"{d_model}, {vocab_size}, transform={self.transform}, alpha={self.alpha}"

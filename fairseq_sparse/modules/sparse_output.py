@@ -25,14 +25,6 @@ class SparseOutputDecoder:
         projection = self.output_projection
         return (projection.log_probs if log_probs else projection.probs)(net_output[0])
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str):
-        """Let a model with alpha_relu start from a checkpoint that has no tau."""
-        super().upgrade_state_dict_named(state_dict, name)
-        for part, module in self.named_children():
-            if module is self.output_projection and hasattr(module, "tau"):
-                state_dict.setdefault(f"{name}.{part}.tau", module.tau)
-        return state_dict
-
 
 class CheckedVocabulary:
     """Mixin, in front of a model of fairseq's, that says so when a checkpoint is for other data."""

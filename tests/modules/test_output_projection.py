@@ -150,6 +150,16 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
         assert "from the checkpoint" in caplog.text
 
 
+@pytest.mark.parametrize("transform", ["softmax", "alpha_relu"])
+def test_a_checkpoint_that_has_no_tau_leaves_the_one_that_was_given(transform):
+    """One of another transform, or of a model that has seen no batch yet."""
+    saved = projection(transform, tau="data").state_dict()
+    layer = projection("alpha_relu", tau=1.1)
+    layer.load_state_dict(saved)
+    layer.find_tau(*logits_and_target(layer), PAD)
+    assert layer.tau.item() == pytest.approx(1.1)
+
+
 def test_tau_stays_in_fp32_in_a_half_precision_model():
     layer = projection("alpha_relu", tau=1.2345678)
     before = layer.tau.clone()
