@@ -120,19 +120,19 @@ def lstm_sparse(args: Namespace) -> None:
 def _two_layers(args: Namespace, size: int) -> None:
     """The model of "Sparse Sequence-to-Sequence Models", section 4: two layers of *size* units, in
     the encoder one half for each direction, and dropout 0.3."""
-    sizes = {
+    defaults = {
         "encoder_embed_dim": size,
         "encoder_hidden_size": size // 2,
+        "encoder_layers": 2,
         "decoder_embed_dim": size,
         "decoder_hidden_size": size,
+        "decoder_layers": 2,
         "decoder_out_embed_dim": size,
+        "dropout": 0.3,
     }
-    for name, value in sizes.items():
+    for name, value in defaults.items():
         setattr(args, name, getattr(args, name, value))
-    args.encoder_layers = getattr(args, "encoder_layers", 2)
-    args.decoder_layers = getattr(args, "decoder_layers", 2)
     args.encoder_bidirectional = True
-    args.dropout = getattr(args, "dropout", 0.3)
     lstm_sparse(args)
 
 

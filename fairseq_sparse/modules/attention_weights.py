@@ -28,16 +28,19 @@ class AttentionKind:
     Args:
         weights: the function from scores to weights.
         norm: makes the norm of the concatenated heads from their width and the width of a head.
-        sums_to_one: whether the weights of a query sum to 1 (or are all zero).
     """
 
     weights: Callable[..., Tensor]
     norm: Optional[Callable[[int, int], nn.Module]] = None
-    sums_to_one: bool = True
 
     @property
     def takes_alpha(self) -> bool:
         return self.weights is entmax
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether the weights of a query sum to 1 (or are all zero)."""
+        return self.weights not in (relu, gelu, leaky_relu)
 
 
 ATTENTION_KINDS = {
@@ -45,11 +48,11 @@ ATTENTION_KINDS = {
     "sparsemax": AttentionKind(partial(entmax, alpha=2.0)),
     "entmax15": AttentionKind(partial(entmax, alpha=1.5)),
     "entmax": AttentionKind(entmax),
-    "relu": AttentionKind(relu, sums_to_one=False),
-    "relu_rmsnorm": AttentionKind(relu, RMSNorm, sums_to_one=False),
-    "rela_i": AttentionKind(relu, RMSNormUniformGain, sums_to_one=False),
-    "rela_g": AttentionKind(relu, GatedRMSNorm, sums_to_one=False),
-    "rela_g_layernorm": AttentionKind(relu, GatedLayerNorm, sums_to_one=False),
-    "rela_g_gelu": AttentionKind(gelu, GatedRMSNorm, sums_to_one=False),
-    "rela_g_leaky_relu": AttentionKind(leaky_relu, GatedRMSNorm, sums_to_one=False),
+    "relu": AttentionKind(relu),
+    "relu_rmsnorm": AttentionKind(relu, RMSNorm),
+    "rela_i": AttentionKind(relu, RMSNormUniformGain),
+    "rela_g": AttentionKind(relu, GatedRMSNorm),
+    "rela_g_layernorm": AttentionKind(relu, GatedLayerNorm),
+    "rela_g_gelu": AttentionKind(gelu, GatedRMSNorm),
+    "rela_g_leaky_relu": AttentionKind(leaky_relu, GatedRMSNorm),
 }

@@ -27,7 +27,7 @@ class GlobalAttention(AttentionLayer):
         alpha: of ``entmax``, > 1.
     """
 
-    def __init__(self, stock: AttentionLayer, attention: str, alpha: float = 1.5):
+    def __init__(self, stock: AttentionLayer, attention: str, alpha: float):
         nn.Module.__init__(self)  # stock's would draw parameters
         self.input_proj = stock.input_proj
         self.output_proj = stock.output_proj

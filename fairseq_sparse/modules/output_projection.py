@@ -138,7 +138,7 @@ class OutputProjection(nn.Module):
         """By the compiled kernels; None where they do not apply."""
         loss = self._fenchel_young()
         wants_gradient = logits.requires_grad and torch.is_grad_enabled()
-        if wants_gradient or not loss.is_compiled(logits):
+        if wants_gradient or not loss.has_compiled_kernels(logits):
             return None
         rows = at_least_fp32(logits.detach()).reshape(-1, logits.size(-1)).contiguous()
         return loss.solve(rows)[0].log_probabilities().view_as(logits)

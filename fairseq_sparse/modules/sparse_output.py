@@ -37,14 +37,13 @@ class CheckedVocabulary:
         """
         for name, parameter in self.named_parameters():
             part, _, rest = name.partition(".")
-            theirs = state_dict.get(name)
-            if rest == "embed_tokens.weight" and theirs is not None:
-                if len(theirs) != len(parameter):
-                    raise ValueError(
-                        f"the {part} of the checkpoint was trained with {len(theirs)} words, but "
-                        f"the dictionary has {len(parameter)}: give the folder of data, with its "
-                        "dict files, that the model was trained on"
-                    )
+            theirs = state_dict.get(name, parameter)
+            if rest == "embed_tokens.weight" and len(theirs) != len(parameter):
+                raise ValueError(
+                    f"the {part} of the checkpoint was trained with {len(theirs)} words, but the "
+                    f"dictionary has {len(parameter)}: give the folder of data, with its dict "
+                    "files, that the model was trained on"
+                )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
 
@@ -54,6 +53,7 @@ class SparseOutputModel(CheckedVocabulary):
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
     ) -> Tensor:
+        """As of stock, but TorchScript, which would compile stock's, leaves it out."""
         return self.decoder.get_normalized_probs(net_output, log_probs, sample)
 
     def prepare_for_inference_(self, cfg) -> None:

@@ -1,8 +1,9 @@
 """What the losses of all sparse mappings have in common: Fenchel-Young losses.
 
-For a mapping p and its convex conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``, the loss of logits
-``z`` and a target distribution q is ``Omega*(z) + Omega(q) - <q, z>``, with the gradient ``p - q``
-(Blondel, Martins, Niculae 2020; for alpha-ReLU "Speeding Up Entmax", Eq. 3).
+A convex function Omega has the conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``, and the mapping
+from logits z to the p where the maximum is. The loss of z and a target distribution q is
+``Omega*(z) + Omega(q) - <q, z>``, with the gradient ``p - q`` (Blondel, Martins, Niculae 2020; for
+alpha-ReLU "Speeding Up Entmax", Eq. 3).
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ class FenchelYoungLoss(NamedTuple):
     topk: int = 0
 
     def checked(self, shape: tuple[int, ...], target: Tensor) -> FenchelYoungLoss:
-        """Raise ValueError where an option is out of range, or the target does not fit logits of
-        this shape."""
+        """The same loss, with tau of shape ``[]`` if it is a tensor.
+
+        Raises:
+            ValueError: an option is out of range, or the target does not fit logits of this shape.
+        """
         if len(shape) == 0 or shape[:-1] != tuple(target.shape):
             raise ValueError(
                 f"logits {shape} need a target of shape {shape[:-1]}, got {tuple(target.shape)}"
@@ -86,28 +90,32 @@ class FenchelYoungLoss(NamedTuple):
             mean: the mean logit; looked at only with label smoothing.
             size: how many logits a row has.
         """
-        epsilon, alpha = self.label_smoothing, self.alpha
+        epsilon = self.label_smoothing
         if epsilon == 1:  # 0 * gold would be NaN where that is -inf
             expected = mean - shift
         else:
             expected = gold - shift  # <q, z - shift>
             if epsilon > 0:
                 expected = (1 - epsilon) * expected + epsilon * (mean - shift)
-        rest = epsilon / size
-        power_sum = (1 - epsilon + rest) ** alpha + (size - 1) * rest**alpha  # of q
-        if self.tau is None:
-            power_sum -= 1
-        losses = conjugate - expected + power_sum / (alpha * (alpha - 1))
+        losses = conjugate - expected + self.constant(size)
         if self.topk == 0 or epsilon == 0:
             losses = losses.clamp(min=0)  # rounding
         return losses
+
+    def constant(self, size: int) -> float:
+        """The part of a row's loss that does not depend on its ``size`` logits: that of q alone."""
+        rest = self.label_smoothing / max(size, 1)
+        power_sum = (1 - self.label_smoothing + rest) ** self.alpha + (size - 1) * rest**self.alpha
+        if self.tau is None:
+            power_sum -= 1
+        return power_sum / (self.alpha * (self.alpha - 1))
 
     def logits_of_target(self, z: Tensor, target: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         """The logit of each row's target, and with label smoothing the mean logit."""
         label = target.masked_fill(~self.counts(target), 0).unsqueeze(-1)
         return z.gather(-1, label).squeeze(-1), z.mean(-1) if self.label_smoothing > 0 else None
 
-    def is_compiled(self, z: Tensor) -> bool:
+    def has_compiled_kernels(self, z: Tensor) -> bool:
         """Whether the compiled kernels solve logits of the dtype and device of ``z``, not empty."""
         return self.topk == 0 and solves(z, self.alpha)
 

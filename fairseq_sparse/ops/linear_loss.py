@@ -23,9 +23,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.alpha_relu import Tau
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.losses import loss_of_logits
+from fairseq_sparse.ops.losses import less_target, loss_of_logits
 from fairseq_sparse.ops.native.products import SparseRows
-from fairseq_sparse.ops.native.rows import SolvedRows
 from fairseq_sparse.ops.native.screen import PackedRows, RoundedRows, candidates, is_fast
 from fairseq_sparse.ops.precision import as_autocast, without_autocast
 from fairseq_sparse.ops.triton import usable
@@ -102,7 +101,7 @@ def loss_of_features(
     # What autocast would multiply in; the gradients go back through this conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     on_gpu = loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and usable(x)
-    if not (_fits(x, w, bias, target) and (on_gpu or loss.is_compiled(x))):
+    if not (_fits(x, w, bias, target) and (on_gpu or loss.has_compiled_kernels(x))):
         return loss_of_logits(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     labels = target.reshape(-1)
@@ -158,7 +157,8 @@ class _LinearLoss(Function):
                 continue
             kept = counts[rows]
             if torch.is_tensor(logits) and solved.count.sum() > _DENSE_SHARE * logits.numel():
-                dense[rows.start] = _dense_residual(solved, target[rows], kept, loss)
+                p = solved.probabilities()
+                dense[rows.start] = less_target(p, target[rows], kept, loss.label_smoothing)
                 kept = torch.zeros_like(kept)
             sparse.append(solved.residual(target[rows], 1 - loss.label_smoothing, kept))
         if sparse:
@@ -250,13 +250,3 @@ def _mean_logit(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
     """The mean of each row's logits, without these."""
     mean = x.float() @ weight.float().mean(0)
     return mean if bias is None else mean + bias.float().mean()
-
-
-def _dense_residual(
-    solved: SolvedRows, target: Tensor, counts: Tensor, loss: FenchelYoungLoss
-) -> Tensor:
-    """``p - (1 - label_smoothing) e_target``, 0 in the rows that do not count."""
-    p = solved.probabilities()
-    label = target.unsqueeze(1)
-    p.scatter_add_(1, label, p.new_full(label.shape, loss.label_smoothing - 1))
-    return p.masked_fill_(~counts.unsqueeze(1), 0.0)

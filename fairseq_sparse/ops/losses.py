@@ -98,7 +98,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
             reduction="none",
             label_smoothing=loss.label_smoothing,
         )
-    elif loss.is_compiled(rows):
+    elif loss.has_compiled_kernels(rows):
         losses = _CompiledLoss.apply(rows, labels, loss)
     elif loss.topk == 0 and usable(rows):
         from fairseq_sparse.ops.triton.losses import losses_of_rows
@@ -128,8 +128,11 @@ class _Loss(Function):
             shift = loss.tau / (loss.alpha - 1)
         gold, mean = loss.logits_of_target(z, target)
         losses = loss.losses(conjugate, shift, gold, mean, z.size(-1))
-        _save_residual(ctx, p, dtype, target, loss)
-        return losses.masked_fill(~loss.counts(target), 0.0)
+        counts = loss.counts(target)
+        if loss.label_smoothing > 0:
+            p.sub_(loss.label_smoothing / p.size(-1))
+        ctx.save_for_backward(less_target(p, target, counts, loss.label_smoothing).to(dtype))
+        return losses.masked_fill(~counts, 0.0)
 
     @staticmethod
     @once_differentiable
@@ -139,17 +142,12 @@ class _Loss(Function):
         return (residual * grad.unsqueeze(-1)).to(residual.dtype), None, None
 
 
-def _save_residual(
-    ctx, p: Tensor, dtype: torch.dtype, target: Tensor, loss: FenchelYoungLoss
-) -> None:
-    """Turn p into ``p - q`` in place, 0 in the rows that are ignored, and keep it as ``dtype``."""
-    ignored = ~loss.counts(target).unsqueeze(-1)
-    epsilon = loss.label_smoothing
-    if epsilon > 0:
-        p.sub_(epsilon / p.size(-1))
+def less_target(p: Tensor, target: Tensor, counts: Tensor, label_smoothing: float) -> Tensor:
+    """``p - (1 - label_smoothing) e_target`` in place, 0 in the rows that do not count."""
+    ignored = ~counts.unsqueeze(-1)
     label = target.unsqueeze(-1).masked_fill(ignored, 0)
-    p.scatter_add_(-1, label, torch.full_like(label, epsilon - 1, dtype=p.dtype))
-    ctx.save_for_backward(p.masked_fill_(ignored, 0.0).to(dtype))
+    p.scatter_add_(-1, label, p.new_full(label.shape, label_smoothing - 1))
+    return p.masked_fill_(ignored, 0.0)
 
 
 class _CompiledLoss(Function):

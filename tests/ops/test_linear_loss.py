@@ -115,9 +115,9 @@ def path(request, monkeypatch):
     if name in ("screened", "until it fails"):
         share = 1.0 if name == "screened" else 0.5
         patched(monkeypatch, is_fast=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share)
-    dense = mock.Mock(wraps=linear_loss_module._dense_residual)
+    dense = mock.Mock(wraps=linear_loss_module.less_target)
     screened = mock.Mock(wraps=linear_loss_module.candidates)
-    patched(monkeypatch, _dense_residual=dense, candidates=screened)
+    patched(monkeypatch, less_target=dense, candidates=screened)
     return name, dense, screened
 
 

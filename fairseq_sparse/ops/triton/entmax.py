@@ -71,6 +71,12 @@ def contiguous_rows(z: Tensor) -> Tensor:
 
 
 def row_options(size: int, dtype: torch.dtype) -> dict:
+    """:func:`sweep_options` for a kernel that solves a row: WHOLE if that is one block."""
+    options = sweep_options(size, dtype)
+    return {**options, "WHOLE": size <= options["BLOCK"]}
+
+
+def sweep_options(size: int, dtype: torch.dtype) -> dict:
     """How a kernel of one program a row goes through rows of ``size`` logits: BLOCK at a time."""
     whole = size <= 4096
     if whole:
@@ -79,7 +85,6 @@ def row_options(size: int, dtype: torch.dtype) -> dict:
         block = 1024 if size <= 1 << 14 else 2048
     return {
         "BLOCK": block,
-        "WHOLE": whole,
         "DTYPE": tl.float64 if dtype == torch.float64 else tl.float32,
         # Of a long row a thread has 8 lanes, in 64 to 80 registers: 24 to 32 warps fit on an SM,
         # and their loads, of the block at work and of the next, hide the latency of the memory.

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.triton.entmax import contiguous_rows, positive_power, row_options
+from fairseq_sparse.ops.triton.entmax import contiguous_rows, positive_power, sweep_options
 
 
 def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
@@ -26,8 +26,7 @@ def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     rows, size = p.shape
     result = torch.empty_like(p, memory_format=torch.contiguous_format)
     if result.numel() > 0:
-        options = row_options(size, p.dtype)
-        del options["WHOLE"]
+        options = sweep_options(size, p.dtype)
         with torch.cuda.device_of(p):
             _gradient_kernel[(rows,)](
                 p, grad, result, p.stride(0), grad.stride(0), size, ALPHA=float(alpha), **options

@@ -28,6 +28,7 @@ from fairseq_sparse.ops.triton.entmax import (
     power_above,
     row_options,
     solve_row,
+    sweep_options,
 )
 from fairseq_sparse.ops.triton.residual import (
     less_target,
@@ -77,13 +78,8 @@ def losses_and_residual(
 
 def starting_losses(z: Tensor, loss: FenchelYoungLoss, classes: int) -> Tensor:
     """The part of the loss that does not depend on the logits, for each row of ``z``."""
-    alpha, epsilon = loss.alpha, loss.label_smoothing
-    rest = epsilon / max(classes, 1)
-    power_sum = (1 - epsilon + rest) ** alpha + (classes - 1) * rest**alpha
-    if loss.tau is None:
-        power_sum -= 1
     dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    return torch.full((z.size(0),), power_sum / (alpha * (alpha - 1)), dtype=dtype, device=z.device)
+    return torch.full((z.size(0),), loss.constant(classes), dtype=dtype, device=z.device)
 
 
 def add_alpha_relu_losses(
@@ -108,8 +104,6 @@ def add_alpha_relu_losses(
     """
     rows, size = z.shape
     out = z if residual is None else residual
-    options = row_options(size, z.dtype)
-    del options["WHOLE"]
     with torch.cuda.device_of(z):
         _alpha_relu_kernel[(rows,)](
             z,
@@ -129,7 +123,7 @@ def add_alpha_relu_losses(
             UNIFORM=uniform,
             RESIDUAL=residual is not None,
             ALL_CLASSES=classes is None,
-            **options,
+            **sweep_options(size, z.dtype),
         )
 
 

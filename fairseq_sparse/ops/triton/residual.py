@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.triton.entmax import load_block, power_above, row_options
+from fairseq_sparse.ops.triton.entmax import load_block, power_above, sweep_options
 
 
 def residual_of_rows(
@@ -36,8 +36,6 @@ def residual_of_rows(
     residual = torch.empty_like(z, memory_format=torch.contiguous_format)
     if residual.numel() == 0:
         return residual
-    options = row_options(size, z.dtype)
-    del options["WHOLE"]
     with torch.cuda.device_of(z):
         _residual_kernel[(rows,)](
             z,
@@ -52,7 +50,7 @@ def residual_of_rows(
             ALPHA=float(loss.alpha),
             SMOOTHING=float(loss.label_smoothing),
             ENTMAX=loss.tau is None,
-            **options,
+            **sweep_options(size, z.dtype),
         )
     return residual
 
