@@ -11,6 +11,7 @@ from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.entmax import check_alpha
 from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.recomputation import computed_again
 
 # A learned alpha lies above this: near 1, 1 / (alpha - 1) has no good floating-point value.
 _LEAST_ALPHA = 1.01
@@ -118,7 +119,7 @@ class SparseMultiheadAttention(MultiheadAttention):
             query, key, value, key_padding_mask, incremental_state, static_kv
         )
         context, weights = attend(
-            self._split_heads(self.q_proj(query) * self.scaling),
+            self._split_heads(self.q_proj(query)),
             keys,
             values,
             self._weights_function(),
@@ -128,15 +129,29 @@ class SparseMultiheadAttention(MultiheadAttention):
             dropout=self._dropout(),
             sums_to_one=self.kind.sums_to_one,
             need_weights=need_weights or need_head_weights,
+            scale=self.scaling,
         )
         # [batch, heads, length, head_dim] to [length, batch, embed_dim]
         context = context.permute(2, 0, 1, 3).reshape(length, batch, self.embed_dim)
-        if self.norm is not None:
-            context = self.norm(context)
-        output = self.out_proj(context.to(query.dtype))
+        output = self._project(context, query.dtype)
         if not (need_weights or need_head_weights):
             return output, None
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
+
+    def _project(self, context: Tensor, dtype: torch.dtype) -> Tensor:
+        """The norm, if there is one, and the output projection of the concatenated heads.
+
+        The norm is computed again for the gradient of the projection, so that what it gives does
+        not stay in memory beside what it was given.
+        """
+        if self.norm is None:
+            return self.out_proj(context.to(dtype))
+
+        def normed() -> Tensor:
+            return self.norm(context.detach()).to(dtype)
+
+        with computed_again(self.norm(context).to(dtype), normed) as known:
+            return self.out_proj(known)
 
     def _weights_function(self):
         if not self.kind.takes_alpha or self.learns_alpha:

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.attention_kernels import HIDES, kernel_for
+from fairseq_sparse.ops.attention_kernels import HIDES, alpha_of, compiled_takes, kernel_for
 from fairseq_sparse.ops.attention_weights import relu
+from fairseq_sparse.ops.native.attention import sparse_attention
 from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 
 # So many scores at once: each core of a CPU should find its own in its cache, another device should
@@ -45,15 +46,16 @@ def attend(
     dropout: float = 0.0,
     sums_to_one: bool = True,
     need_weights: bool = False,
+    scale: float = 1.0,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """``weights(query key^T + bias) value`` for each head.
+    """``weights(scale query key^T + bias) value`` for each head.
 
     Unless the weights are asked for, long inputs are worked on in parts whose scores are computed
     again for the gradient, so that not all of them are in memory at once. Then there is no second
     derivative.
 
     Args:
-        query: ``[batch, heads, queries, head_dim]``, scaled already.
+        query: ``[batch, heads, queries, head_dim]``.
         key: ``[batch, heads, keys, head_dim]``.
         value: ``[batch, heads, keys, head_dim]``.
         weights: from scores ``[batch, heads, queries, keys]``, -inf for hidden keys, and ``alpha``
@@ -67,6 +69,7 @@ def attend(
         sums_to_one: if not, the weights have no bound, and in fp16 the weighted sum is given in
             fp32, in which it cannot overflow.
         need_weights: whether to return the weights, as they are before dropout.
+        scale: of the scores.
 
     Returns:
         The weighted sums ``[batch, heads, queries, head_dim]``, in the dtype of ``value`` (but see
@@ -74,7 +77,12 @@ def attend(
     """
     query, key, value = as_autocast(query, key, value)
     widen = not sums_to_one and value.dtype == torch.float16
-    if not need_weights and alpha is None:
+    for_kernels = not need_weights and alpha is None
+    if for_kernels and compiled_takes(query, key, value, weights, bias, dropout):
+        return sparse_attention(query, key, value, alpha_of(weights), scale, hidden, bias), None
+    if scale != 1:
+        query = query * scale
+    if for_kernels:
         kernel = kernel_for(query, key, value, weights, hidden, bias, dropout, widen)
         if kernel is not None:
             return kernel(query, key, value), None

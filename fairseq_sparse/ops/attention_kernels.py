@@ -1,6 +1,7 @@
-"""Which attention a kernel for GPUs takes, that never has the scores in memory.
+"""Which attention a kernel takes, that never has the scores in memory.
 
-Rectified weights (ReLA) have a kernel of this package's, :mod:`fairseq_sparse.ops.triton`; for
+On a CPU the compiled kernels take rectified weights and entmax, in fp32. On a GPU, rectified
+weights (ReLA) have a kernel of this package's, :mod:`fairseq_sparse.ops.triton`; for
 entmax there is AdaSplash (Goncalves, Treviso, Martins 2025, "AdaSplash: Adaptive Sparse Flash
 Attention"), where ``adasplash`` is installed. Nothing here looks at a value on the GPU, but for
 each causal mask once.
@@ -19,7 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fairseq_sparse.ops import native
 from fairseq_sparse.ops.attention_weights import entmax, relu
+from fairseq_sparse.ops.native.attention import RECTIFIED, is_fast, takes_width
+from fairseq_sparse.ops.native.rows import can_solve
 from fairseq_sparse.ops.triton import usable
 
 # An additive mask hides a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
@@ -31,6 +35,9 @@ _RELA_LARGEST_HEAD = 128
 # What adasplash takes. It compiles anew for each length: so short inputs are not worth it.
 _ADASPLASH_HEADS = (16, 32, 64, 128, 256)
 _ADASPLASH_LEAST_LENGTH = 512
+
+# Of a head, on a CPU: below, the products of PyTorch are as fast.
+_LEAST_SCORES = 20 * 20
 
 _known_masks = WeakTensorKeyDictionary()
 
@@ -55,7 +62,8 @@ def kernel_for(
     # One query alone, as in generation, is no work for blocks of queries.
     if query.size(2) == 1 or not usable(query) or value.shape != key.shape:
         return None
-    causal, alpha = bias is not None, _alpha_of(weights)
+    causal = bias is not None
+    alpha = None if weights is relu else alpha_of(weights)
     if weights is relu and _rela_takes(query):
         from fairseq_sparse.ops.triton.rela_attention import rela_attention
 
@@ -74,8 +82,35 @@ def kernel_for(
     return kernel
 
 
-def _alpha_of(weights: Callable[..., Tensor]) -> Optional[float]:
-    """The alpha of entmax, if it is that, with a number for alpha."""
+def compiled_takes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weights: Callable[..., Tensor],
+    bias: Optional[Tensor],
+    dropout: float,
+) -> bool:
+    """Whether :func:`fairseq_sparse.ops.native.attention.sparse_attention` takes the arguments of
+    :func:`fairseq_sparse.ops.attention.attend`, and is faster: on a CPU, in fp32."""
+    scores = query.size(2), key.size(2)
+    alpha = alpha_of(weights)
+    return (
+        native.usable(query, key, value)
+        and is_fast()
+        and value.shape == key.shape
+        and alpha is not None
+        and (alpha == RECTIFIED or can_solve(alpha))
+        and dropout == 0
+        and scores[0] * scores[1] >= _LEAST_SCORES
+        and takes_width(query.size(3))
+        and (bias is None or bias.shape == scores)
+    )
+
+
+def alpha_of(weights: Callable[..., Tensor]) -> Optional[float]:
+    """The alpha of entmax, if it is that with a number for alpha, or ``RECTIFIED`` of ``relu``."""
+    if weights is relu:
+        return RECTIFIED
     if isinstance(weights, partial) and weights.func is entmax:
         return weights.keywords["alpha"]
     return None

@@ -12,11 +12,15 @@ derivative.
 
 from __future__ import annotations
 
+from typing import Optional
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from fairseq_sparse.ops import native
+from fairseq_sparse.ops.native import norm as kernels
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
 # Of the paper's code. It bounds the gradient of rows near zero by 1 / sqrt(eps).
@@ -53,39 +57,50 @@ class _GatedRMSNorm(Function):
     def forward(ctx, z, gain, gate, eps):
         ctx.eps = eps
         ctx.save_for_backward(z, gain, gate)
-        x = at_least_fp32(z)
-        if gate is None:
-            return (x * _inverse_rms(x, eps)).mul_(at_least_fp32(gain))
-        opened = torch.mul(x, at_least_fp32(gate)).sigmoid_()
-        return opened.mul_(x).mul_(_inverse_rms(x, eps)).mul_(at_least_fp32(gain))
+        x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
+        if native.usable(x, g, *([] if w is None else [w])):
+            return kernels.rms_norm(x, g, w, eps)
+        if w is None:
+            return (x * _inverse_rms(x, eps)).mul_(g)
+        return torch.mul(x, w).sigmoid_().mul_(x).mul_(_inverse_rms(x, eps)).mul_(g)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         z, gain, gate = ctx.saved_tensors
-        x, g = at_least_fp32(z), at_least_fp32(gain)
-        inverse = _inverse_rms(x, ctx.eps)
-        # y = s * n * g with n = x / RMS(x) and s = sigmoid(w * x), or 1 without a gate
-        grad_gate = grad_gate_input = None
-        if gate is not None:
-            w = at_least_fp32(gate)
-            opened = torch.mul(x, w).sigmoid_()
-            grad = grad * opened
-        grad_x = grad * x
-        with without_autocast(x):
-            along = grad_x @ g
-        along = along.unsqueeze(-1) * inverse**2 / x.size(-1)  # through RMS(x), [..., 1]
-        grad_n = grad_x.mul_(inverse)
-        grad_gain = grad_n.reshape(-1, x.size(-1)).sum(0)
-        if gate is not None:
-            # d s = s (1 - s), of which s is in grad_n already
-            grad_gate_input = grad_n.mul_(g).mul_(opened.neg_().add_(1))
-            grad_gate = torch.mul(grad_gate_input, x, out=opened).reshape(-1, x.size(-1)).sum(0)
-        grad_z = (grad * g).addcmul_(x, along, value=-1).mul_(inverse)
-        if gate is not None:
-            grad_z.addcmul_(grad_gate_input, w)
-            grad_gate = grad_gate.to(gate.dtype)
+        x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
+        gradients = _gradients
+        if native.usable(x, grad, g, *([] if w is None else [w])):
+            gradients = kernels.rms_norm_gradients
+        grad_z, grad_gain, grad_gate = gradients(x, grad, g, w, ctx.eps)
+        grad_gate = None if gate is None else grad_gate.to(gate.dtype)
         return grad_z.to(z.dtype), grad_gain.to(gain.dtype), grad_gate, None
+
+
+def _gradients(
+    x: Tensor, grad: Tensor, g: Tensor, w: Optional[Tensor], eps: float
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    """The gradients of ``y = s * n * g`` with n = x / RMS(x) and s = sigmoid(w * x), or 1 without
+    a gate, with respect to x, g and w."""
+    inverse = _inverse_rms(x, eps)
+    grad_gate = grad_gate_input = None
+    if w is not None:
+        opened = torch.mul(x, w).sigmoid_()
+        grad = grad * opened
+    grad_x = grad * x
+    with without_autocast(x):
+        along = grad_x @ g
+    along = along.unsqueeze(-1) * inverse**2 / x.size(-1)  # through RMS(x), [..., 1]
+    grad_n = grad_x.mul_(inverse)
+    grad_gain = grad_n.reshape(-1, x.size(-1)).sum(0)
+    if w is not None:
+        # d s = s (1 - s), of which s is in grad_n already
+        grad_gate_input = grad_n.mul_(g).mul_(opened.neg_().add_(1))
+        grad_gate = torch.mul(grad_gate_input, x, out=opened).reshape(-1, x.size(-1)).sum(0)
+    grad_z = (grad * g).addcmul_(x, along, value=-1).mul_(inverse)
+    if w is not None:
+        grad_z.addcmul_(grad_gate_input, w)
+    return grad_z, grad_gain, grad_gate
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:

@@ -19,7 +19,7 @@ decode).
 Models have random weights, the same in all. Their scores lie evenly around 0, so about half of the
 weights of rectified attention are 0; in a trained model more are. Sentences have no padding.
 
-Memory, of attend and module, is the peak of what PyTorch allocated between start and end of a pass,
+Memory, of all but decode, is the peak of what PyTorch allocated between start and end of a pass,
 beyond parameters and inputs, gradients included. On a GPU it is that of the CUDA allocator; on a
 CPU all allocations that PyTorch's profiler reports are added up, which gives the same in each run,
 but leaves out what BLAS libraries allocate by themselves. The profiler itself needs up to 4 GB, for
@@ -283,7 +283,7 @@ def results_of(part: str, dtype: str, length: int, options: Namespace) -> list[d
         for result in results:
             if "seconds" in result:
                 result["sentences_per_second"] = batch / statistics.median(result["seconds"])
-    if part in ("attend", "module"):
+    if part != "decode":
         measure.add_memory(results, jobs, options.device)
     return results
 

@@ -11,7 +11,7 @@ import torch
 
 from attention_cases import INF
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
-from fairseq_sparse.ops import attention_kernels
+from fairseq_sparse.ops import attention_kernels, native
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_kernels import is_causal, kernel_for
 from fairseq_sparse.ops.attention_weights import entmax, relu
@@ -24,6 +24,8 @@ BUFFER = torch.full((1024, 1024), -INF).triu(1)
 def on_a_gpu(monkeypatch):
     monkeypatch.setattr(attention_kernels, "usable", lambda x: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with native.turned_off():
+        yield
 
 
 class AdaSplash:

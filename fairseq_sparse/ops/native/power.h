@@ -19,6 +19,17 @@ static inline mapping mapping_of(double alpha) {
                      alpha == 2 ? FLAT : alpha == 1.5 ? LINEAR : GENERAL};
 }
 
+/* 2 ** f for f in [-1/2, 1/2]: the Taylor series. */
+static inline float power_of_two(float f) {
+    return 1 +
+           f * (6.93147181e-1f +
+                f * (2.40226507e-1f +
+                     f * (5.55041087e-2f +
+                          f * (9.61812911e-3f +
+                               f * (1.33335581e-3f +
+                                    f * (1.54035304e-4f + f * 1.52527338e-5f))))));
+}
+
 /* x ** exponent for a normal x > 0; 0 where that is below 2 ** -126, infinite above 2 ** 127.
 
 With x = 2 ** e * m, m in [sqrt(1/2), sqrt(2)), this is 2 ** (exponent * e + exponent * log2(m)); the
@@ -41,14 +52,7 @@ static inline float power_of_normal(float x, float exponent) {
     int in_range = y >= -126 && y < 127.5f;
     float n = nearbyintf(in_range ? y : 0);
     float f = !in_range ? 0 : (whole - n) + fmaf(exponent, log2_m, lost); /* in [-1/2, 1/2] */
-    /* The Taylor series of 2 ** f. */
-    float power =
-        1 +
-        f * (6.93147181e-1f +
-             f * (2.40226507e-1f +
-                  f * (5.55041087e-2f +
-                       f * (9.61812911e-3f +
-                            f * (1.33335581e-3f + f * (1.54035304e-4f + f * 1.52527338e-5f))))));
+    float power = power_of_two(f);
     memcpy(&bits, &power, sizeof bits);
     bits += (int32_t)n << 23;
     memcpy(&power, &bits, sizeof power);
@@ -63,4 +67,17 @@ static inline float positive_power(float x, float exponent, power_kind kind) {
     int is_normal = x > 1.2e-38f && x < INFINITY;
     float power = power_of_normal(is_normal ? x : 1, exponent);
     return is_normal ? power : x;
+}
+
+/* 1 / (1 + e ** -x), to an absolute error of 1e-38. */
+static inline float sigmoid(float x) {
+    x = x < -88.3f ? -88.3f : x > 87 ? 87 : x;
+    float n = nearbyintf(x * -1.44269504f);
+    float f = fmaf(x, -1.44269502f, -n) - x * 1.92596303e-8f; /* -x log2(e) - n, in [-1/2, 1/2] */
+    float power = power_of_two(f);
+    int32_t bits;
+    memcpy(&bits, &power, sizeof bits);
+    bits += (int32_t)n << 23;
+    memcpy(&power, &bits, sizeof power);
+    return 1 / (1 + power);
 }

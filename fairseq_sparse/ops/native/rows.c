@@ -1,20 +1,13 @@
 /* alpha-entmax and alpha-ReLU of the rows of a matrix, for 1 < alpha <= 2.
 
-A row is first solved, which leaves six numbers, and then filled in, dense or sparse, as
-
-    p_j = scale * [(alpha - 1) (z_j - shift) - tau]_+ ** (1 / (alpha - 1))   where z_j > cut.
-
-The search for tau is that of threshold.py: Newton steps from the left, on few candidates. */
+A row is first solved, and then filled in, dense or sparse: see entmax_row.h. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "threshold.h"
-
-/* The rows of a solution, each with one number for each row of logits. */
-enum { SHIFT, TAU, SCALE, CUT, CONJUGATE, COUNT };
+#include "entmax_row.h"
 
 /* Rows of logits: all of length size, or of any lengths, the i-th from start[i] to start[i + 1]. */
 typedef struct {
@@ -29,81 +22,6 @@ static const float *row_of(matrix all, int64_t i) {
 
 static int64_t length_of(matrix all, int64_t i) {
     return all.start ? all.start[i + 1] - all.start[i] : all.size;
-}
-
-/* add_up with a threshold and sums in double precision. */
-static inline sums add_up_exactly_as(const float *restrict x, int64_t count, double tau,
-                                     power_kind kind, float beta) {
-    double weights = 0, weighted = 0, total = 0, power = 0;
-#pragma omp simd reduction(+ : weights, weighted, total, power)
-    for (int64_t k = 0; k < count; k++) {
-        double above = x[k] - tau;
-        above = above < 0 ? 0 : above;
-        double weight = kind == LINEAR ? above : positive_power((float)above, beta - 1, kind);
-        double p = weight * above;
-        weights += weight;
-        weighted += weight * x[k];
-        total += p;
-        power += p * above;
-    }
-    return (sums){weights, weighted, total, power};
-}
-
-static sums add_up_exactly(const float *x, int64_t count, double tau, mapping map) {
-    switch (map.kind) {
-    case FLAT: return add_up_exactly_as(x, count, tau, FLAT, map.beta);
-    case LINEAR: return add_up_exactly_as(x, count, tau, LINEAR, map.beta);
-    default: return add_up_exactly_as(x, count, tau, GENERAL, map.beta);
-    }
-}
-
-static void solve_entmax_row(const float *restrict z, int64_t size, mapping map, double *solution,
-                             int64_t step, int32_t *restrict places, float *restrict x) {
-    float maximum = maximum_of(z, size);
-    if (!(fabsf(maximum) < INFINITY)) {
-        int empty = maximum == -INFINITY;
-        solution[SHIFT * step] = empty ? 0 : maximum;
-        solution[TAU * step] = empty ? -1 : NAN;
-        solution[SCALE * step] = 1;
-        solution[CUT * step] = empty ? INFINITY : NAN; /* nothing, or everything as NaN */
-        solution[CONJUGATE * step] = empty ? 0 : NAN;
-        solution[COUNT * step] = empty ? 0 : size;
-        return;
-    }
-    float floor = support_floor(z, size, maximum, map, x);
-    int64_t candidates = select_above(z, size, floor, places);
-    for (int64_t k = 0; k < candidates; k++)
-        x[k] = map.rate * (z[places[k]] - maximum);
-    int64_t count_padded = padded(x, candidates);
-    float start = map.rate * (floor - maximum);
-    double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
-    /* The last step in double precision, and what it does to the sums; where these have kinks, a few
-    steps until it does little. */
-    sums of;
-    double moved;
-    int steps = 0;
-    do {
-        of = add_up_exactly(x, count_padded, tau, map);
-        moved = newton_step(of, map) - tau;
-        tau += moved;
-    } while (map.alpha > 1.5 && fabs(moved) > 1e-9 && ++steps < MAX_STEPS);
-    of.power -= (map.beta + 1) * moved * of.total;
-    of.total -= map.beta * moved * of.weights;
-    /* Rounded down: an entry too many gets the probability 0. */
-    float cut = maximum + (float)tau * map.beta - 2.4e-7f * (fabsf(maximum) + map.beta);
-    int64_t count = 0;
-    for (int64_t k = 0; k < candidates; k++)
-        count += !(z[places[k]] <= cut);
-    /* <p, z - maximum> + H_alpha(p), p = scale [x - tau]_+ ** beta: sum p x = sum p above + tau */
-    double scale = 1 / of.total, entropy_scale = 1 / (map.alpha * (map.alpha - 1));
-    double score = (of.power * scale + tau) / (map.alpha - 1);
-    double entropy = (1 - of.power * scale * scale / root_of(scale, map)) * entropy_scale;
-    solution[SHIFT * step] = maximum;
-    solution[TAU * step] = tau;
-    solution[SCALE * step] = scale;
-    solution[CUT * step] = cut;
-    solution[CONJUGATE * step] = score + entropy;
-    solution[COUNT * step] = count;
 }
 
 /* solution: [6, rows]; alpha: of the i-th row at i * alpha_step. */
@@ -151,42 +69,6 @@ void solve_alpha_relu(const float *z, const int64_t *start, int64_t rows, int64_
         free(places);
         free(x);
     }
-}
-
-typedef struct {
-    double tau;
-    float shift, scale, cut;
-} solved_row;
-
-static solved_row solved(const double *solution, int64_t rows, int64_t i) {
-    return (solved_row){
-        solution[TAU * rows + i],
-        solution[SHIFT * rows + i],
-        solution[SCALE * rows + i],
-        solution[CUT * rows + i],
-    };
-}
-
-/* p at some places of a row, one after the other. */
-static void probabilities(const float *restrict z, const int32_t *restrict places, int64_t count,
-                          solved_row row, mapping map, float *restrict p) {
-    for (int64_t k = 0; k < count; k++) {
-        double above = map.rate * (z[places[k]] - row.shift) - row.tau;
-        p[k] = above < 0 ? 0 : (float)above;
-    }
-    switch (map.kind) {
-    case FLAT: break;
-    case LINEAR:
-        for (int64_t k = 0; k < count; k++)
-            p[k] *= p[k];
-        break;
-    default:
-#pragma omp simd
-        for (int64_t k = 0; k < count; k++)
-            p[k] = p[k] * positive_power(p[k], map.beta - 1, GENERAL);
-    }
-    for (int64_t k = 0; k < count; k++)
-        p[k] *= row.scale;
 }
 
 /* out [rows, size]: p, or its logarithm with -inf where p is 0. */

@@ -1,0 +1,127 @@
+"""Attention with sparse weights by the compiled kernels: see ``attention.c``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from fairseq_sparse.ops.native import call
+from fairseq_sparse.ops.native.build import library
+
+RECTIFIED = 0.0
+# The width of a head is a multiple of this.
+_WIDTHS = 16
+_LEAST_LANES = 8
+
+
+def takes_width(width: int) -> bool:
+    """Whether the kernels take heads of this width."""
+    return width > 0 and width % _WIDTHS == 0
+
+
+@cache
+def is_fast() -> bool:
+    """Whether the kernels, once compiled, are faster than PyTorch's products, which find out by
+    themselves how long the vectors of the processor are."""
+    return library().attention_lanes() >= _LEAST_LANES
+
+
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float,
+    scale: float = 1.0,
+    hidden: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+) -> Tensor:
+    """Weighted sums as of :func:`fairseq_sparse.ops.attention.attend`; no second derivative.
+
+    Args:
+        query: ``[batch, heads, queries, head_dim]``, fp32, as are ``key`` and ``value``.
+        alpha: of entmax, in [1.05, 2], or ``RECTIFIED``.
+        scale: of the scores.
+        hidden: ``[batch, keys]``, true for keys that no query may attend to.
+        bias: ``[queries, keys]``, added to the scores; -1e4 or less hides a key.
+    """
+    return _SparseAttention.apply(query, key, value, alpha, scale, hidden, bias)
+
+
+class _Problem(NamedTuple):
+    """What the kernels are told of each attention."""
+
+    sizes: Tensor  # [5]: batch, heads, queries, keys, width of a head
+    hidden: Optional[Tensor]
+    bias: Optional[Tensor]
+    alpha: float
+    scale: float
+    splits: int
+    solution: Optional[Tensor]  # [4, batch, heads, queries]
+    work: int
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, alpha, scale, hidden, bias) -> _Problem:
+        batch, heads, queries, width = query.shape
+        sizes = torch.tensor([batch, heads, queries, key.size(2), width])
+        if hidden is not None:
+            hidden = hidden.contiguous().view(torch.uint8)
+        if bias is not None:
+            bias = bias.float().contiguous()
+        solution = None
+        if alpha != RECTIFIED:
+            solution = torch.empty(4, batch, heads, queries, dtype=torch.float64)
+        # Where there are fewer heads than threads, several share the queries of one.
+        splits = -(-torch.get_num_threads() // max(1, batch * heads))
+        work = query.shape[:3].numel() * key.size(2)
+        return cls(sizes, hidden, bias, alpha, scale, splits, solution, work)
+
+    def call(self, name: str, backward: int, *tensors: Tensor) -> None:
+        """Call a kernel for tensors ``[batch, heads, time, width]``, with memory to work in."""
+        floats = torch.empty(1, dtype=torch.int64)
+        call("attention_workspace", 0, self.sizes, backward, floats)
+        memory = torch.empty(torch.get_num_threads(), int(floats))
+        steps = torch.tensor([x.stride()[:3] for x in tensors])
+        arguments = (self.hidden, self.bias, self.alpha, self.scale, self.splits, self.solution)
+        call(name, self.work, self.sizes, *tensors, steps, *arguments, memory)
+
+
+class _SparseAttention(Function):
+    @staticmethod
+    def forward(ctx, query, key, value, alpha, scale, hidden, bias):
+        query, key, value = map(_with_contiguous_rows, (query, key, value))
+        problem = _Problem.of(query, key, alpha, scale, hidden, bias)
+        result = _with_time_first(query)
+        problem.call("attend_forward", 0, query, key, value, result)
+        ctx.save_for_backward(query, key, value)
+        ctx.problem = problem
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        query, key, value = ctx.saved_tensors
+        grad = _with_contiguous_rows(grad)
+        problem = ctx.problem
+        grad_query = _with_time_first(query)
+        # One head after another, as they are added up.
+        grad_key, grad_value = (x.new_zeros(problem.splits, *x.shape) for x in (key, value))
+        grads = grad_query, grad_key[0], grad_value[0]
+        problem.call("attend_backward", 1, query, key, value, grad, *grads)
+        grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
+        return grad_query, grad_key, grad_value, None, None, None, None
+
+
+def _with_time_first(like: Tensor) -> Tensor:
+    """A new tensor ``[batch, heads, time, width]`` in which a step in time is contiguous, as it is
+    in the projections of a module."""
+    batch, heads, time, width = like.shape
+    return like.new_empty(time, batch, heads, width).permute(1, 2, 0, 3)
+
+
+def _with_contiguous_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,0 +1,97 @@
+/* RMSNorm and gated RMSNorm of the rows of a matrix, as in rms_norm.py:
+
+    y = g * x / RMS(x), RMS(x) = sqrt(<x, x> / size + eps), gated: times sigmoid(w * x). */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "power.h"
+
+enum { PART = 256 }; /* entries that are added up in single precision */
+
+static float inverse_rms(const float *restrict x, int64_t size, double eps) {
+    double total = 0;
+    for (int64_t start = 0; start < size; start += PART) {
+        int64_t end = start + PART < size ? start + PART : size;
+        float part = 0;
+#pragma omp simd reduction(+ : part)
+        for (int64_t j = start; j < end; j++)
+            part += x[j] * x[j];
+        total += part;
+    }
+    return (float)(1 / sqrt(total / size + eps));
+}
+
+/* gain, gate: [size]; gate may be NULL. */
+void rms_norm(const float *z, int64_t rows, int64_t size, const float *gain, const float *gate,
+              double eps, float *out, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        const float *restrict x = z + i * size;
+        float *restrict y = out + i * size, inverse = inverse_rms(x, size, eps);
+        if (gate)
+#pragma omp simd
+            for (int64_t j = 0; j < size; j++)
+                y[j] = sigmoid(x[j] * gate[j]) * x[j] * inverse * gain[j];
+        else
+#pragma omp simd
+            for (int64_t j = 0; j < size; j++)
+                y[j] = x[j] * inverse * gain[j];
+    }
+}
+
+/* The gradients of one row; opened: its gates, to be overwritten. */
+static void through_row(const float *restrict x, const float *restrict grad, int64_t size,
+                        const float *restrict gain, const float *restrict gate, double eps,
+                        float *restrict grad_x, double *restrict grad_gain,
+                        double *restrict grad_gate, float *restrict opened) {
+    float inverse = inverse_rms(x, size, eps);
+    double total = 0;
+    for (int64_t start = 0; start < size; start += PART) {
+        int64_t end = start + PART < size ? start + PART : size;
+        float part = 0;
+#pragma omp simd reduction(+ : part)
+        for (int64_t j = start; j < end; j++) {
+            opened[j] = gate ? sigmoid(x[j] * gate[j]) : 1;
+            part += grad[j] * opened[j] * x[j] * gain[j];
+        }
+        total += part;
+    }
+    float along = (float)(total * inverse * inverse / size); /* through RMS(x) */
+#pragma omp simd
+    for (int64_t j = 0; j < size; j++) {
+        float passed = grad[j] * opened[j], of_gain = passed * x[j] * inverse;
+        grad_gain[j] += of_gain;
+        grad_x[j] = (passed * gain[j] - x[j] * along) * inverse;
+        opened[j] = of_gain * gain[j] * (1 - opened[j]); /* through the gate */
+    }
+    if (gate)
+#pragma omp simd
+        for (int64_t j = 0; j < size; j++) {
+            grad_gate[j] += opened[j] * x[j];
+            grad_x[j] += opened[j] * gate[j];
+        }
+}
+
+/* grad_parameters: [threads, 2, size], the gradients of gain and gate, added to. */
+void rms_norm_gradient(const float *z, const float *grad, int64_t rows, int64_t size,
+                       const float *gain, const float *gate, double eps, float *grad_z,
+                       double *grad_parameters, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        double *sums = grad_parameters;
+#ifdef _OPENMP
+        sums += omp_get_thread_num() * 2 * size;
+#endif
+        float *opened = malloc(size * sizeof *opened);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++)
+            through_row(z + i * size, grad + i * size, size, gain, gate, eps, grad_z + i * size,
+                        sums, sums + size, opened);
+        free(opened);
+    }
+}
