@@ -105,7 +105,6 @@ stop_recipes() {
 make_models() {
   local next=0 running report_at=0 index failed=""
   PIDS=()
-  set -m # a process group for each, so that all of it ends with us
   trap stop_recipes EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
@@ -115,8 +114,10 @@ make_models() {
       if kill -0 "${PIDS[$index]}" 2>/dev/null; then running=$(( running + 1 )); fi
     done
     while (( running < JOBS && next < ${#VARIANTS[@]} )); do
+      set -m # a process group for each, so that all of it ends with us
       recipe "${VARIANTS[$next]}" train-analyze &
       PIDS+=("$!")
+      set +m # but none for sleep: to stop it (Ctrl-Z) would end this script
       running=$(( running + 1 )) next=$(( next + 1 )) report_at=$SECONDS
     done
     (( running )) || break
@@ -126,7 +127,6 @@ make_models() {
     fi
     sleep 1
   done
-  set +m
   trap - EXIT INT TERM
   for index in "${!PIDS[@]}"; do
     wait "${PIDS[$index]}" || failed="$failed $RUNS_DIR/${VARIANTS[$index]}.log"

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,21 +17,21 @@ SCRIPT = toy.ROOT / "examples" / "quickstart" / "run.sh"
 VARIANTS = ("softmax", "rela_g_alpha_relu")
 
 
+VARIABLES = {
+    "PYTHON": sys.executable,
+    "CORPUS_FLAGS": "--train 3000 --valid 30 --test 20 --held-out 6",
+    "MAX_EPOCH": "1",
+    "AVERAGE_LAST": "1",
+}
+
+
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "CORPUS_FLAGS": "--train 3000 --valid 30 --test 20 --held-out 6",
-        "MAX_EPOCH": "1",
-        "AVERAGE_LAST": "1",
-        **variables,
-    }
     folders = ["--data-dir", str(folder / "data"), "--runs-dir", str(folder / "runs")]
     return subprocess.run(
         ["bash", str(SCRIPT), *folders, *arguments],
         capture_output=True,
         encoding="utf-8",
-        env=environment,
+        env={**os.environ, **VARIABLES, **variables},
         timeout=900,
     )
 
@@ -86,6 +88,44 @@ def test_failure_names_the_log(finished):
     assert result.returncode == 1
     log = folder / "runs" / f"{VARIANTS[0]}.log"
     assert str(log) in result.stderr and "other settings" in log.read_text(encoding="utf-8")
+
+
+def test_it_can_be_suspended_while_models_train(finished, tmp_path):
+    """By Ctrl-Z, which stops the process in the foreground and all of its group."""
+    folder, _ = finished
+    slow = tmp_path / "python"
+    training = (
+        f'case "$*" in *fairseq_cli.train*) exec sleep 60;; esac; exec "{sys.executable}" "$@"'
+    )
+    slow.write_text(f"#!/bin/bash\n{training}\n")
+    slow.chmod(0o755)
+    folders = ["--data-dir", str(folder / "data"), "--runs-dir", str(tmp_path)]
+    process = subprocess.Popen(
+        ["bash", str(SCRIPT), *folders, VARIANTS[0]],
+        stderr=subprocess.PIPE,
+        env={**os.environ, **VARIABLES, "PYTHON": str(slow)},
+        start_new_session=True,
+    )
+    try:
+        assert any(b"epochs trained" in line for line in process.stderr)
+        group = os.getpgid(sleeping_child(process.pid))
+        os.killpg(group, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.killpg(group, signal.SIGCONT)
+        time.sleep(1.5)
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        assert process.wait(60) == 143
+
+
+def sleeping_child(parent: int) -> int:
+    while True:
+        children = ["ps", "--ppid", str(parent), "-o", "pid=,comm="]
+        for line in subprocess.run(children, capture_output=True, text=True).stdout.splitlines():
+            pid, name = line.split()
+            if name == "sleep":
+                return int(pid)
 
 
 @pytest.mark.parametrize(
