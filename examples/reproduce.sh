@@ -103,6 +103,7 @@ train() {
 }
 
 absolute() {
+  check_folder "$1"
   if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi
 }
 
@@ -130,16 +131,18 @@ PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
   || bad_usage "there is no table '$TABLE' of a paper '$PAPER'"
 [[ "$SEEDS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--seeds must be a positive number, got '$SEEDS'"
 [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
+(( ${#SEEDS} < 5 && ${#JOBS} < 5 )) || bad_usage "--seeds and --jobs must be below 10000"
 SETTINGS="" ANALYSIS="" NOTE="" CURVE=""
 # shellcheck source=/dev/null
 source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
 # The table's settings are for its own data sets.
 if (( ${#CHOSEN[@]} )); then DATASETS=("${CHOSEN[@]}") SETTINGS=""; fi
 SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
-[[ -z "$SETTINGS" || -f "$EXAMPLES/settings/$SETTINGS.sh" ]] \
-  || bad_usage "unknown settings '$SETTINGS'"
+[[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
+repeated="$(printf '%s\n' "${DATASETS[@]}" | sort | uniq -d)"
+[[ -z "$repeated" ]] || bad_usage "--dataset is given more than once with '$repeated'"
 for dataset in "${DATASETS[@]}"; do
-  [[ -f "$EXAMPLES/datasets/$dataset.sh" ]] \
+  known datasets "$dataset" \
     || bad_usage "unknown data set '$dataset'; there are: $(names_in "$EXAMPLES/datasets")"
 done
 
@@ -152,7 +155,7 @@ if [[ "$ACTION" == dry-run ]]; then
 fi
 stem="$RUNS/tables/${PAPER}_$TABLE${SETTINGS:+-$SETTINGS}-$CONFIG"
 if (( ${#CHOSEN[@]} )); then stem="$stem$(printf -- '-%s' "${CHOSEN[@]}")"; fi
-mkdir -p -- "$RUNS/tables"
+mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
 plan > "$stem.plan.partial"
 mv -f -- "$stem.plan.partial" "$stem.plan"
 export CONFIG STAGE ANALYSIS

@@ -128,12 +128,27 @@ def average_checkpoints(
     return state
 
 
+def check_output(path: str | os.PathLike) -> None:
+    """Refuse to write a checkpoint in the place of anything else than a file.
+
+    Raises:
+        CheckpointError: there is a folder, a device or a pipe.
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        raise CheckpointError(f"{path} is a folder: name a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f"{path} is no regular file, and cannot be replaced by one")
+
+
 def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Write a checkpoint so that ``path`` holds either all of it or what it held before.
 
     Raises:
+        CheckpointError: ``path`` is something else than a file.
         OSError: the folder cannot be made or the file cannot be written.
     """
+    check_output(path)
     path = os.path.abspath(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}.tmp"

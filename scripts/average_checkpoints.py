@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     paths = options.inputs
     try:
+        averaging.check_output(options.output)
         if options.num_epoch_checkpoints or options.num_update_checkpoints:
             paths = averaging.last_checkpoints(
                 options.inputs[0],

@@ -31,6 +31,7 @@ say() {
 
 # Prints the name of the pin files of an interpreter: py310 or py311.
 pins_of() {
+    [[ "$("$1" -c 'print(3)' 2>/dev/null)" == 3 ]] || fail "$1 is no Python: name another"
     "$1" -c '
 import sys
 if sys.version_info < (3, 10):
@@ -118,6 +119,13 @@ setup_active() {
         pip_install "$python" --editable '.[test,dev,plot]'
 }
 
+# Making an environment empties its folder.
+check_replaceable() {
+    [[ -d "$1" || ! -e "$1" ]] || fail "$1 is no folder: name another with --venv"
+    [[ -f "$1/pyvenv.cfg" || -z "$(ls -A "$1" 2>/dev/null)" ]] ||
+        fail "$1 has files of another kind, which would be lost: name a new folder with --venv"
+}
+
 setup_venv() {
     local python="$1" venv="$2"
     local stamp="$venv/fairseq_sparse.stamp"
@@ -139,6 +147,7 @@ setup_venv() {
     fi
     # Without a stamp the last run did not end. Its scripts name the folder, so it cannot be moved.
     if [[ -z "$old" || "${old%pins*}" != "${description%pins*}" ]]; then
+        check_replaceable "$venv"
         say "making $venv with $python"
         "$python" -m venv --clear "$venv"
     fi
@@ -178,7 +187,7 @@ main() {
         venv="$PWD/$venv"
     fi
     if [[ "$python" == */* ]]; then
-        [[ -x "$python" ]] || fail "$python is no interpreter"
+        [[ -f "$python" && -x "$python" ]] || fail "$python is no interpreter"
         python="$(cd "$(dirname "$python")" && pwd)/$(basename "$python")"
     fi
     cd "$(dirname "${BASH_SOURCE[0]}")/.."

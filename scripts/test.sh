@@ -21,6 +21,11 @@ otherwise nothing is installed.
 EOF
 }
 
+fail() {
+    printf 'test.sh: error: %s\n' "$*" >&2
+    exit 1
+}
+
 # Sees to chromium for the tests marked browser, as far as it may. Without it they are skipped.
 install_browser() {
     if [[ "${TEST_INSTALL_BROWSER:-0}" != 1 ]] ||
@@ -51,11 +56,13 @@ while (($# > 0)); do
     case "$1" in
         --active) active=1 ;;
         --python)
-            setup_arguments+=(--python "${2:?--python needs an interpreter}")
+            [[ $# -ge 2 && -n "$2" ]] || fail "--python needs an interpreter"
+            setup_arguments+=(--python "$2")
             shift
             ;;
         --venv)
-            venv="${2:?--venv needs a folder}"
+            [[ $# -ge 2 && -n "$2" ]] || fail "--venv needs a folder"
+            venv="$2"
             [[ "$venv" == /* ]] || venv="$PWD/$venv"
             setup_arguments+=(--venv "$venv")
             shift
@@ -69,6 +76,8 @@ while (($# > 0)); do
     shift
 done
 
+[[ "$active" == 0 || ${#setup_arguments[@]} == 0 ]] ||
+    fail "--python and --venv are for an environment of its own: leave out --active"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 if [[ "$active" == 0 ]]; then
     bash "$root/scripts/setup_env.sh" "${setup_arguments[@]+"${setup_arguments[@]}"}"

@@ -141,8 +141,8 @@ main() {
     fi
     ((${#pythons[@]})) || fail "there is no Python to run: name one with --python"
     for python in "${pythons[@]}"; do
-        name="$("$python" -c 'import platform; print(platform.python_version())')" ||
-            fail "$python is no Python"
+        name="$("$python" -c 'import platform; print(platform.python_version())' 2>/dev/null)" &&
+            [[ "$name" == 3.* ]] || fail "$python is no Python: name another with --python"
         run_tests "$python" "$name" "$@" || failed=1
     done
     print_table

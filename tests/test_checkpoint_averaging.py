@@ -1,5 +1,6 @@
 """Averaging checkpoints."""
 
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
+import average_checkpoints as script
 from checkpoints import TAU, make_state, write
 from fairseq_sparse.checkpoint_averaging import (
     average_checkpoints,
@@ -281,6 +283,32 @@ def test_failed_writing_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     save_checkpoint(make_state(), path)
     assert load_checkpoint(path).keys() == make_state().keys()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("place", ["device", "pipe", "folder", "link to a folder"])
+def test_only_a_file_is_replaced(place, tmp_path, monkeypatch, capsys):
+    """Refused before anything is read: the inputs are not there."""
+    output, inside = tmp_path / "average.pt", tmp_path / "folder"
+    inside.mkdir()
+    if place == "pipe":
+        os.mkfifo(output)
+    elif place == "folder":
+        output.mkdir()
+    else:
+        output.symlink_to(os.devnull if place == "device" else inside)
+    before = output.lstat()
+    message = "is a folder: name a file" if "folder" in place else "is no regular file"
+    with pytest.raises(CheckpointError, match=message):
+        save_checkpoint(make_state(), output)
+    missing = str(tmp_path / "missing.pt")
+    assert script.main(["--inputs", missing, "--output", str(output)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(output) in line and message in line
+    monkeypatch.chdir(inside)
+    assert script.main(["--inputs", missing, "--output", ""]) == 1
+    assert "is a folder" in capsys.readouterr().err
+    assert output.lstat() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"average.pt", "folder"}
 
 
 def test_command_line_averages_the_last_epochs(tmp_path):

@@ -3,6 +3,10 @@
 # The stage train starts it, in a Slurm job on every machine.
 set -euo pipefail
 
+if [[ -z "${LAUNCH_MACHINES:-}" ]]; then
+  echo "machine.sh: the stage train starts it; on several machines use torchrun.sh or slurm.sh" >&2
+  exit 2
+fi
 if (( LAUNCH_MACHINES > 1 )); then
   machine="$LAUNCH_MACHINE"
   if [[ "${LAUNCH_BY:-}" == srun ]]; then machine="$SLURM_NODEID"; fi

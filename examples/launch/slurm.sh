@@ -43,6 +43,10 @@ if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
 fi
 [[ "${1:-}" != -* ]] || bad_usage "options of sbatch end with --: slurm.sh $* -- DATASET VARIANT"
 (( $# > 1 )) || bad_usage "a data set and a variant are needed"
+known datasets "$1" \
+  || bad_usage "unknown data set '$1'; there are: $(names_in "$EXAMPLES/datasets")"
+known variants "$2" \
+  || bad_usage "unknown variant '$2'; there are: $(names_in "$EXAMPLES/variants")"
 
 if [[ -z "${SLURM_JOB_ID:-}" ]]; then
   command -v sbatch > /dev/null || fail "no sbatch here: start it where jobs are submitted, or" \
@@ -53,7 +57,7 @@ if [[ -z "${SLURM_JOB_ID:-}" ]]; then
 fi
 (( ${#OPTIONS[@]} == 0 )) || bad_usage "job $SLURM_JOB_ID runs: too late for options of sbatch"
 
-hosts="$(scontrol show hostnames "$SLURM_JOB_NODELIST")" \
+hosts="$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}")" \
   || fail "scontrol cannot tell the machines of job $SLURM_JOB_ID"
 LAUNCH_MACHINES="$(printf '%s\n' "$hosts" | wc -l | tr -d ' ')"
 MASTER_ADDR="${hosts%%$'\n'*}"

@@ -40,7 +40,8 @@ while (( $# )); do
       if [[ "$option" == --master-addr ]]; then
         [[ -n "$value" ]] || bad_usage "$option needs a value"
       else
-        [[ "$value" =~ ^(0|[1-9][0-9]*)$ ]] || bad_usage "$option must be a number, got '$value'"
+        [[ "$value" =~ ^(0|[1-9][0-9]{0,5})$ ]] \
+          || bad_usage "$option must be a number below 1000000, got '$value'"
       fi
       case "$option" in
         --nnodes) NNODES="$value" ;;
@@ -55,6 +56,8 @@ while (( $# )); do
   shift
 done
 (( NNODES > 0 )) || bad_usage "--nnodes must be at least 1"
+(( MASTER_PORT > 0 && MASTER_PORT < 65536 )) \
+  || bad_usage "--master-port must be from 1 to 65535, got '$MASTER_PORT'"
 [[ "$NPROC_PER_NODE" != 0 ]] || bad_usage "--nproc-per-node must be at least 1"
 if (( NNODES > 1 )); then
   [[ -n "$NODE_RANK" ]] || bad_usage "--nnodes $NNODES needs --node-rank, another on each machine"

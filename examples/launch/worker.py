@@ -12,7 +12,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 
 def main() -> None:
-    started, expected = os.environ["WORLD_SIZE"], os.environ.get("LAUNCH_DEVICES")
+    started, expected = os.environ.get("WORLD_SIZE"), os.environ.get("LAUNCH_DEVICES")
+    if started is None:
+        sys.exit("worker.py: torchrun starts it; to train, use torchrun.sh or slurm.sh")
     if expected not in (None, started):
         sys.exit(
             f"{started} workers were started, but {expected} were reckoned with: give all machines "

@@ -3,7 +3,8 @@
 import json
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -30,20 +31,29 @@ class SearchReport:
         self.path = path
         self.reset()
         if path is not None:
-            try:
+            with self._naming_the_file():
                 if not _may_be_replaced(Path(path)):
                     raise ValueError(
                         f"--search-report {path} is a file of another kind: choose a new name"
                     )
                 Path(path).write_text("", encoding="utf-8")
-            except OSError as error:
-                raise ValueError(f"--search-report {path}: {error.strerror}") from error
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(f"--search-report {self.path}: {error.strerror}") from error
 
     def reset(self) -> None:
         self.decoded = self.incomplete = self.certified = self.exact = self.optimal = 0
 
     def add(self, ids: Iterable[int], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """Enter the n-best lists of a batch."""
+        """Enter the n-best lists of a batch.
+
+        Raises:
+            ValueError: they cannot be written to the file.
+        """
         best = [hypos[0] for hypos in hypotheses]
         self.decoded += len(best)
         self.incomplete += sum(hypo.get("incomplete", False) for hypo in best)
@@ -51,7 +61,7 @@ class SearchReport:
         self.exact += sum(hypo.get("exact", False) for hypo in best)
         self.optimal += sum(hypo.get("optimal", False) for hypo in best)
         if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as report:
+            with self._naming_the_file(), open(self.path, "a", encoding="utf-8") as report:
                 for sentence, hypos in zip(ids, hypotheses, strict=True):
                     report.write(json.dumps(_line(sentence, hypos)) + "\n")
 

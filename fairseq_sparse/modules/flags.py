@@ -6,6 +6,8 @@ from dataclasses import fields
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
+LARGEST_ALPHA = 1e6
+
 
 def add_flags(parser: ArgumentParser, *configs: type[FairseqDataclass]) -> None:
     """Add the flags without defaults, so that architectures can set them."""
@@ -19,3 +21,16 @@ def set_flag_defaults(args: Namespace, *configs: type[FairseqDataclass]) -> None
         for flag in fields(config):
             if flag.name != "_name" and getattr(args, flag.name, None) is None:
                 setattr(args, flag.name, flag.default)
+
+
+def check_size_of_alpha(flag: str, alpha: float) -> None:
+    """Refuse an alpha with which logits times alpha - 1 can be too large for fp32.
+
+    Raises:
+        ValueError: naming the flag.
+    """
+    if alpha > LARGEST_ALPHA:
+        raise ValueError(
+            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: from 1000 on nothing but the "
+            "largest entry is left"
+        )

@@ -9,6 +9,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import nn
 
+from fairseq_sparse.modules.flags import check_size_of_alpha
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
 
 logger = logging.getLogger(__name__)
@@ -50,18 +51,29 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
     Raises:
         ValueError: a flag is out of range, or does not belong to the transform.
     """
-    if str(args.output_transform) != "alpha_relu" and args.output_tau != "data":
-        logger.warning(
-            f"--output-tau {args.output_tau} has no effect on --output-transform "
-            f"{args.output_transform}: it is for alpha_relu"
-        )
-    return OutputProjection(
+    _check_tau(args)
+    projection = OutputProjection(
         linear,
         transform=str(args.output_transform),
         alpha=args.output_alpha,
         topk=args.output_topk,
         tau=args.output_tau,
     )
+    check_size_of_alpha("--output-alpha", projection.alpha)
+    return projection
+
+
+def _check_tau(args: Namespace) -> None:
+    """Refuse a tau that nothing looks at, where a model is built to be trained."""
+    if str(args.output_transform) == "alpha_relu" or args.output_tau == "data":
+        return
+    message = (
+        f"--output-tau {args.output_tau} has no effect on --output-transform "
+        f"{args.output_transform}: it is for alpha_relu, leave it out"
+    )
+    if any(getattr(args, name, None) for name in ("criterion", "criterion_name")):
+        raise ValueError(message)
+    logger.warning(message)
 
 
 def check_criterion(criterion_name: str, transform: str) -> None:
@@ -73,6 +85,8 @@ def check_criterion(criterion_name: str, transform: str) -> None:
     Raises:
         ValueError: naming the criterion, the transform and the flag to change.
     """
+    if transform not in OUTPUT_TRANSFORMS:
+        return  # refused by its own name
     criterion = CRITERION_REGISTRY.get(criterion_name)
     is_stock = getattr(criterion, "__module__", "").startswith("fairseq.criterions")
     fits = getattr(criterion, "output_transforms", ("softmax",) if is_stock else None)

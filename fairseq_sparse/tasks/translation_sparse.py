@@ -1,5 +1,6 @@
 """``--task translation_sparse``: translation with a search that is safe for exact zeros."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -35,7 +36,16 @@ _NOT_EXACT = {
     "unkpen": 0,
     "lm_path": None,
     "print_alignment": None,
+    "print_step": False,
+    "retain_dropout": False,
 }
+# What --score-reference, which searches nothing, has no use for.
+_SEARCH_FLAGS = ("search_report", "score_normalization", "exact_search", "exact_search_nodes")
+
+
+def _flags(names: list[str]) -> str:
+    """Options as they are given on the command line."""
+    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 @dataclass
@@ -120,6 +130,7 @@ class TranslationSparseTask(TranslationTask):
         Raises:
             ValueError: flags do not go together, or a file cannot be written.
         """
+        self._check_search(args)
         if getattr(args, "score_reference", False):
             align = getattr(args, "print_alignment", False)
             return SparseSequenceScorer(self.target_dictionary, compute_alignment=align)
@@ -143,6 +154,31 @@ class TranslationSparseTask(TranslationTask):
             extra.update(nbest=nbest, add_up_mass=report, attention=bool(align))
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
+    def _check_search(self, args) -> None:
+        """Refuse what is out of range or without effect, for any generator.
+
+        Raises:
+            ValueError: naming the flag and the remedy.
+        """
+        default = TranslationSparseConfig()
+        given = [
+            name for name in _SEARCH_FLAGS if getattr(self.cfg, name) != getattr(default, name)
+        ]
+        if given and getattr(args, "score_reference", False):
+            raise ValueError(f"--score-reference does not go with {_flags(given)}")
+        if "exact_search_nodes" in given and not self.cfg.exact_search:
+            raise ValueError("--exact-search-nodes is for --exact-search: give both or neither")
+        for name in ("beam", "nbest"):
+            if getattr(args, name, 1) < 1:
+                raise ValueError(f"{_flags([name])} must be at least 1, got {getattr(args, name)}")
+        for name in ("temperature", "lenpen", "max_len_a"):
+            if not math.isfinite(getattr(args, name, 1)):
+                raise ValueError(
+                    f"{_flags([name])} must be a finite number, got {getattr(args, name)}"
+                )
+        if getattr(args, "temperature", 1) <= 0:
+            raise ValueError(f"--temperature must be greater than 0, got {args.temperature}")
+
     def _normalize_scores(self, models) -> None:
         if self.cfg.score_normalization == "none":
             return
@@ -158,8 +194,7 @@ class TranslationSparseTask(TranslationTask):
     def _build_exact_search(self, models, args) -> ExactSequenceGenerator:
         given = [name for name, no in _NOT_EXACT.items() if getattr(args, name, no) != no]
         if given:
-            flags = ", ".join("--" + name.replace("_", "-") for name in given)
-            raise ValueError(f"--exact-search does not go with {flags}")
+            raise ValueError(f"--exact-search does not go with {_flags(given)}")
         if self.cfg.exact_search_nodes < 1:
             raise ValueError(
                 f"--exact-search-nodes must be at least 1, got {self.cfg.exact_search_nodes}"

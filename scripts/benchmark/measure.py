@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import math
 import os
 import platform
 import shlex
@@ -57,12 +58,20 @@ def add_arguments(
     if least_seconds is not None:
         parser.add_argument(
             "--least-seconds",
-            type=float,
+            type=seconds,
             default=least_seconds,
             metavar="S",
             help=f"what is quick is repeated for so long in a round (default: {least_seconds})",
         )
     add_run_arguments(parser)
+
+
+def seconds(text: str) -> float:
+    """A length of time, for argparse."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+    return value
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +137,8 @@ def begin(options: argparse.Namespace) -> None:
     torch.manual_seed(1)
     if options.threads:
         torch.set_num_threads(options.threads)
+    if not options.device.startswith(("cpu", "cuda")):
+        raise ValueError(f"--device {options.device}: choose cpu or cuda")
     try:
         torch.empty(1, device=options.device)
     except (RuntimeError, AssertionError) as error:

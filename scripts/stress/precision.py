@@ -59,6 +59,11 @@ ALPHA = 1.3  # of entmax, where it has no other name
 WITHOUT_NORM = "relu"
 
 
+def numbers(text: str) -> list[int]:
+    """Numbers of at least 1, with commas between them, for argparse."""
+    return [positive(part) for part in text.split(",")]
+
+
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,7 +85,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--updates", type=positive, default=500, metavar="N", help="(default: 500)")
     parser.add_argument(
         "--init-scale",
-        type=lambda text: [positive(scale) for scale in text.split(",")],
+        type=numbers,
         default=[128, 65536],
         metavar="N,...",
         help="where the loss scale starts (default: 128,65536)",

@@ -196,15 +196,37 @@ def test_a_killed_worker_ends_the_run_which_then_resumes(
         ),
         ("torchrun.sh", ("--nproc-per-node", "all"), "--nproc-per-node must be a number"),
         ("torchrun.sh", ("--nproc-per-node", 0), "--nproc-per-node must be at least 1"),
+        ("torchrun.sh", ("--nnodes", 10**20), "--nnodes must be a number below 1000000"),
+        ("torchrun.sh", ("--master-port", 0), "--master-port must be from 1 to 65535, got '0'"),
+        ("torchrun.sh", ("--master-port", 99999), "--master-port must be from 1 to 65535"),
         ("torchrun.sh", ("--nnodes",), "--nnodes needs a value"),
         ("slurm.sh", ("--nodes", 2, "x", "y"), "options of sbatch end with --"),
         ("slurm.sh", ("--nodes", 2, "--", "x"), "a data set and a variant are needed"),
+        ("slurm.sh", ("x", "softmax"), "unknown data set 'x'; there are: "),
+        ("slurm.sh", ("quickstart", "../x"), "unknown variant '../x'; there are: "),
     ],
 )
 def test_wrong_command_line_is_explained(script: str, arguments, message: str) -> None:
     result = recipes.run(f"launch/{script}", *arguments, check=False)
     assert result.returncode == 2
     assert message in result.stdout and f"usage: {script}" in result.stdout
+
+
+def test_what_the_stage_train_starts_is_not_started_by_hand() -> None:
+    result = recipes.run("launch/machine.sh", "--lr", 1, check=False)
+    assert result.returncode == 2
+    assert result.stdout.count("\n") == 1 and "use torchrun.sh or slurm.sh" in result.stdout
+    command = [sys.executable, str(recipes.EXAMPLES / "launch" / "worker.py")]
+    result = subprocess.run(command, env=recipes.environment(), capture_output=True, text=True)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("worker.py: torchrun starts it")
+
+
+def test_a_job_without_machines_is_refused() -> None:
+    variables = {"SLURM_JOB_ID": 3, "SLURM_JOB_NODELIST": None}
+    result = recipes.run("launch/slurm.sh", *RECIPE, check=False, **variables)
+    assert result.returncode == 1 and "unbound" not in result.stdout
+    assert "scontrol cannot tell the machines of job 3" in result.stdout
 
 
 def test_where_slurm_is_not_or_has_copied_the_script(tmp_path: Path) -> None:

@@ -216,6 +216,10 @@ def test_a_table_names_what_there_is(table: str) -> None:
         (("rela", "1", "--settings", "no"), "unknown settings 'no'"),
         (("rela", "1", "--dataset", "no"), "unknown data set 'no'; there are: "),
         (("rela", "1", "--dataset"), "--dataset needs a value"),
+        (("rela", "1", "--dataset", "../datasets/quickstart"), "unknown data set '../datasets/qu"),
+        (("rela", "1", "--settings", "../variants/softmax"), "unknown settings '../variants/so"),
+        (("rela", "1", *("--dataset", "quickstart") * 2), "is given more than once with 'quickst"),
+        (("rela", "1", "--seeds", 10**20), "--seeds and --jobs must be below 10000"),
         (("rela", "1", "--nonsense"), "unknown option '--nonsense'"),
     ],
 )
@@ -223,6 +227,22 @@ def test_what_cannot_be_is_refused_with_the_usage(arguments: tuple, message: str
     result = recipes.run("reproduce.sh", *arguments, check=False)
     assert result.returncode == 2
     assert message in result.stdout and "usage: reproduce.sh PAPER TABLE" in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--data", "--runs"])
+def test_a_folder_that_would_be_taken_apart_is_refused(option: str, tmp_path: Path) -> None:
+    for name, message in (("a:b", "takes ':' for the end"), ("a\tb", "no tab or line break")):
+        command = ("reproduce.sh", "rela", 1, "--cpu", "--table-only", option, tmp_path / name)
+        result = recipes.run(*command, check=False)
+        assert result.returncode == 1 and message in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_its_option() -> None:
+    command = ("reproduce.sh", "rela", 1, "--cpu", "--table-only", "--runs", os.devnull)
+    result = recipes.run(*command, check=False)
+    assert result.returncode == 1
+    assert "--runs: this folder cannot be made (see above)" in result.stdout.splitlines()[-1]
 
 
 def test_help_lists_the_tables() -> None:

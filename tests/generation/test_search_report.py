@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +29,10 @@ def test_a_report_is_written_anew(tmp_path):
 
 def test_a_pipe_may_be_written_to():
     SearchReport("/dev/null")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named():
+    report = SearchReport("/dev/full")
+    with pytest.raises(ValueError, match="--search-report /dev/full: No space left"):
+        report.add([7], [[{"score": -1.5}]])

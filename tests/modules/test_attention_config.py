@@ -114,6 +114,10 @@ def test_widths_heads_and_dropout_are_those_of_the_place():
         (("--attention-enc", "entmax", "--attention-alpha", -3), ("--attention-alpha", "-3")),
         (("--attention", "entmax", "--attention-alpha", "inf"), ("--attention-alpha",)),
         (("--attention", "entmax", "--attention-alpha", "nan"), ("--attention-alpha",)),
+        (
+            ("--attention", "entmax", "--attention-alpha", 1e38),
+            ("--attention-alpha must be at most",),
+        ),
         (("--attention-alpha", 1.3), ("--attention-alpha", "--attention entmax", "softmax")),
         (
             ("--attention", "rela_g", "--attention-enc", "relu", "--attention-alpha", 1.3),

@@ -20,6 +20,10 @@ REFUSED = [
     (("sparsemax", "--output-alpha", 1.3), "--output-alpha 1.3 has no effect"),
     (("entmax15", "--output-topk", -1), "--output-topk must be 0 (exact) or a positive number"),
     (("softmax", "--output-topk", 5), "--output-topk 5 is for sparsemax, entmax15 and entmax"),
+    (("entmax", "--output-alpha", 1e38), "--output-alpha must be at most 1e+06, got 1e+38"),
+    (("alpha_relu", "--output-alpha", 1e7), "--output-alpha must be at most 1e+06, got 10000000.0"),
+    (("entmax15", "--output-tau", 0.5), "--output-tau 0.5 has no effect on --output-transform ent"),
+    (("softmax", "--output-tau", "formula"), "--output-tau formula has no effect on --output-tran"),
     (("alpha_relu", "--output-tau", "nan"), TAU + "'nan'"),
     (("alpha_relu", "--output-tau", "Data"), TAU + "'Data'"),
     (("alpha_relu", "--output-tau", ""), TAU + "''"),
@@ -35,8 +39,15 @@ def test_what_a_model_cannot_have_is_refused(arch: str, flags: tuple, message: s
     assert message in str(refusal.value)
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_an_unknown_transform_is_refused_by_its_name(arch: str) -> None:
+    """As it can come from --model-overrides."""
+    with pytest.raises(ValueError, match="--output-transform entmax2 is unknown; choose from"):
+        toy.model(arch=arch, criterion="entmax_loss", output_transform="entmax2")
+
+
 @pytest.mark.parametrize("transform", ["softmax", "entmax15"])
-def test_tau_without_effect_is_named(transform: str, caplog) -> None:
+def test_tau_without_effect_is_named_where_nothing_is_trained(transform: str, caplog) -> None:
     toy.model("--output-transform", transform, "--output-tau", 0.5)
     assert f"--output-tau 0.5 has no effect on --output-transform {transform}" in caplog.text
     caplog.clear()

@@ -101,6 +101,9 @@ def test_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
 
     assert measure.main("name", options(), run, str) == 1
     assert capsys.readouterr().err == "name: error: two lines\n"
+    for device in ("meta", "nowhere"):
+        with pytest.raises(ValueError, match=f"--device {device}: choose cpu or cuda"):
+            measure.begin(argparse.Namespace(**{**vars(options()), "device": device}))
     bad = argparse.Namespace(**{**vars(options()), "device": "nowhere"})
     assert measure.main("name", bad, run, str) == 1
     assert "--device nowhere" in capsys.readouterr().err
@@ -123,3 +126,12 @@ def test_arguments(parse, text: str, value: object) -> None:
         return
     with pytest.raises(argparse.ArgumentTypeError, match=value):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
+def test_a_time_that_is_none_is_refused(text, capsys):
+    parser = measure.argument_parser("")
+    measure.add_arguments(parser, rounds=1, least_seconds=0.2)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--least-seconds", text])
+    assert "argument --least-seconds: " in capsys.readouterr().err

@@ -1,4 +1,5 @@
 import logging
+import math
 from argparse import Namespace
 
 import pytest
@@ -192,11 +193,44 @@ def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(first):
     assert sentences((first, 6)) == whole[first - 1 :]
 
 
-@pytest.mark.parametrize("nodes", [0, -3])
-def test_exact_search_needs_a_node(nodes):
-    task = make_task(exact_search=True, exact_search_nodes=nodes)
-    with pytest.raises(ValueError, match="--exact-search-nodes must be at least 1"):
-        task.build_generator([make_model()], Namespace())
+REFUSED = [
+    ({"exact_search": True, "exact_search_nodes": 0}, {}, "--exact-search-nodes must be at least"),
+    ({"exact_search": True, "exact_search_nodes": -3}, {}, "--exact-search-nodes must be at least"),
+    ({"exact_search_nodes": 9}, {}, "--exact-search-nodes is for --exact-search: give both or"),
+    ({"exact_search": True}, {"print_step": True}, "--exact-search does not go with --print-step"),
+    ({"exact_search": True}, {"retain_dropout": True}, "does not go with --retain-dropout"),
+    ({"search_report": "r"}, {"score_reference": True}, "does not go with --search-report"),
+    ({"exact_search": True}, {"score_reference": True}, "does not go with --exact-search"),
+    (
+        {"score_normalization": "sum"},
+        {"score_reference": True},
+        "--score-reference does not go with --score-normalization",
+    ),
+    *(
+        ({"exact_search": exact}, {flag: value}, message)
+        for exact in (True, False)
+        for flag, value, message in (
+            ("temperature", 0.0, "--temperature must be greater than 0, got 0.0"),
+            ("temperature", -1.0, "--temperature must be greater than 0, got -1.0"),
+            ("temperature", math.nan, "--temperature must be a finite number, got nan"),
+            ("temperature", math.inf, "--temperature must be a finite number, got inf"),
+            ("lenpen", math.nan, "--lenpen must be a finite number, got nan"),
+            ("max_len_a", math.inf, "--max-len-a must be a finite number, got inf"),
+            ("nbest", 0, "--nbest must be at least 1, got 0"),
+            ("nbest", -1, "--nbest must be at least 1, got -1"),
+            ("beam", 0, "--beam must be at least 1, got 0"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "options", "message"), REFUSED)
+def test_a_search_that_cannot_be_is_refused(config, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as refusal:
+        make_task(**config).build_generator([make_model()], Namespace(**options))
+    assert message in str(refusal.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_settings_of_any_architecture_are_no_code():
