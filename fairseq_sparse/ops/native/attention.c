@@ -13,21 +13,11 @@ computed again for. Neither scores nor weights are ever in memory as a whole. */
 #endif
 
 #include "entmax_row.h"
-
-/* A product of matrices is worked on in tiles of rows x 2 vectors, that fill the registers. */
-#ifdef __AVX512F__
-enum { LANES = 16, ROWS = 8 };
-#elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6 };
-#else
-enum { LANES = 4, ROWS = 6 };
-#endif
-typedef float lane __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#include "tiles.h"
 
 enum {
-    PANEL = 2 * LANES,     /* keys of a tile */
     QUERIES = 8 * ROWS,    /* that share a pass over the keys */
-    KEYS = 64,             /* whose values stay in the first cache while all these queries use them */
+    KEYS = 64,             /* whose values stay in the first cache for all these queries */
     MOST_LISTED = 3 << 15, /* weights of such queries, that they stay in the second one */
     COST_OF_DOT = 3,       /* an entry of a product computed by itself, to one computed in a tile */
 };
@@ -64,10 +54,6 @@ typedef struct {
     int32_t *ends;                    /* [QUERIES, 1 + blocks of KEYS]: where a block ends in it */
     int64_t queries, pitch, blocks;
 } workspace;
-
-static int64_t up_to(int64_t size, int64_t multiple) {
-    return (size + multiple - 1) / multiple * multiple;
-}
 
 /* Lay the workspace out from some address on; returns how many floats it takes. */
 static int64_t lay_out(workspace *w, float *from, const int64_t *sizes, int backward) {
@@ -112,93 +98,6 @@ void attention_workspace(const int64_t *sizes, int64_t backward, int64_t *floats
 
 static float *row_at(tensor of, int64_t batch, int64_t head, int64_t time) {
     return of.at + batch * of.step[0] + head * of.step[1] + time * of.step[2];
-}
-
-/* Panels [dim, PANEL] of PANEL rows each, times scale; missing rows of the last one are 0. */
-static void pack_panels(const float *rows, int64_t step, int64_t count, int64_t dim, float scale,
-                        float *restrict panels) {
-    for (int64_t first = 0; first < count; first += PANEL, panels += dim * PANEL) {
-        int64_t here = least(PANEL, count - first);
-        if (here < PANEL)
-            memset(panels, 0, dim * PANEL * sizeof *panels);
-        for (int64_t c = 0; c < dim; c += BLOCK)
-            for (int64_t j = 0; j < here; j++)
-                for (int64_t k = 0; k < BLOCK; k++)
-                    panels[(c + k) * PANEL + j] = scale * rows[(first + j) * step + c + k];
-    }
-}
-
-static void pack_rows(const float *rows, int64_t step, int64_t count, int64_t dim, float *to) {
-    for (int64_t i = 0; i < count; i++)
-        memcpy(to + i * dim, rows + i * step, dim * sizeof *to);
-}
-
-/* to [ROWS, step] = rows times each panel. */
-static void times_panels(const float *const *rows, const float *panels, int64_t count, int64_t dim,
-                         float *to, int64_t step) {
-    for (int64_t panel = 0; panel < count; panel++, panels += dim * PANEL, to += PANEL) {
-        lane sum[ROWS][2] = {0};
-        for (int64_t k = 0; k < dim; k++) {
-            lane left = *(const lane *)(panels + k * PANEL);
-            lane right = *(const lane *)(panels + k * PANEL + LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) {
-                sum[r][0] += rows[r][k] * left;
-                sum[r][1] += rows[r][k] * right;
-            }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-            *(lane *)(to + r * step) = sum[r][0];
-            *(lane *)(to + r * step + LANES) = sum[r][1];
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void
-add_rows_as(int lanes, float *to, const int32_t *places, const float *factors, int64_t count,
-            const float *rows, int64_t step) {
-    lane even[4], odd[4];
-    for (int l = 0; l < lanes; l++) {
-        even[l] = *(lane *)(to + l * LANES);
-        odd[l] = (lane){0};
-    }
-    int64_t k = 0;
-    for (; k + 1 < count; k += 2) {
-        const float *first = rows + places[k] * step, *second = rows + places[k + 1] * step;
-#pragma GCC unroll 4
-        for (int l = 0; l < lanes; l++) {
-            even[l] += factors[k] * *(const lane *)(first + l * LANES);
-            odd[l] += factors[k + 1] * *(const lane *)(second + l * LANES);
-        }
-    }
-    for (int l = 0; l < lanes; l++) {
-        if (k < count)
-            even[l] += factors[k] * *(const lane *)(rows + places[k] * step + l * LANES);
-        *(lane *)(to + l * LANES) = even[l] + odd[l];
-    }
-}
-
-/* to [dim] += sum of factors[k] * rows[places[k]], which lie step apart. */
-static void add_rows(float *to, const int32_t *places, const float *factors, int64_t count,
-                     const float *rows, int64_t step, int64_t dim) {
-    int64_t c = 0;
-    for (; c + 4 * LANES <= dim; c += 4 * LANES)
-        add_rows_as(4, to + c, places, factors, count, rows + c, step);
-    for (; c + 2 * LANES <= dim; c += 2 * LANES)
-        add_rows_as(2, to + c, places, factors, count, rows + c, step);
-    for (; c < dim; c += LANES)
-        add_rows_as(1, to + c, places, factors, count, rows + c, step);
-}
-
-static inline float dot(const float *a, const float *b, int64_t dim) {
-    lane sum = {0};
-    for (int64_t c = 0; c < dim; c += LANES)
-        sum += *(const lane *)(a + c) * *(const lane *)(b + c);
-    float total = 0;
-    for (int l = 0; l < LANES; l++)
-        total += sum[l];
-    return total;
 }
 
 /* Put -inf where a key is hidden from a query, and add the bias. */
@@ -410,8 +309,10 @@ static void add_to_keys(const workspace *w, int64_t count, int64_t block, int64_
     for (int64_t j = 0; j < KEYS; j++)
         if (size[j]) {
             int64_t time = block * KEYS + j;
-            add_rows(row_at(value, b, h, time), queries[j], weights[j], size[j], w->grad_rows, dim, dim);
-            add_rows(row_at(key, b, h, time), queries[j], slopes[j], size[j], w->query_rows, dim, dim);
+            add_rows(row_at(value, b, h, time), queries[j], weights[j], size[j], w->grad_rows,
+                     dim, dim);
+            add_rows(row_at(key, b, h, time), queries[j], slopes[j], size[j], w->query_rows, dim,
+                     dim);
         }
 }
 
@@ -452,8 +353,8 @@ static void backward_block(const attention *of, workspace *w, int64_t b, int64_t
 value, once for each split, split_step apart; added to. */
 void attend_backward(const int64_t *sizes, float *query, float *key, float *value, float *grad,
                      float *grad_query, float *grad_key, float *grad_value, const int64_t *steps,
-                     const uint8_t *hidden, const float *bias, double alpha, double scale, int64_t splits,
-                     double *solution, float *memory, int threads) {
+                     const uint8_t *hidden, const float *bias, double alpha, double scale,
+                     int64_t splits, double *solution, float *memory, int threads) {
     attention of = {sizes, {query, steps}, {key, steps + 3}, {value, steps + 6},
                     hidden, bias, alpha, (float)scale, splits, solution};
     tensor from = {grad, steps + 9};
