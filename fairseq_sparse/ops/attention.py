@@ -79,7 +79,8 @@ def attend(
     widen = not sums_to_one and value.dtype == torch.float16
     for_kernels = not need_weights and alpha is None
     if for_kernels and compiled_takes(query, key, value, weights, bias, dropout):
-        return sparse_attention(query, key, value, alpha_of(weights), scale, hidden, bias), None
+        settings = (alpha_of(weights), scale, hidden, bias, dropout)
+        return sparse_attention(query, key, value, *settings), None
     if scale != 1:
         query = query * scale
     if for_kernels:

@@ -100,7 +100,7 @@ def compiled_takes(
         and value.shape == key.shape
         and alpha is not None
         and (alpha == RECTIFIED or can_solve(alpha))
-        and dropout == 0
+        and dropout < 1
         and scores[0] * scores[1] >= _LEAST_SCORES
         and takes_width(query.size(3))
         and (bias is None or bias.shape == scores)

@@ -8,11 +8,9 @@ computed again for. Neither scores nor weights are ever in memory as a whole. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "entmax_row.h"
+#include "threads.h"
 #include "tiles.h"
 
 enum {
@@ -36,6 +34,8 @@ typedef struct {
     const float *bias;     /* [queries, keys] or NULL; HIDES or less hides a key */
     double alpha;          /* of entmax, or 0 for rectified weights */
     float scale;           /* of the scores */
+    double dropout;        /* probability that a weight is dropped */
+    uint64_t seed;         /* that decides which */
     int64_t splits;        /* of the queries of a head, that all threads have work */
     double *solution;      /* [4, batch, heads, queries], SHIFT to CUT of entmax */
 } attention;
@@ -149,6 +149,26 @@ static list list_of(const workspace *w, int64_t query, int64_t block) {
     return (list){w->places + start, w->weights + start, w->slopes + start, ends[1] - ends[0]};
 }
 
+/* Multiply numbers of a list by 1 / (1 - dropout), or by 0 where the weight is dropped; which ones,
+a hash (splitmix64) of their places says. first: that of the block. */
+static void drop(const attention *of, list some, uint64_t first, float *numbers) {
+    float factor = (float)(1 / (1 - of->dropout));
+    uint64_t least_kept = (uint64_t)(of->dropout * 0x1p32);
+    for (int64_t k = 0; k < some.count; k++) {
+        uint64_t x = of->seed + (first + some.places[k] + 1) * 0x9e3779b97f4a7c15u;
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        x = (x ^ (x >> 31)) >> 32;
+        numbers[k] *= x < least_kept ? 0 : factor;
+    }
+}
+
+/* The first place of a block of keys in [batch, heads, queries, keys]. */
+static uint64_t place_of(const attention *of, int64_t b, int64_t h, int64_t query, int64_t block) {
+    const int64_t *sizes = of->sizes;
+    return ((b * sizes[1] + h) * sizes[2] + query) * sizes[3] + block * KEYS;
+}
+
 /* List the nonzero weights of a row of scores. */
 static void weigh(const attention *of, workspace *w, int64_t query, const float *scores,
                   int64_t visible, solved_row row, mapping map) {
@@ -176,14 +196,6 @@ static int64_t heads_of(const attention *of) { return of->sizes[0] * of->sizes[1
 static int64_t first_query(const attention *of, int64_t split) {
     int64_t tiles = (of->sizes[2] + ROWS - 1) / ROWS;
     return least(tiles * split / of->splits * ROWS, of->sizes[2]);
-}
-
-static int thread_number(void) {
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
 }
 
 static void forward_block(const attention *of, workspace *w, int64_t b, int64_t h, int64_t first,
@@ -214,6 +226,8 @@ static void forward_block(const attention *of, workspace *w, int64_t b, int64_t 
     for (int64_t block = 0; block < w->blocks; block++)
         for (int64_t i = 0; i < last - first; i++) {
             list some = list_of(w, i, block);
+            if (of->dropout > 0)
+                drop(of, some, place_of(of, b, h, first + i, block), some.weights);
             add_rows(w->sums + i * dim, some.places, some.weights, some.count,
                      w->value_rows + block * KEYS * dim, dim, dim);
         }
@@ -224,9 +238,10 @@ static void forward_block(const attention *of, workspace *w, int64_t b, int64_t 
 /* result: like query, written to. memory: of attention_workspace, for each thread. */
 void attend_forward(const int64_t *sizes, float *query, float *key, float *value, float *result,
                     const int64_t *steps, const uint8_t *hidden, const float *bias, double alpha,
-                    double scale, int64_t splits, double *solution, float *memory, int threads) {
+                    double scale, double dropout, int64_t seed, int64_t splits, double *solution,
+                    float *memory, int threads) {
     attention of = {sizes, {query, steps}, {key, steps + 3}, {value, steps + 6},
-                    hidden, bias, alpha, (float)scale, splits, solution};
+                    hidden, bias, alpha, (float)scale, dropout, (uint64_t)seed, splits, solution};
     tensor to = {result, steps + 9};
     workspace any;
     int64_t size = lay_out(&any, memory, sizes, 0), keys = sizes[3], dim = sizes[4];
@@ -264,9 +279,10 @@ static void through_mapping(const attention *of, const float *restrict weights, 
         grad[k] = slope_of(weights[k], exponent) * (grad[k] - mean) * of->scale;
 }
 
-/* The gradients of the nonzero weights of some queries: of the result times the values. */
-static void gradients_of_weights(const attention *of, workspace *w, int64_t b, int64_t h,
-                                 int64_t start, int64_t count, int64_t visible) {
+/* From the gradient of the result to those of the products of some queries with keys; the weights
+are dropped. The first of the queries is the block's own. */
+static void gradients_of_products(const attention *of, workspace *w, int64_t b, int64_t h,
+                                  int64_t first, int64_t start, int64_t count, int64_t visible) {
     int64_t dim = of->sizes[4], step = up_to(of->sizes[3], PANEL), nonzeros = 0;
     const float *rows[ROWS];
     for (int64_t i = start; i < start + count; i++)
@@ -286,9 +302,15 @@ static void gradients_of_weights(const attention *of, workspace *w, int64_t b, i
                 some.slopes[k] = dense ? products[some.places[k]]
                                        : dot(w->grad_rows + i * dim,
                                              values + some.places[k] * of->value.step[2], dim);
+            if (of->dropout > 0)
+                drop(of, some, place_of(of, b, h, first + i, block), some.slopes);
         }
         through_mapping(of, w->weights + i * w->pitch, w->ends[i * (w->blocks + 1) + w->blocks],
                         w->slopes + i * w->pitch);
+        for (int64_t block = 0; of->dropout > 0 && block < w->blocks; block++) {
+            list some = list_of(w, i, block);
+            drop(of, some, place_of(of, b, h, first + i, block), some.weights);
+        }
     }
 }
 
@@ -334,7 +356,7 @@ static void backward_block(const attention *of, workspace *w, int64_t b, int64_t
                 solution = solved(of->solution, rows, row + i);
             weigh(of, w, at, w->scores + (i - start) * step, visible, solution, map);
         }
-        gradients_of_weights(of, w, b, h, start - first, end - start, visible);
+        gradients_of_products(of, w, b, h, first, start - first, end - start, visible);
     }
     memset(w->sums, 0, count * dim * sizeof(float));
     for (int64_t block = 0; block < w->blocks; block++) {
@@ -354,9 +376,10 @@ value, once for each split, split_step apart; added to. */
 void attend_backward(const int64_t *sizes, float *query, float *key, float *value, float *grad,
                      float *grad_query, float *grad_key, float *grad_value, const int64_t *steps,
                      const uint8_t *hidden, const float *bias, double alpha, double scale,
-                     int64_t splits, double *solution, float *memory, int threads) {
+                     double dropout, int64_t seed, int64_t splits, double *solution, float *memory,
+                     int threads) {
     attention of = {sizes, {query, steps}, {key, steps + 3}, {value, steps + 6},
-                    hidden, bias, alpha, (float)scale, splits, solution};
+                    hidden, bias, alpha, (float)scale, dropout, (uint64_t)seed, splits, solution};
     tensor from = {grad, steps + 9};
     workspace any;
     int64_t size = lay_out(&any, memory, sizes, 1), keys = sizes[3], dim = sizes[4];

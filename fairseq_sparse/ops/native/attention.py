@@ -39,6 +39,7 @@ def sparse_attention(
     scale: float = 1.0,
     hidden: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Weighted sums as of :func:`fairseq_sparse.ops.attention.attend`; no second derivative.
 
@@ -48,8 +49,10 @@ def sparse_attention(
         scale: of the scores.
         hidden: ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, added to the scores; -1e4 or less hides a key.
+        dropout: probability of dropping a weight, below 1. Which ones, a number says that is drawn
+            from PyTorch's generator.
     """
-    return _SparseAttention.apply(query, key, value, alpha, scale, hidden, bias)
+    return _SparseAttention.apply(query, key, value, alpha, scale, hidden, bias, dropout)
 
 
 class _Problem(NamedTuple):
@@ -60,12 +63,14 @@ class _Problem(NamedTuple):
     bias: Optional[Tensor]
     alpha: float
     scale: float
+    dropout: float
+    seed: int
     splits: int
     solution: Optional[Tensor]  # [4, batch, heads, queries]
     work: int
 
     @classmethod
-    def of(cls, query: Tensor, key: Tensor, alpha, scale, hidden, bias) -> _Problem:
+    def of(cls, query: Tensor, key: Tensor, alpha, scale, hidden, bias, dropout) -> _Problem:
         batch, heads, queries, width = query.shape
         sizes = torch.tensor([batch, heads, queries, key.size(2), width])
         if hidden is not None:
@@ -75,10 +80,11 @@ class _Problem(NamedTuple):
         solution = None
         if alpha != RECTIFIED:
             solution = torch.empty(4, batch, heads, queries, dtype=torch.float64)
+        seed = int(torch.randint(1 << 62, ())) if dropout > 0 else 0
         # Where there are fewer heads than threads, several share the queries of one.
         splits = -(-torch.get_num_threads() // max(1, batch * heads))
         work = query.shape[:3].numel() * key.size(2)
-        return cls(sizes, hidden, bias, alpha, scale, splits, solution, work)
+        return cls(sizes, hidden, bias, alpha, scale, dropout, seed, splits, solution, work)
 
     def call(self, name: str, backward: int, *tensors: Tensor) -> None:
         """Call a kernel for tensors ``[batch, heads, time, width]``, with memory to work in."""
@@ -86,15 +92,16 @@ class _Problem(NamedTuple):
         call("attention_workspace", 0, self.sizes, backward, floats)
         memory = torch.empty(torch.get_num_threads(), int(floats))
         steps = torch.tensor([x.stride()[:3] for x in tensors])
-        arguments = (self.hidden, self.bias, self.alpha, self.scale, self.splits, self.solution)
-        call(name, self.work, self.sizes, *tensors, steps, *arguments, memory)
+        masks = (self.hidden, self.bias)
+        settings = (self.alpha, self.scale, self.dropout, self.seed, self.splits, self.solution)
+        call(name, self.work, self.sizes, *tensors, steps, *masks, *settings, memory)
 
 
 class _SparseAttention(Function):
     @staticmethod
-    def forward(ctx, query, key, value, alpha, scale, hidden, bias):
+    def forward(ctx, query, key, value, alpha, scale, hidden, bias, dropout):
         query, key, value = map(_with_contiguous_rows, (query, key, value))
-        problem = _Problem.of(query, key, alpha, scale, hidden, bias)
+        problem = _Problem.of(query, key, alpha, scale, hidden, bias, dropout)
         result = _with_time_first(query)
         problem.call("attend_forward", 0, query, key, value, result)
         ctx.save_for_backward(query, key, value)
@@ -113,7 +120,7 @@ class _SparseAttention(Function):
         grads = grad_query, grad_key[0], grad_value[0]
         problem.call("attend_backward", 1, query, key, value, grad, *grads)
         grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
-        return grad_query, grad_key, grad_value, None, None, None, None
+        return grad_query, grad_key, grad_value, *[None] * 5
 
 
 def _with_time_first(like: Tensor) -> Tensor:

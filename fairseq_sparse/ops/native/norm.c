@@ -5,11 +5,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "power.h"
+#include "threads.h"
 
 enum { PART = 256 }; /* entries that are added up in single precision */
 
@@ -83,10 +81,7 @@ void rms_norm_gradient(const float *z, const float *grad, int64_t rows, int64_t 
                        double *grad_parameters, int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        double *sums = grad_parameters;
-#ifdef _OPENMP
-        sums += omp_get_thread_num() * 2 * size;
-#endif
+        double *sums = grad_parameters + thread_number() * 2 * size;
         float *opened = malloc(size * sizeof *opened);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++)

@@ -171,6 +171,61 @@ def test_what_is_not_finite_stays_in_its_row(weights, value):
     assert not torch.isfinite(result[0, 0, 7]).any()
 
 
+def kept_weights(query, key, weights, **arguments):
+    """The weights that attention uses, ``[batch, heads, queries, keys]``."""
+    width = -(-key.size(2) // 16) * 16
+    columns = torch.eye(key.size(2), width).expand(*key.shape[:2], -1, -1)
+    query, key = (torch.nn.functional.pad(x, (0, width - x.size(3))) for x in (query, key))
+    return sparse_attention(query, key, columns, alpha_of(weights), **arguments)[..., : key.size(2)]
+
+
+@each_weights
+def test_dropout_falls_on_single_weights(weights):
+    query, key, _, _ = inputs(2, 3, 100, 130, 16)
+    query *= 0.1
+    whole = kept_weights(query, key, weights)
+    torch.manual_seed(1)
+    dropped = kept_weights(query, key, weights, dropout=0.3)
+    is_kept = dropped != 0
+    torch.testing.assert_close(dropped, torch.where(is_kept, whole / 0.7, 0.0))
+    # Of those that are not 0 anyway, in every part alike; five deviations are allowed.
+    count = (whole != 0).float()
+    for dims in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
+        number, share = count.sum(dims), (is_kept * count).sum(dims) / count.sum(dims).clamp(min=1)
+        assert ((share - 0.7).abs() <= 5 * (0.21 / number.clamp(min=1)).sqrt()).all()
+
+
+@each_weights
+def test_dropout_is_drawn_anew_and_from_the_seed(weights):
+    query, key, _, _ = inputs(1, 2, 30, 40, 16)
+    torch.manual_seed(1)
+    first, second = (kept_weights(query, key, weights, dropout=0.5) for _ in range(2))
+    torch.manual_seed(1)
+    assert torch.equal(kept_weights(query, key, weights, dropout=0.5), first)
+    assert not torch.equal(first, second)
+
+
+@each_weights
+def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weights):
+    tensors = inputs(2, 2, 70, 100, 16)
+    tensors[0] *= 0.3
+    bias = causal(70, 100)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        is_kept = kept_weights(tensors[0], tensors[1], weights, bias=bias, dropout=0.4) != 0
+    torch.manual_seed(3)
+    found = compiled(tensors, weights, bias=bias, dropout=0.4)
+
+    def expected(query, key, value):
+        scores = query @ key.transpose(2, 3) + bias
+        return (weights(scores) * is_kept / 0.6) @ value
+
+    with native.turned_off():
+        right = values_and_gradients(expected, tensors, torch.float64)
+    for actual, exact in zip(found, right, strict=True):
+        torch.testing.assert_close(actual.double(), exact, rtol=1e-3, atol=2e-4)
+
+
 def test_the_arguments_are_left_alone():
     tensors = inputs(2, 2, 30, 40, 16)
     masks = {"hidden": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
@@ -230,7 +285,7 @@ OTHERS = {
     "narrow heads": {"sizes": (2, 3, 30, 40, 8)},
     "a bias for each sentence": {"bias": torch.zeros(2, 1, 30, 40)},
     "a bias for each key": {"bias": torch.zeros(1, 40)},
-    "dropout": {"dropout": 0.1},
+    "all dropped": {"dropout": 1.0},
 }
 
 
