@@ -146,12 +146,11 @@ class SparseMultiheadAttention(MultiheadAttention):
         """
         if self.norm is None:
             return self.out_proj(context.to(dtype))
-
-        def normed() -> Tensor:
-            return self.norm(context.detach()).to(dtype)
-
-        with computed_again(self.norm(context).to(dtype), normed) as known:
-            return self.out_proj(known)
+        normed = self.norm(context).to(dtype)
+        if not torch.is_grad_enabled():
+            return self.out_proj(normed)
+        with computed_again(normed, lambda: self.norm(context.detach()).to(dtype)):
+            return self.out_proj(normed)
 
     def _weights_function(self):
         if not self.kind.takes_alpha or self.learns_alpha:

@@ -38,7 +38,7 @@ def rms_norm(z: Tensor, gain: Tensor, eps: float = EPSILON) -> Tensor:
     Returns:
         A tensor in the shape of ``z``, fp32 or better: half precision is the caller's choice.
     """
-    return _GatedRMSNorm.apply(z, gain, None, eps)
+    return _apply(z, gain, None, eps)
 
 
 def gated_rms_norm(z: Tensor, gain: Tensor, gate: Tensor, eps: float = EPSILON) -> Tensor:
@@ -47,7 +47,22 @@ def gated_rms_norm(z: Tensor, gain: Tensor, gate: Tensor, eps: float = EPSILON) 
     Args:
         gate: ``w``, ``[d]``.
     """
+    return _apply(z, gain, gate, eps)
+
+
+def _apply(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
+    if not torch.is_grad_enabled():  # for a few rows autograd takes as long as the rest
+        return _normed(z, gain, gate, eps)
     return _GatedRMSNorm.apply(z, gain, gate, eps)
+
+
+def _normed(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
+    x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
+    if native.usable(x, g, *([] if w is None else [w])):
+        return kernels.rms_norm(x, g, w, eps)
+    if w is None:
+        return (x * _inverse_rms(x, eps)).mul_(g)
+    return torch.mul(x, w).sigmoid_().mul_(x).mul_(_inverse_rms(x, eps)).mul_(g)
 
 
 class _GatedRMSNorm(Function):
@@ -57,12 +72,7 @@ class _GatedRMSNorm(Function):
     def forward(ctx, z, gain, gate, eps):
         ctx.eps = eps
         ctx.save_for_backward(z, gain, gate)
-        x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
-        if native.usable(x, g, *([] if w is None else [w])):
-            return kernels.rms_norm(x, g, w, eps)
-        if w is None:
-            return (x * _inverse_rms(x, eps)).mul_(g)
-        return torch.mul(x, w).sigmoid_().mul_(x).mul_(_inverse_rms(x, eps)).mul_(g)
+        return _normed(z, gain, gate, eps)
 
     @staticmethod
     @once_differentiable

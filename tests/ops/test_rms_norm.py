@@ -180,3 +180,13 @@ def test_autocast_changes_nothing(op, naive, vectors):
         actual = op(*arguments), *gradients(op, *arguments, grad)
     for x, y in zip(actual, expected, strict=True):
         assert torch.equal(x, y)
+
+
+@each_norm
+def test_without_a_gradient_it_is_the_same(op, naive, vectors):
+    for dtype in (torch.float64, torch.float32):
+        arguments = [x.requires_grad_() for x in inputs(3, 4, vectors=vectors, dtype=dtype)]
+        expected = op(*arguments)
+        with torch.no_grad():
+            result = op(*arguments)
+        assert torch.equal(result, expected.detach()) and not result.requires_grad
