@@ -93,6 +93,8 @@ def compiled_takes(
     """Whether :func:`fairseq_sparse.ops.native.attention.sparse_attention` takes the arguments of
     :func:`fairseq_sparse.ops.attention.attend`, and is faster: on a CPU, in fp32."""
     scores = query.size(2), key.size(2)
+    if scores[0] == 1 or scores[0] * scores[1] < _LEAST_SCORES:
+        return False
     alpha = alpha_of(weights)
     return (
         native.usable(query, key, value)
@@ -101,7 +103,6 @@ def compiled_takes(
         and alpha is not None
         and (alpha == RECTIFIED or can_solve(alpha))
         and dropout < 1
-        and scores[0] * scores[1] >= _LEAST_SCORES
         and takes_width(query.size(3))
         and (bias is None or bias.shape == scores)
     )
