@@ -58,7 +58,7 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
     assert "shuffled" not in measured[1]  # which always attends to something
     rates, shuffled = (measured[0][part] for part in ("attention", "shuffled"))
     assert rates["encoder"]["null"] == shuffled["encoder"]["null"]
-    assert rates["cross"]["sparsity"] != shuffled["cross"]["sparsity"]
+    assert rates["cross"]["nonzeros"] != shuffled["cross"]["nonzeros"]
     sparse, stock = report_runs.data_in(page)["models"]
     assert [part["number"] for part in sparse["sentences"]] == [0, 1, 2, 3]
     assert (sparse["output"], stock["output"]) == ("entmax15", "softmax")
