@@ -6,7 +6,6 @@ stay the readable reference and are used wherever :func:`usable` says no.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,26 +39,14 @@ def usable(*tensors: Tensor) -> bool:
 
 def is_there_for(x: Tensor) -> bool:
     """Whether the kernels would take this tensor if it were fp32."""
-    return not _turned_off and x.device.type == "cpu" and library() is not None
+    return x.is_cpu and not _turned_off and library() is not None
 
 
 def call(name: str, work: int, *arguments: object) -> None:
     """Call a kernel, which gets the number of threads for ``work`` operations last.
 
-    Tensors are handed over by address, so they must be contiguous; ints as int64, floats as
-    double or, where the kernel says so, wrapped in a ctypes type.
+    Tensors are handed over by address, so they must be contiguous.
     """
     threads = torch.get_num_threads() if work > _WORK_OF_A_THREAD else 1
-    getattr(library(), name)(*map(_argument, arguments), ctypes.c_int(threads))
-
-
-def _argument(value: object) -> object:
-    if isinstance(value, Tensor):
-        return ctypes.c_void_p(value.data_ptr())
-    if value is None:
-        return ctypes.c_void_p()
-    if isinstance(value, int):
-        return ctypes.c_int64(value)
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    return value
+    addresses = [x.data_ptr() if hasattr(x, "data_ptr") else x for x in arguments]
+    getattr(library(), name)(*addresses, threads)

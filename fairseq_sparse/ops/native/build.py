@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,11 +24,20 @@ from typing import Optional
 
 logger = logging.getLogger(__name__)
 
+_FOLDER = Path(__file__).parent
 _SOURCES = ("rows.c", "screen.c", "products.c", "attention.c", "norm.c")
 _HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h")
 _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # Not every compiler knows both. OpenMP's functions resolve to those that PyTorch has loaded.
 _OPTIONAL = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
+
+_FUNCTION = re.compile(r"^(?:void|int) (\w+)\(([^)]*)\) \{", re.MULTILINE)
+_TYPES = {
+    "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
 
 # Folders for this process alone: they go when the library is loaded.
 _temporary: list[str] = []
@@ -45,10 +55,10 @@ def library() -> Optional[ctypes.CDLL]:
     try:
         path = _compiled()
         try:
-            return ctypes.CDLL(str(path))
+            return _loaded(path)
         except OSError:  # damaged: a machine that went down left it half written
             path.unlink()
-            return ctypes.CDLL(str(_compiled()))
+            return _loaded(_compiled())
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.warning(
             "the kernels for this CPU could not be compiled, so that sparse outputs and attention "
@@ -62,12 +72,24 @@ def library() -> Optional[ctypes.CDLL]:
             shutil.rmtree(_temporary.pop(), ignore_errors=True)
 
 
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library, whose functions take what the sources say, numbers as Python has them."""
+    library = ctypes.CDLL(str(path))
+    for source in _SOURCES:
+        for name, parameters in _FUNCTION.findall((_FOLDER / source).read_text()):
+            getattr(library, name).argtypes = [
+                ctypes.c_void_p if "*" in parameter else _TYPES[parameter.split()[0]]
+                for parameter in parameters.split(",")
+                if parameter != "void"
+            ]
+    return library
+
+
 def _compiled() -> Path:
     """The library's file, compiled if it is not there."""
-    folder = Path(__file__).parent
     compiler = _compiler()
     parts = [compiler, _ARGUMENTS, _OPTIONAL, _processor()]
-    parts += [(folder / name).read_bytes() for name in _SOURCES + _HEADERS]
+    parts += [(_FOLDER / name).read_bytes() for name in _SOURCES + _HEADERS]
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     cache = _cache_folder()
     path = cache / f"kernels-{name}.so"
@@ -79,7 +101,7 @@ def _compiled() -> Path:
         errors = []
         for optional in _OPTIONAL:
             command = [*compiler, *_ARGUMENTS, *optional, "-o", str(output)]
-            command += [*(str(folder / name) for name in _SOURCES), "-lm"]
+            command += [*(str(_FOLDER / name) for name in _SOURCES), "-lm"]
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
@@ -66,6 +65,6 @@ class SparseRows(NamedTuple):
         """``diag(row_scale) (self + base)``, ``[rows, size]``, fp32."""
         rows = self.start.numel() - 1
         out = torch.empty(rows, self.size)
-        arguments = (rows, self.size, row_scale, ctypes.c_float(base), out)
+        arguments = (rows, self.size, row_scale, base, out)
         call("to_dense", out.numel(), self.start, self.columns, self.values, *arguments)
         return out

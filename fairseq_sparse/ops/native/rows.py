@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
 from typing import Optional, Union
 
@@ -92,7 +91,7 @@ class SolvedRows:
         total = int(start[-1])
         to_columns, values = torch.empty(total, dtype=torch.int32), torch.empty(total)
         arguments = (z, from_start, rows, longest, columns, float(self.alpha), self._table)
-        to = (target.contiguous(), ctypes.c_float(gold), start, to_columns, values)
+        to = (target.contiguous(), gold, start, to_columns, values)
         call("fill_sparse", z.numel(), *arguments, *to)
         return SparseRows(start, to_columns, values, size)
 
@@ -119,7 +118,7 @@ def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
     """alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
     described = _described(z)
     table = torch.empty(6, described[2], dtype=torch.float64)
-    arguments = (*described, float(alpha), ctypes.c_float(tau), table)
+    arguments = (*described, alpha, tau, table)
     call("solve_alpha_relu", described[0].numel(), *arguments)
     return SolvedRows(z, alpha, table)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from functools import cache
 from pathlib import Path
@@ -85,10 +84,10 @@ def candidates(
     cut, gold = about.new_empty(2, rows, dtype=torch.float32)
     count = torch.empty(rows, dtype=torch.int64)
     screen = (about, rows, size, features.norm, features.error, weight.norm, weight.error)
-    threshold = ctypes.c_float(math.nan if tau is None else tau)
+    threshold = math.nan if tau is None else tau
     room = max(1, size // _ROOM)
     found = torch.empty(rows, room, dtype=torch.int32)
-    arguments = (*screen, float(alpha), threshold, room, cut, count, found)
+    arguments = (*screen, alpha, threshold, room, cut, count, found)
     call("find_candidates", about.numel(), *arguments)
     start = starts_of(count)
     total = int(start[-1])

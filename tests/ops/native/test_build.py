@@ -198,13 +198,24 @@ def assert_same_results(these):
 
 
 @needs_compiler
+def test_numbers_are_converted_and_what_is_no_number_refused():
+    x, gain, out = torch.randn(2, 8), torch.ones(8), torch.empty(2, 8)
+    native.call("rms_norm", 0, x, 2, 8, gain, None, 1, out)  # the 1 for a double
+    expected = x / (x.square().mean(1, keepdim=True) + 1).sqrt()
+    torch.testing.assert_close(out, expected)
+    for wrong in ((x, 2.0, 8, gain, None, 1.0, out), (x, 2, 8, gain, 0.5, 1.0, out), (x,)):
+        with pytest.raises((ctypes.ArgumentError, TypeError)):
+            native.call("rms_norm", 0, *wrong)
+
+
+@needs_compiler
 @pytest.mark.parametrize("refused", ["", "-fopenmp", "-march=native", "-fopenmp|-march=native"])
 def test_a_compiler_that_knows_less(compiler, refused):
     calls = compiler(
         f'for word in "$@"; do case $word in {refused or "nothing"}) exit 1;; esac; done',
         'exec cc "$@"',
     )
-    kernels = ctypes.CDLL(str(build._compiled()))
+    kernels = build._loaded(build._compiled())
     for option in ("-fopenmp", "-march=native"):
         assert (option in calls()[-1]) == (option not in refused)
     with mock.patch.object(native, "library", return_value=kernels):
