@@ -190,6 +190,8 @@ class SparseMultiheadAttention(MultiheadAttention):
                 static_kv=static_kv,
             )
         if incremental_state is not None:
+            if static_kv:  # read at each step: fastest one head after another
+                keys, values = keys.contiguous(), values.contiguous()
             state.update(prev_key=keys, prev_value=values, prev_key_padding_mask=key_padding_mask)
             self._set_input_buffer(incremental_state, state)
         return keys, values, key_padding_mask

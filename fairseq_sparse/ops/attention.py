@@ -17,9 +17,15 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.attention_kernels import HIDES, alpha_of, compiled_takes, kernel_for
+from fairseq_sparse.ops.attention_kernels import (
+    HIDES,
+    alpha_of,
+    compiled_takes,
+    compiled_takes_step,
+    kernel_for,
+)
 from fairseq_sparse.ops.attention_weights import relu
-from fairseq_sparse.ops.native.attention import sparse_attention
+from fairseq_sparse.ops.native.attention import attend_step, sparse_attention
 from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 
 # So many scores at once: each core of a CPU should find its own in its cache, another device should
@@ -76,6 +82,9 @@ def attend(
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
     """
     query, key, value = as_autocast(query, key, value)
+    if alpha is None and bias is None and dropout == 0:
+        if compiled_takes_step(query, key, value, weights):
+            return attend_step(query, key, value, alpha_of(weights), scale, hidden, need_weights)
     widen = not sums_to_one and value.dtype == torch.float16
     for_kernels = not need_weights and alpha is None
     if for_kernels and compiled_takes(query, key, value, weights, bias, dropout):

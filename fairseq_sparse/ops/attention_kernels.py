@@ -93,18 +93,39 @@ def compiled_takes(
     """Whether :func:`fairseq_sparse.ops.native.attention.sparse_attention` takes the arguments of
     :func:`fairseq_sparse.ops.attention.attend`, and is faster: on a CPU, in fp32."""
     scores = query.size(2), key.size(2)
-    if scores[0] == 1 or scores[0] * scores[1] < _LEAST_SCORES:
-        return False
+    return (
+        scores[0] > 1
+        and scores[0] * scores[1] >= _LEAST_SCORES
+        and dropout < 1
+        and (bias is None or bias.shape == scores)
+        and _compiled_solve(query, key, value, weights)
+    )
+
+
+def compiled_takes_step(
+    query: Tensor, key: Tensor, value: Tensor, weights: Callable[..., Tensor]
+) -> bool:
+    """Whether :func:`fairseq_sparse.ops.native.attention.attend_step` takes these arguments of
+    :func:`fairseq_sparse.ops.attention.attend`, without bias and dropout: one query a head, and no
+    gradient, as in generation."""
+    return (
+        query.size(2) == 1
+        and not torch.is_grad_enabled()
+        and _compiled_solve(query, key, value, weights)
+    )
+
+
+def _compiled_solve(
+    query: Tensor, key: Tensor, value: Tensor, weights: Callable[..., Tensor]
+) -> bool:
     alpha = alpha_of(weights)
     return (
-        native.usable(query, key, value)
+        alpha is not None
+        and (alpha == RECTIFIED or can_solve(alpha))
+        and native.usable(query, key, value)
         and is_fast()
         and value.shape == key.shape
-        and alpha is not None
-        and (alpha == RECTIFIED or can_solve(alpha))
-        and dropout < 1
         and takes_width(query.size(3))
-        and (bias is None or bias.shape == scores)
     )
 
 

@@ -20,12 +20,6 @@ enum {
     COST_OF_DOT = 3,       /* an entry of a product computed by itself, to one computed in a tile */
 };
 
-/* A tensor [batch, heads, time, dim], whose last dimension is contiguous. */
-typedef struct {
-    float *at;
-    const int64_t *step; /* of batch, heads and time */
-} tensor;
-
 /* sizes: of batch, heads, queries, keys, and the width of a head, a multiple of 16. */
 typedef struct {
     const int64_t *sizes;
@@ -94,10 +88,6 @@ int attention_lanes(void) { return LANES; }
 void attention_workspace(const int64_t *sizes, int64_t backward, int64_t *floats, int threads) {
     workspace w;
     *floats = lay_out(&w, (float *)floats, sizes, (int)backward);
-}
-
-static float *row_at(tensor of, int64_t batch, int64_t head, int64_t time) {
-    return of.at + batch * of.step[0] + head * of.step[1] + time * of.step[2];
 }
 
 /* Put -inf where a key is hidden from a query, and add the bias. */

@@ -1,7 +1,9 @@
-"""Attention with sparse weights by the compiled kernels: see ``attention.c``."""
+"""Attention with sparse weights by the compiled kernels: see ``attention.c``, and
+``attention_step.c`` for steps of generation."""
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import NamedTuple, Optional
 
@@ -121,6 +123,42 @@ class _SparseAttention(Function):
         problem.call("attend_backward", 1, query, key, value, grad, *grads)
         grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
         return grad_query, grad_key, grad_value, *[None] * 5
+
+
+def attend_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float,
+    scale: float = 1.0,
+    hidden: Optional[Tensor] = None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Optional[Tensor]]:
+    """Weighted sums and weights as of :func:`fairseq_sparse.ops.attention.attend`, of one query a
+    head: a step of generation. Without gradients.
+
+    Args:
+        query: ``[batch, heads, 1, head_dim]``.
+        others: those of :func:`sparse_attention`.
+    """
+    batch, heads, keys, width = key.shape
+    query, key, value = query.contiguous(), _with_contiguous_rows(key), _with_contiguous_rows(value)
+    if hidden is not None:
+        hidden = hidden.contiguous().view(torch.uint8)
+    result = torch.empty_like(query)
+    weights = query.new_empty(batch, heads, 1, keys) if need_weights else None
+    sizes = _int64s(batch, heads, keys, width)
+    steps = _int64s(*key.stride()[:3], *value.stride()[:3])
+    # A number is read and multiplied some eight at a time.
+    work = key.numel() // 8
+    call(
+        "attend_step", work, sizes, query, key, value, steps, hidden, alpha, scale, result, weights
+    )
+    return result, weights
+
+
+def _int64s(*numbers: int) -> ctypes.Array:
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def _with_time_first(like: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-/* Products of matrices in tiles of rows x 2 vectors, that fill the registers, and sums of rows. */
+/* Products of matrices in tiles of rows x 2 vectors, that fill the registers, and sums of rows;
+where the rows lie. */
 
 #include <stdint.h>
 #include <string.h>
@@ -13,6 +14,16 @@ enum { LANES = 4, ROWS = 6 };
 typedef float lane __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 enum { PANEL = 2 * LANES }; /* columns of a tile */
+
+/* A tensor [batch, heads, time, dim], whose last dimension is contiguous. */
+typedef struct {
+    float *at;
+    const int64_t *step; /* of batch, heads and time */
+} tensor;
+
+static float *row_at(tensor of, int64_t batch, int64_t head, int64_t time) {
+    return of.at + batch * of.step[0] + head * of.step[1] + time * of.step[2];
+}
 
 static int64_t up_to(int64_t size, int64_t multiple) {
     return (size + multiple - 1) / multiple * multiple;

@@ -1,0 +1,78 @@
+/* A step of generation: attention of one query a head, whose weights are mostly zero, with keys and
+values as they lie. Values with a weight of zero are not read. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "entmax_row.h"
+#include "tiles.h"
+
+/* The memory of a thread: numbers for each key. */
+typedef struct {
+    float *scores, *weights; /* weights: of the keys in places */
+    int32_t *places;
+} workspace;
+
+static void score(const float *query, const float *keys, int64_t step, int64_t count, int64_t dim,
+                  float scale, const uint8_t *hidden, float *scores) {
+    for (int64_t j = 0; j < count; j++) {
+        const float *key = keys + j * step;
+        float total = 0;
+#pragma omp simd reduction(+ : total)
+        for (int64_t c = 0; c < dim; c++)
+            total += query[c] * key[c];
+        scores[j] = hidden && hidden[j] ? -INFINITY : scale * total;
+    }
+}
+
+/* List the nonzero weights; returns how many there are. */
+static int64_t weigh(workspace w, int64_t keys, double alpha) {
+    if (!alpha) {
+        int64_t count = select_above(w.scores, keys, 0, w.places);
+        for (int64_t k = 0; k < count; k++)
+            w.weights[k] = w.scores[w.places[k]];
+        return count;
+    }
+    mapping map = mapping_of(alpha);
+    double solution[COUNT + 1];
+    solve_entmax_row(w.scores, keys, map, solution, 1, w.places, w.weights);
+    solved_row row = solved(solution, 1, 0);
+    int64_t count = select_above(w.scores, keys, row.cut, w.places);
+    probabilities(w.scores, w.places, count, row, map, w.weights);
+    return count;
+}
+
+/* sizes: of batch, heads, keys, and the width of a head, a multiple of 16. query and result:
+[batch, heads, 1, width], contiguous. steps: of key and of value, in batch, heads and time. hidden:
+[batch, keys] or NULL. alpha: of entmax, or 0 for rectified weights. weights: [batch, heads, keys],
+written to, or NULL. */
+void attend_step(const int64_t *sizes, const float *query, float *key, float *value,
+                 const int64_t *steps, const uint8_t *hidden, double alpha, double scale,
+                 float *result, float *weights, int threads) {
+    int64_t heads = sizes[1], keys = sizes[2], dim = sizes[3];
+    tensor key_rows = {key, steps}, value_rows = {value, steps + 3};
+#pragma omp parallel num_threads(threads)
+    {
+        int64_t each = up_to(keys + BLOCK, BLOCK);
+        float *memory = malloc(3 * each * sizeof *memory);
+        workspace w = {memory, memory + each, (int32_t *)(memory + 2 * each)};
+#pragma omp for schedule(static)
+        for (int64_t head = 0; head < sizes[0] * heads; head++) {
+            int64_t b = head / heads, h = head % heads;
+            score(query + head * dim, row_at(key_rows, b, h, 0), key_rows.step[2], keys, dim,
+                  (float)scale, hidden ? hidden + b * keys : NULL, w.scores);
+            int64_t count = weigh(w, keys, alpha);
+            memset(result + head * dim, 0, dim * sizeof *result);
+            add_rows(result + head * dim, w.places, w.weights, count, row_at(value_rows, b, h, 0),
+                     value_rows.step[2], dim);
+            if (weights) {
+                memset(weights + head * keys, 0, keys * sizeof *weights);
+                for (int64_t k = 0; k < count; k++)
+                    weights[head * keys + w.places[k]] = w.weights[k];
+            }
+        }
+        free(memory);
+    }
+}
