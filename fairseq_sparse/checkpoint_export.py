@@ -48,6 +48,9 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     if not _OUR_MODELS.match(str(model.get("_name") or model.get("arch"))):
         raise CheckpointError(f"{path}: is no checkpoint of a model of fairseq_sparse")
     _check_softmax(model, path)
+    missing = [name for name in ("task", "common", "criterion") if name not in cfg]
+    if missing:
+        raise CheckpointError(f"{path}: has no settings of {', '.join(missing)}: it is damaged")
     _rename(model)
     for name in _OUR_TASK_FIELDS:
         cfg["task"].pop(name, None)

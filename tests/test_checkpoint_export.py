@@ -130,3 +130,11 @@ def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
         export_checkpoint(path)
     assert script.main([path, path]) == 1
     assert "is the checkpoint itself" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_all_settings_is_refused(tmp_path):
+    state = make_state(output_transform="softmax")
+    del state["cfg"]["task"]
+    (path,) = write(tmp_path, [state])
+    with pytest.raises(CheckpointError, match="no settings of task"):
+        export_checkpoint(path)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from command_line import one_line, positive  # noqa: E402
+from command_line import lines_of, one_line, positive  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,6 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
     from subword_nmt.apply_bpe import BPE
 
     from fairseq_sparse.analysis.trained_models import AnalysisError
-    from score_translation import lines_of
 
     prepared, raw = options.data / "prepared", options.data / "raw"
     german, english = (

@@ -42,7 +42,7 @@ own_files() {
   fi
   while read -r _ name _; do
     [[ -f "$RAW_DIR/$name" ]] || fail "RAW_DIR: no such file: $RAW_DIR/$name (needed:" \
-      "$(raw_list | awk '{ print $2 }' | tr '\n' ' '))"
+      "$(raw_list | awk '{ printf "%s%s", separator, $2; separator = " " }'))"
     printf '%s\n' "$RAW_DIR/$name"
   done < <(raw_list)
 }

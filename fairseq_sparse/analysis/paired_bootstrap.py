@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
+from fairseq_sparse.analysis.reports import read_json
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 
@@ -36,8 +36,9 @@ def paired_bootstrap(
         AnalysisError: the runs were scored on other tokens than the baseline, or with another
             reference.
         OSError: a file is missing.
+        ValueError: bleu.json is damaged.
     """
-    scores = [json.loads((run / "bleu.json").read_text(encoding="utf-8")) for run in runs]
+    scores = [read_json(run / "bleu.json") for run in runs]
     tokens = {_tokens(score["signature"]) for score in scores}
     if len(tokens) > 1:
         raise AnalysisError(

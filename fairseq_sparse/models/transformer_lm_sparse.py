@@ -46,6 +46,7 @@ class TransformerLMSparseModel(CheckedVocabulary, TransformerLanguageModel):
         model = super().build_model(args, task)
         stock = model.decoder
         cfg = TransformerConfig.from_namespace(args)
+        cfg.criterion_name = args.criterion_name
         for config in (OutputConfig, SelfAttentionConfig):
             for flag in fields(config):
                 setattr(cfg, flag.name, getattr(args, flag.name))

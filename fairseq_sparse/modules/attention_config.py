@@ -101,8 +101,9 @@ def check_attention(args: Namespace) -> None:
         return
     if getattr(args, "no_cross_attention", False) and getattr(args, "attention_cross", None):
         raise ValueError("--attention-cross has no effect with --no-cross-attention; leave one out")
-    for part in ("encoder", "decoder"):
-        _check_part(args, part)
+    for part, places in (("encoder", ["enc"]), ("decoder", ["dec", "cross"])):
+        if any(kinds[place] != "softmax" for place in places):
+            _check_part(args, part)
 
 
 def check_self_attention(args: Any) -> None:

@@ -55,6 +55,8 @@ class FenchelYoungLoss(NamedTuple):
         if self.tau is None:
             if self.alpha != 1:
                 check_alpha(self.alpha)
+            elif self.topk > 0:
+                raise ValueError(f"topk {self.topk} needs alpha > 1: cross-entropy has no support")
             return self
         check_alpha(self.alpha)
         check_tau(self.tau)

@@ -140,13 +140,16 @@ def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) 
         _feature_table([f for f in figures if f not in mappings]) + "\n",
         "## The ways through the package: entmax in fp32, 1.3 <= alpha <= 2\n",
         "\n".join(f"- **{name}**: {text}." for name, text in paths.DESCRIPTIONS.items()) + "\n",
-        _way_table(
-            [f for f in mappings if f.op in ("entmax 1.3", "entmax 1.5", "entmax 1.75", "entmax 2")]
-        ),
+        _way_table([f for f in mappings if is_moderate(f.op)]),
     ]
     partial = output.with_name(f"{output.name}.partial")
     partial.write_text("\n".join(parts) + "\n", encoding="utf-8")
     os.replace(partial, output)
+
+
+def is_moderate(op: str) -> bool:
+    """Whether the claims are about an op: alpha-entmax, 1.3 <= alpha <= 2."""
+    return op.startswith("entmax") and 1.3 <= float(op.split()[1]) <= 2
 
 
 def claims(figures: list[Figures]) -> str:
@@ -160,7 +163,7 @@ def claims(figures: list[Figures]) -> str:
     )
     slowest = max(f.slowest for f in figures)
     entmax = [f for f in figures if f.op.startswith("entmax") and f.op != "entmax 3"]
-    moderate = [f for f in entmax if float(f.op.split()[1]) >= 1.3]
+    moderate = [f for f in entmax if is_moderate(f.op)]
     half = max((f.worst("p", d).error for f in entmax for d in ("fp16", "bf16")), default=0)
     far = max((f.worst("distance", d).error for f in entmax for d in DTYPES), default=0)
     lines = [

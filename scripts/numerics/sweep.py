@@ -139,6 +139,10 @@ def main(arguments: list[str] | None = None) -> int:
     from fairseq_sparse.analysis.reports import write_json
     from numerics import features, page
 
+    if args.output is not None and not any(map(page.is_moderate, args.ops)):
+        needed = " or ".join(filter(page.is_moderate, OPS))
+        print(f"sweep.py: error: --output: its claims need --ops {needed}", file=sys.stderr)
+        return 2
     args.results.mkdir(parents=True, exist_ok=True)
     for name in args.ops:
         file = args.results / f"{name.replace(' ', '_')}_{args.rows}_{args.seed}.json"

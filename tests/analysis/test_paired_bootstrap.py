@@ -92,3 +92,10 @@ def test_the_reference_is_that_of_the_run(tmp_path: Path) -> None:
         reference_of(tmp_path, tmp_path)
     path = write(tmp_path / "prepared" / "reference" / "test.en", ["a"])
     assert reference_of(tmp_path, tmp_path) == path
+
+
+def test_a_damaged_score_is_named(tmp_path, references):
+    runs = [make_run(tmp_path / name, references, references) for name in ("a", "b")]
+    (runs[1] / "bleu.json").write_text('{"bleu": 3')
+    with pytest.raises(ValueError, match=f"{runs[1] / 'bleu.json'}: no JSON"):
+        paired_bootstrap(runs, write(tmp_path / "ref", references), 10)

@@ -112,6 +112,10 @@ def test_every_attention_is_causal_and_decodes_step_by_step(kind):
         ({"attention": "rela_g", "decoder_attention_heads": 3}, "--decoder-attention-heads 3"),
         ({"output_transform": "entmax", "output_alpha": 1.0}, "--output-alpha"),
         (
+            {"output_tau": "0.5", "criterion_name": "cross_entropy"},
+            "--output-tau 0.5 has no effect",
+        ),
+        (
             {"output_transform": "entmax15", "adaptive_softmax_cutoff": "8,12"},
             "--adaptive-softmax-cutoff",
         ),

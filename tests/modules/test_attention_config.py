@@ -12,6 +12,7 @@ from fairseq_sparse.modules.attention_config import (
     PLACES,
     AttentionConfig,
     attention_kinds,
+    check_attention,
 )
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
@@ -162,7 +163,7 @@ def test_widths_heads_and_dropout_are_those_of_the_place():
             ("--encoder-xformers-att-config",),
         ),
         (
-            ("--attention", "rela_g", "--decoder-xformers-att-config", '{"name": "favor"}'),
+            ("--attention-cross", "rela_g", "--decoder-xformers-att-config", '{"name": "favor"}'),
             ("--decoder-xformers-att-config",),
         ),
     ],
@@ -171,6 +172,16 @@ def test_flags_that_do_not_fit_are_refused_by_name(flags, words):
     with pytest.raises(ValueError) as refusal:
         toy.model(*flags)
     assert all(word in str(refusal.value) for word in words)
+
+
+def test_the_other_half_of_the_model_may_use_xformers():
+    args = parse("--attention-enc", "rela_g")
+    set_flag_defaults(args, AttentionConfig)
+    args.attention_dropout, args.decoder_xformers_att_config = 0.0, '{"name": "favor"}'
+    for part in ("encoder", "decoder"):
+        setattr(args, f"{part}_embed_dim", 64)
+        setattr(args, f"{part}_attention_heads", 4)
+    check_attention(args)
 
 
 def test_an_unknown_kind_for_all_places_is_refused_by_the_parser(capsys):

@@ -300,6 +300,8 @@ def test_bad_arguments_of_one_loss():
     z, target = batch(3)
     with pytest.raises(ValueError, match="topk must be 0 .* got -2"):
         entmax_loss(z, target, topk=-2)
+    with pytest.raises(ValueError, match="topk 5 needs alpha > 1"):
+        entmax_loss(z, target, alpha=1, topk=5)
     with pytest.raises(ValueError, match="alpha must be a finite number above 1, got 1"):
         alpha_relu_loss(z, target, 0.1, alpha=1)
     for tau in (NAN, INF, -INF):

@@ -34,3 +34,11 @@ def test_an_unknown_op_is_refused(tmp_path):
     result = run(tmp_path, "--ops", "entmax 7")
     assert result.returncode == 2 and "entmax 7" in result.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_page_without_the_ops_that_it_is_about_is_refused(tmp_path):
+    result = run(tmp_path, "--ops", "RMSNorm", "--output", str(tmp_path / "page.md"))
+    assert result.returncode == 2 and result.stdout == ""
+    line = result.stderr.splitlines()[-1]
+    assert "--output" in line and "entmax 1.3 or entmax 1.5" in line
+    assert not list(tmp_path.iterdir())
