@@ -1,5 +1,7 @@
 """The ops that tests go through, one by one: mappings, losses, dtypes, drawn logits."""
 
+from functools import partial
+
 import torch
 
 import references
@@ -12,6 +14,8 @@ from fairseq_sparse.ops import (
     softmax,
     sparsemax,
 )
+from fairseq_sparse.ops.attention_weights import entmax as weights_by_entmax
+from fairseq_sparse.ops.attention_weights import relu
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float64, torch.float32, *HALF_DTYPES)
@@ -25,6 +29,10 @@ MAPPINGS = {
     "entmax3": lambda z, dim=-1: entmax(z, 3, dim),
 }
 ALPHA_OF = {"sparsemax": 2.0, "entmax15": 1.5, "entmax125": 1.25, "entmax175": 1.75, "entmax3": 3.0}
+# Of attention, with kernels for a CPU.
+SPARSE_WEIGHTS = {"relu": relu} | {
+    f"entmax {alpha}": partial(weights_by_entmax, alpha=alpha) for alpha in (1.05, 1.3, 1.5, 1.9, 2)
+}
 
 TAU = 0.3
 

@@ -149,11 +149,8 @@ def attend_step(
     weights = query.new_empty(batch, heads, 1, keys) if need_weights else None
     sizes = _int64s(batch, heads, keys, width)
     steps = _int64s(*key.stride()[:3], *value.stride()[:3])
-    # A number is read and multiplied some eight at a time.
-    work = key.numel() // 8
-    call(
-        "attend_step", work, sizes, query, key, value, steps, hidden, alpha, scale, result, weights
-    )
+    arguments = (query, key, value, steps, hidden, alpha, scale, result, weights)
+    call("attend_step", key.numel() // 8, sizes, *arguments)  # eight are multiplied at once
     return result, weights
 
 

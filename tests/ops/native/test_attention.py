@@ -11,15 +11,12 @@ from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
 from fairseq_sparse.ops.native import attention
 from fairseq_sparse.ops.native.attention import is_fast, sparse_attention
-from op_cases import logits
+from op_cases import SPARSE_WEIGHTS, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 INF = float("inf")
-WEIGHTS = {"relu": relu} | {
-    f"entmax {alpha}": partial(entmax, alpha=alpha) for alpha in (1.05, 1.3, 1.5, 1.9, 2.0)
-}
-each_weights = pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+each_weights = pytest.mark.parametrize("weights", SPARSE_WEIGHTS.values(), ids=SPARSE_WEIGHTS)
 # batch, heads, queries, keys, width of a head: smaller, equal and greater than the kernel's blocks.
 SIZES = {
     "one query, one key": (1, 1, 1, 1, 16),

@@ -10,15 +10,12 @@ from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes_step
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
 from fairseq_sparse.ops.native.attention import attend_step, is_fast
-from op_cases import logits
+from op_cases import SPARSE_WEIGHTS, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 INF = float("inf")
-WEIGHTS = {"relu": relu} | {
-    f"entmax {alpha}": partial(entmax, alpha=alpha) for alpha in (1.05, 1.3, 1.5, 1.9, 2)
-}
-each_weights = pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+each_weights = pytest.mark.parametrize("weights", SPARSE_WEIGHTS.values(), ids=SPARSE_WEIGHTS)
 # batch, heads, keys, width of a head
 SIZES = {
     "one key": (1, 1, 1, 16),
