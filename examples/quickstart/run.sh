@@ -183,6 +183,12 @@ for variant in "${VARIANTS[@]}"; do
 done
 
 cat -- "$results"
+# Quoted, as the commands below are to be copied.
+python="$(printf '%q' "$PYTHON")"
+data="$(printf '%q' "$DATA_DIR/prepared/bin")"
+model="$RUNS_DIR/entmax15/average.pt"
+[[ -f "$model" ]] || model="$RUNS_DIR/${VARIANTS[-1]}/average.pt"
+model="$(printf '%q' "$model")"
 cat <<HELP
 
 BLEU and the columns after it are on the plain test set. Speeds are of training (words in a second) and
@@ -197,10 +203,10 @@ Cross-attention    ${pictures[*]:-(of ReLA models: none was trained)}
 The corpus         $DATA_DIR/raw, described in examples/quickstart/README.md
 
 To try next:
-  $PYTHON scripts/report.py ${runs[*]} \\
+  $python scripts/report.py$(printf ' %q' "${runs[@]}") \\
       --cpu --output report.html                                all of it in one page, with every attention weight
-  $PYTHON scripts/analyze_output.py tree $DATA_DIR/prepared/bin \\
-      --path $RUNS_DIR/entmax15/average.pt --sentence 7         all that a sparse model holds possible
+  $python scripts/analyze_output.py tree $data \\
+      --path $model --sentence 7         all that a model holds possible
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
   bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command
   bash examples/run.sh --help                                   all data sets and variants

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def test_table_and_pictures(finished):
     for name in ("results.md", "speeds.json"):
         assert (folder / "runs" / name).is_file()
     assert str(folder / "data" / "raw") in result.stdout
+
+
+def test_the_commands_to_try_next_can_be_copied(finished):
+    folder, result = finished
+    commands = result.stdout.partition("To try next:\n")[2]
+    copied = re.findall(r"^  (.+) \\\n +(.+?)  +\w.*$", commands, re.MULTILINE)
+    report, tree = (shlex.split(" ".join(lines)) for lines in copied)
+    assert report[:2] == [sys.executable, "scripts/report.py"]
+    assert report[2:4] == [str(folder / "runs" / variant) for variant in VARIANTS]
+    assert Path(tree[3]).is_dir() and tree[4:6] == ["--path", str(Path(report[3], "average.pt"))]
+    assert (toy.ROOT / tree[1]).is_file() and Path(tree[5]).is_file()
 
 
 def test_second_run_repeats_nothing(finished):
