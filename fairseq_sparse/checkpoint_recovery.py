@@ -1,7 +1,8 @@
-"""Resuming where ``checkpoint_last.pt`` was not written to its end.
+"""Resuming where a training was killed while it saved.
 
 fairseq writes a checkpoint under another name first, but copies it to ``checkpoint_last.pt`` in
-place. A process that is killed in between leaves a part of it there, which blocks the next start.
+place. A process that is killed in between leaves a part of it there, which blocks the next start;
+one that is killed soon after leaves old checkpoints that fairseq deletes only when it saves again.
 """
 
 import os
@@ -12,11 +13,19 @@ import zlib
 from dataclasses import dataclass
 from typing import Optional
 
+from fairseq.checkpoint_utils import checkpoint_paths
+
 from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
 
 LAST = "checkpoint_last.pt"
 # checkpoint3.pt, checkpoint_2_150.pt, checkpoint_best.pt, checkpoint.best_loss_2.345.pt
 _OTHERS = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
+
+# How many fairseq keeps of checkpoint3.pt, and of checkpoint_2_150.pt.
+_KEPT = {
+    "keep_last_epochs": r"checkpoint(\d+)\.pt",
+    "keep_interval_updates": r"checkpoint_\d+_(\d+)\.pt",
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,37 @@ def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
     shutil.copyfile(source, partial)
     os.replace(partial, last)
     return Recovery(damaged, source, updates)
+
+
+def remove_outdated(folder: str | os.PathLike) -> list[str]:
+    """Delete what ``--keep-last-epochs`` and ``--keep-interval-updates`` do not keep.
+
+    The two are those that ``checkpoint_last.pt`` was trained with. Nobody may be training in the
+    folder.
+
+    Args:
+        folder: fairseq's ``--save-dir``.
+
+    Returns:
+        The paths of what was deleted.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    try:
+        cfg = load_checkpoint(os.path.join(folder, LAST)).get("cfg") or {}
+    except (CheckpointError, FileNotFoundError):
+        return []
+    settings = cfg.get("checkpoint") or {}
+    kept_apart = settings.get("keep_interval_updates_pattern", -1) != -1
+    outdated = []
+    for setting, pattern in _KEPT.items():
+        kept = settings.get(setting) or 0
+        if kept > 0 and not kept_apart:
+            outdated += checkpoint_paths(os.fspath(folder), pattern)[kept:]  # the newest are first
+    for path in outdated:
+        os.remove(path)
+    return outdated
 
 
 def is_damaged(path: str | os.PathLike) -> bool:

@@ -10,7 +10,11 @@ import torch
 
 import checkpoints
 import recover_checkpoint
-from fairseq_sparse.checkpoint_recovery import is_damaged, recover_last_checkpoint
+from fairseq_sparse.checkpoint_recovery import (
+    is_damaged,
+    recover_last_checkpoint,
+    remove_outdated,
+)
 
 LAST = "checkpoint_last.pt"
 
@@ -133,3 +137,50 @@ def test_command_line(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert recover_checkpoint.main([str(tmp_path / "none")]) == 1
     assert "no such folder" in capsys.readouterr().err
+
+
+def save_keeping(folder, **settings):
+    """Checkpoints of three epochs and of three times within them."""
+    save(folder, checkpoint9=90, checkpoint10=100, checkpoint11=110)
+    save(folder, checkpoint_9_88=88, checkpoint_10_98=98, checkpoint_11_108=108)
+    last = state(110)
+    last["cfg"]["checkpoint"] = settings
+    for name in ("checkpoint_best.pt", LAST):
+        torch.save(last, folder / name)
+
+
+def test_what_fairseq_could_not_delete_any_more_is_deleted(tmp_path, capsys):
+    save_keeping(tmp_path, keep_last_epochs=2, keep_interval_updates=1)
+    assert recover_checkpoint.main([str(tmp_path)]) == 0
+    kept = {
+        "checkpoint10.pt",
+        "checkpoint11.pt",
+        "checkpoint_11_108.pt",
+        "checkpoint_best.pt",
+        LAST,
+    }
+    assert set(contents(tmp_path)) == kept
+    printed = capsys.readouterr().out
+    assert printed.startswith("deleted checkpoint9.pt, checkpoint_10_98.pt, checkpoint_9_88.pt:")
+    assert remove_outdated(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"keep_last_epochs": -1},
+        {"keep_last_epochs": 3},
+        {"keep_interval_updates": 1, "keep_interval_updates_pattern": 49},
+    ],
+)
+def test_what_the_training_keeps_is_left_alone(settings, tmp_path):
+    save_keeping(tmp_path, **settings)
+    before = contents(tmp_path)
+    assert remove_outdated(tmp_path) == []
+    (tmp_path / LAST).write_bytes(before[LAST][:100])
+    assert remove_outdated(tmp_path) == []
+    (tmp_path / LAST).unlink()
+    assert remove_outdated(tmp_path) == []
+    del before[LAST]
+    assert contents(tmp_path) == before
