@@ -1,6 +1,7 @@
 import pytest
 
 from fairseq_sparse.ops import native
+from fairseq_sparse.ops.native.attention import is_fast
 
 
 @pytest.fixture
@@ -8,3 +9,10 @@ def compiled():
     """For tests of the kernels themselves: without a compiler there are none."""
     if native.library() is None:
         pytest.skip("needs a C compiler")
+
+
+@pytest.fixture
+def fast(compiled):
+    """For tests of what is left to PyTorch where the compiler has no vectors of 8 floats."""
+    if not is_fast():
+        pytest.skip("needs a processor with AVX")

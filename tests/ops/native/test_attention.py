@@ -253,12 +253,6 @@ def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None
     return compiled_takes(query, key, value, weights, bias, dropout)
 
 
-@pytest.fixture
-def fast(compiled):
-    if not is_fast():
-        pytest.skip("needs a processor with AVX")
-
-
 @pytest.mark.usefixtures("fast")
 @each_weights
 def test_attend_hands_over_what_the_kernels_take(weights):

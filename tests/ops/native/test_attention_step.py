@@ -9,7 +9,7 @@ from fairseq_sparse.ops import native
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes_step
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
-from fairseq_sparse.ops.native.attention import attend_step, is_fast
+from fairseq_sparse.ops.native.attention import attend_step
 from op_cases import SPARSE_WEIGHTS, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -107,12 +107,6 @@ def test_what_is_not_finite_stays_in_its_head(weights, value):
     assert not torch.isfinite(sums[1, 2]).any()
     sums[1, 2] = expected[1, 2] = 0
     assert torch.equal(sums, expected)
-
-
-@pytest.fixture
-def fast(compiled):
-    if not is_fast():
-        pytest.skip("needs a processor with AVX")
 
 
 @pytest.mark.usefixtures("fast")
