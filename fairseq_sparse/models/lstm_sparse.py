@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
+from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.global_attention import GlobalAttention
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
@@ -108,6 +109,7 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
         check_training(args, task)
         model = super().build_model(args, task)
         model.decoder = SparseLSTMDecoder(model.decoder, args)
+        set_dropout(model, args)
         return model
 
 

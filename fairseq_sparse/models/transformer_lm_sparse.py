@@ -15,6 +15,7 @@ from omegaconf import II
 from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
+from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import OutputConfig, check_criterion
 from fairseq_sparse.modules.sparse_output import CheckedVocabulary
@@ -55,5 +56,6 @@ class TransformerLMSparseModel(CheckedVocabulary, TransformerLanguageModel):
         )
         # What both have starts as stock would draw it.
         model.decoder.load_state_dict(stock.state_dict(), strict=False)
+        set_dropout(model, args)
         log_learned_alpha(model)
         return model

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
+from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
@@ -112,6 +113,7 @@ class TransformerSparseModel(SparseOutputModel, TransformerModel):
         check_attention(args)
         check_training(args, task)
         model = super().build_model(args, task)
+        set_dropout(model, args)
         log_learned_alpha(model)
         return model
 

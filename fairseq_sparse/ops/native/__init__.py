@@ -1,7 +1,7 @@
-"""Compiled kernels for the CPU: rows of logits, and sparse products.
+"""Compiled kernels for the CPU: rows of logits, sparse products, attention, norms and dropout.
 
-They compute what ``threshold.py``, ``alpha_relu.py`` and ``losses.py`` compute in PyTorch, which
-stay the readable reference and are used wherever :func:`usable` says no.
+They compute what the modules above this folder compute in PyTorch, which stays the readable
+reference and is used wherever :func:`usable` says no.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ computed again for. Neither scores nor weights are ever in memory as a whole. */
 #include <string.h>
 
 #include "entmax_row.h"
+#include "random.h"
 #include "threads.h"
 #include "tiles.h"
 
@@ -140,16 +141,13 @@ static list list_of(const workspace *w, int64_t query, int64_t block) {
 }
 
 /* Multiply numbers of a list by 1 / (1 - dropout), or by 0 where the weight is dropped; which ones,
-a hash (splitmix64) of their places says. first: that of the block. */
+their places say. first: that of the block. */
 static void drop(const attention *of, list some, uint64_t first, float *numbers) {
     float factor = (float)(1 / (1 - of->dropout));
-    uint64_t least_kept = (uint64_t)(of->dropout * 0x1p32);
+    uint32_t least_kept = share_of_32_bits(of->dropout);
     for (int64_t k = 0; k < some.count; k++) {
-        uint64_t x = of->seed + (first + some.places[k] + 1) * 0x9e3779b97f4a7c15u;
-        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-        x = (x ^ (x >> 31)) >> 32;
-        numbers[k] *= x < least_kept ? 0 : factor;
+        uint32_t number = random_at(of->seed, first + some.places[k]) >> 32;
+        numbers[k] *= number < least_kept ? 0 : factor;
     }
 }
 

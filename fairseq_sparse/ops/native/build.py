@@ -25,8 +25,11 @@ from typing import Optional
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("rows.c", "screen.c", "products.c", "attention.c", "attention_step.c", "norm.c")
-_HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h")
+_SOURCES = (
+    *("rows.c", "screen.c", "products.c"),
+    *("attention.c", "attention_step.c", "norm.c", "dropout.c"),
+)
+_HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h", "random.h")
 _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # Not every compiler knows both. OpenMP's functions resolve to those that PyTorch has loaded.
 _OPTIONAL = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())

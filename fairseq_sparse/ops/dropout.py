@@ -1,0 +1,47 @@
+"""Dropout whose mask is never in memory.
+
+On a CPU PyTorch draws the numbers of a mask on one thread, one after another, and keeps the mask
+for the gradient: in a small Transformer that is a tenth of a training step. The compiled kernel
+makes each number of its place and of a seed, on all threads, and again for the gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from fairseq_sparse.ops import native
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """``x`` with each entry set to 0 with probability ``p``, and else divided by ``1 - p``.
+
+    Args:
+        x: any shape, dtype and device; the compiled kernel takes fp32 on a CPU, PyTorch the others.
+        p: in [0, 1].
+
+    Which entries are dropped depends on PyTorch's generator, of which the kernel draws one number.
+    Any derivative can be taken. NaN and infinity times 0 are NaN.
+
+    Raises:
+        ValueError: ``p`` is out of range.
+    """
+    if not 0 <= p < 1 or not native.usable(x):
+        return F.dropout(x, p)  # which refuses what is out of range
+    return _Dropout.apply(x, p, int(torch.randint(1 << 62, ())))
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx, x, p, seed):
+        ctx.p, ctx.seed = p, seed
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        native.call("dropout", x.numel(), x, x.numel(), p, seed, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _Dropout.apply(grad, ctx.p, ctx.seed), None, None

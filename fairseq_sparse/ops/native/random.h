@@ -1,0 +1,18 @@
+/* Random numbers by place: each is made of a seed and of where it is used, so none has to be kept to
+be had again. */
+
+#include <stdint.h>
+
+/* 64 bits, by splitmix64 (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number
+Generators"). */
+static inline uint64_t random_at(uint64_t seed, uint64_t place) {
+    uint64_t x = seed + (place + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Numbers of 32 bits below this are as many as a probability in [0, 1) says. */
+static inline uint32_t share_of_32_bits(double probability) {
+    return (uint32_t)(probability * 0x1p32);
+}
