@@ -26,6 +26,7 @@ from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.linear_loss import loss_of_features
 from fairseq_sparse.ops.losses import loss_of_logits
+from fairseq_sparse.ops.native.rows import log_probabilities, solves
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows
 
@@ -136,12 +137,12 @@ class OutputProjection(nn.Module):
 
     def _compiled_log_probs(self, logits: Tensor) -> Optional[Tensor]:
         """By the compiled kernels; None where they do not apply."""
-        loss = self._fenchel_young()
         wants_gradient = logits.requires_grad and torch.is_grad_enabled()
-        if wants_gradient or not loss.has_compiled_kernels(logits):
+        if wants_gradient or self.topk > 0 or not solves(logits, self.alpha):
             return None
         rows = at_least_fp32(logits.detach()).reshape(-1, logits.size(-1)).contiguous()
-        return loss.solve(rows)[0].log_probabilities().view_as(logits)
+        tau = float(self._known_tau()) if self.transform == "alpha_relu" else None
+        return log_probabilities(rows, self.alpha, tau).view_as(logits)
 
     def loss(
         self,

@@ -41,40 +41,46 @@ void solve_entmax(const float *z, const int64_t *start, int64_t rows, int64_t si
     }
 }
 
-/* The same for alpha-ReLU, whose threshold is given. Its CONJUGATE is sum p ** alpha / alpha. */
+/* The same of one row for alpha-ReLU, whose threshold is given. Its CONJUGATE is
+sum p ** alpha / alpha. */
+static void solve_alpha_relu_row(const float *restrict z, int64_t size, mapping map, float tau,
+                                 double *solution, int64_t step, int32_t *restrict places,
+                                 float *restrict x) {
+    float cut = greatest_zero(map, tau);
+    int64_t count = select_above(z, size, cut, places);
+    for (int64_t k = 0; k < count; k++)
+        x[k] = map.rate * z[places[k]];
+    int64_t blocks = (count + BLOCK - 1) / BLOCK;
+    for (int64_t k = count; k < blocks * BLOCK; k++)
+        x[k] = tau - 1;
+    solution[SHIFT * step] = 0;
+    solution[TAU * step] = tau;
+    solution[SCALE * step] = 1;
+    solution[CUT * step] = cut;
+    solution[CONJUGATE * step] = add_up(x, blocks * BLOCK, tau, map).power / map.alpha;
+    solution[COUNT * step] = count;
+}
+
 void solve_alpha_relu(const float *z, const int64_t *start, int64_t rows, int64_t size,
                       double alpha, float tau, double *solution, int threads) {
     matrix all = {z, start, rows, size};
     mapping map = mapping_of(alpha);
-    float cut = greatest_zero(map, tau);
 #pragma omp parallel num_threads(threads)
     {
         int32_t *places = malloc((size + BLOCK) * sizeof *places);
         float *x = malloc((size + BLOCK) * sizeof *x);
 #pragma omp for schedule(dynamic, 8)
-        for (int64_t i = 0; i < rows; i++) {
-            const float *row = row_of(all, i);
-            int64_t count = select_above(row, length_of(all, i), cut, places);
-            for (int64_t k = 0; k < count; k++)
-                x[k] = map.rate * row[places[k]];
-            for (int64_t k = count; k % BLOCK; k++)
-                x[k] = tau - 1;
-            solution[SHIFT * rows + i] = 0;
-            solution[TAU * rows + i] = tau;
-            solution[SCALE * rows + i] = 1;
-            solution[CUT * rows + i] = cut;
-            solution[CONJUGATE * rows + i] = add_up(x, (count + BLOCK - 1) / BLOCK * BLOCK, tau, map).power / alpha;
-            solution[COUNT * rows + i] = count;
-        }
+        for (int64_t i = 0; i < rows; i++)
+            solve_alpha_relu_row(row_of(all, i), length_of(all, i), map, tau, solution + i, rows,
+                                 places, x);
         free(places);
         free(x);
     }
 }
 
-/* out [rows, size]: p, or its logarithm with -inf where p is 0. */
+/* out [rows, size]: p. */
 void fill_dense(const float *z, int64_t rows, int64_t size, const double *alpha,
-                int64_t alpha_step, const double *solution, int64_t logarithm, float *out,
-                int threads) {
+                int64_t alpha_step, const double *solution, float *out, int threads) {
 #pragma omp parallel num_threads(threads)
     {
         int32_t *places = malloc((size + BLOCK) * sizeof *places);
@@ -86,19 +92,44 @@ void fill_dense(const float *z, int64_t rows, int64_t size, const double *alpha,
             solved_row at = solved(solution, rows, i);
             int64_t count = select_above(row, size, at.cut, places);
             probabilities(row, places, count, at, mapping_of(alpha[i * alpha_step]), p);
-            if (logarithm) {
-                for (int64_t j = 0; j < size; j++)
-                    to[j] = -INFINITY;
-                for (int64_t k = 0; k < count; k++)
-                    to[places[k]] = logf(p[k]);
-            } else {
-                memset(to, 0, size * sizeof *to);
-                for (int64_t k = 0; k < count; k++)
-                    to[places[k]] = p[k];
-            }
+            memset(to, 0, size * sizeof *to);
+            for (int64_t k = 0; k < count; k++)
+                to[places[k]] = p[k];
         }
         free(places);
         free(p);
+    }
+}
+
+/* out [rows, size]: the logarithm of p, -inf where p is 0. tau: of alpha-ReLU; a NaN for
+alpha-entmax. Solved and filled in at once: in a step of generation to call twice takes as long as
+either. */
+void log_probabilities(const float *z, int64_t rows, int64_t size, double alpha, float tau,
+                       float *out, int threads) {
+    mapping map = mapping_of(alpha);
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = malloc((size + BLOCK) * sizeof *places);
+        float *x = malloc((size + BLOCK) * sizeof *x);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < rows; i++) {
+            const float *row = z + i * size;
+            float *to = out + i * size;
+            double solution[COUNT + 1];
+            if (tau != tau)
+                solve_entmax_row(row, size, map, solution, 1, places, x);
+            else
+                solve_alpha_relu_row(row, size, map, tau, solution, 1, places, x);
+            solved_row at = solved(solution, 1, 0);
+            int64_t count = select_above(row, size, at.cut, places);
+            probabilities(row, places, count, at, map, x);
+            for (int64_t j = 0; j < size; j++)
+                to[j] = -INFINITY;
+            for (int64_t k = 0; k < count; k++)
+                to[places[k]] = logf(x[k]);
+        }
+        free(places);
+        free(x);
     }
 }
 

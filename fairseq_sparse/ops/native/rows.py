@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Optional, Union
 
@@ -68,11 +69,10 @@ class SolvedRows:
 
     def probabilities(self) -> Tensor:
         """``[rows, size]``, fp32; not of packed rows."""
-        return self._dense(logarithm=0)
-
-    def log_probabilities(self) -> Tensor:
-        """``[rows, size]``, fp32, -inf where the probability is 0."""
-        return self._dense(logarithm=1)
+        out = torch.empty_like(self.z)
+        arguments = (*self.z.shape, *_alpha_of_rows(self.alpha), self._table, out)
+        call("fill_dense", self.z.numel(), self.z, *arguments)
+        return out
 
     def residual(self, target: Tensor, gold: float, counts: Tensor) -> SparseRows:
         """The nonzeros of ``p - gold * e_target`` in the rows that count; the others are empty.
@@ -95,13 +95,6 @@ class SolvedRows:
         call("fill_sparse", z.numel(), *arguments, *to)
         return SparseRows(start, to_columns, values, size)
 
-    def _dense(self, logarithm: int) -> Tensor:
-        out = torch.empty_like(self.z)
-        alpha, step = _alpha_of_rows(self.alpha)
-        arguments = (*self.z.shape, alpha, step, self._table, logarithm, out)
-        call("fill_dense", self.z.numel(), self.z, *arguments)
-        return out
-
 
 def solve_entmax(z: Logits, alpha: Union[float, Tensor]) -> SolvedRows:
     """alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
@@ -121,6 +114,14 @@ def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
     arguments = (*described, alpha, tau, table)
     call("solve_alpha_relu", described[0].numel(), *arguments)
     return SolvedRows(z, alpha, table)
+
+
+def log_probabilities(z: Tensor, alpha: float, tau: Optional[float]) -> Tensor:
+    """The logarithm of alpha-entmax, or with a ``tau`` of alpha-ReLU, of the rows of ``z``, see
+    :func:`solve_entmax`; ``[rows, size]``, -inf where that is 0."""
+    out = torch.empty_like(z)
+    call("log_probabilities", z.numel(), z, *z.shape, alpha, math.nan if tau is None else tau, out)
+    return out
 
 
 def _described(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
