@@ -94,8 +94,8 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         else:
             live = tokens[:, -1].ne(self.eos).nonzero().squeeze(1)
             number = torch.arange(len(live), device=live.device)
-            self._hold(held, _pick(held.row, live), number, incremental_states)
-            row = _spread(number, live, count, 0)
+            self.hold(held, _pick(held.row, live), number, incremental_states)
+            row = spread(number, live, count, 0)
         found, attention = self.forward_live(
             _pick(tokens, live), held.encoder_outs, incremental_states, temperature
         )
@@ -103,8 +103,8 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             found = found[row]
             attention = None if attention is None else attention[row]
         else:
-            found = _spread(found, live, count, -math.inf)
-            attention = None if attention is None else _spread(attention, live, count, 0.0)
+            found = spread(found, live, count, -math.inf)
+            attention = None if attention is None else spread(attention, live, count, 0.0)
         held.row = row
         if tokens.size(1) - 1 == self.max_len:
             self.unlimited = found.clone()
@@ -125,12 +125,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         )
         return found, attention if self.attention else None
 
-    def keep(self, rows: Tensor, encoder_outs: list, incremental_states: list[dict]) -> list:
-        """Go on with fewer of the rows; gives their encoder outputs."""
-        self._reorder(incremental_states, rows)
-        return super().reorder_encoder_out(encoder_outs, rows)
-
-    def _hold(
+    def hold(
         self, held: HeldRows, rows: Tensor, number: Tensor, incremental_states: list[dict]
     ) -> None:
         """Go on with these of the rows, in this order; *number* counts them from 0."""
@@ -158,7 +153,7 @@ def _pick(values: Tensor, rows: Tensor) -> Tensor:
     return values if len(rows) == len(values) else values[rows]
 
 
-def _spread(values: Tensor, rows: Tensor, count: int, filling: float) -> Tensor:
+def spread(values: Tensor, rows: Tensor, count: int, filling: float) -> Tensor:
     """A tensor of *count* rows that has the values in the given ones."""
     if len(rows) == count:
         return values

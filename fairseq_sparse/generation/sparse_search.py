@@ -185,7 +185,7 @@ class SparseSearch(Search):
         if state.certificate is not None:
             state.certificate.note(state.sentences, found, ends)
             if state.targets is not None:
-                marked = marked | self._beaten(ends & ~dead, beam)
+                marked = marked | self.beaten((ends & ~dead)[:, :beam])
                 exhausted = exhausted | marked
         state.exhausted, state.marked = _rows(exhausted), set()
         if dead.any():
@@ -200,11 +200,12 @@ class SparseSearch(Search):
                 cand_scores[rows, 0], cand_beams[rows, 0] = 0.0, 0
         return cand_scores, cand_tokens, cand_beams
 
-    def _beaten(self, ends: np.ndarray, beam: int) -> np.ndarray:
-        """Sentences that nothing finishes in this step, and that nothing live can improve."""
+    def beaten(self, finishing: np.ndarray) -> np.ndarray:
+        """Which sentences nothing live can improve, and nothing finishes in this step: of the
+        candidates that do, *finishing* says which, ``[batch, beam]``."""
         bounds = self.state.certificate.live_bounds()
         going_on = bounds > -np.inf
-        return going_on & (bounds <= self.state.targets) & ~ends[:, :beam].any(axis=1)
+        return going_on & (bounds <= self.state.targets) & ~finishing.any(axis=1)
 
     def _candidates(
         self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens, original_batch_idxs

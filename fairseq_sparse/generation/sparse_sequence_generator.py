@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.certificate import ScoreBound
-from fairseq_sparse.generation.greedy_search import GreedySearch
+from fairseq_sparse.generation.plain_beam_search import PlainBeamSearch
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
@@ -106,21 +106,19 @@ class SparseSequenceGenerator(SequenceGenerator):
             max_len = min(limit, self.max_len - 1)
             self._certify_up_to(max_len, prefix_tokens)
         self.ended: dict[int, tuple[int, np.ndarray]] = {}
-        if max_len is not None and self._is_greedy(max_len, prefix_tokens, constraints):
-            search = GreedySearch(self, net_input, max_len, bos_token)
+        if max_len is not None and self._is_plain(max_len, prefix_tokens, constraints):
+            search = PlainBeamSearch(self, net_input, max_len, bos_token)
             finalized = search.run()
-            nothing = np.empty(0, dtype=np.float32)
-            self.ended = {row: (step, nothing) for row, step in enumerate(search.last.tolist())}
+            self.ended = search.ended
         else:
             finalized = super()._generate(sample, prefix_tokens, constraints, bos_token)
         self._certify(finalized)
         return finalized
 
-    def _is_greedy(self, max_len: int, prefix_tokens, constraints) -> bool:
-        """Whether each step takes the most probable token, and that is all."""
+    def _is_plain(self, max_len: int, prefix_tokens, constraints) -> bool:
+        """Whether each step takes the most probable hypotheses, and that is all."""
         return (
-            self.beam_size == 1
-            and type(self.search.strategy) is BeamSearch
+            type(self.search.strategy) is BeamSearch
             and self.min_len <= max_len
             and prefix_tokens is None
             and constraints is None

@@ -1,9 +1,10 @@
-"""Greedy search against the search of any beam, with a beam of one: all that a hypothesis says."""
+"""The short cut of plain beam search against stock's loop: all that a hypothesis says."""
 
 import math
 
 import pytest
 import torch
+from fairseq.search import DiverseBeamSearch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,15 +21,15 @@ WORDS = 10
 class StepByStep(SparseSequenceGenerator):
     """The same generator without the short cut."""
 
-    def _is_greedy(self, *args):
+    def _is_plain(self, *args):
         return False
 
 
-def both(models, words, sample, **options):
+def both(models, words, sample, beam_size=1, **options):
     """The hypotheses of both, after a look at whether the short cut is taken."""
     found = []
     for generator_class in (SparseSequenceGenerator, StepByStep):
-        generator = generator_class(models, words, beam_size=1, **options)
+        generator = generator_class(models, words, beam_size=beam_size, **options)
         found.append(generator.generate(None, sample))
     assert type(generator) is StepByStep
     return found
@@ -37,15 +38,15 @@ def both(models, words, sample, **options):
 def assert_equal(found, expected):
     assert len(found) == len(expected)
     for hypotheses, others in zip(found, expected, strict=True):
-        assert len(hypotheses) == len(others) == 1
-        one, other = hypotheses[0], others[0]
-        assert one.keys() == other.keys()
-        for name, value in other.items():
-            if torch.is_tensor(value):
-                assert one[name].dtype == value.dtype and one[name].shape == value.shape, name
-                torch.testing.assert_close(one[name], value, rtol=1e-6, atol=1e-6)
-            else:
-                assert one[name] == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
+        assert len(hypotheses) == len(others) >= 1
+        for one, other in zip(hypotheses, others, strict=True):
+            assert one.keys() == other.keys()
+            for name, value in other.items():
+                if torch.is_tensor(value):
+                    assert one[name].dtype == value.dtype and one[name].shape == value.shape, name
+                    torch.testing.assert_close(one[name], value, rtol=1e-6, atol=1e-6)
+                else:
+                    assert one[name] == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
 
 
 tables = st.builds(
@@ -59,10 +60,12 @@ tables = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None, derandomize=True)
 @given(
     tables=st.lists(tables, min_size=1, max_size=2),
     batch=st.integers(1, 6),
+    beam_size=st.integers(1, 6),
+    nbest=st.integers(1, 6),
     max_len=st.integers(1, 6),
     min_len=st.integers(0, 2),
     len_penalty=st.sampled_from([-1.0, 0.0, 0.6, 1.0]),
@@ -71,11 +74,12 @@ tables = st.builds(
     temperature=st.sampled_from([1.0, 0.7]),
     add_up_mass=st.booleans(),
 )
-def test_random_tables(tables, batch, max_len, min_len, **options):
+def test_random_tables(tables, batch, max_len, min_len, nbest, **options):
     words = make_dictionary(WORDS)
     models = [TableModel(words, table) for table in tables]
     sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + batch)))
     options |= {"max_len_b": max_len, "min_len": min(min_len, max_len)}
+    options["nbest"] = min(nbest, options["beam_size"])
     assert_equal(*both(models, words, sample, **options))
 
 
@@ -103,14 +107,15 @@ def random_models(names, task, seed):
     "names",
     ["transformer", "lstm_sparse", "lstm_sparse+transformer", "transformer+transformer"],
 )
-def test_models_whose_sentences_end_at_different_steps(names, attention):
+@pytest.mark.parametrize("beam", [1, 4])
+def test_models_whose_sentences_end_at_different_steps(names, attention, beam):
     task = toy.task(5)  # EOS is one of few
     words = task.target_dictionary
     sample = toy.batch(words, [(length, 1) for length in range(20, 0, -1)])
     lengths = set()
     for seed in range(30):
         models = random_models(names, task, seed)
-        found, expected = both(models, words, sample, max_len_b=12, attention=attention)
+        found, expected = both(models, words, sample, beam, max_len_b=12, attention=attention)
         assert_equal(found, expected)
         assert (found[0][0]["attention"].numel() > 0) == attention
         lengths = {len(hypotheses[0]["tokens"]) for hypotheses in found}
@@ -142,10 +147,15 @@ def test_the_short_cut_is_for_what_it_knows():
     generator = SparseSequenceGenerator([model], words, beam_size=1, max_len_b=4)
     found = generator.generate(None, sample, prefix_tokens=prefix)
     assert [hypotheses[0]["tokens"][0].item() for hypotheses in found] == prefix[:, 0].tolist()
-    for options in ({"no_repeat_ngram_size": 1}, {"beam_size": 2}):
-        options = {"beam_size": 1, "max_len_b": 4} | options
-        assert not SparseSequenceGenerator([model], words, **options)._is_greedy(4, None, None)
-    assert generator._is_greedy(4, None, None)
+    others = (
+        {"no_repeat_ngram_size": 1},
+        {"search_strategy": DiverseBeamSearch(words, num_groups=1, diversity_strength=0.5)},
+        {"tokens_to_suppress": [str(words[FIRST_WORD])]},
+    )
+    for options in others:
+        options = {"beam_size": 2, "max_len_b": 4} | options
+        assert not SparseSequenceGenerator([model], words, **options)._is_plain(4, None, None)
+    assert generator._is_plain(4, None, None)
 
 
 def test_alignment_goes_with_it():
