@@ -4,14 +4,18 @@ import os
 import random
 import subprocess
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
 import fairseq_sparse
+from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseConfig
 from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
     TranslationSparseTask,
@@ -19,6 +23,17 @@ from fairseq_sparse.tasks.translation_sparse import (
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parent.parent
 USER_DIR = str(ROOT / "fairseq_sparse")
+
+
+SMALL_LM = {
+    "decoder_embed_dim": 16,
+    "decoder_input_dim": 16,
+    "decoder_output_dim": 16,
+    "decoder_ffn_embed_dim": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "tokens_per_sample": 12,
+}
 
 
 def dictionary(size=20):
@@ -45,6 +60,19 @@ def model(*flags, arch="transformer_sparse_tiny", for_task=None, seed=1, **extra
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(seed)
     return model_class.build_model(args, for_task or task())
+
+
+def language_model(arch="transformer_lm_sparse", seed=1, **options):
+    """A language model as ``--task language_modeling`` builds it."""
+    config = TransformerLMSparseConfig if "sparse" in arch else TransformerLanguageModelConfig
+    defaults = {field.name: field.default for field in fields(config)}
+    # What the task's flags give.
+    task_flags = {"add_bos_token": False, "max_target_positions": None, "tpu": False}
+    task_flags["criterion_name"] = None
+    words = dictionary()
+    torch.manual_seed(seed)
+    args = Namespace(**{**defaults, **task_flags, **SMALL_LM, **options, "arch": arch})
+    return build_model(args, LanguageModelingTask(LanguageModelingConfig(), words))
 
 
 def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):

@@ -73,6 +73,7 @@ class PlainBeamSearch:
         self.device, batch = source.device, len(source)
         self.state = generator.search.begin(batch, self.beam)
         everyone = torch.arange(batch, device=self.device)
+        # Which row a hypothesis has is in self.rows.
         self.held = HeldRows(self.model.forward_encoder(net_input), everyone, everyone)
         self.incremental_states: list[dict] = [{} for _ in range(self.model.models_size)]
         # The hypotheses of all sentences that go on, one after another: at first one of each, then
@@ -82,7 +83,7 @@ class PlainBeamSearch:
         self.cumulative = np.zeros((batch, max_len + 1), dtype=np.float32)
         self.prefix = np.zeros((batch, 1), dtype=np.float32)  # [batch, hypotheses], the last of it
         self.rows = np.arange(batch)  # of the models' states
-        self.attention: Optional[Tensor] = None
+        self.attention: Optional[Tensor] = None  # [hypotheses, source, tokens]
         # What the sentences have come to.
         self.found: list[list[Ended]] = [[] for _ in range(batch)]
         self.ended: dict[int, tuple[int, np.ndarray]] = {}
@@ -139,10 +140,8 @@ class PlainBeamSearch:
             found = spread(found, which, count, -math.inf)
             attention = None if attention is None else spread(attention, which, count, 0.0)
         if attention is not None:
-            if self.attention is None:
-                shape = count, attention.size(1), self.max_len + 1
-                self.attention = attention.new_zeros(shape)
-            self.attention[:, :, step] = attention
+            before = [] if self.attention is None else [self.attention]
+            self.attention = torch.cat([*before, attention.float().unsqueeze(2)], dim=2)
         return found
 
     def _limit(self, step: int, log_probs: Tensor) -> Optional[Tensor]:
@@ -216,7 +215,7 @@ class PlainBeamSearch:
         cumulative = np.append(self.cumulative[number, :step], score)
         attention = self.attention
         if attention is not None:
-            attention = attention[number, :, : step + 1].clone()
+            attention = attention[number].clone()
         return Ended(tokens, cumulative, final, attention)
 
     def _go_on(
@@ -231,7 +230,8 @@ class PlainBeamSearch:
         columns = (alive & is_eos)[rows].argsort(axis=1, kind="stable")[:, : self.beam]
         chosen = candidates.take(rows, columns)
         parents = (rows[:, None] * self.prefix.shape[1] + chosen.slots).ravel()
-        self.tokens, self.cumulative = self.tokens[parents], self.cumulative[parents]
+        self.tokens = self.tokens[parents]
+        self.cumulative = self.cumulative[parents].astype(chosen.scores.dtype, copy=False)
         self.rows = self.rows[parents]
         self.tokens[:, step + 1] = chosen.words.ravel()
         self.cumulative[:, step] = chosen.scores.ravel()
@@ -248,12 +248,13 @@ class PlainBeamSearch:
         every = [each for hypotheses in self.found for each in hypotheses]
         size = self.max_len + 1
         tokens = np.full((len(every), size), self.generator.pad)
-        cumulative = np.zeros((len(every), size), dtype=np.float32)
+        dtype = every[0].cumulative.dtype
+        cumulative = np.zeros((len(every), size), dtype)
         for row, each in enumerate(every):
             tokens[row, : len(each.tokens)] = each.tokens
             cumulative[row, : len(each.tokens)] = each.cumulative
-        positional = np.diff(cumulative, axis=1, prepend=np.float32(0.0))
-        finals = np.array([each.score for each in every], dtype=np.float32)
+        positional = np.diff(cumulative, axis=1, prepend=dtype.type(0))
+        finals = np.array([each.score for each in every], dtype)
         tensors = (torch.from_numpy(x).to(self.device) for x in (tokens, finals, positional))
         rows = iter(zip(every, *tensors, strict=True))
         return [[_as_stock(*next(rows)) for _ in hypotheses] for hypotheses in self.found]

@@ -107,7 +107,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             attention = None if attention is None else spread(attention, live, count, 0.0)
         held.row = row
         if tokens.size(1) - 1 == self.max_len:
-            self.unlimited = found.clone()
+            self.unlimited = found.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
         elif self.unlimited is not None:
             self.unlimited = None
         return found, attention

@@ -23,7 +23,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
         p: in [0, 1].
 
     Which entries are dropped depends on PyTorch's generator, of which the kernel draws one number.
-    Any derivative can be taken. NaN and infinity times 0 are NaN.
+    ``backward`` can go through it again and again. NaN and infinity times 0 are NaN.
 
     Raises:
         ValueError: ``p`` is out of range.

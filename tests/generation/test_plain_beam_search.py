@@ -1,6 +1,7 @@
 """The short cut of plain beam search against stock's loop: all that a hypothesis says."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import toy
 from automata import FIRST_WORD, Table, TableModel, dense_table, make_dictionary, make_sample
+from fairseq_sparse.generation.plain_beam_search import PlainBeamSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
@@ -28,10 +30,12 @@ class StepByStep(SparseSequenceGenerator):
 def both(models, words, sample, beam_size=1, **options):
     """The hypotheses of both, after a look at whether the short cut is taken."""
     found = []
-    for generator_class in (SparseSequenceGenerator, StepByStep):
+    for generator_class, taken in ((SparseSequenceGenerator, 1), (StepByStep, 0)):
         generator = generator_class(models, words, beam_size=beam_size, **options)
-        found.append(generator.generate(None, sample))
-    assert type(generator) is StepByStep
+        run = PlainBeamSearch.run
+        with mock.patch.object(PlainBeamSearch, "run", autospec=True, side_effect=run) as short_cut:
+            found.append(generator.generate(None, sample))
+        assert short_cut.call_count == taken
     return found
 
 
@@ -124,7 +128,8 @@ def test_models_whose_sentences_end_at_different_steps(names, attention, beam):
     assert len(lengths) > 2
 
 
-def test_nan_is_not_the_most_probable():
+@pytest.mark.parametrize("beam", [1, 3])
+def test_nan_is_not_the_most_probable(beam):
     class Broken(TableModel):
         def get_normalized_probs(self, *args, **kwargs):
             log_probs = super().get_normalized_probs(*args, **kwargs)
@@ -134,9 +139,20 @@ def test_nan_is_not_the_most_probable():
     words = make_dictionary(WORDS)
     models = [Broken(words, Table(WORDS, branching=4, eos=0.3, salt=3))]
     sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + 5)))
-    found, expected = both(models, words, sample, max_len_b=5, add_up_mass=False)
+    found, expected = both(models, words, sample, beam, max_len_b=5)
     assert_equal(found, expected)
-    assert all(FIRST_WORD not in hypotheses[0]["tokens"].tolist() for hypotheses in found)
+    every = [hypothesis for hypotheses in found for hypothesis in hypotheses]
+    assert all(FIRST_WORD not in hypothesis["tokens"].tolist() for hypothesis in every)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes(dtype, beam):
+    task = toy.task()
+    sample = toy.batch(task.target_dictionary)
+    models = [model.to(dtype) for model in random_models("transformer", task, 3)]
+    found, expected = both(models, task.target_dictionary, sample, beam, max_len_b=6)
+    assert_equal(found, expected)
 
 
 def test_the_short_cut_is_for_what_it_knows():

@@ -1,33 +1,18 @@
 import math
 import random
 import re
-from argparse import Namespace
-from dataclasses import fields
 
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.models import build_model
-from fairseq.models.transformer_lm import TransformerLanguageModelConfig
-from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
 import toy
 from commands import output_flags
 from fairseq_sparse.checkpoint_safety import load_checkpoint
-from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseConfig
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
-SMALL = {
-    "decoder_embed_dim": 16,
-    "decoder_input_dim": 16,
-    "decoder_output_dim": 16,
-    "decoder_ffn_embed_dim": 32,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-    "tokens_per_sample": 12,
-}
 LAYOUTS = [
     {},
     {"share_decoder_input_output_embed": True},
@@ -37,17 +22,7 @@ LAYOUTS = [
 ]
 
 
-def model(arch="transformer_lm_sparse", seed=1, **options):
-    """A language model as ``--task language_modeling`` builds it."""
-    config = TransformerLMSparseConfig if "sparse" in arch else TransformerLanguageModelConfig
-    defaults = {field.name: field.default for field in fields(config)}
-    # What the task's flags give.
-    task_flags = {"add_bos_token": False, "max_target_positions": None, "tpu": False}
-    task_flags["criterion_name"] = None
-    words = toy.dictionary()
-    torch.manual_seed(seed)
-    args = Namespace(**{**defaults, **task_flags, **SMALL, **options, "arch": arch})
-    return build_model(args, LanguageModelingTask(LanguageModelingConfig(), words))
+model = toy.language_model
 
 
 def tokens():
@@ -164,7 +139,7 @@ def test_a_criterion_that_does_not_fit_is_refused_before_training(text, tmp_path
 def test_trains_resumes_and_is_evaluated_by_the_real_commands(text, tmp_path):
     sizes = [
         f"--{name.replace('_', '-')}={value}"
-        for name, value in SMALL.items()
+        for name, value in toy.SMALL_LM.items()
         if name != "tokens_per_sample"
     ]
     options = ("--task", "language_modeling", "--tokens-per-sample", 12)

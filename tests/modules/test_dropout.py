@@ -17,8 +17,15 @@ def dropouts(model):
     return [module for module in model.modules() if isinstance(module, FairseqDropout)]
 
 
+LSTM = ("--encoder-layers", 2, "--decoder-layers", 2)
+
+
+def lstm(*flags, arch="lstm_sparse"):
+    return toy.model(*LSTM, *flags, arch=arch, criterion="")
+
+
 @pytest.mark.parametrize("flags", SPARSE.values(), ids=SPARSE)
-def test_a_sparse_model_has_it_wherever_stock_has_dropout(flags):
+def test_a_sparse_transformer_has_it_wherever_stock_has_dropout(flags):
     rates = ("--dropout", 0.3, "--attention-dropout", 0.2, "--activation-dropout", 0.1)
     ours, stock = toy.model(*flags, *rates), toy.model(*rates, arch="transformer_tiny")
     assert all(type(module) is SeededDropout for module in dropouts(ours))
@@ -26,8 +33,23 @@ def test_a_sparse_model_has_it_wherever_stock_has_dropout(flags):
     assert {each.p for each in dropouts(ours)} == {0.3, 0.2, 0.1}
 
 
-def test_with_softmax_everywhere_dropout_is_stocks_own():
-    model = toy.model()
+@pytest.mark.parametrize("flags", [SPARSE["an output"], ("--attention", "sparsemax")])
+def test_a_sparse_lstm_has_it_wherever_stock_has_dropout(flags):
+    ours, stock = lstm(*flags), lstm(arch="lstm")
+    assert len(dropouts(ours)) == len(dropouts(stock)) > 0
+    assert all(type(module) is SeededDropout for module in dropouts(ours))
+
+
+@pytest.mark.parametrize("options", [{"output_transform": "entmax15"}, {"attention": "rela_g"}])
+def test_a_sparse_language_model_has_it_wherever_stock_has_dropout(options):
+    ours, stock = toy.language_model(**options), toy.language_model("transformer_lm")
+    assert len(dropouts(ours)) == len(dropouts(stock)) > 0
+    assert all(type(module) is SeededDropout for module in dropouts(ours))
+
+
+@pytest.mark.parametrize("build", [toy.model, lstm, toy.language_model])
+def test_with_softmax_everywhere_dropout_is_stocks_own(build):
+    model = build()
     assert dropouts(model)
     assert all(type(module) is FairseqDropout for module in dropouts(model))
 

@@ -39,7 +39,9 @@ def usable(*tensors: Tensor) -> bool:
 
 def is_there_for(x: Tensor) -> bool:
     """Whether the kernels would take this tensor if it were fp32."""
-    return x.is_cpu and not _turned_off and library() is not None
+    # A trace follows PyTorch's operations only, and sizes are no numbers in it.
+    taken = x.is_cpu and not _turned_off and not torch.jit.is_tracing()
+    return taken and library() is not None
 
 
 def call(name: str, work: int, *arguments: object) -> None:
