@@ -116,7 +116,9 @@ class SparseSequenceGenerator(SequenceGenerator):
         return finalized
 
     def _is_plain(self, max_len: int, prefix_tokens, constraints) -> bool:
-        """Whether each step takes the most probable hypotheses, and that is all."""
+        """Whether each step takes the most probable hypotheses, and that is all. Then the search
+        has a loop of its own, in which :meth:`is_finished` and :meth:`finalize_hypos` have no
+        part."""
         return (
             type(self.search.strategy) is BeamSearch
             and self.min_len <= max_len
