@@ -80,47 +80,43 @@ typedef struct {
     double power;     /* [x - tau]_+ ** (beta + 1) */
 } sums;
 
-static inline sums add_up_as(const float *restrict x, int64_t count, float tau, power_kind kind,
-                             float beta) {
-    sums all = {0, 0, 0, 0};
-    for (int64_t start = 0; start < count; start += PART) {
-        int64_t end = least(start + PART, count);
-        float weights[BLOCK] = {0}, weighted[BLOCK] = {0}, total[BLOCK] = {0}, power[BLOCK] = {0};
-        for (int64_t k = start; k < end; k += BLOCK)
-#pragma omp simd
-            for (int l = 0; l < BLOCK; l++) {
-                float above = x[k + l] - tau;
-                above = above < 0 ? 0 : above;
-                float weight = positive_power(above, beta - 1, kind);
-                float p = weight * above;
-                weights[l] += weight;
-                weighted[l] += weight * x[k + l];
-                total[l] += p;
-                power[l] += p * above;
-            }
-        float sum_weights = 0, sum_weighted = 0, sum_total = 0, sum_power = 0;
-#pragma omp simd reduction(+ : sum_weights, sum_weighted, sum_total, sum_power)
-        for (int l = 0; l < BLOCK; l++) {
-            sum_weights += weights[l];
-            sum_weighted += weighted[l];
-            sum_total += total[l];
-            sum_power += power[l];
-        }
-        all.weights += sum_weights;
-        all.weighted += sum_weighted;
-        all.total += sum_total;
-        all.power += sum_power;
+/* In single precision, so for few of them. */
+static inline sums add_up_few_as(const float *restrict x, int64_t count, float tau,
+                                 power_kind kind, float beta) {
+    float weights = 0, weighted = 0, total = 0, power = 0;
+#pragma omp simd reduction(+ : weights, weighted, total, power)
+    for (int64_t k = 0; k < count; k++) {
+        float above = x[k] - tau;
+        above = above < 0 ? 0 : above;
+        float weight = positive_power(above, beta - 1, kind);
+        float p = weight * above;
+        weights += weight;
+        weighted += weight * x[k];
+        total += p;
+        power += p * above;
     }
-    return all;
+    return (sums){weights, weighted, total, power};
 }
 
 /* The kind as a constant, so that each gets a loop of its own. */
-static sums add_up(const float *x, int64_t count, float tau, mapping map) {
+static sums add_up_few(const float *x, int64_t count, float tau, mapping map) {
     switch (map.kind) {
-    case FLAT: return add_up_as(x, count, tau, FLAT, map.beta);
-    case LINEAR: return add_up_as(x, count, tau, LINEAR, map.beta);
-    default: return add_up_as(x, count, tau, GENERAL, map.beta);
+    case FLAT: return add_up_few_as(x, count, tau, FLAT, map.beta);
+    case LINEAR: return add_up_few_as(x, count, tau, LINEAR, map.beta);
+    default: return add_up_few_as(x, count, tau, GENERAL, map.beta);
     }
+}
+
+static sums add_up(const float *x, int64_t count, float tau, mapping map) {
+    sums all = {0, 0, 0, 0};
+    for (int64_t start = 0; start < count; start += PART) {
+        sums few = add_up_few(x + start, least(PART, count - start), tau, map);
+        all.weights += few.weights;
+        all.weighted += few.weighted;
+        all.total += few.total;
+        all.power += few.power;
+    }
+    return all;
 }
 
 /* total ** (2 - alpha), without the slow pow where it can be. */
