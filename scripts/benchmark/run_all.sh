@@ -25,7 +25,8 @@ the synthetic corpus of the quickstart with as many entries in the dictionary; n
   DATA     folder that fairseq-preprocess made, for training steps and for MODELS
   RAW_DIR  folder of Multi30k's raw files (.gz, as published), prepared first if DATA is not set
   MODELS   trained models to decode with, on DATA: "softmax=FILE sparsemax=FILE ...", softmax first
-           (default: four that are trained for 2 epochs on the quickstart's corpus)
+           (default: four that are trained for 2 epochs on the quickstart's corpus; so short a
+           training can leave alpha-ReLU with translations that do not end: see their length)
   PYTHON   the Python to use (default: .venv/bin/python of the project, else python3)
 HELP
 }
