@@ -41,8 +41,7 @@ void solve_entmax(const float *z, const int64_t *start, int64_t rows, int64_t si
     }
 }
 
-/* The same of one row for alpha-ReLU, whose threshold is given. Its CONJUGATE is
-sum p ** alpha / alpha. */
+/* One row of alpha-ReLU, whose threshold is given. Its CONJUGATE is sum p ** alpha / alpha. */
 static void solve_alpha_relu_row(const float *restrict z, int64_t size, mapping map, float tau,
                                  double *solution, int64_t step, int32_t *restrict places,
                                  float *restrict x) {
@@ -61,6 +60,7 @@ static void solve_alpha_relu_row(const float *restrict z, int64_t size, mapping 
     solution[COUNT * step] = count;
 }
 
+/* As solve_entmax. */
 void solve_alpha_relu(const float *z, const int64_t *start, int64_t rows, int64_t size,
                       double alpha, float tau, double *solution, int threads) {
     matrix all = {z, start, rows, size};

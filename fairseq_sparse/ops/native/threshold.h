@@ -72,7 +72,7 @@ static int64_t padded(float *x, int64_t count) {
     return count;
 }
 
-/* Sums over some numbers, whose count is a multiple of BLOCK. */
+/* Sums over some numbers; a count that is a multiple of BLOCK leaves no vector half full. */
 typedef struct {
     double weights;   /* [x - tau]_+ ** (beta - 1) */
     double weighted;  /* x times that */
