@@ -125,7 +125,7 @@ for position in "${!STAGE_FILES[@]}"; do
   name="${STAGE_FILES[$position]##*/}"
   name="${name%.sh}"
   log="$RUN_DIR/logs/$name.log"
-  STAGE="${name#*_}" bash "${STAGE_FILES[$position]}" 2>&1 | tee -a -- "$log" \
+  STAGE="${name#*_}" bash "${STAGE_FILES[$position]}" 2>&1 | drop_noise | tee -a -- "$log" \
     || fail "the stage ${name#*_} failed; its log: $log"
 done
 say "finished: $RUN_DIR"

@@ -1,4 +1,4 @@
-"""The energy that training uses: what ``--task translation_sparse`` logs as ``watt_hours``."""
+"""Measures the energy of training, which ``--task translation_sparse`` logs as ``watt_hours``."""
 
 import ctypes
 import logging

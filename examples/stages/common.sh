@@ -18,6 +18,19 @@ export PYTHON
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
 
+# fairseq uses parts of hydra that hydra warns of, five times a command; its users can do nothing
+# about it. The last of these modules is the one that runs fairseq's own.
+for module in hydra.compose hydra.experimental.compose hydra.experimental.initialize \
+  hydra.core.default_element runpy; do
+  PYTHONWARNINGS="ignore::UserWarning:$module${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
+done
+export PYTHONWARNINGS
+
+# Copy the output of a command, but for the line that fairseq prints where tensorboardX is missing.
+drop_noise() {
+  grep --line-buffered -av 'Please install tensorboardX' || true
+}
+
 say() { printf '[%s] %s\n' "${STAGE:-run}" "$*" >&2; }
 
 fail() {

@@ -16,7 +16,6 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_sparse.checkpoint_compatibility import check_first_checkpoint
 from fairseq_sparse.checkpoint_safety import check_settings
 from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
-from fairseq_sparse.energy import EnergyMeter, gpu_counter
 from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.normalized_scores import NormalizedScores
@@ -28,6 +27,7 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
     scores_are_log_probs,
 )
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
+from fairseq_sparse.tasks.energy_logging import LogsEnergy
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class TranslationSparseConfig(TranslationConfig):
 
 
 @register_task("translation_sparse", dataclass=TranslationSparseConfig)
-class TranslationSparseTask(TranslationTask):
+class TranslationSparseTask(LogsEnergy, TranslationTask):
     """Stock ``translation``, whose decoding also works for models with sparse outputs.
 
     Training and data are those of ``translation``. ``fairseq-generate``, ``fairseq-interactive``
@@ -130,8 +130,7 @@ class TranslationSparseTask(TranslationTask):
 
     Under ``--store-ema``, validation is that of the exponential average of the parameters.
 
-    ``fairseq-train`` on GPUs logs ``watt_hours``, what those of all workers have used since the run
-    began, resumptions included and validation left out, where NVML can tell.
+    ``fairseq-train`` on GPUs logs the energy used, see :class:`LogsEnergy`.
     """
 
     supports_sparse_outputs = True
@@ -145,7 +144,6 @@ class TranslationSparseTask(TranslationTask):
         self.report = SearchReport()
         # The lines that fairseq-interactive has read: number of the first of its buffer, and count.
         self.first_line = self.lines = 0
-        self.energy: Optional[EnergyMeter] = None
         self.built_model = None
         self.validated_model = None
 
@@ -327,30 +325,15 @@ class TranslationSparseTask(TranslationTask):
         numbers = dataset.collater([dataset[number] for number in batch])["id"]
         return [self.first_line + number for number in numbers.tolist()]
 
-    def build_energy_meter(self, model, optimizer, update_num: int) -> EnergyMeter:
-        """Build what measures the energy of training from now on."""
-        device = next(model.parameters()).device
-        return EnergyMeter(gpu_counter(device), device, optimizer, update_num)
-
     def begin_valid_epoch(self, epoch, model):
         super().begin_valid_epoch(epoch, model)
         self.uses_ema = True
-
-    def train_step(
-        self, sample, model, criterion, optimizer, update_num, ignore_grad=False, ema_model=None
-    ):
-        if self.energy is None:
-            self.energy = self.build_energy_meter(model, optimizer, update_num)
-        self.energy.resume()
-        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def valid_step(self, sample, model, criterion, ema_model=None):
         """As of stock, with the exponential average of the parameters where there is one."""
         if ema_model is not None:
             model = ema_model.eval()
             self._decode_with(model)
-        if self.energy is not None:
-            self.energy.pause()
         self.report.reset()
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if isinstance(getattr(self, "sequence_generator", None), SparseSequenceGenerator):
@@ -367,11 +350,6 @@ class TranslationSparseTask(TranslationTask):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
-        if self.energy is not None and criterion.training:
-            watt_hours = self.energy.total()
-            if watt_hours is not None:
-                # weight 0: the latest value, not a mean
-                metrics.log_scalar("watt_hours", watt_hours, weight=0, priority=810, round=4)
         if any("_incomplete" in log for log in logging_outputs):
             total = sum(log.get("_incomplete", 0) for log in logging_outputs)
             metrics.log_scalar_sum("incomplete", total, round=0)
