@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Writes the tables of README.md and docs/ from the figures in docs/results/*.csv.
+
+A page names a table with the lines `<!-- table NAME -->` and `<!-- end of table -->`; what stands
+between them is made from docs/results/NAME.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from pathlib import Path
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(
+    r"(?P<begin><!-- table (?P<name>\w+) -->\n).*?(?P<end><!-- end of table -->)", re.DOTALL
+)
+
+
+def markdown(path: Path) -> str:
+    """Return a CSV file, whose first line has the headings, as a table in Markdown."""
+    with open(path, encoding="utf-8", newline="") as handle:
+        head, *rows = csv.reader(handle)
+    return tabulate(rows, headers=head, tablefmt="github", disable_numparse=True)
+
+
+def fill(page: str, results: Path) -> str:
+    """Return the text of a page with its tables made again from the files in ``results``.
+
+    Raises:
+        OSError: a table has no file.
+    """
+    return BLOCK.sub(
+        lambda block: "{begin}\n{table}\n\n{end}".format(
+            **block.groupdict(), table=markdown(results / f"{block['name']}.csv")
+        ),
+        page,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if one differs")
+    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    stale = []
+    for path in [options.root / "README.md", *sorted(options.root.glob("docs/*.md"))]:
+        page = path.read_text("utf-8")
+        try:
+            filled = fill(page, options.root / "docs" / "results")
+        except OSError as error:
+            parser.error(f"{path}: {error}")
+        if filled != page:
+            stale.append(path)
+            if not options.check:
+                path.write_text(filled, "utf-8")
+    for path in stale:
+        print(path.relative_to(options.root), "is out of date" if options.check else "updated")
+    return int(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Tables of the pages are those of the files in docs/results."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import toy
+
+SCRIPT = toy.ROOT / "scripts" / "update_tables.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def pages():
+    return [toy.ROOT / "README.md", *sorted((toy.ROOT / "docs").glob("*.md"))]
+
+
+def test_the_tables_are_up_to_date():
+    result = run("--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_file_of_figures_stands_on_exactly_one_page():
+    named = [
+        name for page in pages() for name in re.findall(r"<!-- table (\w+) -->", page.read_text())
+    ]
+    assert sorted(named) == sorted(p.stem for p in (toy.ROOT / "docs/results").glob("*.csv"))
+
+
+def test_a_changed_figure_is_noticed_and_written(tmp_path):
+    (tmp_path / "docs/results").mkdir(parents=True)
+    (tmp_path / "README.md").write_text(
+        "before\n<!-- table speed -->\nold\n<!-- end of table -->\nafter\n"
+    )
+    (tmp_path / "docs/results/speed.csv").write_text('what,"a, b"\none,0.40\n')
+    assert run("--check", "--root", tmp_path).returncode == 1
+    assert "old" in (tmp_path / "README.md").read_text()
+    assert run("--root", tmp_path).returncode == 0
+    text = (tmp_path / "README.md").read_text()
+    assert "0.40" in text and "a, b" in text and "old" not in text
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert run("--check", "--root", tmp_path).returncode == 0
+    shutil.rmtree(tmp_path / "docs")
+    assert run("--root", tmp_path).returncode == 2
