@@ -49,6 +49,7 @@ setup(
         "fairseq_sparse.analysis.report": ["page.*", "published.json"],
         "fairseq_sparse.ops.native": ["*.c", "*.h"],
     },
+    entry_points={"console_scripts": ["fairseq-sparse = fairseq_sparse.commands.cli:main"]},
     python_requires=">=3.10",
     install_requires=requirements(),
     extras_require={

@@ -23,10 +23,7 @@ import numpy as np
 import omegaconf
 import torch
 
-
-class CheckpointError(Exception):
-    """A checkpoint cannot be read, or cannot be used for what was asked."""
-
+from fairseq_sparse.errors import CheckpointError as CheckpointError
 
 # NumPy 2 renamed the module that its pickles name. Both worlds must read the other's checkpoints.
 _NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")

@@ -1,70 +1,7 @@
 #!/usr/bin/env python3
-"""Draw a mapping for several alphas.
+"""The command ``fairseq-sparse draw mappings``, for a checkout that is not installed."""
 
-draw_mappings.py alpha-relu   [(α−1)x]₊^(1/(α−1)), τ = 0, by x        ("Speeding Up Entmax", Fig. 1)
-draw_mappings.py entmax       the first entry of α-entmax([t, 0]), by t
-                              ("Sparse Sequence-to-Sequence Models", Fig. 3)
-
-An alpha of 1 is softmax, and belongs to entmax only.
-"""
-
-from __future__ import annotations
-
-import argparse
-import sys
-from pathlib import Path
-
-from command_line import exit_status, one_line
-
-
-def alphas(text: str) -> list[float]:
-    """Numbers from 1 on, with commas between them, for argparse."""
-    values = sorted({float(part) for part in text.split(",")})
-    if not all(1 <= value < float("inf") for value in values):
-        raise argparse.ArgumentTypeError(f"{text}: an alpha is a number of at least 1")
-    return values
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("mapping", choices=("alpha-relu", "entmax"))
-    parser.add_argument(
-        "--alphas", type=alphas, metavar="A,B,...", help="default: 1.25,1.5,1.75,2; entmax: 1 too"
-    )
-    parser.add_argument(
-        "--output",
-        required=True,
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="pictures, by their suffix: .png, .svg, .pdf",
-    )
-    options = parser.parse_args(arguments)
-    options.alphas = options.alphas or [1.0] * (options.mapping == "entmax") + [1.25, 1.5, 1.75, 2]
-    if options.mapping == "alpha-relu" and 1 in options.alphas:
-        parser.error("--alphas: alpha-ReLU needs an alpha above 1")
-    return options
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    from fairseq_sparse.analysis.mapping_plots import draw_alpha_relu, draw_entmax
-    from fairseq_sparse.analysis.pictures import require_matplotlib, save_figure
-    from fairseq_sparse.analysis.trained_models import AnalysisError
-
-    draw = {"alpha-relu": draw_alpha_relu, "entmax": draw_entmax}[options.mapping]
-    try:
-        require_matplotlib()
-        for path in options.output:
-            save_figure(draw(options.alphas), path)
-            print(path)
-    except (AnalysisError, OSError, ValueError) as error:
-        print(f"draw_mappings: error: {one_line(error)}", file=sys.stderr)
-        return 1
-    return 0
-
+from command_line import run
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main, quiet=["matplotlib"]))
+    run("draw mappings")

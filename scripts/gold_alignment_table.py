@@ -211,7 +211,7 @@ def compare(options: argparse.Namespace) -> str:
     from fairseq_sparse.analysis.alignment_gold import read_pairs
     from fairseq_sparse.analysis.attention_curves import draw_alignment_error
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
-    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.files import write_json
 
     require_matplotlib()
     made = preparation(options.prepared)
@@ -241,8 +241,7 @@ def compare(options: argparse.Namespace) -> str:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     from corpus_files import CorpusError
-    from fairseq_sparse.analysis.trained_models import AnalysisError
-    from fairseq_sparse.checkpoint_safety import CheckpointError
+    from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     try:
         text = compare(options)

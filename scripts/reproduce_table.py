@@ -78,7 +78,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def read_rows(plan: Path) -> dict[str, list[Row]]:
     """The rows of each data set; one run at least is finished."""
     from fairseq_sparse.analysis.reproduction import gather, read_plan
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
 
     datasets = gather(read_plan(plan))
     if not any(row.summaries for rows in datasets.values() for row in rows):
@@ -127,7 +127,7 @@ def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
     """Draw what was asked for; a picture that cannot be drawn is no reason to lose a table."""
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.reproduced_curve import draw_picture
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
 
     for dataset, rows in datasets.items():
         stem = f"{options.output.name}-{dataset}" if len(datasets) > 1 else options.output.name
@@ -143,8 +143,8 @@ def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    from fairseq_sparse.analysis.reports import write_json
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.files import write_json
 
     try:
         datasets = read_rows(options.plan)

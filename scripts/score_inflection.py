@@ -175,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
         targets, guesses = read_generated(args.generated)
         check_targets(args.generated, targets, args.reference, items)
         result = score(items, guesses)
-        from fairseq_sparse.analysis.reports import write_json
+        from fairseq_sparse.files import write_json
 
         write_json(args.json, result)
         write_guesses(args.guesses, items, guesses)

@@ -19,8 +19,8 @@ def summarize(folder: Path) -> str:
     """Write the files; the text of sweep.md."""
     from fairseq_sparse.analysis import alpha_grid
     from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
-    from fairseq_sparse.analysis.reports import write_json
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.files import write_json
 
     cells = alpha_grid.read_grid(folder)
     content = alpha_grid.as_json(cells)
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="SWEEP_DIR")
     args = parser.parse_args(argv)
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
 
     try:
         print(summarize(args.folder), end="")

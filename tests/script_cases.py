@@ -9,35 +9,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import analyze_attention
-import analyze_output
-import average_checkpoints
 import batch_size
 import checkpoints
-import compare_translations
-import draw_attention
-import draw_mappings
-import extract_alignments
 import gold_alignment_table
-import make_annotation_sheets
 import make_corpus
-import model_size
 import prepare_inflection
 import prepare_text
-import rank_by_null_attention
-import report
 import report_runs
 import reproduce_table
-import results_table
-import sample_ranked_pairs
-import score_alignments
-import score_annotation_sheets
 import score_inflection
-import score_translation
 import summarize_run
 import summarize_sweep
-import threshold_table
 import unpack_corpus
+from fairseq_sparse.commands import (
+    align,
+    analyze_alignment,
+    analyze_attention,
+    analyze_nulls,
+    analyze_output,
+    average,
+    compare,
+    draw_attention,
+    draw_mappings,
+    report,
+    score,
+    sheets_make,
+    sheets_pairs,
+    sheets_score,
+    table_results,
+    table_sizes,
+    table_thresholds,
+)
 
 LINES = 6
 
@@ -73,6 +75,13 @@ class Script:
     written: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """What its messages begin with."""
+        module = self.main.__module__
+        command = module.removeprefix("fairseq_sparse.commands.")
+        return module if command == module else f"fairseq-sparse {command.replace('_', ' ')}"
 
     def command(self, folder: Path) -> list[str]:
         return [part.replace("{}", str(folder)) for part in self.arguments.split()]
@@ -126,7 +135,7 @@ def sentences(folder: Path, common: Path) -> None:
 def sheets(folder: Path, common: Path) -> None:
     sentences(folder, common)
     case = SCRIPTS["make_annotation_sheets"]
-    make_annotation_sheets.main(case.command(folder))
+    sheets_make.main(case.command(folder))
     for name in ("key.json", "annotator_1.csv", "annotator_2.csv"):
         shutil.move(folder / "out" / name, folder / name)
     for path in folder.glob("*.csv"):
@@ -145,7 +154,7 @@ def ranked_pairs(folder: Path, common: Path) -> None:
 
 def judged_pairs(folder: Path, common: Path) -> None:
     ranked_pairs(folder, common)
-    sample_ranked_pairs.main(SCRIPTS["sample_ranked_pairs draw"].command(folder))
+    sheets_pairs.main(SCRIPTS["sample_ranked_pairs draw"].command(folder))
     for name in ("key.json", "sheet.csv"):
         shutil.move(folder / "out" / name, folder / name)
     header, *rows = csv.reader((folder / "sheet.csv").read_text("utf-8-sig").splitlines())
@@ -280,7 +289,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "average_checkpoints": Script(
-        average_checkpoints.main,
+        average.main,
         "--inputs {}/checkpoint1.pt {}/checkpoint2.pt --output {}/out/mean.pt",
         two_checkpoints,
         binary=("checkpoint1.pt", "checkpoint2.pt"),
@@ -293,7 +302,7 @@ SCRIPTS = {
         binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.idx"),
     ),
     "compare_translations": Script(
-        compare_translations.main,
+        compare.main,
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
         "--json {}/out/a.json",
         sentences,
@@ -318,7 +327,7 @@ SCRIPTS = {
         written=("out/a.png", "out/a.svg"),
     ),
     "extract_alignments": Script(
-        extract_alignments.main,
+        align.main,
         f"{ON_MODEL} --output {{}}/out/links",
         model_and_data,
         texts=DATA,
@@ -338,7 +347,7 @@ SCRIPTS = {
         keeps=("out/*",),
     ),
     "make_annotation_sheets": Script(
-        make_annotation_sheets.main,
+        sheets_make.main,
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
         "--output {}/out --sentences 4 --shared 2",
         sentences,
@@ -353,7 +362,7 @@ SCRIPTS = {
         written=("out/train.de",),
     ),
     "model_size": Script(
-        model_size.main,
+        table_sizes.main,
         "--arch transformer_sparse_tiny --source-vocabulary 9 --target-vocabulary 9 "
         "--kinds rela_g --json {}/out/a.json",
         nothing,
@@ -379,7 +388,7 @@ SCRIPTS = {
         keeps=("out/*",),
     ),
     "rank_by_null_attention": Script(
-        rank_by_null_attention.main,
+        analyze_nulls.main,
         f"{ON_MODEL} --bad {{}}/bad.txt --output {{}}/out/a.tsv --json {{}}/out/a.json",
         lambda folder, common: (
             model_and_data(folder, common),
@@ -413,20 +422,20 @@ SCRIPTS = {
         written=("out/table.md", "out/table.tex", "out/table.json"),
     ),
     "results_table": Script(
-        results_table.main,
+        table_results.main,
         "{}/run --speeds {}/speeds.json",
         speeds,
         json=("run/summary.json", "speeds.json"),
     ),
     "sample_ranked_pairs draw": Script(
-        sample_ranked_pairs.main,
+        sheets_pairs.main,
         "draw {}/pairs.tsv --output {}/out --pairs 2 --ends 3",
         ranked_pairs,
         texts=("pairs.tsv",),
         written=("out/key.json", "out/sheet.csv"),
     ),
     "sample_ranked_pairs score": Script(
-        sample_ranked_pairs.main,
+        sheets_pairs.main,
         "score {}/key.json {}/sheet.csv --json {}/out/a.json",
         judged_pairs,
         texts=("sheet.csv",),
@@ -436,7 +445,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "score_alignments": Script(
-        score_alignments.main,
+        analyze_alignment.main,
         "{}/gold.txt {}/links.txt --json {}/out/a.json",
         links,
         texts=("gold.txt", "links.txt"),
@@ -445,7 +454,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "score_annotation_sheets": Script(
-        score_annotation_sheets.main,
+        sheets_score.main,
         "{}/key.json {}/annotator_1.csv {}/annotator_2.csv --json {}/out/a.json",
         sheets,
         texts=("annotator_1.csv", "annotator_2.csv"),
@@ -465,7 +474,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "score_translation": Script(
-        score_translation.main,
+        score.main,
         "--generated {}/generated.txt --reference {}/reference.txt "
         "--hypotheses {}/out/h.txt --json {}/out/a.json",
         generated,
@@ -506,7 +515,7 @@ SCRIPTS = {
         written=("sweep.md", "sweep.json"),
     ),
     "threshold_table": Script(
-        threshold_table.main,
+        table_thresholds.main,
         "--data {}/bin --arch transformer_sparse_tiny --tokens 100 --json {}/out/a.json",
         lambda folder, common: (
             shutil.copytree(common / "bin", folder / "bin"),

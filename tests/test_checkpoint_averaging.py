@@ -371,7 +371,7 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     output.write_bytes(b"old")
     result = run_script("--inputs", first, second, "--output", output)
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("average_checkpoints.py: error:")
+    assert result.stderr.splitlines()[-1].startswith("average_checkpoints: error:")
     assert "0.5" in result.stderr and "0.75" in result.stderr
     assert "Traceback" not in result.stderr
     assert output.read_bytes() == b"old"

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import checkpoints
-import recover_checkpoint
 from fairseq_sparse.checkpoint_recovery import (
     is_damaged,
     recover_last_checkpoint,
     remove_outdated,
 )
+from fairseq_sparse.commands import recover
 
 LAST = "checkpoint_last.pt"
 
@@ -130,14 +130,14 @@ def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch
 def test_command_line(tmp_path, capsys):
     save(tmp_path, checkpoint1=10)
     (tmp_path / LAST).write_bytes(b"")
-    assert recover_checkpoint.main([str(tmp_path)]) == 0
+    assert recover.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "checkpoint1.pt, after update 10" in printed and printed.count("\n") == 1
-    assert recover_checkpoint.main([str(tmp_path)]) == 0
+    assert recover.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("nothing to do: no damaged checkpoint_last.pt")
-    assert recover_checkpoint.main([str(tmp_path), "--quiet"]) == 0
+    assert recover.main([str(tmp_path), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert recover_checkpoint.main([str(tmp_path / "none")]) == 1
+    assert recover.main([str(tmp_path / "none")]) == 1
     assert "no such folder" in capsys.readouterr().err
 
 
@@ -153,7 +153,7 @@ def save_keeping(folder, **settings):
 
 def test_what_fairseq_could_not_delete_any_more_is_deleted(tmp_path, capsys):
     save_keeping(tmp_path, keep_last_epochs=2, keep_interval_updates=1)
-    assert recover_checkpoint.main([str(tmp_path)]) == 0
+    assert recover.main([str(tmp_path)]) == 0
     kept = {
         "checkpoint10.pt",
         "checkpoint11.pt",

@@ -85,7 +85,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
     from fairseq.data import Dictionary
     from subword_nmt.apply_bpe import BPE
 
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
 
     prepared, raw = options.data / "prepared", options.data / "raw"
     german, english = (
@@ -132,7 +132,7 @@ def load_run(folder: Path, options: argparse.Namespace) -> Translator:
 
 def batches_of(part: Part, translator: Translator, max_tokens: int) -> Iterable[dict[str, Any]]:
     """Batches of the sources, without targets."""
-    from fairseq_sparse.analysis.trained_models import AnalysisError
+    from fairseq_sparse.errors import AnalysisError
 
     lengths = [len(source) for source in part.sources]
     targets = [len(tokens) for correct in part.targets for tokens, _ in correct]
@@ -308,9 +308,8 @@ from the truth. For the last two, probabilities are scaled to sum to 1."""
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    from fairseq_sparse.analysis.reports import write_json
-    from fairseq_sparse.analysis.trained_models import AnalysisError
-    from fairseq_sparse.checkpoint_safety import CheckpointError
+    from fairseq_sparse.errors import AnalysisError, CheckpointError
+    from fairseq_sparse.files import write_json
 
     try:
         result = check_all(options)

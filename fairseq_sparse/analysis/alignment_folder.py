@@ -21,7 +21,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from fairseq_sparse.analysis.reports import read_json, replacing, write_json
+from fairseq_sparse.files import read_json, replacing, write_json
 
 MANIFEST = "manifest.json"
 WORDS = ("source.txt", "target.txt")
@@ -49,9 +49,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         ValueError: the folder is not finished, or no such folder.
     """
     if (path / "parts").is_dir():
-        raise ValueError(f"{path} is not finished: run extract_alignments.py again")
+        raise ValueError(f"{path} is not finished: run fairseq-sparse align again")
     if not (path / MANIFEST).is_file():
-        raise ValueError(f"{path} has no {MANIFEST}: extract_alignments.py did not make it")
+        raise ValueError(f"{path} has no {MANIFEST}: fairseq-sparse align did not make it")
     return read_json(path / MANIFEST)
 
 

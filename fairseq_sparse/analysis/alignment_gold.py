@@ -29,8 +29,8 @@ from fairseq_sparse.analysis.alignment_folder import MEAN, link_files
 from fairseq_sparse.analysis.attention_statistics import attention_modules, head_count
 from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.forced_attention import forced_attention
-from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.analysis.word_alignment import Link, Words
+from fairseq_sparse.errors import AnalysisError
 
 HOME = "https://www-i6.informatik.rwth-aachen.de/goldAlignment/"
 ARCHIVE = "DeEnGoldAlignment.tar.gz"

@@ -14,9 +14,10 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.pictures import COLOURS, draw_means, new_figure
-from fairseq_sparse.analysis.reports import markdown_table, read_json
+from fairseq_sparse.analysis.reports import markdown_table
 from fairseq_sparse.analysis.results import look_up
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

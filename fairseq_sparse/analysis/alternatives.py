@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_sparse.analysis.decoding import Translator, forced_steps, with_best_translations
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"
 

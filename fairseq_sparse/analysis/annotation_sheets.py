@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple, Optional
 
+from fairseq_sparse.errors import AnalysisError
+
 ANNOTATORS = ("annotator_1", "annotator_2")
 REFERENCE = "reference"
 SCALE = {
@@ -54,7 +56,7 @@ class Judgement(NamedTuple):
     mark: int = 0
 
 
-class SheetError(Exception):
+class SheetError(AnalysisError):
     """Sheets cannot be made, or what came back is not what was sent; the message says where."""
 
 

@@ -44,7 +44,7 @@ _ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
 
 
 def save_curves(folder: Path, results: Results) -> list[Path]:
-    """Draw all that ``analyze_attention.py`` measured, as PNG and SVG.
+    """Draw all that ``fairseq-sparse analyze attention`` measured, as PNG and SVG.
 
     Args:
         folder: where to write; it must exist.
@@ -80,8 +80,8 @@ def draw_sparsity(results: Results) -> Figure:
     """The sparsity rate by layer, a panel for each place of attention (Fig. 3).
 
     Args:
-        results: for each model what ``analyze_attention.py --json`` wrote of it. Models whose
-            curves are the same have one line together.
+        results: for each model what ``fairseq-sparse analyze attention --json`` wrote of it.
+            Models whose curves are the same have one line together.
     """
     figure, panels = _new_panels("sparsity rate (%)", _places(results))
     for line in _lines(results, "sparsity"):
@@ -135,9 +135,9 @@ def draw_alignment_error(results: Results) -> Figure:
     """The alignment error rate by layer (Fig. 4): of the best head, and dashed of the heads' mean.
 
     Args:
-        results: for each model what ``score_alignments.py --json`` wrote of its folder, under
-            "folders", or ``gold_alignment_table.py --json`` under "models". A panel for normal
-            attention, and one for shifted attention if it is there.
+        results: for each model what ``fairseq-sparse analyze alignment --json`` wrote of its
+            folder, under "folders", or ``gold_alignment_table.py --json`` under "models". A panel
+            for normal attention, and one for shifted attention if it is there.
     """
     kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
     titles = {kind: _ALIGNMENTS[kind] for kind in kinds}

@@ -12,7 +12,7 @@ from typing import Optional
 import numpy as np
 
 from fairseq_sparse.analysis.pictures import MISSING, MISSING_GLYPH, font_families
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 try:
     from matplotlib.axes import Axes

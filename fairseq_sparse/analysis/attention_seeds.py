@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 _PARTS = ("attention", "shuffled")
 _OF_ONE_SEED = ("checkpoint", "by_previous")
 
 
 def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average what ``analyze_attention.py`` measured of each seed.
+    """Average what ``fairseq-sparse analyze attention`` measured of each seed.
 
     Args:
         results: one for each seed, with ``attention`` and perhaps ``shuffled``, as from

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_sparse.analysis.decoding import Translator, score_strings, search
 from fairseq_sparse.analysis.reports import markdown_table
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def scores_to_compare(translator: Translator) -> dict[str, Translator]:

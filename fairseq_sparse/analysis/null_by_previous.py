@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.analysis.attention_statistics import watch_attention
 from fairseq_sparse.analysis.attention_words import SubwordMerger
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 # Stands before the first word.
 BEGINNING = "(beginning)"

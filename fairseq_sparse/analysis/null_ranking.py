@@ -19,7 +19,7 @@ from fairseq_sparse.analysis.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
 # Ranks down to which precision is reported, beside the number of bad pairs.

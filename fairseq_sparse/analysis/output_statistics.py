@@ -23,7 +23,7 @@ from fairseq_sparse.analysis.decoding import (
     with_best_translations,
 )
 from fairseq_sparse.analysis.reports import markdown_table
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Sums of p are counted in bins of this width around its multiples, and all from the last one on

@@ -9,8 +9,8 @@ from pathlib import Path
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from fairseq_sparse.analysis.reports import read_json
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
 
 
 def paired_bootstrap(

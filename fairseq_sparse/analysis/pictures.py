@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.analysis.reports import replacing
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

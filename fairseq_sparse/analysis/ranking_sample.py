@@ -25,7 +25,7 @@ LOW, HIGH = "low", "high"
 
 
 def read_ranking(path: Path) -> list[dict[str, str]]:
-    """Return the pairs in a table of ``scripts/rank_by_null_attention.py``, highest rate first.
+    """Return the pairs in a table of ``fairseq-sparse analyze nulls``, highest rate first.
 
     Raises:
         SheetError: it is another file.
@@ -33,7 +33,9 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
     """
     header, *lines = [line.split("\t") for line in read_lines(path, "utf-8")] or [[]]
     if not {"sentence", "null_rate", "source", "target"} <= set(header):
-        raise SheetError(f"{path} is no table of rank_by_null_attention.py: its header is {header}")
+        raise SheetError(
+            f"{path} is no table of fairseq-sparse analyze nulls: its header is {header}"
+        )
     for number, cells in enumerate(lines, start=2):
         if len(cells) != len(header):
             raise SheetError(f"{path}, line {number}: {len(cells)} cells, not {len(header)}")

@@ -1,15 +1,11 @@
-"""How scripts report: Markdown tables, JSON files, and what they ran on."""
+"""Markdown tables, and a description of the machine that something was measured on."""
 
-import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
-
-import torch
+from typing import Any
 
 import fairseq_sparse
 
@@ -25,52 +21,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
     )
 
 
-@contextmanager
-def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
-    """Open a file for writing that takes the place of ``path`` when it is whole.
-
-    If it cannot become whole, it is removed, and ``path`` is what it was.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
-        with open(partial, "wb" if binary else "w", **text) as file:
-            yield file
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file so that ``path`` holds either all of it or what it held before.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with replacing(path) as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it has something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: no JSON ({error}); make it again") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} has no JSON object: it is another file than it should be")
-    return content
-
-
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
     """The hardware that a measurement ran on, and versions; of fairseq None where it is missing."""
+    import torch  # tables of text are made without it
+
     try:
         import fairseq
     except ImportError:

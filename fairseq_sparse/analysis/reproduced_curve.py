@@ -11,9 +11,9 @@ from fairseq_sparse.analysis.pictures import COLOURS, draw_means, new_figure
 from fairseq_sparse.analysis.report.published import alphas_of
 from fairseq_sparse.analysis.reproduction import Row
 from fairseq_sparse.analysis.results import COLUMNS
-from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.analysis.training_curves import draw_training_curves
 from fairseq_sparse.analysis.training_log import read_records
+from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,13 +13,13 @@ from statistics import fmean, stdev
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.alignment_error_rate import read_lines
-from fairseq_sparse.analysis.reports import read_json
 from fairseq_sparse.analysis.results import COLUMNS, Summary, cell, look_up
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
 
 # A field of a line of the plan that is empty.
 NOTHING = "-"
-# What the recipes have analyze_output.py write into a run's folder.
+# What the recipes have fairseq-sparse analyze output write into a run's folder.
 EMPTY = "empty.json"
 # Columns whose spread over the seeds is shown.
 SPREAD = (

@@ -11,7 +11,7 @@ import numpy as np
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset
 
 from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics import CHRF
 
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,7 @@ from typing import Any, Union
 from fairseq import checkpoint_utils, utils
 
 from fairseq_sparse.checkpoint_safety import load_checkpoint
-
-
-class AnalysisError(Exception):
-    """An analysis cannot be made; the message says why."""
+from fairseq_sparse.errors import AnalysisError as AnalysisError
 
 
 def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:

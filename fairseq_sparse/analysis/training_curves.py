@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.analysis.pictures import COLOURS, DASHES, add_legend, new_figure, plain
-from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.analysis.training_log import Records, curves, validation_curve
+from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

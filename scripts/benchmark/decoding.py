@@ -145,8 +145,7 @@ def results_of(
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:
     from fairseq_sparse.analysis.decoding import load_translator
-    from fairseq_sparse.analysis.trained_models import AnalysisError
-    from fairseq_sparse.checkpoint_safety import CheckpointError
+    from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
     try:

@@ -238,7 +238,7 @@ class Record:
 
     def add(self, results: list[dict]) -> None:
         """Add results, and tell of them."""
-        from fairseq_sparse.analysis.reports import write_json
+        from fairseq_sparse.files import write_json
 
         self.content["results"] += results
         for result in results:

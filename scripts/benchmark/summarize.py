@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(folder: Path, text: str, parts: list[dict], records: dict[str, dict]) -> None:
-    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.files import write_json
 
     found = [
         {**vars(target), "reached": target.reached} for target in targets.targets(records.values())

@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
 
     torch.set_num_threads(1)
-    from fairseq_sparse.analysis.reports import write_json
+    from fairseq_sparse.files import write_json
     from numerics import features, page
 
     if args.output is not None and not any(map(page.is_moderate, args.ops)):

@@ -394,7 +394,8 @@ class Stress:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     sys.path.insert(0, str(ROOT))
-    from fairseq_sparse.analysis.reports import describe_machine, write_json
+    from fairseq_sparse.analysis.reports import describe_machine
+    from fairseq_sparse.files import write_json
 
     start = time.monotonic()
 

@@ -39,7 +39,7 @@ def test_parts_are_put_together_in_order(tmp_path: Path) -> None:
     folder.write_part(PARTS[1], lines(PARTS[1]), [2])
     again = AlignmentFolder(folder.path, SETTINGS)
     assert [again.has_part(part) for part in PARTS] == [False, True] and not again.finished
-    with pytest.raises(ValueError, match="b is not finished: run extract_alignments.py again"):
+    with pytest.raises(ValueError, match="b is not finished: run fairseq-sparse align again"):
         read_manifest(folder.path)
     again.write_part(PARTS[0], lines(PARTS[0]), [0])
     assert again.finish(PARTS) == [0, 2] and AlignmentFolder(folder.path, SETTINGS).finished
@@ -72,7 +72,7 @@ def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
 
 
 def test_folder_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no manifest.json: extract_alignments.py did not"):
+    with pytest.raises(ValueError, match="has no manifest.json: fairseq-sparse align did not"):
         read_manifest(tmp_path)
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import draw_mappings
 from fairseq_sparse.analysis.mapping_plots import draw_alpha_relu, draw_entmax
+from fairseq_sparse.commands import draw_mappings
 
 
 def lines_of(figure):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import sample_ranked_pairs
 from fairseq_sparse.analysis.annotation_sheets import SheetError
 from fairseq_sparse.analysis.ranking_sample import (
     draw_sample,
@@ -15,6 +14,7 @@ from fairseq_sparse.analysis.ranking_sample import (
     read_ranking,
     summarize_answers,
 )
+from fairseq_sparse.commands import sheets_pairs
 
 PAIRS = 60
 
@@ -51,7 +51,7 @@ def test_pairs_are_of_both_ends_and_in_no_order(ranking: Path) -> None:
 def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "sheet"
     command = ["draw", str(ranking), "--output", str(folder), "--pairs", "10", "--ends", "20"]
-    assert sample_ranked_pairs.main(command) == 0
+    assert sheets_pairs.main(command) == 0
     text = (folder / "sheet.csv").read_bytes().decode("utf-8-sig")
     header, *rows = csv.reader(io.StringIO(text, newline=""))
     assert header == ["id", "source", "target", "correct", "comment"] and len(rows) == 20
@@ -70,7 +70,7 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
     figures = tmp_path / "a.json"
     capsys.readouterr()
     command = ["score", str(folder / "key.json"), str(folder / "filled.csv")]
-    assert sample_ranked_pairs.main([*command, "--json", str(figures)]) == 0
+    assert sheets_pairs.main([*command, "--json", str(figures)]) == 0
     assert json.loads(figures.read_text()) == {
         "low": {"pairs": 10, "judged": 10, "correct": 1.0},
         "high": {"pairs": 10, "judged": 9, "correct": 1 / 9},
@@ -81,9 +81,9 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
 
 def test_sizes_are_those_of_the_paper(ranking: Path, tmp_path: Path, capsys) -> None:
     command = ["draw", str(ranking), "--output", str(tmp_path / "out")]
-    assert sample_ranked_pairs.main(command) == 1
+    assert sheets_pairs.main(command) == 1
     assert "has 60 pairs: too few for two ends of 10000" in capsys.readouterr().err
-    options = sample_ranked_pairs.parse_arguments(command)
+    options = sheets_pairs.parse_arguments(command)
     assert (options.pairs, options.ends) == (100, 10_000)
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_ranking_is_refused(ranking: Path) -> None:
     with pytest.raises(SheetError, match="60 pairs cannot be drawn from the 5"):
         draw_sample(read_ranking(ranking), 60, 5, seed=1)
     ranking.write_text("one\ttwo\n", encoding="utf-8")
-    with pytest.raises(SheetError, match="is no table of rank_by_null_attention.py"):
+    with pytest.raises(SheetError, match="is no table of fairseq-sparse analyze nulls"):
         read_ranking(ranking)
     ranking.write_text("sentence\tnull_rate\tsource\ttarget\n1\t2\n", encoding="utf-8")
     with pytest.raises(SheetError, match="line 2: 2 cells, not 4"):

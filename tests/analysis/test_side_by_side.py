@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-import compare_translations
 from fairseq_sparse.analysis.side_by_side import as_text, compare
 from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.commands.compare import main
 
 SOURCE = ["der Hund", "die Katze", "das Tor", "ein Haus"]
 REFERENCE = ["the dog", "the cat", "the gate", "a house"]
@@ -51,7 +51,7 @@ def test_the_script_has_both_lists(tmp_path: Path, capsys) -> None:
         paths[name].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [f"a={paths['one']}", f"b={paths['two']}", "--source", str(paths["src"])]
     command += ["--reference", str(paths["ref"]), "--most", "1", "--json", str(tmp_path / "x.json")]
-    assert compare_translations.main(command) == 0
+    assert main(command) == 0
     printed = capsys.readouterr().out
     assert "3 sentences differ" in printed
     better, _, worse = printed.partition("a is better than b in 1:")

@@ -46,8 +46,17 @@ def test_every_command_is_there() -> None:
         assert (ROOT / "scripts" / name).is_file(), name
     for name, option in re.findall(r"`((?:benchmark/)?\w+\.py) (--[a-z-]+)", PAGE):
         source = (ROOT / "scripts" / name).read_text(encoding="utf-8")
-        shared = (ROOT / "scripts" / "command_line.py").read_text(encoding="utf-8")
+        shared = (ROOT / "fairseq_sparse/commands/common.py").read_text(encoding="utf-8")
+        if command := command_of(name):
+            source = (ROOT / "fairseq_sparse" / "commands" / f"{command}.py").read_text("utf-8")
         assert f'"{option}"' in source + shared, f"{name} {option}"
+
+
+def command_of(script: str) -> str:
+    """The module of the command that a script runs; empty if it is none of a command."""
+    source = (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    found = re.search(r'^    run\("(.*)"\)$', source, re.MULTILINE)
+    return found[1].replace(" ", "_") if found else ""
 
 
 def test_the_links_lead_somewhere() -> None:
@@ -85,6 +94,8 @@ def test_the_scripts_take_what_a_table_gives_them(
         arguments = []
         for word in given:
             arguments += stand_for.get(word, [word.replace("STEM", str(tmp_path / "stem"))])
-        module = importlib.import_module(script.removesuffix(".py").replace("/", "."))
+        command = command_of(script)
+        name = f"fairseq_sparse.commands.{command}" if command else script.removesuffix(".py")
+        module = importlib.import_module(name.replace("/", "."))
         parse = getattr(module, "parse_arguments", None) or module.parse_args
         parse(arguments)  # or it ends

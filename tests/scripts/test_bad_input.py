@@ -102,7 +102,7 @@ def complaint(
     last = printed.replace("\r", "\n").strip().split("\n")[-1]
     if status == 0:
         return "" if harmless else "is taken as if it were good"
-    if not last.startswith(case.main.__module__):
+    if not last.startswith(case.called):
         return f"no message: {printed!r}"
     if not any(name in printed for name in names):
         return f"the message does not name it: {last}"

@@ -234,7 +234,7 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     assert (first["variant"], first["BLEU"], first["updates"]) == ("save-dir", "35.12", "30")
     checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the score may be another's
     assert (second["variant"], second["BLEU"], second["updates"]) == checkpoint
-    assert "no BLEU: scripts/score_translation.py --json RUN/bleu.json (save-dir/c" in result.stdout
+    assert "no BLEU: fairseq-sparse score --json RUN/bleu.json (save-dir/c" in result.stdout
     assert "RUN/validate-test.txt 2>&1 (save-dir, save-dir/checkpoint_best.pt)" in result.stdout
     assert "speed and updates" not in result.stdout
     result = call("results_table.py", plain, "--log", log, log)

@@ -13,8 +13,8 @@ from fairseq_sparse.analysis.empty_translations import count_empty_translations,
 from fairseq_sparse.analysis.output_statistics import follow_translations, force_references
 from fairseq_sparse.analysis.report.runs import Run
 from fairseq_sparse.analysis.report.sentences import look_into
-from fairseq_sparse.analysis.reports import write_json
 from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+from fairseq_sparse.files import write_json
 
 BEAM = 5
 MAX_TOKENS = 4000
@@ -82,7 +82,7 @@ class Measurements:
         of a Transformer or an LSTM.
 
         Where attention can be null, also those with exchanged references, under ``shuffled``.
-        It has the form of what ``scripts/analyze_attention.py --json`` writes.
+        It has the form of what ``fairseq-sparse analyze attention --json`` writes.
         """
 
         def compute() -> dict[str, Any]:

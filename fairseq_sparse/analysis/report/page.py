@@ -18,7 +18,7 @@ from fairseq_sparse.analysis.report.sections import (
     results_section,
     training_section,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def make_page(measurements: Sequence[Measurements], sentences: int) -> str:

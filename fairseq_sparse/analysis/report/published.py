@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.results import METRICS, Measure
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 # The alphas of variants that are entmax by another name: of the output, of the attention.
 _ALPHAS = {

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.reports import read_json
-from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.analysis.training_log import Records, read_records
 from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
 
 _AVERAGE = "average.pt"
 # The models that a folder may have, the one to use first.
@@ -27,8 +27,8 @@ class Run:
         checkpoint: the model.
         summary: ``summary.json`` of the stage analyze; empty if there is none.
         records: of the training log, see :func:`read_records`; empty if there is none.
-        alignment: what ``scripts/score_alignments.py --json`` wrote of its folder of alignments;
-            None if its data have no gold alignments, or the stage align has not run.
+        alignment: what ``fairseq-sparse analyze alignment --json`` wrote of its folder of
+            alignments; None if its data have no gold alignments, or the stage align has not run.
     """
 
     name: str

@@ -162,8 +162,8 @@ def attention_section(
     """Exact zeros, null rows and diversity of the attention, and how well it aligns.
 
     Args:
-        attention: for each model what ``scripts/analyze_attention.py --json`` writes.
-        alignment: likewise of ``scripts/score_alignments.py``, under "folders", for the models
+        attention: for each model what ``fairseq-sparse analyze attention --json`` writes.
+        alignment: likewise of ``fairseq-sparse analyze alignment``, under "folders", for the models
             that have it.
     """
     cells = [

@@ -1,4 +1,4 @@
-"""scripts/extract_alignments.py on checkpoints and data as fairseq's commands make them."""
+"""fairseq-sparse align on checkpoints and data as fairseq's commands make them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import extract_alignments
 import references
 import toy
 from fairseq_sparse.analysis import alignment_extraction
 from fairseq_sparse.analysis.alignment_folder import AlignmentFolder
 from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.analysis.forced_attention import forced_attention
+from fairseq_sparse.commands import align
 
 SCRIPT = toy.ROOT / "scripts" / "extract_alignments.py"
 FLAGS = {
@@ -62,7 +62,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def call_here(data: Path, checkpoint: Path, output: Path, *flags: object) -> int:
     """Run the script in this process, which saves the time of importing fairseq."""
     arguments = [data, "--path", checkpoint, "--output", output, "--cpu", *flags]
-    return extract_alignments.main(list(map(str, arguments)))
+    return align.main(list(map(str, arguments)))
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -167,7 +167,7 @@ def test_command_line_and_sentence_that_is_too_long(
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["too_long"] == [TOO_LONG] and manifest["sentences"] == 23
     assert manifest["checkpoint"]["path"] == str(checkpoints["stock"])
-    assert extract_alignments.main(list(map(str, arguments))) == 0
+    assert align.main(list(map(str, arguments))) == 0
     assert capsys.readouterr().out == f"done already: {output}\n"
 
 
@@ -181,7 +181,7 @@ def test_any_batches_give_the_same(data: Path, checkpoints: dict[str, Path], tmp
 def test_interrupted_run_goes_on(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(extract_alignments, "PART", 7)
+    monkeypatch.setattr(align, "PART", 7)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     call_here(data, checkpoints["rela_g"], whole, "--npz")
     write_part, written = AlignmentFolder.write_part, []
@@ -199,11 +199,11 @@ def test_interrupted_run_goes_on(
     assert written == [range(0, 7), range(7, 14)]
     assert not (stopped / "manifest.json").exists() and not list(stopped.glob("*.pharaoh"))
 
-    align, aligned = alignment_extraction.align, []
+    align_pair, aligned = alignment_extraction.align, []
 
     def count(*arguments):
         aligned.append(arguments)
-        return align(*arguments)
+        return align_pair(*arguments)
 
     monkeypatch.setattr(alignment_extraction, "align", count)
     assert call_here(data, checkpoints["rela_g"], stopped, "--npz") == 0
@@ -288,7 +288,7 @@ def test_bad_input_is_one_line(
         printed = capfd.readouterr()
         assert not printed.out and not output.exists()
         (line,) = [line for line in printed.err.splitlines() if "error: " in line]
-        assert line.startswith("extract_alignments: error: ") and message in line
+        assert line.startswith("fairseq-sparse align: error: ") and message in line
     assert call_here(sources, checkpoint, output, "--hypothesis", "--heads", "mean") == 0
     for flags, message in (
         (["--threshold", 0], "must be above 0"),

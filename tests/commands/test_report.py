@@ -1,4 +1,4 @@
-"""scripts/report.py on a sparse model and on fairseq's own."""
+"""fairseq-sparse report on a sparse model and on fairseq's own."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import report
 import report_runs
 import toy
+from fairseq_sparse.commands import report
 
 SIZES = ("layers 1", "embed-dim 32", "ffn-embed-dim 32", "attention-heads 2")
 
@@ -188,7 +188,11 @@ def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> Non
     for arguments, message in cases:
         assert call(*arguments, "--output", output) == 1
         printed = capfd.readouterr()
-        errors = [line for line in printed.err.splitlines() if line.startswith("report: error: ")]
+        errors = [
+            line
+            for line in printed.err.splitlines()
+            if line.startswith("fairseq-sparse report: error: ")
+        ]
         assert len(errors) == 1 and message in errors[0]
         assert not printed.out and not output.exists()
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""scripts/draw_attention.py on checkpoints and data as fairseq's commands make them."""
+"""fairseq-sparse draw attention on checkpoints and data as fairseq's commands make them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import draw_attention
 import toy
 from fairseq_sparse.analysis import attention_plots
 from fairseq_sparse.analysis.decoding import load_translator, search
+from fairseq_sparse.commands import draw_attention
 
 SCRIPT = toy.ROOT / "scripts" / "draw_attention.py"
 
@@ -171,7 +171,7 @@ def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, cap
         printed = capsys.readouterr()
         assert not printed.out and not output.exists()
         (line,) = [line for line in printed.err.splitlines() if "error" in line]
-        assert line.startswith("draw_attention: error: ") and message in line
+        assert line.startswith("fairseq-sparse draw attention: error: ") and message in line
     for arguments, message in (
         ([*good, "--sentence", -1], "-1 is negative"),
         ([*good, "--sentence", 3, "--heads", "0"], "must be at least 1"),

@@ -1,11 +1,11 @@
-"""Table 3 of Speeding Up Entmax, printed by scripts/threshold_table.py."""
+"""Table 3 of Speeding Up Entmax, printed by fairseq-sparse table thresholds."""
 
 import json
 
 import pytest
 
-import threshold_table
 import toy
+from fairseq_sparse.commands import table_thresholds
 
 pytest.importorskip("scipy")
 PAPER = {10_000: (0.0184, 0.33), 40_000: (0.0171, 0.17), 60_000: (0.0169, 0.14)}
@@ -15,7 +15,7 @@ LAYERS += " --encoder-normalize-before --decoder-normalize-before"
 
 
 def rows(folder, *arguments):
-    assert threshold_table.main([*map(str, arguments), "--json", str(folder / "rows.json")]) == 0
+    assert table_thresholds.main([*map(str, arguments), "--json", str(folder / "rows.json")]) == 0
     return json.loads((folder / "rows.json").read_text())["rows"]
 
 
@@ -48,5 +48,5 @@ def test_the_first_batch_of_prepared_data(tmp_path):
 
 
 def test_bad_input_is_refused_by_name(tmp_path, capsys):
-    assert threshold_table.main(["--vocabulary", "50", "--model-flags=--nonsense 1"]) == 1
+    assert table_thresholds.main(["--vocabulary", "50", "--model-flags=--nonsense 1"]) == 1
     assert "has no --nonsense" in capsys.readouterr().err

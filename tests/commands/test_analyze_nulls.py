@@ -1,4 +1,4 @@
-"""scripts/rank_by_null_attention.py on checkpoints and data as fairseq's commands make them."""
+"""fairseq-sparse analyze nulls on checkpoints and data as fairseq's commands make them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import rank_by_null_attention
 import toy
 from fairseq_sparse.analysis.decoding import load_translator
 from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.analysis.shuffled_references import derange
+from fairseq_sparse.commands import analyze_nulls
 
 SCRIPT = toy.ROOT / "scripts" / "rank_by_null_attention.py"
 FLAGS = {
@@ -33,7 +33,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def call_here(*arguments: object) -> int:
-    return rank_by_null_attention.main([*map(str, arguments), "--cpu"])
+    return analyze_nulls.main([*map(str, arguments), "--cpu"])
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""scripts/score_translation.py: order, missing sentences, and the score itself."""
+"""fairseq-sparse score: order, missing sentences, and the score itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/make_annotation_sheets.py and score_annotation_sheets.py: from files to figures."""
+"""fairseq-sparse sheets make and sheets score: from files to figures."""
 
 import csv
 import io
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import make_annotation_sheets
-import score_annotation_sheets
 import toy
+from fairseq_sparse.commands import sheets_make, sheets_score
 
 SENTENCES = 12
 SCORES = {"plain": 2, "fancy one": 3, "reference": 4}
@@ -82,7 +81,7 @@ def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: P
 
 
 def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path) -> None:
-    assert make_annotation_sheets.main(arguments) == 0
+    assert sheets_make.main(arguments) == 0
     folder = tmp_path / "sheets"
     names = {"annotator_1.csv", "annotator_2.csv", "instructions.txt", "key.json"}
     assert {path.name for path in folder.iterdir()} == names
@@ -95,16 +94,16 @@ def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path)
 
 
 def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main(arguments) == 0
+    assert sheets_make.main(arguments) == 0
     key = tmp_path / "sheets" / "key.json"
     before = key.read_bytes()
-    assert make_annotation_sheets.main(arguments) == 0
-    assert make_annotation_sheets.main([*arguments, "--seed", "2"]) == 1
+    assert sheets_make.main(arguments) == 0
+    assert sheets_make.main([*arguments, "--seed", "2"]) == 1
     assert key.read_bytes() == before
     assert "key.json is there already" in capsys.readouterr().err
     sheet = tmp_path / "sheets" / "annotator_2.csv"
     sheet.write_text("filled in", "utf-8")
-    assert make_annotation_sheets.main(arguments) == 1
+    assert sheets_make.main(arguments) == 1
     assert sheet.read_text("utf-8") == "filled in"
 
 
@@ -117,7 +116,7 @@ def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
     ],
 )
 def test_what_cannot_be_made(more, message, arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main([*arguments, *more]) == 1
+    assert sheets_make.main([*arguments, *more]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and message in error
     assert not (tmp_path / "sheets").exists()
@@ -125,26 +124,26 @@ def test_what_cannot_be_made(more, message, arguments, tmp_path: Path, capsys) -
 
 @pytest.mark.parametrize("name", ["plain", "reference"])
 def test_systems_of_one_name(name, arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main([f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
+    assert sheets_make.main([f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
     assert f"called {name}; put NAME= before it" in capsys.readouterr().err
 
 
 def test_scores_may_be_empty_but_both_sheets_are_needed(arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main(arguments) == 0
+    assert sheets_make.main(arguments) == 0
     folder = tmp_path / "sheets"
     first = fill(folder, "annotator_1")
     second = fill(folder, "annotator_2", leave=3)
     command = [str(folder / "key.json"), str(first), str(second)]
-    assert score_annotation_sheets.main(command) == 0
+    assert sheets_score.main(command) == 0
     assert "Rows without a score: 3 of annotator_2." in capsys.readouterr().out
-    assert score_annotation_sheets.main(command[:2]) == 1
+    assert sheets_score.main(command[:2]) == 1
     assert "the sheet of annotator_2 is missing; --partial" in capsys.readouterr().err
-    assert score_annotation_sheets.main([*command[:2], "--partial"]) == 0
+    assert sheets_score.main([*command[:2], "--partial"]) == 0
     assert "Nothing was judged by both." in capsys.readouterr().out
 
 
 def test_sizes_are_those_of_the_paper_unless_others_are_given(arguments) -> None:
-    sizes = make_annotation_sheets.parse_arguments(arguments[: arguments.index("--sentences")])
+    sizes = sheets_make.parse_arguments(arguments[: arguments.index("--sentences")])
     assert (sizes.sentences, sizes.shared) == (135, 45)
 
 
@@ -157,19 +156,19 @@ def test_sizes_are_those_of_the_paper_unless_others_are_given(arguments) -> None
     ],
 )
 def test_sheet_that_is_refused(change, message, arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main(arguments) == 0
+    assert sheets_make.main(arguments) == 0
     folder = tmp_path / "sheets"
     sheets = [fill(folder, "annotator_1"), fill(folder, "annotator_2")]
     sheets[1].write_bytes(change(sheets[1].read_text("utf-8")))
     command = [str(folder / "key.json"), *map(str, sheets)]
-    assert score_annotation_sheets.main(command) == 1
+    assert sheets_score.main(command) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and str(sheets[1]) in error
     assert any(part in error for part in message.split("|"))
 
 
 def test_one_sheet_given_twice(arguments, tmp_path: Path, capsys) -> None:
-    assert make_annotation_sheets.main(arguments) == 0
+    assert sheets_make.main(arguments) == 0
     sheet = str(fill(tmp_path / "sheets", "annotator_1"))
-    assert score_annotation_sheets.main([str(tmp_path / "sheets/key.json"), sheet, sheet]) == 1
+    assert sheets_score.main([str(tmp_path / "sheets/key.json"), sheet, sheet]) == 1
     assert "there is another sheet of annotator_1" in capsys.readouterr().err

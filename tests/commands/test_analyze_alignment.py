@@ -1,4 +1,4 @@
-"""scripts/score_alignments.py on files and folders of alignments."""
+"""fairseq-sparse analyze alignment on files and folders of alignments."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import score_alignments
 import toy
 from fairseq_sparse.analysis.alignment_folder import WORDS, AlignmentFolder, link_files
+from fairseq_sparse.commands import analyze_alignment
 
 SCRIPT = toy.ROOT / "scripts" / "score_alignments.py"
 
@@ -61,7 +61,7 @@ def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **setting
 
 
 def call_here(*arguments: object) -> int:
-    return score_alignments.main(list(map(str, arguments)))
+    return analyze_alignment.main(list(map(str, arguments)))
 
 
 def rows(text: str) -> list[list[str]]:
@@ -220,7 +220,10 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         printed = capsys.readouterr()
         assert not printed.out and not output.exists()
         assert len(printed.err.splitlines()) == 1
-        assert printed.err.startswith("score_alignments: error: ") and message in printed.err
+        assert (
+            printed.err.startswith("fairseq-sparse analyze alignment: error: ")
+            and message in printed.err
+        )
     for arguments, message in (
         ([gold], "the following arguments are required"),
         ([gold, folder, "--json", tmp_path / "none" / "a"], "there is no such folder"),

@@ -1,4 +1,4 @@
-"""scripts/model_size.py against counting on paper, for a small Transformer."""
+"""fairseq-sparse table sizes against counting on paper, for a small Transformer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import model_size
 import toy
+from fairseq_sparse.commands import table_sizes
 
 SCRIPT = toy.ROOT / "scripts" / "model_size.py"
 SMALL = (
@@ -25,7 +25,7 @@ SCORES = HEADS * LENGTH**2
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict]:
-    found = model_size.results_of(model_size.parse_arguments([*SMALL, "--kinds", KINDS]))
+    found = table_sizes.results_of(table_sizes.parse_arguments([*SMALL, "--kinds", KINDS]))
     return {result["attention"]: result for result in found}
 
 
@@ -83,10 +83,10 @@ def test_operations_of_single_functions() -> None:
         (lambda: torch.softmax(x, -1), 60),
         (lambda: torch.nn.functional.leaky_relu(x), 12),
     ]:
-        assert model_size.operations(run) == {"products": 0, "others": expected}
-    assert model_size.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
+        assert table_sizes.operations(run) == {"products": 0, "others": expected}
+    assert table_sizes.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
     query, key = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 7, 8)
-    attention = model_size.operations(
+    attention = table_sizes.operations(
         lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key)
     )
     assert attention == {"products": 2 * 2 * 5 * 7 * (8 + 8), "others": 5 * 2 * 5 * 7 + 80}
@@ -94,8 +94,8 @@ def test_operations_of_single_functions() -> None:
 
 def test_closed_forms_are_those_of_the_paper() -> None:
     """ReLA, Table 4, and the figures in its text: 239K and 592K, 23.99M and 13.12M."""
-    options = model_size.parse_arguments([])
-    found = model_size.activations(options, heads=8, width=512)
+    options = table_sizes.parse_arguments([])
+    found = table_sizes.activations(options, heads=8, width=512)
     short, long = found["operations"]
     assert (short["tokens"], long["tokens"]) == (100, 1000)
     assert [short[kind]["formula"] for kind in ("softmax", "rela_g")] == [239_200, 592_100]
@@ -106,8 +106,8 @@ def test_closed_forms_are_those_of_the_paper() -> None:
 
 def test_counts_of_an_activation() -> None:
     heads, width = 4, 32
-    options = model_size.parse_arguments(["--activation-lengths", "3", "50"])
-    found = model_size.activations(options, heads, width)
+    options = table_sizes.parse_arguments(["--activation-lengths", "3", "50"])
+    found = table_sizes.activations(options, heads, width)
     counted = [entry["rela_g"]["counted"] for entry in found["operations"]]
     for tokens, entry in zip((3, 50), found["operations"], strict=True):
         assert entry["softmax"]["counted"] == 5 * heads * tokens**2
@@ -119,7 +119,7 @@ def test_counts_of_an_activation() -> None:
     last = found["softmax_up_to"]["counted"]
     for tokens, expected in ((last, True), (last + 1, False)):
         softmax, rela = (
-            model_size.activation_operations(kind, heads, tokens, width)
+            table_sizes.activation_operations(kind, heads, tokens, width)
             for kind in ("softmax", "rela_g")
         )
         assert (softmax <= rela) == expected
@@ -154,18 +154,18 @@ def test_command_line(tmp_path: Path) -> None:
 def test_bad_values_are_one_line(
     flags: list[str], message: str, capsys: pytest.CaptureFixture
 ) -> None:
-    assert model_size.main([*SMALL, *flags]) == 1
+    assert table_sizes.main([*SMALL, *flags]) == 1
     printed = capsys.readouterr()
     assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
 
 
 def test_one_vocabulary_for_all_embeddings(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
-        model_size.parse_arguments([*SMALL, "--share", "all"])
+        table_sizes.parse_arguments([*SMALL, "--share", "all"])
     assert "--share all needs one vocabulary" in capsys.readouterr().err
     flags = [*SMALL, "--source-vocabulary", "20", "--kinds", "relu"]
     counts = {
-        share: model_size.results_of(model_size.parse_arguments([*flags, "--share", share]))[0]
+        share: table_sizes.results_of(table_sizes.parse_arguments([*flags, "--share", share]))[0]
         for share in ("all", "target", "none")
     }
     sizes = [counts[share]["parameters"] for share in ("all", "target", "none")]

@@ -1,4 +1,4 @@
-"""scripts/analyze_output.py on checkpoints and data as fairseq's commands make them."""
+"""fairseq-sparse analyze output on checkpoints and data as fairseq's commands make them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import analyze_output
-import command_line
 import toy
+from fairseq_sparse.commands import analyze_output, common
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_output.py"
 FLAGS = {
@@ -259,7 +258,9 @@ def test_bad_input_is_one_line(
         assert not printed.out and not output.exists()
         errors = [line for line in printed.err.splitlines() if line.startswith("analyze_output")]
         assert len(errors) == 1 and printed.err.endswith(errors[0] + "\n")
-        assert errors[0].startswith("analyze_output: error: ") and message in errors[0]
+        assert (
+            errors[0].startswith("fairseq-sparse analyze output: error: ") and message in errors[0]
+        )
     refused = [
         ([*support, "--json", tmp_path / "none" / "out.json"], "there is no such folder"),
         (
@@ -312,7 +313,7 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
 
 
 def test_names_are_what_differs() -> None:
-    names = command_line.short_names
+    names = common.short_names
     assert names(["r/a/x.pt", "r/b/x.pt", "r/a/x.pt:r/b/x.pt"]) == ["a", "b", "a + b"]
     assert names(["r/a.pt", "s/a.pt"]) == ["r", "s"]
     for paths in (["r/a.pt"], ["r/a.pt", "r/a.pt"], ["r/a.pt", "r/r/a.pt"]):

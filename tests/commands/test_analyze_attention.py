@@ -1,4 +1,4 @@
-"""scripts/analyze_attention.py on checkpoints and data as fairseq's commands make them."""
+"""fairseq-sparse analyze attention on checkpoints and data as fairseq's commands make them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import analyze_attention
 import toy
 from fairseq_sparse.analysis.shuffled_references import derange
+from fairseq_sparse.commands import analyze_attention
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_attention.py"
 PLOTS = ("png", "svg")
@@ -259,7 +259,10 @@ def test_bad_input_is_one_line(
         printed = capfd.readouterr()
         assert not printed.out and not output.exists()
         assert len(printed.err.splitlines()) == 1
-        assert printed.err.startswith("analyze_attention: error: ") and message in printed.err
+        assert (
+            printed.err.startswith("fairseq-sparse analyze attention: error: ")
+            and message in printed.err
+        )
     for flags, message in [
         (["--json", tmp_path / "none" / "out.json"], "there is no such folder"),
         (["--shuffled", -1], "not between 0 and 2^32 - 1"),

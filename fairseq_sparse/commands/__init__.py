@@ -1,0 +1,1 @@
+"""The command ``fairseq-sparse``: one file a subcommand, of the same name; see ``cli``."""

@@ -1,0 +1,198 @@
+"""Word alignments from the cross-attention of a trained translation model.
+
+The model reads each source sentence of a prepared data set with its reference, or with its own
+translation. In the folder DIR there is then for each layer, and for each of its heads and their
+mean, a file of links in Pharaoh form, a line a sentence in the order of the data:
+
+  normal-layer1-head2.pharaoh   a target word is linked by the query that predicts it
+  shifted-layer1-mean.pharaoh   by the query whose input it is (Chen et al. 2020)
+  source.txt, target.txt        the words that the links count from 0
+  manifest.json                 checkpoint, data and settings
+
+Subwords are merged: weights are summed over the pieces of a source word and averaged over those of
+a target word (Zenkel et al. 2019). EOS is no word: the source's is left out before links are made,
+so that attention to it counts for nothing; on the target side the query that predicts EOS is left
+out (normal), or the one whose input is the EOS that a sentence begins with (shifted). A target word
+whose weights for all source words are 0 has no link. The mean of heads is that of their weights.
+
+--npz keeps the attention itself, every head of every layer, in attention-FIRST-LAST.npz for the
+sentences FIRST to LAST. For sentence 7, numpy.load(FILE) has
+  7.weights   float32 [layers, heads, target length, source length]; row t predicts target piece t
+  7.source    pieces, EOS last
+  7.target    likewise
+
+A run that was interrupted goes on when it is started again. A sentence that is too long for the
+model gets an empty line of links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import (
+    add_max_tokens,
+    add_model_arguments,
+    command_parser,
+    finish,
+    load_one_model,
+    positive,
+)
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import sha256_of
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.decoding import Translator
+
+# Sentences in a part: what an interruption can cost.
+PART = 1000
+
+
+def numbers(text: str) -> str | list[int]:
+    """`all`, or numbers from 1, for argparse."""
+    return text if text == "all" else sorted({positive(part) for part in text.split(",")})
+
+
+def heads(text: str) -> str | list[int | str]:
+    """`all`, or numbers from 1 and `mean`, which comes last, for argparse."""
+    parts = set(text.split(","))
+    chosen = numbers(",".join(parts - {"mean"})) if parts != {"mean"} else []
+    return chosen if chosen == "all" else [*chosen, *({"mean"} & parts)]
+
+
+def above_zero(text: str) -> float:
+    """A number above 0, for argparse."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("align", __doc__)
+    add_model_arguments(parser)
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
+    parser.add_argument(
+        "--hypothesis", action="store_true", help="the model's translations, not the references"
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="of these translations (default: 5)"
+    )
+    parser.add_argument(
+        "--layers", type=numbers, default="all", metavar="all|N,...", help="from 1 (default: all)"
+    )
+    parser.add_argument(
+        "--heads",
+        type=heads,
+        default="all",
+        metavar="all|mean|N,...",
+        help="heads from 1, and the mean of all; `1,mean` is both (default: all, which is each "
+        "head and the mean)",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("normal", "shifted", "both"),
+        default="both",
+        help="which queries link a target word, see above (default: both)",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=above_zero,
+        metavar="X",
+        help="link with every source word of at least this weight (default: with the one of the "
+        "largest weight)",
+    )
+    parser.add_argument(
+        "--subwords",
+        choices=("subword_nmt", "sentencepiece", "none"),
+        default="subword_nmt",
+        help="how words were split: marked by @@ or by ▁, or not at all (default: subword_nmt)",
+    )
+    parser.add_argument("--npz", action="store_true", help="keep the attention as well")
+    add_max_tokens(parser)
+    return parser.parse_args(arguments)
+
+
+def choose(chosen: str | list, count: int, flag: str) -> list:
+    """The numbers that a flag asks for, of those from 1 to a count."""
+
+    for number in chosen if chosen != "all" else []:
+        if number != "mean" and number > count:
+            raise AnalysisError(f"{flag} {number}: the model has {count}")
+    return list(range(1, count + 1)) if chosen == "all" else chosen
+
+
+def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
+    """All that the links depend on, for the manifest."""
+    from fairseq_sparse.analysis.attention_statistics import attention_modules, head_count
+
+    (model,) = translator.models
+    modules = attention_modules(model)["cross"]
+    if not modules:
+        raise ValueError("the model has no cross-attention")
+    chosen = choose(options.heads, head_count(modules[0]), "--heads")
+    data = Path(options.data)
+    files = sorted([*data.glob(f"{options.subset}.*"), *data.glob("dict.*.txt")])
+    sums = "".join(f"{sha256_of(path)} {path.name}\n" for path in files)
+    return {
+        "subset": options.subset,
+        "hypothesis": options.hypothesis,
+        "beam": options.beam if options.hypothesis else None,
+        "attention": ["normal", "shifted"] if options.attention == "both" else [options.attention],
+        "layers": choose(options.layers, len(modules), "--layers"),
+        "heads": [*chosen, "mean"] if options.heads == "all" else chosen,
+        "threshold": options.threshold,
+        "subwords": options.subwords,
+        "npz": options.npz,
+        "checkpoint": {"path": options.path, "sha256": sha256_of(Path(options.path))},
+        "data": {"path": options.data, "sha256": hashlib.sha256(sums.encode()).hexdigest()},
+        "sentences": sentences,
+    }
+
+
+def extract(options: argparse.Namespace) -> str:
+    """Fill the folder; what there is to say about it."""
+    from tqdm import tqdm
+
+    from fairseq_sparse.analysis.alignment_extraction import extract_part
+    from fairseq_sparse.analysis.alignment_folder import AlignmentFolder, link_files
+
+    translator = load_one_model(options.path, options)
+    translator.batches(options.subset, options.max_tokens)
+    dataset = translator.task.dataset(options.subset)
+    if not options.hypothesis and len(dataset) and dataset[0].get("target") is None:
+        raise AnalysisError(f"--subset {options.subset}: there are no references; use --hypothesis")
+    settings = describe(options, translator, len(dataset))
+    folder = AlignmentFolder(options.output, settings)
+    if folder.finished:
+        return f"done already: {options.output}"
+    parts = [
+        range(first, min(first + PART, len(dataset))) for first in range(0, len(dataset), PART)
+    ]
+    done = sum(len(part) for part in parts if folder.has_part(part))
+    with tqdm(total=len(dataset), initial=done, unit="sentence", mininterval=1) as bar:
+        for part in parts:
+            if not folder.has_part(part):
+                for count in extract_part(folder, part, translator, dataset, options.max_tokens):
+                    bar.update(count)
+    too_long = folder.finish(parts)
+    if too_long:
+        print(
+            f"{len(too_long)} sentences are too long for the model and have no links: "
+            f"{', '.join(map(str, too_long[:10]))}{', ...' if len(too_long) > 10 else ''}",
+            file=sys.stderr,
+        )
+    return (
+        f"wrote {len(link_files(settings))} alignments of {len(dataset)} sentences to {folder.path}"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    print(extract(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("align", run, parse_arguments(arguments))

@@ -1,0 +1,229 @@
+"""Precision, recall and error rate (AER, Och & Ney 2000) of word alignments.
+
+GOLD has a line a sentence pair, with sure links as in 3-2 and possible ones as in 3p2 or 3?2; an
+empty line has no link. A HYPOTHESIS is a file of links in Pharaoh form, as in 3-2, or a folder that
+"fairseq-sparse align" made. For a folder the table has, for normal and for shifted attention, the
+error rate of each layer's best head and of the mean of its heads; and AoH and AoL, the means of
+these over the layers (ReLA, Fig. 4 and Table 5). The JSON file has every head.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.files import write_json
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.alignment_error_rate import GoldLinks
+
+SIDES = ("source", "target")
+KINDS = ("normal", "shifted")
+MEASURES = ("precision", "recall", "aer")
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("analyze alignment", __doc__)
+    parser.add_argument("gold", metavar="GOLD", type=Path, help="links made by hand")
+    parser.add_argument(
+        "hypotheses", metavar="HYPOTHESIS", nargs="+", type=Path, help="file or folder"
+    )
+    for name, flag in (("GOLD", "--gold-base"), ("a HYPOTHESIS file", "--hypothesis-base")):
+        parser.add_argument(
+            flag,
+            type=int,
+            choices=(0, 1),
+            help=f"number of the first word in {name} (default: 1 for *.talp, else 0)",
+        )
+    parser.add_argument(
+        "--reverse-gold",
+        action="store_true",
+        help="GOLD was made for the other direction of translation: its links begin with the "
+        "target word",
+    )
+    parser.add_argument(
+        "--encoding", metavar="NAME", help="of all files read (default: UTF-8, else Latin-1)"
+    )
+    parser.add_argument(
+        "--words",
+        nargs=2,
+        type=Path,
+        metavar=("SOURCE", "TARGET"),
+        help="the tokenised sentences that GOLD counts in: their numbers of words must be those of "
+        "the folders",
+    )
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+    options = parser.parse_args(arguments)
+    if options.words and not any(path.is_dir() for path in options.hypotheses):
+        parser.error("--words: only folders have words to compare with")
+    check_outputs(parser, options, "json")
+    return options
+
+
+def count_words(paths: Sequence[Path], encoding: str | None) -> list[list[int]]:
+    """How many words each line of each file has."""
+    from fairseq_sparse.analysis.alignment_error_rate import read_lines
+
+    return [[len(line.split()) for line in read_lines(path, encoding)] for path in paths]
+
+
+def compare_words(folder: Path, options: argparse.Namespace) -> None:
+    """Refuse a folder with other numbers of words than the sentences that GOLD counts in."""
+    from fairseq_sparse.analysis.alignment_folder import WORDS
+
+    names = [folder / name for name in WORDS]
+    for name, found, text, expected in zip(
+        names,
+        count_words(names, "utf-8"),
+        options.words,
+        count_words(options.words, options.encoding),
+        strict=True,
+    ):
+        if len(found) != len(expected):
+            raise ValueError(f"{name} has {len(found)} lines, but {text} has {len(expected)}")
+        for number, (here, there) in enumerate(zip(found, expected, strict=True), start=1):
+            if here != there:
+                raise ValueError(
+                    f"{name}, line {number}: {here} words, but {there} in {text}: the links of "
+                    f"{options.gold} are of other words (tokenised differently? subwords unknown?)"
+                )
+
+
+def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
+    """Refuse a gold alignment with links beyond the words of a folder."""
+    from fairseq_sparse.analysis.alignment_folder import WORDS
+
+    lengths = zip(*count_words([folder / name for name in WORDS], "utf-8"), strict=True)
+    for number, (links, sentence) in enumerate(zip(gold, lengths, strict=True), start=1):
+        for link in sorted(links.possible):
+            for side, position, length in zip(SIDES, link, sentence, strict=True):
+                if position >= length:
+                    raise ValueError(
+                        f"{path}, line {number}: a link with {side} word {position + 1}, but there "
+                        f"are {length} in {folder}: another tokenisation, or another --gold-base?"
+                    )
+
+
+def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
+    """Precision, recall and error rate of the links in a file."""
+    from fairseq_sparse.analysis.alignment_error_rate import alignment_score, read_alignment
+
+    proposed = read_alignment(path, options.hypothesis_base, options.encoding)
+    check_length(options.gold, gold, path, len(proposed))
+    return {"hypothesis": str(path), **asdict(alignment_score(gold, proposed))}
+
+
+def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
+    """The error rates of the heads of a model, and of their means, from normal and from shifted
+    attention."""
+    from fairseq_sparse.analysis.alignment_error_rate import (
+        alignment_score,
+        read_alignment,
+        summarize_readings,
+    )
+    from fairseq_sparse.analysis.alignment_folder import MEAN, link_files, read_manifest
+
+    manifest = read_manifest(path)
+    if manifest["hypothesis"]:
+        raise ValueError(f"{path} was made with --hypothesis: its words are not those of the gold")
+    check_length(options.gold, gold, path, manifest["sentences"])
+    if options.words:
+        compare_words(path, options)
+    check_positions(gold, path, options.gold)
+    rates = {
+        reading: alignment_score(gold, read_alignment(path / name)).aer
+        for reading, name in link_files(manifest).items()
+    }
+    numbers = [head for head in manifest["heads"] if head != MEAN]
+    summaries = summarize_readings(rates, manifest)
+    return {"hypothesis": str(path), "head_numbers": numbers, **summaries}
+
+
+def check_length(gold_path: Path, gold: list[GoldLinks], path: Path, sentences: int) -> None:
+    if len(gold) != sentences:
+        raise ValueError(f"{gold_path} has {len(gold)} lines, but {path} has {sentences}")
+
+
+def score(options: argparse.Namespace) -> dict[str, Any]:
+    from fairseq_sparse.analysis.alignment_error_rate import read_gold
+
+    gold = read_gold(options.gold, options.gold_base, options.encoding, options.reverse_gold)
+    sure = sum(len(links.sure) for links in gold)
+    possible = sum(len(links.possible) for links in gold) - sure
+    result: dict[str, Any] = {
+        "gold": {"path": str(options.gold), "sure": sure, "possible": possible},
+        "sentences": len(gold),
+        "files": [],
+        "folders": [],
+    }
+    for path in options.hypotheses:
+        if path.is_dir():
+            result["folders"].append(score_folder(path, gold, options))
+        else:
+            result["files"].append(score_file(path, gold, options))
+    return result
+
+
+def percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f}"
+
+
+def file_table(files: list[dict[str, Any]]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = [
+        [row["hypothesis"], row["links"], *(percent(row[name]) for name in MEASURES)]
+        for row in files
+    ]
+    return markdown_table(["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"], rows)
+
+
+def folder_table(folder: dict[str, Any]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = []
+    for kind in KINDS:
+        if kind not in folder:
+            continue
+        for layer in folder[kind]["layers"]:
+            best = layer["best_head"]
+            rate = layer["heads"][folder["head_numbers"].index(best)] if best else None
+            rows.append(
+                [kind, layer["layer"], best or "-", percent(rate), percent(layer["average"])]
+            )
+        means = (percent(folder[kind][name]) for name in ("aoh", "aol"))
+        rows.append([kind, "average: AoH, AoL", "", *means])
+    header = ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"]
+    return f"{folder['hypothesis']}\n\n{markdown_table(header, rows)}"
+
+
+def check_encoding(name: str | None) -> None:
+    """Refuse an encoding that Python does not know."""
+    try:
+        codecs.lookup(name or "utf-8")
+    except LookupError as error:
+        raise ValueError(f"--encoding: {error}") from error
+
+
+def run(options: argparse.Namespace) -> None:
+    check_encoding(options.encoding)
+    result = score(options)
+    if options.json:
+        write_json(options.json, result)
+    tables = [folder_table(folder) for folder in result["folders"]]
+    if result["files"]:
+        tables.append(file_table(result["files"]))
+    gold = result["gold"]
+    counts = f"{gold['sure']} sure and {gold['possible']} possible links of {gold['path']}"
+    print("\n\n".join([*tables, f"{result['sentences']} sentences; {counts}"]))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("analyze alignment", run, parse_arguments(arguments))

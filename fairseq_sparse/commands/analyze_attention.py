@@ -1,0 +1,294 @@
+"""How sparse, and how diverse, the attention of trained translation models is, on prepared data.
+
+The model reads each source sentence and its reference (no search). For the encoder, the decoder
+and cross-attention, for each layer, the table has
+
+- the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
+  may see;
+- the nonzeros: how many weights of a query are not 0, in the mean;
+- the null rate: the share of queries whose weights are all 0, in the mean over the heads; its
+  variance over the heads, divided by their number less one; and the null rate of layer attention,
+  the mean of the heads' weights;
+- the diversity of the heads, if there are several: their generalised Jensen-Shannon divergence in
+  nats, 0 where all heads are the same. Weights that do not sum to 1 are made distributions by their
+  softmax, in which a query without any weight attends to a dummy. A second table raises them to a
+  temperature τ before, as ReLA's Table 6; the lower τ, the smoother. GELU and leaky ReLU give
+  weights below 0, which have no fractional power: they are measured at τ = 1 alone.
+
+ReLA counts between words: --subwords sums the weights of the subwords of a word that is attended
+to, and averages those of a word that attends (Zenkel et al. 2019); EOS is a word of its own.
+Without it tokens are counted. An LSTM has one place of attention, cross, with one layer and one
+head.
+
+With --shuffled each source is also read with the reference of another sentence. Models to which
+--names gives the same name are seeds of one: means over them are shown, with standard deviations.
+In the pictures a band is one standard deviation over the heads to either side, a bar one over the
+seeds.
+
+--by-previous N adds a table of cross-attention: the null rate of each head after the N most
+frequent target words, or after the N most frequent tags of --tags.
+
+The rates are means over the heads of a layer, and over the layers; the JSON file has the heads too.
+With several models it has the numbers of each under "models", by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import (
+    add_max_tokens,
+    add_model_arguments,
+    check_outputs,
+    command_parser,
+    finish,
+    load_one_model,
+    name_models,
+    output_file,
+    positive,
+    seed,
+    tell_left_out,
+    with_progress,
+    with_references,
+)
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of, write_json
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.attention_words import SubwordMerger
+    from fairseq_sparse.analysis.decoding import Translator
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("analyze attention", __doc__)
+    add_model_arguments(parser, several=True)
+    parser.add_argument(
+        "--shuffled",
+        type=seed,
+        metavar="SEED",
+        help="measure also with references that are exchanged at random",
+    )
+    parser.add_argument(
+        "--subwords",
+        choices=("subword_nmt", "sentencepiece", "none"),
+        default="none",
+        help="count between words, whose subwords are marked by @@ or by ▁ (default: none)",
+    )
+    parser.add_argument(
+        "--by-previous",
+        type=positive,
+        metavar="N",
+        help="null rate of each cross-attention head after the N most frequent target words",
+    )
+    parser.add_argument(
+        "--tags",
+        type=Path,
+        metavar="FILE",
+        help="a line a sentence, with a tag for each target word: --by-previous goes by these",
+    )
+    add_max_tokens(parser)
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+    options = parser.parse_args(arguments)
+    name_models(parser, options)
+    if options.tags and not options.by_previous:
+        parser.error("--tags: say with --by-previous how many of the tags to show")
+    check_outputs(parser, options, "json")
+    return options
+
+
+def shown(part: dict[str, Any], name: str, digits: int, factor: float = 1) -> str:
+    """Format a number, with its standard deviation over the seeds if there are several."""
+    if name not in part:
+        return "-"
+    cell = f"{factor * part[name]:.{digits}f}"
+    if "deviation" in part:
+        cell += f" ± {factor * part['deviation'][name]:.{digits}f}"
+    return cell
+
+
+def table(result: dict[str, Any]) -> str:
+    """The measures of a model, first the means of each place and then its layers."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
+    header += ["null rate (%)", "variance", "of layer attention (%)"]
+    header += ["shuffled: null rate (%)", "variance"] if "shuffled" in result else []
+    header += ["diversity (nats)"]
+
+    def rates(part: dict[str, Any]) -> list[str]:
+        return [shown(part, "null", 2, 100), shown(part, "null_variance", 4)]
+
+    def row(place: str, name: object, kind: str, part: dict, shuffled: dict | None) -> list:
+        cells = [place, name, kind, shown(part, "sparsity", 2, 100), shown(part, "nonzeros", 2)]
+        cells += [*rates(part), shown(part, "layer_null", 2, 100)]
+        return [*cells, *(rates(shuffled) if shuffled else []), shown(part, "diversity", 3)]
+
+    means, layers = [], []
+    for place, part in result["attention"].items():
+        shuffled = result.get("shuffled", {}).get(place)
+        kinds = ", ".join(dict.fromkeys(layer["attention"] for layer in part["layers"]))
+        means.append(row(place, "mean", kinds, part, shuffled))
+        for number, layer in enumerate(part["layers"]):
+            other = shuffled and shuffled["layers"][number]
+            layers.append(row(place, number + 1, layer["attention"], layer, other))
+    return markdown_table(header, means + layers)
+
+
+def temperature_table(result: dict[str, Any]) -> str:
+    """The diversities of weights that do not sum to 1; empty if there are none."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows, temperatures = [], []
+    for place, part in result["attention"].items():
+        for name, layer in [("mean", part), *enumerate(part["layers"], start=1)]:
+            values = layer.get("diversity_by_temperature")
+            if values:
+                rows.append((place, name, values))
+                names = [key for key in values if key != "deviation"]
+                temperatures = max(temperatures, names, key=len)
+    header = ["place", "layer", *(f"diversity, τ = {value}" for value in temperatures)]
+    cells = [
+        [place, name, *(shown(values, value, 3) for value in temperatures)]
+        for place, name, values in rows
+    ]
+    return markdown_table(header, cells) if rows else ""
+
+
+def previous_table(measured: dict[str, Any]) -> str:
+    """Tabulate the null rate of each cross-attention head after each word or tag."""
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    names = [entry["name"] for entry in measured["previous"]]
+    rows = [
+        [layer_number, head_number]
+        + [f"{100 * rate:.2f}" for rate in (head["null"], *map(head["null_after"].get, names))]
+        for layer_number, layer in enumerate(measured["layers"], start=1)
+        for head_number, head in enumerate(layer["heads"], start=1)
+    ]
+    header = ["layer", "head", "null rate (%)", *(f"after {name}" for name in names)]
+    queries = [measured["queries"], *(entry["queries"] for entry in measured["previous"])]
+    return markdown_table(header, [["", "queries", *queries], *rows])
+
+
+def make_merger(translator: Translator, options: argparse.Namespace) -> SubwordMerger:
+    from fairseq_sparse.analysis.attention_words import SubwordMerger
+
+    task = translator.task
+    return SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
+
+
+def count_by_previous(
+    translator: Translator, options: argparse.Namespace, label: str
+) -> dict[str, Any]:
+    """Count the null rows of cross-attention by the word before, or by its tag."""
+    from fairseq_sparse.analysis.null_by_previous import NullByPrevious
+
+    batches = translator.batches(options.subset, options.max_tokens)
+    tags, sentences = None, len(translator.task.dataset(options.subset))
+    if options.tags:
+        tags = [line.split() for line in lines_of(options.tags)]
+        if len(tags) != sentences:
+            raise AnalysisError(f"{options.tags} has {len(tags)} lines for {sentences} sentences")
+    counter = NullByPrevious(translator.models[0], make_merger(translator, options), tags)
+    for sample in with_progress(batches, f"{label}, by the word before"):
+        counter.add_batch(sample)
+    return counter.rates(options.by_previous)
+
+
+def measure(
+    translator: Translator, options: argparse.Namespace, label: str, diversity: bool
+) -> AttentionStatistics:
+    """Read all the sentences with the first model of a translator."""
+    from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
+
+    padding = translator.task.source_dictionary.pad()
+    merger = None if options.subwords == "none" else make_merger(translator, options)
+    statistics = AttentionStatistics(translator.models[0], padding, diversity, merger=merger)
+    batches = translator.batches(options.subset, options.max_tokens)
+    for sample in with_references(with_progress(batches, label), options.subset):
+        statistics.add_batch(sample["net_input"])
+    tell_left_out(translator, options.subset, statistics.sentences)
+    return statistics
+
+
+def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All the numbers of a model."""
+    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+
+    translator = load_one_model(path, options, name=name)
+    label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
+    statistics = measure(translator, options, label, diversity=True)
+    result = {
+        "checkpoint": path,
+        "data": options.data,
+        "subset": options.subset,
+        "subwords": options.subwords,
+        "sentences": statistics.sentences,
+        "left_out": len(translator.task.dataset(options.subset)) - statistics.sentences,
+        "attention": statistics.rates(),
+    }
+    if options.shuffled is not None:
+        order = derange(len(translator.task.dataset(options.subset)), options.shuffled)
+        shuffled = with_reordered_references(translator, order)
+        statistics = measure(shuffled, options, f"{label}, shuffled", diversity=False)
+        result["shuffled_seed"] = options.shuffled
+        result["shuffled_sentences"] = statistics.sentences
+        result["shuffled"] = statistics.rates()
+    if options.by_previous:
+        result["by_previous"] = count_by_previous(translator, options, label)
+    return result
+
+
+def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the numbers of each model by its name; models with one name are averaged."""
+    from fairseq_sparse.analysis.attention_seeds import mean_over_seeds
+
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for result, name in zip(results, names, strict=True):
+        groups.setdefault(name, []).append(result)
+    return {
+        name: group[0] if len(group) == 1 else mean_over_seeds(group)
+        for name, group in groups.items()
+    }
+
+
+def save_plots(folder: Path, results: dict[str, dict[str, Any]]) -> list[Path]:
+    from fairseq_sparse.analysis.attention_curves import save_curves
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return save_curves(folder, results)
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.plots:
+        from fairseq_sparse.analysis.pictures import require_matplotlib
+
+        require_matplotlib()
+    pairs = zip(options.path, options.names, strict=True)
+    results = average_seeds([analyze(path, name, options) for path, name in pairs], options.names)
+    if options.json:
+        one = len(results) == 1
+        write_json(options.json, *results.values() if one else [{"models": results}])
+    pictures = save_plots(options.plots, results) if options.plots else []
+    for result in results.values():
+        print(table(result))
+        if temperature_table(result):
+            print(f"\n{temperature_table(result)}")
+        seeds = result.get("seeds", [result])
+        for model in seeds:
+            if "by_previous" in model:
+                print(f"\n{model['checkpoint']}\n{previous_table(model['by_previous'])}")
+        paths = " ".join(model["checkpoint"] for model in seeds)
+        print(f"\n{result['sentences']} sentences of {options.subset}, {paths}\n")
+    for path in pictures:
+        print(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("analyze attention", run, parse_arguments(arguments))

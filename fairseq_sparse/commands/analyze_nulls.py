@@ -1,0 +1,178 @@
+"""Rank sentence pairs by their null attention, to find misaligned and mistranslated ones.
+
+A model with rectified cross-attention (rela_g, ...) reads each source sentence and its target (no
+search). The null rate of a pair is the share of queries whose weights are all 0, over the layers,
+the heads and the target tokens with EOS. The table that is written has the pairs from the highest
+rate to the lowest: rank, number of the sentence (from 0), rate, source and target; with --bad or
+--shuffle also whether the pair is known to be bad. Then the precision of the ranking is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import (
+    add_max_tokens,
+    add_model_arguments,
+    check_outputs,
+    command_parser,
+    finish,
+    load_one_model,
+    output_file,
+    positive,
+    seed,
+    tell_left_out,
+    with_progress,
+    with_references,
+)
+from fairseq_sparse.files import replacing, write_json
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.decoding import Translator
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("analyze nulls", __doc__)
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--output", required=True, type=output_file, metavar="FILE", help="table (TSV)"
+    )
+    parser.add_argument(
+        "--layers",
+        type=lambda text: sorted({positive(part) for part in text.split(",")}),
+        metavar="N,...",
+        help="look at these layers, from 1 (default: all)",
+    )
+    parser.add_argument(
+        "--post-process",
+        nargs="?",
+        const="@@ ",
+        metavar="KIND",
+        help="join subwords in the table, as fairseq-generate does (without KIND: those of BPE)",
+    )
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument(
+        "--bad",
+        type=Path,
+        metavar="FILE",
+        help='which pairs are bad: a line for each, 0 or 1, or {"noise": KIND} in JSON',
+    )
+    known.add_argument(
+        "--shuffle",
+        type=float,
+        metavar="PERCENT",
+        help="make so many pairs bad: exchange their targets among them",
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="of --shuffle (default: 1)"
+    )
+    add_max_tokens(parser)
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write the precision to this file"
+    )
+    options = parser.parse_args(arguments)
+    if options.json and options.bad is None and options.shuffle is None:
+        parser.error("--json: without --bad or --shuffle there is no precision")
+    check_outputs(parser, options, "output", "json")
+    return options
+
+
+def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
+    """The model with its data, and the numbers of the bad pairs as far as they are known."""
+    from fairseq_sparse.analysis.null_ranking import read_labels
+    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+    from fairseq_sparse.analysis.trained_models import load_subset
+
+    translator = load_one_model(options.path, options)
+    count = len(load_subset(translator.task, options.subset))
+    if options.bad:
+        return translator, read_labels(options.bad, count)
+    if options.shuffle is None:
+        return translator, None
+    order = derange(count, options.seed, options.shuffle)
+    bad = {number for number in range(count) if order[number] != number}
+    return with_reordered_references(translator, order), bad
+
+
+def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
+    """The null rate of each pair, by its number."""
+    from fairseq_sparse.analysis.null_ranking import check_layers, null_rates
+
+    (model,), task = translator.models, translator.task
+    layers = check_layers(model, options.layers)
+    batches = translator.batches(options.subset, options.max_tokens)
+    batches = with_references(with_progress(batches, options.subset), options.subset)
+    rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers))
+    tell_left_out(translator, options.subset, len(rates))
+    return rates
+
+
+def write_table(
+    translator: Translator,
+    rates: dict[int, float],
+    ranking: list[int],
+    bad: set[int] | None,
+    options: argparse.Namespace,
+) -> None:
+    """Write the pairs in the order of the ranking."""
+    task = translator.task
+    dataset = task.dataset(options.subset)
+    with replacing(options.output) as file:
+        header = ["rank", "sentence", "null_rate", *(["bad"] if bad is not None else [])]
+        print(*header, "source", "target", sep="\t", file=file)
+        for place, number in enumerate(ranking, start=1):
+            pair = dataset[number]
+            source = task.source_dictionary.string(pair["source"], options.post_process)
+            target = task.target_dictionary.string(pair["target"], options.post_process)
+            label = [int(number in bad)] if bad is not None else []
+            rate = f"{rates[number]:.4f}"
+            print(place, number, rate, *label, source, target, sep="\t", file=file)
+
+
+def precision_table(found: dict[str, Any]) -> str:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    chance = found["chance"]
+    rows = [
+        [f"precision at {part['at']}", part["value"], chance["precision"]]
+        for part in found["precision"]
+    ]
+    rows.append(["average precision", found["average_precision"], chance["average_precision"]])
+    return markdown_table(
+        ["", "ranking (%)", "chance (%)"],
+        [[name, *(f"{100 * value:.1f}" for value in values)] for name, *values in rows],
+    )
+
+
+def check_post_process(kind: str | None) -> None:
+    """Refuse a kind of subwords that fairseq does not know, before anything is computed."""
+    from fairseq.data.data_utils import post_process
+
+    try:
+        post_process("", kind)
+    except NotImplementedError as error:
+        raise ValueError(f"--post-process: {error}") from error
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.null_ranking import evaluate, rank
+
+    check_post_process(options.post_process)
+    translator, bad = load(options)
+    rates = measure(translator, options)
+    ranking = rank(rates)
+    found = evaluate(ranking, bad) if bad is not None else None
+    write_table(translator, rates, ranking, bad, options)
+    if options.json:
+        content = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
+        write_json(options.json, {**content, "layers": options.layers or "all", **found})
+    if found:
+        print(precision_table(found))
+        print(f"\n{found['bad']} of {found['pairs']} pairs of {options.subset} are bad")
+    print(f"wrote {options.output}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("analyze nulls", run, parse_arguments(arguments))

@@ -1,0 +1,398 @@
+"""Analyse which translations a trained model holds possible, on a prepared data set.
+
+analyze output empty DATA --path CKPT         how often the empty translation is more probable than
+                                              the beam's best
+analyze output support DATA --path CKPT       how many tokens are possible at a step, of the
+                                              references or (--steps decoding) of the model's own
+                                              translations, what p sums to, how many source
+                                              positions are attended to, how often a beam holds all
+                                              that is possible
+analyze output alternatives DATA --path CKPT  what could have been said instead, word by word
+analyze output tree DATA --path CKPT          all the translations that are possible, as a tree
+
+Models with a softmax output, sparse ones, and fairseq's own can be compared; an ensemble is A:B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from fairseq_sparse.commands.common import (
+    add_max_tokens,
+    check_outputs,
+    command_parser,
+    finish,
+    name_models,
+    output_file,
+    positive,
+    tell_left_out,
+    with_progress,
+)
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_text, write_json, write_text
+
+NO_CURVE = (
+    "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
+    "entmax_loss or alpha_relu_loss"
+)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("analyze output", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_empty(commands)
+    add_support(commands)
+    add_alternatives(commands)
+    add_tree(commands)
+    options = parser.parse_args(arguments)
+    options.subset = list(dict.fromkeys(options.subset or ["test"]))
+    parser = commands.choices[options.command]
+    name_models(parser, options)
+    if len(getattr(options, "log", [])) not in (0, len(options.path)):
+        parser.error("--log: give as many as --path has models")
+    check_outputs(parser, options, *(["json", "html"] if "html" in options else ["json"]))
+    return options
+
+
+def add_command(commands, name: str, run, description: str) -> argparse.ArgumentParser:
+    """A subcommand with the options that all of them have."""
+    parser = commands.add_parser(name, help=description, description=description)
+    parser.set_defaults(run=run)
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument(
+        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
+    )
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+    )
+    parser.add_argument(
+        "--subset",
+        type=lambda text: text.split(","),
+        action="extend",
+        metavar="NAME,...",
+        help="parts of the data (default: test)",
+    )
+    add_max_tokens(parser)
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+    return parser
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="the first N of each part (default: all)"
+    )
+
+
+def add_empty(commands) -> None:
+    parser = add_command(
+        commands, "empty", run_empty, "how often the empty translation beats the beam's best"
+    )
+    add_limit(parser)
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument(
+        "--lenpen",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="as in fairseq-generate: has a say in which is the beam's best (default: 1)",
+    )
+
+
+def add_support(commands) -> None:
+    parser = add_command(
+        commands, "support", run_support, "how many tokens, and strings, have a nonzero probability"
+    )
+    add_limit(parser)
+    parser.add_argument(
+        "--steps",
+        choices=("references", "decoding", "both"),
+        default="references",
+        help="of the references, or of what the model translates (default: references)",
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="of --steps decoding (default: 5)"
+    )
+    parser.add_argument(
+        "--beams",
+        type=lambda text: [positive(part) for part in text.split(",")],
+        default=[1, 5, 10],
+        metavar="N,...",
+        help="search the first subset with these beams (default: 1,5,10)",
+    )
+    parser.add_argument(
+        "--no-search", dest="beams", action="store_const", const=[], help="do not search"
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="LOG",
+        help="the models' training logs, made with --log-format json: tau and the logits' norm",
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+
+
+def add_alternatives(commands) -> None:
+    parser = add_command(
+        commands, "alternatives", run_alternatives, "the possible tokens at each step of a sentence"
+    )
+    add_sentence(parser)
+    parser.add_argument(
+        "--hypothesis",
+        action="store_true",
+        help="give the model its own best translation instead of the reference",
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
+    )
+    parser.add_argument(
+        "--most", type=positive, default=10, metavar="N", help="list so many a step (default: 10)"
+    )
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write them as a page as well"
+    )
+
+
+def add_tree(commands) -> None:
+    parser = add_command(
+        commands, "tree", run_tree, "the translations of nonzero probability, as a tree"
+    )
+    add_sentence(parser)
+    parser.add_argument(
+        "--nodes", type=positive, default=1000, metavar="N", help="of a tree (default: 1000)"
+    )
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=0.01,
+        metavar="P",
+        help="show what has at least this probability, from the root on (default: 0.01)",
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+
+
+def add_sentence(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sentence",
+        type=sentence_numbers,
+        required=True,
+        metavar="N,M,FROM-TO",
+        help="numbers as fairseq-generate prints them, from 0 on",
+    )
+
+
+def sentence_numbers(text: str) -> list[int]:
+    """``3,7-9`` as 3, 7, 8, 9, for argparse."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"{text}: no sentence")
+    return sorted(set(numbers))
+
+
+def translators(options: argparse.Namespace, chosen):
+    """The models of --path, one after the other."""
+    from fairseq_sparse.analysis.decoding import load_translator
+
+    for path, name in zip(options.path, options.names, strict=True):
+        yield load_translator(path, options.data, options.cpu, chosen, name)
+
+
+def limit(options: argparse.Namespace):
+    return range(options.sentences) if options.sentences else None
+
+
+def batches(translator, subset: str, options: argparse.Namespace, what: str):
+    """The batches of a part of the data, with a bar that shows how far they are."""
+    label = f"{translator.name}, {subset}, {what}"
+    return with_progress(translator.batches(subset, options.max_tokens), label)
+
+
+def describe(translator, subset: str) -> dict:
+    return {
+        "name": translator.name,
+        "checkpoints": translator.checkpoints,
+        "output": translator.describe_output(),
+        "subset": subset,
+    }
+
+
+def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.empty_translations import (
+        count_empty_translations,
+        empty_table,
+        scores_to_compare,
+    )
+
+    rows = []
+    for translator in translators(options, limit(options)):
+        for subset in options.subset:
+            for name, scored in scores_to_compare(translator).items():
+                data = batches(scored, subset, options, f"beam {options.beam}, {name}")
+                found = count_empty_translations(scored, data, options.beam, options.lenpen)
+                left_out = tell_left_out(translator, subset, found["sentences"])
+                counts = {"left_out": left_out, "scores": name}
+                rows.append({**describe(translator, subset), **counts, **found})
+    result = {"data": options.data, "beam": options.beam, "lenpen": options.lenpen, "rows": rows}
+    return result, empty_table(rows)
+
+
+def run_support(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.output_plots import save_plots
+    from fairseq_sparse.analysis.output_statistics import (
+        certified_table,
+        output_table,
+        training_table,
+    )
+    from fairseq_sparse.analysis.pictures import require_matplotlib
+
+    if options.plots:
+        require_matplotlib()
+    curves = training_curves(options)
+    rows, searched = [], []
+    for translator in translators(options, limit(options)):
+        for subset in options.subset:
+            rows += statistics_of_steps(translator, subset, options)
+        if options.beams:
+            searched.append(certify(translator, options))
+    tables = [output_table(rows)]
+    if searched:
+        tables.append(certified_table(searched))
+    if curves:
+        tables.append(training_table(curves))
+    if options.plots:
+        tables.append("\n".join(map(str, save_plots(options.plots, rows, curves))))
+    result = {"data": options.data, "forced": rows, "searched": searched, "training": curves}
+    return result, "\n\n".join(tables)
+
+
+def statistics_of_steps(translator, subset: str, options: argparse.Namespace) -> list[dict]:
+    """The statistics of the steps of the references, of the model's translations, or of both."""
+    from fairseq_sparse.analysis.output_statistics import follow_translations, force_references
+
+    rows = []
+    for of in ("references", "translations"):
+        if options.steps not in ("both", {"translations": "decoding"}.get(of, of)):
+            continue
+        data = batches(translator, subset, options, of)
+        if of == "references":
+            found, sentences = force_references(translator, data, subset)
+        else:
+            found, sentences = follow_translations(translator, data, subset, options.beam)
+        left_out = tell_left_out(translator, subset, sentences)
+        counts = {"of": of, "sentences": sentences, "left_out": left_out}
+        rows.append({**describe(translator, subset), **counts, **found})
+    return rows
+
+
+def certify(translator, options: argparse.Namespace) -> dict:
+    """How much each beam proves, on the first part of the data."""
+    from fairseq_sparse.analysis.output_statistics import count_certified
+
+    subset, beams = options.subset[0], {}
+    for beam in options.beams:
+        label = f"beam {beam}"
+        data = batches(translator, subset, options, label) if translator.is_sparse else []
+        beams[str(beam)] = count_certified(translator, data, beam)
+    return {**describe(translator, subset), "beams": beams}
+
+
+def training_curves(options: argparse.Namespace) -> list[dict]:
+    """τ and the norm of the logits over the updates, from fairseq's JSON logs."""
+    from fairseq_sparse.analysis.training_log import read_records, threshold_curve
+
+    curves = []
+    for log, name in zip(options.log, options.names, strict=False):
+        curve = threshold_curve(read_records(read_text(log)))
+        if curve["updates"]:
+            curves.append({"name": name, "log": str(log), **curve})
+        else:
+            print(f"left out {log}: {NO_CURVE}", file=sys.stderr)
+    if options.log and not curves:
+        raise AnalysisError(f"--log {options.log[0]}: {NO_CURVE}")
+    return curves
+
+
+def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.alternatives import as_text, find_alternatives
+    from fairseq_sparse.analysis.alternatives_page import as_page
+
+    sentences = []
+    for translator in translators(options, options.sentence):
+        for subset in options.subset:
+            found = find_alternatives(
+                translator,
+                batches(translator, subset, options, "forced decoding"),
+                subset,
+                options.most,
+                options.beam if options.hypothesis else 0,
+            )
+            check_found(options, subset, {sentence["sentence"] for sentence in found})
+            sentences += found
+    # What the models make of one sentence stands together.
+    order = {subset: place for place, subset in enumerate(options.subset)}
+    sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
+    if options.html:
+        write_text(options.html, as_page(sentences))
+    result = {"data": options.data, "sentences": sentences}
+    return result, "\n\n\n".join(map(as_text, sentences))
+
+
+def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
+    from fairseq_sparse.analysis.support_tree import as_json, as_text, draw, trees_of
+
+    if options.plots:
+        require_matplotlib()
+        options.plots.mkdir(parents=True, exist_ok=True)
+    texts, rows = [], []
+    for translator in translators(options, options.sentence):
+        words = translator.task.target_dictionary
+        for subset in options.subset:
+            data = batches(translator, subset, options, "tree")
+            found = dict(
+                pair for sample in data for pair in trees_of(translator, sample, options.nodes)
+            )
+            check_found(options, subset, set(found))
+            for number, tree in sorted(found.items()):
+                whole = "all" if tree.complete else "only some of the"
+                title = (
+                    f"{translator.name}, {subset} {number}: {whole} translations, "
+                    f"{tree.translations} with {tree.mass:.4g} together"
+                )
+                texts.append(f"{title}\n{as_text(tree, words.__getitem__, options.least)}")
+                place = {**describe(translator, subset), "sentence": number}
+                rows.append({**place, **as_json(tree, words.__getitem__)})
+                if options.plots:
+                    name = f"{translator.name}_" if len(options.path) > 1 else ""
+                    stem = f"tree_{name}{subset}_{number}".replace(os.sep, "_")
+                    figure = draw(tree, words.__getitem__, options.least)
+                    texts += map(str, save_png_and_svg(figure, options.plots, stem))
+    return {"data": options.data, "trees": rows}, "\n\n".join(texts)
+
+
+def check_found(options: argparse.Namespace, subset: str, found: set[int]) -> None:
+
+    missing = set(options.sentence) - found
+    if missing:
+        raise AnalysisError(f"--sentence {min(missing)}: no such sentence in {subset}, or too long")
+
+
+def run(options: argparse.Namespace) -> None:
+    result, text = options.run(options)
+    if options.json:
+        write_json(options.json, {"command": options.command, **result})
+    print(text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("analyze output", run, parse_arguments(arguments))

@@ -1,0 +1,86 @@
+"""Average the parameters of several fairseq checkpoints into one checkpoint.
+
+fairseq-sparse average --inputs checkpoints --num-epoch-checkpoints 5 --output average.pt
+fairseq-sparse average --inputs a.pt b.pt --output average.pt
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.errors import CheckpointError
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("average", __doc__)
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        required=True,
+        help="the checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints the one "
+        "folder that they are in",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--num-epoch-checkpoints",
+        type=positive,
+        metavar="N",
+        help="average the last N checkpoints that were saved after an epoch (checkpointE.pt)",
+    )
+    which.add_argument(
+        "--num-update-checkpoints",
+        type=positive,
+        metavar="N",
+        help="average the last N checkpoints that were saved within an epoch (checkpoint_E_U.pt)",
+    )
+    parser.add_argument(
+        "--checkpoint-upper-bound",
+        type=positive,
+        metavar="N",
+        help="leave out checkpoints after this epoch (or update, with --num-update-checkpoints)",
+    )
+    parser.add_argument(
+        "--ema",
+        action="store_true",
+        help="take the exponential average of the parameters that fairseq-train --store-ema keeps "
+        "in a checkpoint, in place of the parameters",
+    )
+    options = parser.parse_args(arguments)
+    by_number = options.num_epoch_checkpoints or options.num_update_checkpoints
+    if by_number and len(options.inputs) != 1:
+        parser.error("--inputs must be one folder when a number of checkpoints is given")
+    if options.checkpoint_upper_bound and not by_number:
+        parser.error(
+            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
+        )
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse import checkpoint_averaging as averaging
+
+    paths = options.inputs
+    averaging.check_output(options.output)
+    if options.num_epoch_checkpoints or options.num_update_checkpoints:
+        paths = averaging.last_checkpoints(
+            options.inputs[0],
+            options.num_epoch_checkpoints or options.num_update_checkpoints,
+            by="epoch" if options.num_epoch_checkpoints else "update",
+            upper_bound=options.checkpoint_upper_bound,
+        )
+    if os.path.realpath(options.output) in map(os.path.realpath, paths):
+        raise CheckpointError(
+            f"{options.output}: is one of the inputs, and would be lost: give another --output"
+        )
+    state = averaging.average_checkpoints(
+        paths, progress=lambda line: print(line, flush=True), exponential=options.ema
+    )
+    averaging.save_checkpoint(state, options.output)
+    print(f"wrote the average of {len(paths)} checkpoints to {options.output}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("average", run, parse_arguments(arguments))

@@ -1,0 +1,95 @@
+"""The command ``fairseq-sparse``: it finds the subcommand's module and calls its ``main``.
+
+A module is loaded when its subcommand runs, and loads torch and fairseq only after it has parsed
+its arguments, if it needs them at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+
+import fairseq_sparse
+from fairseq_sparse.commands import common
+
+# Libraries that tell what they load; of these, only warnings are shown.
+QUIET = ("fairseq", "matplotlib", "sacrebleu")
+
+# Each subcommand with what it does. "analyze output" is in the module analyze_output.
+COMMANDS = {
+    "average": "average the parameters of several checkpoints into one",
+    "export": "write a softmax model as a checkpoint of stock fairseq",
+    "recover": "let a training resume that was killed while it saved",
+    "score": "cased sacreBLEU of what fairseq-generate printed",
+    "compare": "sentences that one system translates better than another, side by side",
+    "analyze output": "empty translations, support, alternatives, tree of all translations",
+    "analyze attention": "sparsity, null attention and diversity of the heads",
+    "analyze alignment": "precision, recall and error rate of word alignments",
+    "analyze nulls": "rank sentence pairs by null attention, to find bad ones",
+    "align": "word alignments from cross-attention, in Pharaoh form",
+    "draw attention": "a picture of the attention in one sentence",
+    "draw mappings": "a picture of alpha-ReLU or alpha-entmax for several alphas",
+    "report": "compare trained models in one HTML page",
+    "table results": "one Markdown table of the results of several runs",
+    "table sizes": "parameters and operations of models, by kind of attention",
+    "table thresholds": "thresholds of 1.5-entmax in untrained models",
+    "sheets make": "sheets on which two annotators judge translations",
+    "sheets score": "scores and agreement of the sheets that came back",
+    "sheets pairs": "draw pairs of a ranking by null attention for a judge, and score them",
+    "flags": "every flag that fairseq's commands take with --user-dir",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``fairseq-sparse`` and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for length in (1, 2):
+        if " ".join(words[:length]) in COMMANDS:
+            return run(" ".join(words[:length]), words[length:])
+    group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
+    parser = _parser(group)
+    parser.parse_args(words[1:] if group else words)
+    parser.print_usage(sys.stderr)
+    return 2
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Run a subcommand in this process and return its exit status."""
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    module = importlib.import_module(f"{__package__}.{command.replace(' ', '_')}")
+    return common.exit_status(
+        lambda: module.main(list(arguments)), QUIET, name=common.program(command)
+    )
+
+
+def run_script(command: str, script: str) -> int:
+    """Run a subcommand for a script of a checkout, with the arguments of the process."""
+    common.call_by_script(script)
+    return run(command, sys.argv[1:])
+
+
+def _parser(group: str) -> argparse.ArgumentParser:
+    """Return the parser that shows the subcommands, all or a group's, and refuses others."""
+    names = [name for name in COMMANDS if name.startswith(group)]
+    width = max(map(len, names)) + 2
+    lines = [f"  {name:{width}}{COMMANDS[name]}" for name in names]
+    parser = argparse.ArgumentParser(
+        prog=f"fairseq-sparse {group}".strip(),
+        description="Analyses and tools for fairseq models with sparse outputs and attention.",
+        epilog="\n".join(["commands:", *lines, "", "Each has --help."]),
+        usage=f"fairseq-sparse {group}{' ' * bool(group)}COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=True,
+    )
+    choices = [name.removeprefix(group).split()[0] for name in names]
+    parser.add_argument(
+        "command", metavar="COMMAND", choices=list(dict.fromkeys(choices)), help=argparse.SUPPRESS
+    )
+    if not group:
+        parser.add_argument(
+            "--version", action="version", version=f"fairseq_sparse {fairseq_sparse.__version__}"
+        )
+    return parser

@@ -1,0 +1,231 @@
+"""What the command lines have in common: options, checks of them, messages, progress.
+
+It imports nothing heavy, so that ``--help`` is quick, and commands on text alone are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.errors import AnalysisError, CheckpointError
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.decoding import Translator
+
+# The script of a checkout that was started, if it was not the command itself.
+_script = ""
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """The arguments that name models and the data to look at them on."""
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    if several:
+        parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
+        parser.add_argument(
+            "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+        )
+    else:
+        parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+
+
+def add_max_tokens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+    )
+
+
+def output_file(text: str) -> Path:
+    """A file to be written, in a folder that exists, for argparse."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text or 'nothing'} is a folder: name a file")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no regular file, and cannot be replaced by one"
+        )
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
+    return path
+
+
+def check_outputs(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *names: str
+) -> None:
+    """Refuse to write a file over one that is read, or over another that is written.
+
+    Args:
+        names: the options that are files to be written.
+    """
+    values = dict(vars(options))
+    written = [path for path in map(values.pop, names) if path is not None]
+    texts = [
+        part
+        for value in values.values()
+        for text in (value if isinstance(value, list) else [value])
+        if isinstance(text, (str, Path))
+        for part in str(text).split(os.pathsep)  # A:B is an ensemble
+    ]
+    others = [path.resolve() for path in map(Path, texts) if path.is_file()]
+    for path in written:
+        if path.resolve() in others:
+            parser.error(f"{path} is named twice: what is written would take its place")
+        others.append(path.resolve())
+
+
+def seed(text: str) -> int:
+    """A number that NumPy's generators start from, for argparse."""
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 2^32 - 1")
+    return value
+
+
+def command_parser(command: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a command, whose description is shown with its line breaks."""
+    return argparse.ArgumentParser(
+        prog=f"{_script}.py" if _script else program(command),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def program(command: str) -> str:
+    """Return what messages call a command: the script that a user has started, or its own name."""
+    return _script or f"fairseq-sparse {command}"
+
+
+def call_by_script(name: str) -> None:
+    """Have messages speak of a script of a checkout instead of the command that it runs."""
+    global _script
+    _script = name
+
+
+def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
+    """Run a command and return its exit status; an error of the user's is told in one line.
+
+    Args:
+        command: its name, such as ``analyze output``.
+        run: does and prints everything; called with ``arguments``.
+    """
+    try:
+        run(*arguments)
+    except (AnalysisError, CheckpointError, OSError, ValueError) as error:
+        print(f"{program(command)}: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = "") -> int:
+    """Return the exit status of a process's ``main``; trouble of the machine is one line, too.
+
+    Args:
+        main: what to run.
+        quiet: libraries that would tell what they load; of these, only warnings are shown.
+        name: what messages call the program; empty: the name of the script.
+    """
+    for library in quiet:
+        logging.getLogger(library).setLevel(logging.WARNING)
+    try:
+        return main()
+    except ImportError as error:
+        message = (
+            f"{error}: install what fairseq_sparse needs (pip install fairseq_sparse, or in a "
+            "checkout bash scripts/setup_env.sh), and activate that environment"
+        )
+    except MemoryError:
+        message = "there is not enough memory; is each line of the input one sentence?"
+    except KeyboardInterrupt:
+        message = "interrupted"
+    print(f"{name or Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+    return 1
+
+
+def one_line(error: Exception) -> str:
+    """What an exception says, in one line of readable length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 500 else text[:500] + "..."
+
+
+def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """See that ``--names`` has a name for each of ``--path``, or make them."""
+    options.names = options.names or short_names(options.path)
+    if len(options.names) != len(options.path):
+        parser.error("--names: give as many as --path has models")
+
+
+def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:
+    """What ``load_translator`` gives of one checkpoint.
+
+    Args:
+        path: the checkpoint.
+        options: those of ``add_model_arguments``.
+        settings: other arguments of ``load_translator``.
+
+    Raises:
+        AnalysisError: as ``load_translator``, or it is an ensemble.
+        CheckpointError: as ``load_translator``.
+    """
+    from fairseq_sparse.analysis.decoding import load_translator
+
+    translator = load_translator(path, options.data, options.cpu, **settings)
+    if len(translator.models) > 1:
+        raise AnalysisError(f"--path {path}: name one checkpoint, not an ensemble")
+    return translator
+
+
+def with_progress(batches: Iterable[Any], label: str) -> Iterable[Any]:
+    """The batches, with a bar that shows how far they are."""
+    from tqdm import tqdm
+
+    return tqdm(batches, desc=label, unit="batch", mininterval=1)
+
+
+def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
+    """The batches of a part of the data, which must have references.
+
+    Raises:
+        AnalysisError: it has none.
+    """
+
+    for sample in batches:
+        if sample["target"] is None:
+            raise AnalysisError(f"--subset {subset}: there are no references")
+        yield sample
+
+
+def tell_left_out(translator: Translator, subset: str, sentences: int) -> int:
+    """Say how many sentences of a part of the data were not read, if any; how many they are."""
+    left_out = len(translator.task.dataset(subset)) - sentences
+    if left_out > 0:
+        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
+    return left_out
+
+
+def short_names(paths: list[str]) -> list[str]:
+    """The parts of the paths that differ: ``runs/a/x.pt`` and ``runs/b/x.pt`` are a and b."""
+    parts = [checkpoint.split(os.sep) for path in paths for checkpoint in path.split(":")]
+    first = len(os.path.commonprefix(parts))
+    last = len(os.path.commonprefix([part[first:][::-1] for part in parts]))
+
+    def shorten(checkpoint: str) -> str:
+        part = checkpoint.split(os.sep)
+        return os.sep.join(part[first : len(part) - last])
+
+    names = [" + ".join(map(shorten, path.split(":"))) for path in paths]
+    return names if len(paths) > 1 and len(set(names) - {""}) == len(paths) else paths

@@ -1,0 +1,202 @@
+"""Draw the attention of a trained translation model in one sentence of a prepared data set.
+
+The model reads the source sentence and its reference, or its own translation. Rows are queries: in
+cross-attention and in the decoder the target token that is predicted next, in the encoder the
+source token. Columns are keys. A weight that is exactly 0 is a white cell without an outline, and
+a query whose weights are all 0 is a hatched row.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import (
+    add_model_arguments,
+    check_outputs,
+    command_parser,
+    finish,
+    load_one_model,
+    output_file,
+    positive,
+    with_references,
+)
+from fairseq_sparse.errors import AnalysisError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from fairseq.data import Dictionary
+    from torch import Tensor
+
+    from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def sentence_number(text: str) -> int:
+    """A number from 0, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def choice_of_heads(text: str) -> str | list[int]:
+    """`all`, `mean`, or numbers of heads from 1, for argparse."""
+    return text if text in ("all", "mean") else [positive(part) for part in text.split(",")]
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("draw attention", __doc__)
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--sentence",
+        required=True,
+        type=sentence_number,
+        metavar="N",
+        help="its number, from 0, as fairseq-generate prints it: S-N",
+    )
+    parser.add_argument("--place", choices=("cross", "encoder", "decoder"), default="cross")
+    parser.add_argument(
+        "--layer", type=positive, metavar="N", help="its number, from 1 (default: the last)"
+    )
+    parser.add_argument(
+        "--heads",
+        type=choice_of_heads,
+        default="all",
+        metavar="all|mean|N,...",
+        help="a panel for each, for their mean, or for some, from 1 (default: all)",
+    )
+    parser.add_argument(
+        "--hypothesis", action="store_true", help="the model's translation, not the reference"
+    )
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="of that translation (default: 5)"
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=output_file,
+        metavar="FILE",
+        help=f"picture ({', '.join(PICTURES)})",
+    )
+    options = parser.parse_args(arguments)
+    if options.output.suffix.lower() not in PICTURES:
+        parser.error(f"--output {options.output}: the name must end in {', '.join(PICTURES)}")
+    check_outputs(parser, options, "output")
+    return options
+
+
+def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
+    """fairseq's batch of the one sentence."""
+
+    batches = translator.batches(options.subset, max_tokens=100_000)
+    samples = list(with_references(batches, options.subset))
+    if not samples:
+        raise AnalysisError(
+            f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
+            "long for the model"
+        )
+    return samples[0]
+
+
+def collect_weights(
+    model: Any, net_input: dict[str, Any], place: str, layer: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The weights `[heads, queries, keys]` of a layer, from 0, in a batch of one sentence, and a
+    boolean array `[queries, keys]`, true for keys that a query may not see."""
+    import torch
+
+    from fairseq_sparse.analysis.attention_statistics import watch_attention
+
+    found = {}
+
+    def keep(where, number, weights, hidden):
+        found[where, number] = weights[:, 0], hidden.expand(weights.shape[1:])[0]
+
+    with torch.no_grad(), watch_attention(model, keep, [place]):
+        model.extract_features(**net_input)
+    weights, hidden = found[place, layer]
+    return weights.float().cpu().numpy(), hidden.cpu().numpy()
+
+
+def choose(number: int | None, count: int, flag: str, what: str) -> int:
+    """A number from 0, for one from 1 that must exist; the last for None."""
+
+    if count == 0:
+        raise AnalysisError(f"{flag}: the model has no {what}")
+    if number is not None and number > count:
+        raise AnalysisError(f"{flag} {number}: the model has {count} {what}")
+    return (number or count) - 1
+
+
+def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndarray], list[str]]:
+    """What is drawn in each panel, and its title."""
+    if heads == "mean":
+        return [weights.mean(0)], [f"mean of {len(weights)} heads"]
+    numbers = range(1, len(weights) + 1) if heads == "all" else heads
+    chosen = [choose(number, len(weights), "--heads", "heads in this layer") for number in numbers]
+    return [weights[number] for number in chosen], [f"head {number + 1}" for number in chosen]
+
+
+def labels(
+    task: AnalysisTask, net_input: dict[str, Tensor], target: Tensor, text: str
+) -> dict[str, tuple[list[str], list[str], str, str]]:
+    """For each place the names of queries and keys, and what they are called together."""
+
+    def names(tokens: Tensor, words: Dictionary) -> list[str]:
+        return [words[token] for token in tokens.tolist()]
+
+    source = names(net_input["src_tokens"][0], task.source_dictionary)
+    previous = names(net_input["prev_output_tokens"][0], task.target_dictionary)
+    following = names(target, task.target_dictionary)
+    return {
+        "cross": (following, source, text, "source"),
+        "encoder": (source, source, "source", "source"),
+        "decoder": (following, previous, f"{text}: next token", f"{text}: tokens so far"),
+    }
+
+
+def draw(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.attention_plots import draw_attention
+    from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
+    from fairseq_sparse.analysis.decoding import with_best_translations
+    from fairseq_sparse.analysis.pictures import save_figure
+    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+
+    translator = load_one_model(options.path, options, chosen=[options.sentence])
+    (model,), task = translator.models, translator.task
+    modules = attention_modules(model)[options.place]
+    place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
+    layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
+    kind = attention_kind(modules[layer])
+    sample = read_sentence(translator, options)
+    if options.hypothesis:
+        (sample,) = with_best_translations(translator, [sample], options.beam)
+    net_input, target = sample["net_input"], sample["target"][0]
+    weights, hidden = collect_weights(model, net_input, options.place, layer)
+    panels, titles = panels_of(weights, options.heads)
+    text = "the model's translation" if options.hypothesis else "reference"
+    queries, keys, query_label, key_label = labels(task, net_input, target, text)[options.place]
+    figure = draw_attention(
+        panels,
+        queries,
+        keys,
+        titles,
+        hidden=hidden,
+        sums_to_one=ATTENTION_KINDS[kind].sums_to_one,
+        query_label=query_label,
+        key_label=key_label,
+        title=f"{kind}: {place}, layer {layer + 1} of {len(modules)}, "
+        f"sentence {options.sentence} of {options.subset}",
+    )
+    save_figure(figure, options.output)
+
+
+def run(options: argparse.Namespace) -> None:
+    draw(options)
+    print(f"wrote {options.output}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("draw attention", run, parse_arguments(arguments))

@@ -1,0 +1,35 @@
+"""Write a checkpoint of a softmax model as one of stock fairseq, which needs no --user-dir.
+
+The parameters stay as they are: fairseq-generate --task translation gives the same translations.
+The state of the optimizer is left out; train on from it with --finetune-from-model. A model with
+another output or attention than softmax is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.errors import CheckpointError
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("export", __doc__)
+    parser.add_argument("input", metavar="CHECKPOINT", help="of a model of this package")
+    parser.add_argument("output", metavar="OUTPUT", help="the checkpoint to write")
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.checkpoint_averaging import save_checkpoint
+    from fairseq_sparse.checkpoint_export import export_checkpoint
+
+    if os.path.realpath(options.output) == os.path.realpath(options.input):
+        raise CheckpointError(f"{options.output}: is the checkpoint itself: give another OUTPUT")
+    save_checkpoint(export_checkpoint(options.input), options.output)
+    print(f"wrote {options.output}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("export", run, parse_arguments(arguments))

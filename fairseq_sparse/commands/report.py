@@ -1,0 +1,84 @@
+"""Compare trained models in one HTML page.
+
+fairseq-sparse report RUN... --output report.html
+
+A RUN is a folder that examples/run.sh made (runs/DATASET/VARIANT-cpu), a folder of fairseq-train's
+--save-dir (its checkpoint_best.pt, else checkpoint_last.pt), or a checkpoint. The page has the
+results with the papers' figures beside, curves of the training, statistics of the output and of the
+attention, and, sentence by sentence, every attention weight and the alternatives at every step. It
+needs no server and no network, and says in each section what it lacks of a run. What must be
+computed for it is kept in RUN/report (RUN/report-checkpoint_best and so on), so that the next page
+is quick and an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_sparse.commands.common import (
+    check_outputs,
+    command_parser,
+    finish,
+    output_file,
+    positive,
+    with_progress,
+)
+from fairseq_sparse.files import write_text
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("report", __doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument(
+        "--output", required=True, type=output_file, metavar="FILE", help="the page"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="folder that fairseq-preprocess made (default: what the first run was trained on)",
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="what fairseq-train printed, or its --log-file, for each RUN in order (default: "
+        "RUN/logs/2_train.log, where the recipes put it)",
+    )
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument(
+        "--sentences",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="show the first N one by one (default: 20)",
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "output")
+    return options
+
+
+def report(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.report.measurements import Measurements
+    from fairseq_sparse.analysis.report.page import make_page
+    from fairseq_sparse.analysis.report.runs import find_data, read_runs
+
+    runs = read_runs(options.runs, options.log)
+    data = find_data(runs, options.data)
+    measurements = [
+        Measurements(run, data, options.subset, options.cpu, with_progress) for run in runs
+    ]
+    write_text(options.output, make_page(measurements, options.sentences))
+
+
+def run(options: argparse.Namespace) -> None:
+    report(options)
+    size = options.output.stat().st_size / 1e6
+    print(f"wrote {options.output}, {size:.1f} MB")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("report", run, parse_arguments(arguments))

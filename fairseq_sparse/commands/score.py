@@ -1,0 +1,127 @@
+"""Score the output of fairseq-generate with cased sacreBLEU, detokenised unless asked otherwise.
+
+Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
+back in the order of the test set, checks that none is missing, writes them one a line, and prints
+BLEU against the raw reference with sacreBLEU's signature. Where the reference is tokens already,
+generate with `--tokenizer space`, and score with `--tokenize none`.
+
+With --tokenized-reference the tokens of the hypotheses (lines `H-ID`, without the marks of BPE) are
+scored against that reference as well, cased and as multi-bleu.perl does it: without smoothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU
+
+from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of, write_text
+
+# sacreBLEU's own default.
+TOKENIZE = "13a"
+# D-ID (as text) or H-ID (as tokens) <tab> score <tab> text
+HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
+
+
+def read_hypotheses(path: Path, kind: str = "D") -> list[str]:
+    """The best hypothesis of each sentence, in the order of the test set; of kind D or H."""
+    hypotheses: dict[int, str] = {}
+    for line in lines_of(path):
+        # the best of an n-best list comes first
+        if match := HYPOTHESIS[kind].fullmatch(line.rstrip("\r")):
+            hypotheses.setdefault(int(match[1]), match[2])
+    if not hypotheses:
+        raise AnalysisError(
+            f"{path}: no line that begins with {kind}-; is it fairseq-generate's output?"
+        )
+    missing = sorted(set(range(max(hypotheses) + 1)) - set(hypotheses))
+    if missing:
+        raise AnalysisError(
+            f"{path}: no translation of {len(missing)} sentences, first {missing[0]}"
+        )
+    return [hypotheses[number] for number in range(len(hypotheses))]
+
+
+def score(
+    hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
+) -> dict[str, object]:
+    """Corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for JSON."""
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
+    result = metric.corpus_score(hypotheses, [references])
+    return {
+        "bleu": result.score,
+        "signature": str(metric.get_signature()),
+        "precisions": list(result.precisions),
+        "brevity_penalty": result.bp,
+        "hypothesis_length": result.sys_len,
+        "reference_length": result.ref_len,
+        "sentences": len(hypotheses),
+        "empty_translations": sum(not text.strip() for text in hypotheses),
+    }
+
+
+def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+    """Corpus BLEU of tokens, cased, as multi-bleu.perl computes it."""
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    result = metric.corpus_score(hypotheses, [references])
+    return {
+        "tokenized_bleu": result.score,
+        "tokenized_signature": str(metric.get_signature()),
+    }
+
+
+def read_lines(path: Path, hypotheses: list[str], generated: Path) -> list[str]:
+    """The lines of a reference, one for each hypothesis."""
+    references = [line.rstrip("\r") for line in lines_of(path)]
+    if len(hypotheses) != len(references):
+        raise AnalysisError(
+            f"{generated} has {len(hypotheses)} translations but {path} has {len(references)} "
+            "lines: they are not of the same test set"
+        )
+    return references
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = command_parser("score", __doc__)
+    parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
+    parser.add_argument("--reference", type=Path, required=True, help="raw text, one a line")
+    parser.add_argument(
+        "--tokenized-reference", type=Path, help="the same as tokens, for a second score of tokens"
+    )
+    parser.add_argument(
+        "--hypotheses", type=output_file, required=True, help="written: the translations"
+    )
+    parser.add_argument("--json", type=output_file, required=True, help="written: the score")
+    parser.add_argument(
+        "--tokenize",
+        choices=BLEU.TOKENIZERS,
+        default=TOKENIZE,
+        help=f"sacreBLEU's tokens (default: {TOKENIZE}; none: the text is tokens already)",
+    )
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "hypotheses", "json")
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    hypotheses = read_hypotheses(options.generated)
+    references = read_lines(options.reference, hypotheses, options.generated)
+    result = score(hypotheses, references, options.tokenize)
+    if options.tokenized_reference:
+        tokens = read_hypotheses(options.generated, "H")
+        references = read_lines(options.tokenized_reference, tokens, options.generated)
+        result |= score_tokens(tokens, references)
+    write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))
+    write_text(options.json, json.dumps(result, indent=2) + "\n")
+    print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
+    if options.tokenized_reference:
+        print(f"BLEU of tokens = {result['tokenized_bleu']:.2f}  {result['tokenized_signature']}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("score", run, parse_arguments(arguments))

@@ -1,0 +1,148 @@
+"""Make the sheets on which two annotators judge translations of several systems (SUE, Table 4).
+
+A SYSTEM is a file with a translation a line, or the folder of a recipe's run, whose hyp.detok.txt
+is read; NAME= before it says what to call it (default: the name of the file or folder). Test
+sentences are drawn at random, some of them for both annotators. The reference is one of the
+candidates, and nothing in a sheet tells which. A translation that several systems gave is judged
+once, and counts for each of them. Written to the folder:
+
+  annotator_1.csv, annotator_2.csv, instructions.txt   for the annotators
+  key.json            which translation is whose: not for them; sheets score needs it
+
+The same arguments give the same files. What is in the folder already is not overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fairseq_sparse.commands.common import command_parser, finish, positive, seed
+from fairseq_sparse.files import replacing
+
+# The sizes of the paper.
+SENTENCES, SHARED = 135, 45
+
+HYPOTHESES = "hyp.detok.txt"
+
+
+def not_negative(text: str) -> int:
+    """A whole number of at least 0, for argparse."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {value}")
+    return value
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("sheets make", __doc__)
+    parser.add_argument("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
+    parser.add_argument("--source", required=True, type=Path, help="test set, as people read it")
+    parser.add_argument("--reference", required=True, type=Path, help="its translation by people")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
+    parser.add_argument(
+        "--sentences",
+        type=positive,
+        default=SENTENCES,
+        metavar="N",
+        help="for each annotator (default: 135, as in the paper)",
+    )
+    parser.add_argument(
+        "--shared",
+        type=not_negative,
+        default=SHARED,
+        metavar="N",
+        help="of these, for both (default: 45, as in the paper)",
+    )
+    parser.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
+    parser.add_argument(
+        "--separator",
+        choices=("comma", "semicolon", "tab"),
+        default="comma",
+        help="between cells: semicolon, where the annotators' language writes 0,5 for 0.5 and they "
+        "use Excel (default: comma)",
+    )
+    return parser.parse_args(arguments)
+
+
+def find_systems(texts: list[str]) -> dict[str, Path]:
+    """The files of the systems by their names.
+
+    Raises:
+        SheetError: a name is given twice, or taken.
+    """
+    from fairseq_sparse.analysis.annotation_sheets import REFERENCE, SheetError
+
+    systems: dict[str, Path] = {}
+    for text in texts:
+        named = "=" in text and not Path(text).exists()
+        name, _, place = text.partition("=") if named else ("", "", text)
+        path = Path(place)
+        whole = path.resolve()
+        name = name or (whole.name if path.is_dir() else whole.stem)
+        if name in (*systems, REFERENCE):
+            raise SheetError(f"{text}: another one is called {name}; put NAME= before it")
+        systems[name] = path / HYPOTHESES if path.is_dir() else path
+    return systems
+
+
+def write_new(files: dict[Path, bytes]) -> None:
+    """Write files, each whole or not at all, unless one is there with other content.
+
+    Raises:
+        SheetError: one is.
+        OSError: one cannot be written.
+    """
+    from fairseq_sparse.analysis.annotation_sheets import SheetError
+
+    for path, content in files.items():
+        if path.exists() and path.read_bytes() != content:
+            raise SheetError(f"{path} is there already, with other content; choose another folder")
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, binary=True) as file:
+            file.write(content)
+
+
+def make(options: argparse.Namespace) -> str:
+    """Write the files; what there is to say about them."""
+    from fairseq_sparse.analysis import annotation_sheets
+    from fairseq_sparse.analysis.alignment_error_rate import read_lines
+
+    paths = find_systems(options.systems)
+    paths[annotation_sheets.REFERENCE] = options.reference
+    source = read_lines(options.source, "utf-8-sig")
+    sheets = annotation_sheets.draw_sheets(
+        source,
+        {name: read_lines(path, "utf-8-sig") for name, path in paths.items()},
+        options.sentences,
+        options.shared,
+        options.seed,
+    )
+    key = {
+        "source": str(options.source),
+        "systems": {name: str(path) for name, path in paths.items()},
+        "sentences": options.sentences,
+        "shared": options.shared,
+        "seed": options.seed,
+        **annotation_sheets.to_key(sheets),
+    }
+    folder, separator = options.output, annotation_sheets.SEPARATORS[options.separator]
+    files = {folder / "key.json": json.dumps(key, indent=2, ensure_ascii=False).encode() + b"\n"}
+    for annotator, rows in sheets.items():
+        files[folder / f"{annotator}.csv"] = annotation_sheets.sheet(rows, separator).encode(
+            "utf-8-sig"
+        )
+    files[folder / "instructions.txt"] = annotation_sheets.instructions().encode()
+    write_new(files)
+    counts = " and ".join(str(len(rows)) for rows in sheets.values())
+    return f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself"
+
+
+def run(options: argparse.Namespace) -> None:
+    print(make(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("sheets make", run, parse_arguments(arguments))

@@ -1,0 +1,118 @@
+"""Judge samples of the top and the bottom of a corpus ranked by null attention (ReLA, section 5.2).
+
+sheets pairs draw pairs.tsv --output DIR   draw 100 pairs of each of the 10,000 with the lowest and
+                                           the highest null rate
+sheets pairs score DIR/key.json SHEET      how many of them are correct translations
+
+pairs.tsv is what "fairseq-sparse analyze nulls" wrote. DIR gets sheet.csv, in whose column
+"correct" a judge writes yes or no, and key.json, which says which end each pair is from: not for
+the judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+from fairseq_sparse.commands.common import (
+    check_outputs,
+    command_parser,
+    finish,
+    output_file,
+    positive,
+    seed,
+)
+from fairseq_sparse.commands.sheets_make import write_new
+from fairseq_sparse.files import read_json, write_json
+
+# The sizes of the paper.
+PAIRS, ENDS = 100, 10_000
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("sheets pairs", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    part = commands.add_parser("draw", help="draw the pairs, and write the sheet")
+    part.add_argument("ranking", type=Path, metavar="TSV", help="of fairseq-sparse analyze nulls")
+    part.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
+    part.add_argument(
+        "--pairs", type=positive, default=PAIRS, metavar="N", help="of each end (default: 100)"
+    )
+    part.add_argument(
+        "--ends",
+        type=positive,
+        default=ENDS,
+        metavar="N",
+        help="pairs in an end of the ranking (default: 10000)",
+    )
+    part.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
+    part.add_argument("--separator", choices=("comma", "semicolon", "tab"), default="comma")
+    part.set_defaults(run=draw)
+    part = commands.add_parser("score", help="score the sheet that came back")
+    part.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheet")
+    part.add_argument("sheet", type=Path, metavar="SHEET")
+    part.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
+    part.set_defaults(run=score)
+    options = parser.parse_args(arguments)
+    if options.command == "score":
+        check_outputs(parser, options, "json")
+    return options
+
+
+def draw(options: argparse.Namespace) -> str:
+    """Write the sheet and the key; return what there is to say about them."""
+    from fairseq_sparse.analysis.annotation_sheets import SEPARATORS
+    from fairseq_sparse.analysis.ranking_sample import (
+        draw_sample,
+        read_ranking,
+        sheet_rows,
+        write_sheet,
+    )
+
+    ranking = read_ranking(options.ranking)
+    sample = draw_sample(ranking, options.pairs, options.ends, options.seed)
+    key = {"ranking": str(options.ranking), "seed": options.seed, "sample": sample}
+    text = io.StringIO()
+    write_sheet(sheet_rows(sample), text, SEPARATORS[options.separator])
+    write_new(
+        {
+            options.output / "key.json": json.dumps(key, indent=2, ensure_ascii=False).encode()
+            + b"\n",
+            options.output / "sheet.csv": text.getvalue().encode("utf-8-sig"),
+        }
+    )
+    return f"wrote a sheet with {len(sample)} pairs to {options.output}; keep key.json to yourself"
+
+
+def score(options: argparse.Namespace) -> str:
+    """Return the table of the sheet that came back, and write the figures."""
+    from fairseq_sparse.analysis.annotation_sheets import SheetError
+    from fairseq_sparse.analysis.ranking_sample import (
+        answers_table,
+        read_answers,
+        summarize_answers,
+    )
+
+    sample = read_json(options.key).get("sample")
+    if not isinstance(sample, list) or not all({"id", "end"} <= {*row} for row in sample):
+        raise SheetError(f"{options.key} is not a key that was written with a sheet")
+    try:
+        answers = read_answers(options.sheet.read_text("utf-8-sig"), sample)
+    except UnicodeDecodeError as error:
+        raise SheetError(f"{options.sheet} is not in UTF-8; save it as CSV UTF-8") from error
+    except SheetError as error:
+        raise SheetError(f"{options.sheet}: {error}") from error
+    summary = summarize_answers(sample, answers)
+    if options.json:
+        write_json(options.json, summary)
+    return answers_table(summary)
+
+
+def run(options: argparse.Namespace) -> None:
+    print(options.run(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("sheets pairs", run, parse_arguments(arguments))

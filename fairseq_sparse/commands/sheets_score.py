@@ -1,0 +1,75 @@
+"""Score the sheets of "fairseq-sparse sheets make" that annotators have filled in.
+
+Prints, in Markdown, the mean and standard deviation of each system's scores, for each annotator and
+for both, where a sentence that both judged counts twice; and how much the annotators agree on what
+both judged: Cohen's κ, plain and with quadratic weights. + and - are left out there; the figures
+with them stand beside. Scores may be empty, and are then counted. A sheet whose rows are not those
+that were sent is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.files import read_json, write_json
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("sheets score", __doc__)
+    parser.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheets")
+    parser.add_argument(
+        "sheets", nargs="+", type=Path, metavar="SHEET", help="both sheets, under any name"
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="score one sheet, while the other is not back yet"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "json")
+    return options
+
+
+def score(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of the sheets.
+
+    Raises:
+        SheetError: the sheets cannot be scored.
+    """
+    from fairseq_sparse.analysis.annotation_sheets import SheetError, from_key, read_sheet
+    from fairseq_sparse.analysis.human_evaluation import summarize
+
+    try:
+        sheets = from_key(read_json(options.key))
+    except SheetError as error:
+        raise SheetError(f"{options.key}: {error}") from error
+    scores: dict[str, dict[str, Any]] = {}
+    for path in options.sheets:
+        try:
+            annotator, found = read_sheet(path.read_text("utf-8-sig"), sheets)
+        except UnicodeDecodeError as error:
+            raise SheetError(f"{path} is not in UTF-8; save it as CSV UTF-8") from error
+        except SheetError as error:
+            raise SheetError(f"{path}: {error}") from error
+        if annotator in scores:
+            raise SheetError(f"{path}: there is another sheet of {annotator}")
+        scores[annotator] = found
+    missing = [name for name in sheets if name not in scores]
+    if missing and not options.partial:
+        raise SheetError(f"the sheet of {missing[0]} is missing; --partial goes on without")
+    return summarize(sheets, scores)
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.human_evaluation import markdown
+
+    summary = score(options)
+    if options.json:
+        write_json(options.json, summary)
+    print(markdown(summary))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("sheets score", run, parse_arguments(arguments))

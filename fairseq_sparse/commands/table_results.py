@@ -1,0 +1,180 @@
+"""Print one Markdown table of the results of several runs.
+
+A RUN is a folder that examples/run.sh made, which has all results in its summary.json; a folder of
+fairseq-train's --save-dir; or a checkpoint. What is not known of the last two is "-", and the
+command that would write it is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_sparse.analysis.reports import markdown_table
+from fairseq_sparse.analysis.results import COLUMNS, SPEEDS, cell, columns_of, conditions
+from fairseq_sparse.analysis.run_summary import (
+    SCORES,
+    read_score,
+    statistics_of,
+    summarize_attention,
+    summarize_generation,
+    summarize_training,
+)
+from fairseq_sparse.commands.common import command_parser, finish, one_line, program
+from fairseq_sparse.errors import AnalysisError, CheckpointError
+from fairseq_sparse.files import read_json
+
+COMMAND = "table results"
+
+
+def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
+    """The Markdown table, and below it what the figures were measured with."""
+    header = [COLUMNS[name][0] for name in columns]
+    rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
+    lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
+    return "\n".join([markdown_table(header, rows), *lines])
+
+
+def add_speeds(summaries: list[dict], results: list[dict]) -> None:
+    """Give each summary what was measured of its variant."""
+    for summary in summaries:
+        own = [result for result in results if result["model"] == summary.get("variant")]
+        summary["measured"] = {
+            name: result
+            for name, part in SPEEDS.items()
+            for result in own
+            if result["part"] == part and "speed" in result
+        }
+
+
+# The parts of a summary of plain fairseq-train, and what writes the file that has each.
+PLAIN_PARTS = {
+    "training": "speed and updates: --log FILE, what fairseq-train printed",
+    "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
+    "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt",
+    "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
+    "> RUN/validate-test.txt 2>&1",
+    "attention": "zeros in attention: fairseq-sparse analyze attention --json RUN/attention.json",
+}
+
+
+def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[str]]:
+    """Summarize what is known of a training without recipes; return that, and the parts missing.
+
+    Raises:
+        AnalysisError: the folder has no checkpoint, or the log no numbers.
+        OSError, ValueError, SummaryError: a file cannot be read.
+    """
+    from fairseq_sparse.analysis.report.runs import find_checkpoint, read_log
+
+    find_checkpoint(run)
+    summary: dict = {"variant": name}
+    if log is not None:
+        read_log(log)
+        summary["training"] = summarize_training(run, log)
+    files = {
+        "generation": ("generate-test.txt", lambda path: summarize_generation(run)),
+        "test": ("validate-test.txt", lambda path: statistics_of(run, "test")),
+        "attention": ("attention.json", summarize_attention),
+    }
+    for part, (file, summarize) in files.items():
+        if (run / file).is_file():  # never of a checkpoint alone: the folder may have others
+            summary[part] = summarize(run / file)
+    if any((run / file).is_file() for file in SCORES.values()):
+        summary |= read_score(run)
+    missing = [part for part in PLAIN_PARTS if part not in summary and part != "score"]
+    return summary, missing + ([] if summary.keys() & SCORES.keys() else ["score"])
+
+
+def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
+    """The summaries of all runs that can be read; what is left out or missing goes to stderr."""
+    summaries: list[dict] = []
+    lacking: dict[str, list[str]] = {}
+    for run, log in zip(runs, logs or [None] * len(runs), strict=True):
+        name = f"{run.resolve().parent.name}/{run.name}" if run.is_file() else run.resolve().name
+        try:
+            if (run / "summary.json").is_file():
+                summary, missing = read_json(run / "summary.json"), []
+            else:
+                summary, missing = summarize_plain(run, name, log)
+        except (AnalysisError, CheckpointError, OSError, ValueError) as error:
+            found = (run / "summary.json").is_file()
+            why = one_line(error) if found else f"no {run / 'summary.json'}; {one_line(error)}"
+            print(f"{program(COMMAND)}: left out {run}: {why}", file=sys.stderr)
+            continue
+        summaries.append(summary)
+        for part in missing:
+            lacking.setdefault(part, []).append(name)
+    for part, names in lacking.items():
+        print(f"{program(COMMAND)}: no {PLAIN_PARTS[part]} ({', '.join(names)})", file=sys.stderr)
+    return summaries
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser(COMMAND, __doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="what fairseq-train printed, or its --log-file, for each RUN in order; the recipes' "
+        "runs have their own",
+    )
+    parser.add_argument(
+        "--columns",
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="which columns (default: all that fit the runs); an unknown name lists them",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="VARIANT",
+        help="variant among the runs to whose speeds the others' ratios are given",
+    )
+    parser.add_argument(
+        "--speeds",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="JSON",
+        help="of benchmark/training_step.py or benchmark/decoding.py: these speeds instead of "
+        "those of the runs' logs; their models are named as the variants",
+    )
+    options = parser.parse_args(arguments)
+    if options.log and len(options.log) != len(options.runs):
+        runs, logs = len(options.runs), len(options.log)
+        parser.error(f"--log: {runs} runs, but {logs} logs: give one for each")
+    unknown = [name for name in options.columns or () if name not in COLUMNS]
+    if unknown:
+        parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
+    return options
+
+
+def read_speeds(paths: list[Path]) -> list[dict]:
+    """Read what the benchmarks have measured."""
+    results: list[dict] = []
+    for path in paths:
+        try:
+            results += read_json(path)["results"]
+        except (OSError, ValueError, KeyError) as error:
+            raise AnalysisError(f"--speeds {path}: {error!r}") from error
+    return results
+
+
+def run(options: argparse.Namespace) -> None:
+    summaries = read_summaries(options.runs, options.log)
+    if not summaries:
+        raise AnalysisError("no results; run the stage analyze first")
+    found = [summary for summary in summaries if summary.get("variant") == options.baseline]
+    if options.baseline and len(found) != 1:
+        raise AnalysisError(f"--baseline {options.baseline}: {len(found)} runs")
+    add_speeds(summaries, read_speeds(options.speeds))
+    columns = options.columns or columns_of(summaries)
+    print(table(summaries, columns, found[0] if found else None))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish(COMMAND, run, parse_arguments(arguments))

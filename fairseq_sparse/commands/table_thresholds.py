@@ -1,0 +1,177 @@
+"""Thresholds of 1.5-entmax in untrained Transformers: Table 3 of Speeding Up Entmax.
+
+For each size of the vocabulary, or each folder of prepared data, an untrained model with a
+1.5-entmax output reads one batch. The table has its mean threshold (data), what the paper's
+formula gives for that size (formula, with the p* of Lemma 2), and what this package finds from the
+spread of the output weights as they were drawn (weights).
+
+The paper also tests that untrained logits are normal. By the Shapiro-Wilk test, on 5,000 logits of
+each of up to 100 target positions: the median p, and the share of positions with p above 0.15,
+which is about 85 % for logits that are normal.
+
+Without --data the batch has random tokens, which makes no difference: features are normalised
+before they are multiplied with the output weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+from pathlib import Path
+from typing import Any
+
+from fairseq_sparse.commands.common import command_parser, finish, output_file, positive
+from fairseq_sparse.files import write_json
+
+ALPHA = 1.5
+# The sizes of the paper's three vocabularies.
+VOCABULARIES = [10_000, 40_000, 60_000]
+LARGEST_SAMPLE, POSITIONS, LEVEL = 5_000, 100, 0.15
+COLUMNS = {
+    "name": ("data", "{}"),
+    "d_model": ("d_model", "{}"),
+    "d_vocab": ("d_vocab", "{:,}"),
+    "p_star": ("p*", "{:.4f}"),
+    "data": ("τ (data)", "{:.3f}"),
+    "formula": ("τ (formula)", "{:.3f}"),
+    "weights": ("τ (weights)", "{:.3f}"),
+    "median_p": ("Shapiro-Wilk, median p", "{:.2f}"),
+    "share_above": (f"positions with p > {LEVEL} (%)", "{:.0f}"),
+}
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = command_parser("table thresholds", __doc__)
+    parser.add_argument(
+        "--vocabulary",
+        type=positive,
+        nargs="+",
+        metavar="N",
+        help="entries of vocabularies (default: 10000 40000 60000, unless there is --data)",
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[], help="folders of fairseq-preprocess"
+    )
+    parser.add_argument("--arch", default="transformer_sparse_wmt_en_de", help="the model")
+    parser.add_argument(
+        "--model-flags",
+        default="--output-init xavier_uniform --share-all-embeddings --encoder-normalize-before "
+        "--decoder-normalize-before --dropout 0.1",
+        help="its flags, as one argument (default: %(default)s)",
+    )
+    parser.add_argument("--tokens", type=positive, default=1024, help="of the batch, on a side")
+    parser.add_argument("--seed", type=int, default=1, help="of the random weights (default: 1)")
+    parser.add_argument("--json", type=output_file, help="written: the figures")
+    options = parser.parse_args(arguments)
+    options.vocabulary = options.vocabulary or ([] if options.data else VOCABULARIES)
+    return options
+
+
+def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
+    """The task of prepared data, and the first batch of training.
+
+    Raises:
+        ValueError: the data are missing or damaged.
+    """
+    from fairseq_sparse.analysis.trained_models import AnalysisError, load_subset
+    from fairseq_sparse.tasks.translation_sparse import (
+        TranslationSparseConfig,
+        TranslationSparseTask,
+    )
+
+    # The last three are settings of other parts of fairseq, which a command line would fill in.
+    config = TranslationSparseConfig(
+        data=str(folder), dataset_impl=None, required_seq_len_multiple=1, train_subset="train"
+    )
+    try:
+        task = TranslationSparseTask.setup_task(config)
+    except Exception as error:  # fairseq checks nothing, so it fails in many ways
+        raise ValueError(f"--data {folder}: {error}") from error
+    try:
+        dataset = load_subset(task, "train")
+    except AnalysisError as error:
+        raise ValueError(f"--data: {error}") from error
+    if dataset.tgt is None:
+        raise ValueError(f"--data {folder}: the training data have no {task.cfg.target_lang} side")
+    batches = task.get_batch_iterator(dataset, max_tokens=tokens, seed=1)
+    return task, next(iter(batches.next_epoch_itr(shuffle=True)))
+
+
+def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
+    """One row of the table, without its name."""
+    import torch
+
+    from fairseq_sparse.analysis.random_models import build_model
+    from fairseq_sparse.ops.tau import (
+        expected_support_share,
+        tau_from_formula,
+        tau_from_logits,
+        tau_from_weights,
+    )
+
+    torch.manual_seed(options.seed)
+    flags = ["--output-transform", "entmax15", *shlex.split(options.model_flags)]
+    model = build_model(options.arch, flags, task).train()
+    with torch.no_grad():
+        logits = model(**batch["net_input"])[0]
+    rows = logits[batch["target"] != task.target_dictionary.pad()].float()
+    weight = model.decoder.output_projection.weight
+    size, width = weight.shape
+    return {
+        "d_model": width,
+        "d_vocab": size,
+        "p_star": expected_support_share(size, 2 * width / (width + size)),
+        "data": float(tau_from_logits(rows, ALPHA)),
+        "formula": tau_from_formula(width, size),
+        "weights": tau_from_weights(weight, ALPHA),
+        **test_for_normality(rows),
+    }
+
+
+def test_for_normality(rows) -> dict[str, float]:
+    """Shapiro-Wilk's p of single positions: their median, and how many are above the level."""
+    import torch
+
+    try:
+        from scipy.stats import shapiro
+    except ImportError as error:
+        raise ValueError("the Shapiro-Wilk test needs scipy: pip install scipy") from error
+    values = []
+    for row in rows[torch.randperm(len(rows))[:POSITIONS]]:
+        sample = row[torch.randperm(len(row))[:LARGEST_SAMPLE]]
+        values.append(float(shapiro(sample.double().numpy()).pvalue))
+    above = sum(value > LEVEL for value in values)
+    return {"median_p": statistics.median(values), "share_above": 100 * above / len(values)}
+
+
+def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    import torch
+
+    from fairseq_sparse.analysis.random_models import random_batch, translation_task
+
+    rows = []
+    for size in options.vocabulary:
+        task = translation_task(size)
+        torch.manual_seed(options.seed)
+        batch = random_batch(task, max(1, options.tokens // 32), 32)
+        rows.append({"name": "random tokens", **measure(task, batch, options)})
+    for folder in options.data:
+        task, batch = first_batch(folder, options.tokens)
+        rows.append({"name": str(folder), **measure(task, batch, options)})
+    return rows
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.reports import markdown_table
+
+    rows = rows_of(options)
+    if options.json:
+        write_json(options.json, {"rows": rows})
+    header = [heading for heading, _ in COLUMNS.values()]
+    cells = [[form.format(row[name]) for name, (_, form) in COLUMNS.items()] for row in rows]
+    print(markdown_table(header, cells))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("table thresholds", run, parse_arguments(arguments))

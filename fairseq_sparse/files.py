@@ -1,0 +1,87 @@
+"""Reading text and JSON with messages that name the file, and writing files whole or not at all."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+_BLOCK = 1 << 20  # bytes
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, with its line endings as they are.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not in UTF-8.
+    """
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file to it") from error
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file; only a line feed ends one."""
+    text = read_text(path)
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds something else.
+    """
+    text = read_text(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON ({error}); make it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} has no JSON object: it is another file than it should be")
+    return content
+
+
+@contextmanager
+def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
+    """Open a file for writing that takes the place of ``path`` when it is whole.
+
+    If it cannot become whole, it is removed, and ``path`` is what it was.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
+        with open(partial, "wb" if binary else "w", **text) as handle:
+            yield handle
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that takes the place of ``path`` when it is whole."""
+    with replacing(path) as handle:
+        handle.write(text)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file that takes the place of ``path`` when it is whole."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while block := handle.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

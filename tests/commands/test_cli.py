@@ -1,0 +1,147 @@
+"""fairseq-sparse itself: what it lists, what it refuses, and what its commands do without."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_sparse
+import script_cases
+from fairseq_sparse.commands import cli
+
+ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
+# Commands on text alone, with the case that has good input for each.
+ON_TEXT = {
+    "analyze alignment": "score_alignments",
+    "compare": "compare_translations",
+    "score": "score_translation",
+    "sheets make": "make_annotation_sheets",
+    "sheets pairs": "sample_ranked_pairs draw",
+    "sheets score": "score_annotation_sheets",
+    "table results": "results_table",
+}
+# Prints which heavy modules a process has loaded at its end, whatever happened before.
+LOADED = """
+import sys
+from fairseq_sparse.commands import cli
+try:
+    status = cli.main(sys.argv[1:])
+except SystemExit as end:
+    status = end.code
+heavy = {"torch", "fairseq", "hydra", "omegaconf", "matplotlib"} & set(sys.modules)
+print(status, sorted(heavy), file=sys.stderr)
+"""
+
+
+def start(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        encoding="utf-8",
+    )
+
+
+def test_help_has_a_line_for_each_command(capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert end.value.code == 0 and all(len(line) <= 100 for line in lines)
+    for name, what in cli.COMMANDS.items():
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert line.endswith(f"  {what}")
+
+
+def test_every_module_is_a_command_and_the_other_way_round() -> None:
+    folder = Path(cli.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cli", "common"}
+    assert modules == {name.replace(" ", "_") for name in cli.COMMANDS}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name: str, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*name.split(), "--help"])
+    printed = capsys.readouterr()
+    assert end.value.code == 0 and not printed.err
+    assert printed.out.startswith(f"usage: fairseq-sparse {name} ")
+    module = importlib.import_module(f"fairseq_sparse.commands.{name.replace(' ', '_')}")
+    assert module.__doc__.splitlines()[0] in printed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "fairseq-sparse: error: the following arguments are required: COMMAND"),
+        (("nonsense",), "fairseq-sparse: error: argument COMMAND: invalid choice: 'nonsense'"),
+        (("analyze",), "fairseq-sparse analyze: error: the following arguments are required"),
+        (("analyze", "it"), "fairseq-sparse analyze: error: argument COMMAND: invalid choice"),
+        (("--nonsense",), "fairseq-sparse: error: "),
+        (("average", "--nonsense"), "fairseq-sparse average: error: "),
+    ],
+)
+def test_what_is_no_command_is_refused(arguments: tuple[str, ...], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    printed = capsys.readouterr()
+    assert end.value.code == 2 and not printed.out
+    assert printed.err.splitlines()[-1].startswith(message)
+
+
+def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    result = start("-m", "fairseq_sparse", "analyze", "alignment", missing, missing)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fairseq-sparse analyze alignment: error: ") and missing in line
+    script = start(str(ROOT / "scripts" / "score_alignments.py"), missing, missing, cwd=tmp_path)
+    assert (script.returncode, script.stdout) == (1, "")
+    assert (
+        script.stderr == line.replace("fairseq-sparse analyze alignment", "score_alignments") + "\n"
+    )
+
+
+def test_help_loads_neither_torch_nor_fairseq() -> None:
+    """All in one process: what one of them loads stays."""
+    names = [name.split() for name in cli.COMMANDS]
+    program = (
+        "import contextlib, io, sys\nfrom fairseq_sparse.commands import cli\n"
+        f"for name in {names!r}:\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "        cli.main([*name, '--help'])\n"
+        "print(sorted({'torch', 'fairseq', 'omegaconf', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    result = start("-c", program)
+    assert (result.returncode, result.stdout) == (0, "[]\n"), result.stderr
+
+
+@pytest.mark.parametrize("name", ON_TEXT)
+def test_text_is_read_without_torch_and_fairseq(name: str, tmp_path: Path) -> None:
+    case = script_cases.SCRIPTS[ON_TEXT[name]]
+    folder = tmp_path / "in put"
+    folder.mkdir()
+    case.make(folder, tmp_path)
+    result = start("-c", LOADED, *name.split(), *case.command(folder), cwd=tmp_path)
+    assert result.stderr.splitlines()[-1] == "0 []", result.stderr
+    for path in case.written:
+        assert (folder / path).stat().st_size
+        if path.endswith(".json"):
+            json.loads((folder / path).read_text("utf-8"))
+
+
+def test_every_script_of_a_command_is_a_shell_over_it(tmp_path: Path) -> None:
+    shells = [
+        path
+        for path in (ROOT / "scripts").glob("*.py")
+        if "from command_line import run\n" in path.read_text("utf-8")
+    ]
+    assert len(shells) == len(cli.COMMANDS) - 1  # flags has never been a script
+    names = [path.read_text("utf-8").split('run("')[1].split('"')[0] for path in shells]
+    assert sorted(names) == sorted(set(cli.COMMANDS) - {"flags"})
