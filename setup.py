@@ -28,7 +28,8 @@ def requirements() -> list[str]:
     """Return what the package needs at run time."""
     without_fairseq = os.environ.get("FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ", "0") not in ("", "0")
     fairseq = [] if without_fairseq else FAIRSEQ
-    return [*fairseq, "torch>=2.1", "numpy", "sacremoses", "subword-nmt", "sacrebleu"]
+    text = ["sacremoses", "subword-nmt", "sacrebleu", "tabulate>=0.9", "tqdm"]
+    return [*fairseq, "torch>=2.1", "numpy", *text]
 
 
 setup(

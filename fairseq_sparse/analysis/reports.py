@@ -7,18 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
 import fairseq_sparse
+
+_ROW = DataRow("| ", " | ", " |")
+# Each cell with one space around it, and dashes below the header.
+_MARKDOWN = TableFormat(
+    lineabove=None,
+    linebelowheader=Line("| ", "-", " | ", " |"),
+    linebetweenrows=None,
+    linebelow=None,
+    headerrow=_ROW,
+    datarow=_ROW,
+    padding=0,
+    with_header_hide=None,
+)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table, padded so that it can be read as it stands."""
-    lines = [[str(cell) for cell in row] for row in [header, *rows]]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
-        for line in lines
-    )
+    """Return a table, padded so that it can be read as it stands."""
+    # As a row: tabulate would make the column of a header wider than the header.
+    lines = [header, SEPARATING_LINE, *rows]
+    return tabulate(lines, tablefmt=_MARKDOWN, disable_numparse=True)
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
