@@ -1,6 +1,8 @@
 """The wheel and the source distribution, built and used as one who installs them does."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+
+from fairseq_sparse.commands.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 # What the recipes and the tools leave in a checkout.
@@ -85,16 +89,22 @@ def test_tests_run_from_the_source_distribution(unpacked):
     assert " passed" in printed and "failed" not in printed
 
 
-def test_the_wheel_describes_itself_and_works(wheel, tmp_path):
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory) -> Path:
+    """A folder of installed packages, with the wheel alone."""
+    folder = tmp_path_factory.mktemp("installed") / "site"
+    flags = ("--no-deps", "--no-index", "-q", "--target", folder)
+    run("-m", "pip", "install", *flags, wheel, cwd=folder.parent)
+    return folder
+
+
+def test_the_wheel_describes_itself_and_works(wheel, site, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_string(archive.read(name).decode("utf-8"))
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text("utf-8").strip()
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert all(", https://doi.org/" in url for url in metadata.get_all("Project-URL"))
-    site = tmp_path / "site"
-    flags = ("--no-deps", "--no-index", "-q", "--target", site)
-    run("-m", "pip", "install", *flags, wheel, cwd=tmp_path)
     environment = {"PYTHONPATH": str(site)}
     assert run("-m", "fairseq_sparse", cwd=tmp_path, **environment).strip() == str(
         site / "fairseq_sparse"
@@ -102,3 +112,25 @@ def test_the_wheel_describes_itself_and_works(wheel, tmp_path):
     assert "--output-transform" in run("-m", "fairseq_sparse", "flags", cwd=tmp_path, **environment)
     files = {path.as_posix() for path in (ROOT / "fairseq_sparse").rglob("*.[ch]*")}
     assert files and all((site / Path(name).relative_to(ROOT)).is_file() for name in files)
+
+
+def test_the_wheel_has_every_command(site, tmp_path):
+    environment = {"PYTHONPATH": str(site)}
+    command = site / "bin" / "fairseq-sparse"
+    listed = run(command, "--help", cwd=tmp_path, **environment)
+    names = [line[2:20].strip() for line in listed.splitlines() if re.match("  [a-z]", line)]
+    assert names == list(COMMANDS)
+    for name in names:
+        printed = run(command, *name.split(), "--help", cwd=tmp_path, **environment)
+        assert printed.startswith(f"usage: fairseq-sparse {name} ")
+
+
+def test_a_command_of_the_wheel_reads_text(site, tmp_path):
+    (tmp_path / "gold.talp").write_text("1-1 2p2\n\n3-1\n")
+    (tmp_path / "links").write_text("0-0 1-1\n0-3\n2-0\n")
+    arguments = ("analyze", "alignment", "gold.talp", "links", "--json", "out.json")
+    command = site / "bin" / "fairseq-sparse"
+    printed = run(command, *arguments, cwd=tmp_path, PYTHONPATH=str(site))
+    assert "| links      | 4     | 75.0          | 100.0      | 16.7    |" in printed
+    (found,) = json.loads((tmp_path / "out.json").read_text("utf-8"))["files"]
+    assert found["aer"] == pytest.approx(1 / 6)  # 1 - (2 + 3) / (2 + 4)
