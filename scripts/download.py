@@ -75,10 +75,6 @@ def checksum_of(path: Path, algorithm: str) -> str:
     return digest.hexdigest()
 
 
-def sha256_of(path: Path) -> str:
-    return checksum_of(path, "sha256")
-
-
 def read_range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     """First byte and total size that the answer speaks of."""
     if response.status == 206:
