@@ -7,7 +7,7 @@ import pytest
 import torch
 
 # So that their assertions say what was compared.
-pytest.register_assert_rewrite("quickstart_corpus", "recipes", "table_decoding")
+pytest.register_assert_rewrite("recipes", "table_decoding")
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile
 # `random`, which scripts/test_matrix.sh takes, looks for other examples each time, and for more.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fairseq_sparse.analysis.decoding import Translator
 
 Target = tuple[list[int], float]  # BPE units, EOS at the end, and probability
-PARTS = ("test", "test_new_construction", "test_longer")
+PARTS = ("test", "test_unseen_pairs")
 SHARES = {
     "support_exact": "exact support (%)",
     "support_covers": "covers (%)",

@@ -6,7 +6,7 @@ source "$QUICKSTART/../stages/common.sh"
 STAGE=quickstart
 VARIANTS=(softmax entmax15 alpha_relu rela_g)
 # Of the test set, whose cross-attention is drawn.
-SENTENCE=3
+SENTENCE=16
 
 usage() {
   cat <<HELP
@@ -160,9 +160,9 @@ if [[ ! -f "$RUNS_DIR/speeds.json" || "$RUNS_DIR/speeds.json" -ot "$(newest "${a
         --json "$RUNS_DIR/speeds.json"
   } > "$log" 2>&1 || failed "no measurement"
 fi
-say "comparing the models with the grammar"
+say "comparing the models with the known translations"
 {
-  printf 'Synthetic corpus, made by a grammar: the figures say nothing about translating real text.\n\n'
+  printf 'Synthetic corpus, made from templates: the figures say nothing about translating real text.\n\n'
   "$PYTHON" scripts/results_table.py "${runs[@]}" --speeds "$RUNS_DIR/training_speeds.json" \
     "$RUNS_DIR/speeds.json" --columns \
     variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second
@@ -206,7 +206,7 @@ To try next:
   $python scripts/report.py$(printf ' %q' "${runs[@]}") \\
       --cpu --output report.html                                all of it in one page, with every attention weight
   $python scripts/analyze_output.py tree $data \\
-      --path $model --sentence 7         all that a model holds possible
+      --path $model --sentence 8         all that a model holds possible
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
   bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command
   bash examples/run.sh --help                                   all data sets and variants

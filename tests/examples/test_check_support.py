@@ -18,7 +18,6 @@ import make_corpus
 import toy
 from fairseq_sparse.analysis import decoding
 from fairseq_sparse.analysis.decoding import Translator, load_translator
-from sentence import detokenised
 from support import Step, compare, steps_of
 
 PARTS = ("test", "valid")
@@ -266,7 +265,7 @@ def test_scores_of_translations(
     references = (data / "raw" / "test.en").read_text(encoding="utf-8").splitlines()
 
     def bleu(texts):
-        plain = [detokenised(text.split()) for text in texts]
+        plain = [make_corpus.detokenised(text) for text in texts]
         return sacrebleu.corpus_bleu(plain, [references]).score
 
     assert part["runs"][0]["correct_translations"] == right / 12
@@ -279,7 +278,7 @@ def test_bad_input_is_one_line(run_dir: Path, data: Path, tmp_path: Path, capsys
     cases = [
         ([tmp_path, "--data", data, "--parts", "test"], "average.pt: no such file"),
         ([run_dir, "--data", data, "--parts", "tset"], "tset.targets.jsonl"),
-        ([run_dir, "--data", data], "test_new_construction.targets.jsonl has 0 lines"),
+        ([run_dir, "--data", data], "test_unseen_pairs.targets.jsonl has 0 lines"),
         ([run_dir, "--data", tmp_path, "--parts", "test"], "dict.de.txt"),
         ([run_dir, "--data", data, "--parts", "test", "--max-tokens", 3], "--max-tokens 3: "),
     ]

@@ -1,22 +1,334 @@
-"""examples/quickstart/make_corpus.py: what its files depend on, and what it refuses."""
+"""The quickstart's corpus: its translations, alignments, parts and files, and what is refused."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import random
+import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from sacremoses import MosesTokenizer
 
+import alternatives
 import make_corpus
-from quickstart_corpus import SMALL
+import words
+from alternatives import Token, Word, choice, sequence, spell, talp, tokens
+from fairseq_sparse.analysis.word_alignment import from_talp
+from make_corpus import MOST_TRANSLATIONS, PARTS, UNSEEN_PAIRS
+from templates import TEMPLATES, make_sentence
+
+SIZES = {"train": 1500, "valid": 60, "test": 200, UNSEEN_PAIRS: 100}
+FLAGS = ["--train", "1500", "--valid", "60", "--test", "200", "--held-out", "100"]
 
 
-def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    assert make_corpus.main([str(folder), *FLAGS]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list:
+    generator = random.Random(11)
+    return [make_sentence(generator) for _ in range(1500)]
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text(encoding="utf-8").splitlines()
+
+
+def sentences(folder: Path, language: str) -> list[list[str]]:
+    return [line.split() for part in PARTS for line in lines(folder, f"{part}.tok.{language}")]
+
+
+def records(folder: Path, part: str) -> list[dict]:
+    return [json.loads(line) for line in lines(folder, f"{part}.targets.jsonl")]
+
+
+# The tree of alternatives.
+
+
+def test_choice_and_sequence_by_hand() -> None:
+    old, man = Word("alter"), Word("Mann")
+    adjective = choice("word", (0.75, tokens("old", [old])), (0.25, tokens("very_old", [old])))
+    noun = choice("other", (1.0, tokens("man", [man], [old])))
+    found = sequence(adjective, noun, alternatives.NOTHING)
+    texts = {" ".join(token.text for token in english): p for p, english in found.items}
+    assert texts == {"old man": 0.75, "very old man": 0.25} and found.kinds == {"word"}
+    (_, short), (_, long) = found.items
+    assert short == (Token("old", (old,)), Token("man", (man,), (old,)))
+    assert talp([old, man], long) == "1-1 1-2 1p3 2-3"
+    with pytest.raises(ValueError, match="do not sum to 1"):
+        choice("word", (0.7, noun), (0.2, noun))
+
+
+def test_spelling() -> None:
+    assert spell("a old man sees a dog".split()) == "An old man sees a dog".split()
+    assert words.options("bank*6/bench*4") == [(0.6, "bank"), (0.4, "bench")]
+    assert words.plural("leaf*6/box/city*4/day") == "leaves*6/boxes/cities*4/days"
+
+
+def test_draws_follow_the_weights() -> None:
+    generator = random.Random(3)
+    found = Counter(alternatives.pick_weighted(generator, [(3, "a"), (1, "b")]) for _ in range(800))
+    assert abs(found["a"] - 600) < 4 * math.sqrt(150)
+    assert {alternatives.pick(generator, "xyz") for _ in range(50)} == set("xyz")
+
+
+def test_probabilities_sum_to_one_and_no_translation_stands_twice(drawn) -> None:
+    for sentence in drawn:
+        texts = [make_corpus.text(english) for _, english in sentence.english.items]
+        assert len(set(texts)) == len(texts)
+        assert math.isclose(sum(p for p, _ in sentence.english.items), 1)
+        assert min(p for p, _ in sentence.english.items) > 0
+        assert bool(sentence.english.kinds) == (len(texts) > 1)
+
+
+def test_all_templates_and_all_kinds_of_ambiguity_occur(drawn) -> None:
+    assert {sentence.template for sentence in drawn} == {template.name for template in TEMPLATES}
+    kinds = Counter(kind for sentence in drawn for kind in sentence.english.kinds)
+    assert set(kinds) == {"word", "pronoun", "tense", "order"} and min(kinds.values()) > 100
+    counts = Counter(len(sentence.english.items) for sentence in drawn)
+    assert counts[1] > 100 and sum(counts[n] for n in counts if n > MOST_TRANSLATIONS) < 150
+
+
+def test_links_cover_every_english_token(drawn) -> None:
+    """Of the German ones, commas may have none, and "dass" where English has no "that"."""
+    null, one_to_many = Counter(), 0
+    for sentence in drawn:
+        for _, english in sentence.english.items:
+            sure, possible = from_talp(talp(sentence.german, english))
+            assert {target for _, target in possible} == set(range(len(english)))
+            aligned = {source for source, _ in possible}
+            assert aligned <= set(range(len(sentence.german)))
+            null.update(w.text for n, w in enumerate(sentence.german) if n not in aligned)
+            one_to_many += max(Counter(source for source, _ in sure).values()) > 1
+    assert set(null) == {",", "dass"} and one_to_many > 100
+
+
+def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With few words, so that many sentences are drawn more than once."""
+    nouns = {kind: [*{n.gender: n for n in row}.values()] for kind, row in words.NOUNS.items()}
+    monkeypatch.setattr(words, "NOUNS", nouns)
+    monkeypatch.setattr(words, "VERBS", {kind: row[-3:] for kind, row in words.VERBS.items()})
+    monkeypatch.setattr(words, "DETERMINERS", (words.DETERMINERS[0], words.DETERMINERS[5]))
+    monkeypatch.setattr(words, "NAMES", ("Anna",))
+    generator = random.Random(5)
+    known: dict[str, dict[str, float]] = {}
+    expected, variance, observed = Counter(), Counter(), Counter()
+    repeated = 0
+    for _ in range(2000):
+        sentence = make_sentence(generator)
+        target = make_corpus.text(alternatives.pick_weighted(generator, sentence.english.items))
+        source = make_corpus.text(sentence.german)
+        targets = {make_corpus.text(english): p for p, english in sentence.english.items}
+        repeated += source in known
+        assert known.setdefault(source, targets) == pytest.approx(targets), source
+        for text, p in targets.items():
+            level = round(p, 1)
+            expected[level] += p
+            variance[level] += p * (1 - p)
+            observed[level] += text == target
+    assert repeated > 30 and len(expected) > 6
+    for level in expected:
+        tolerance = 4 * math.sqrt(variance[level]) + 1e-6
+        assert abs(observed[level] - expected[level]) <= tolerance, level
+
+
+# The two languages, against tables and rules of the tests' own.
+
+ARTICLES = {
+    "der": "nom.m dat.f", "die": "nom.f acc.f nom.pl acc.pl", "das": "nom.n acc.n",
+    "den": "acc.m", "dem": "dat.m dat.n", "im": "dat.m dat.n",
+    "dieser": "nom.m dat.f", "diese": "nom.f acc.f nom.pl acc.pl", "dieses": "nom.n acc.n",
+    "diesen": "acc.m", "diesem": "dat.m dat.n",
+}  # fmt: skip
+ENDINGS = {
+    "": "nom.m nom.n acc.n", "e": "nom.f acc.f nom.pl acc.pl", "en": "acc.m",
+    "em": "dat.m dat.n", "er": "dat.f",
+}  # fmt: skip
+POSSESSIVES = {stem + end: forms for stem in ("ein", "mein", "unser", "ihr")
+               for end, forms in ENDINGS.items()}  # fmt: skip
+WEAK = {"nom.m": "e", "nom.f": "e", "nom.n": "e", "acc.f": "e", "acc.n": "e"}
+MIXED = WEAK | {"nom.m": "er", "nom.n": "es", "acc.n": "es"}
+STRONG = {"nom.pl": "e", "acc.pl": "e"}
+STEMS = {
+    item.partition("=")[0] for row in words.ADJECTIVES.values() for item in row.split()
+}  # fmt: skip
+
+
+def noun_forms() -> dict[str, set[str]]:
+    forms = defaultdict(set)
+    for noun in (noun for row in words.NOUNS.values() for noun in row):
+        for case in ("nom", "acc", "dat"):
+            forms[noun.singular].add(f"{case}.{noun.gender}")
+            forms[noun.plural].add(f"{case}.pl")
+    return forms
+
+
+def readings(before: list[str], forms: set[str]) -> set[str]:
+    """Return the forms of a noun that the article, numeral and adjective before it allow."""
+    before, ending = [word.lower() for word in before], ""
+    adjective = re.fullmatch(r"(.+?)(e|en|er|es|em)", before[-1]) if before else None
+    if adjective and adjective[1] in STEMS:
+        ending = adjective[2]
+        before.pop()
+    article = before[-1] if before else ""
+    if article in ARTICLES:
+        found, table = forms & set(ARTICLES[article].split()), WEAK
+    elif article in POSSESSIVES:
+        found, table = forms & set(POSSESSIVES[article].split()), MIXED
+    else:
+        found, table = {form for form in forms if form.endswith("pl")}, STRONG
+    return {form for form in found if not ending or table.get(form, "en") == ending}
+
+
+def test_declension_of_noun_phrases(folder: Path) -> None:
+    nouns = noun_forms()
+    for sentence in sentences(folder, "de"):
+        for position, word in enumerate(sentence):
+            if word in nouns:
+                assert readings(sentence[:position], nouns[word]), sentence[: position + 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("der kleinen Katze", True), ("zwei große Äpfel", True),
+        ("meine großen Äpfel", True), ("die Hund", False), ("ein altes Hund", False),
+        ("das altes Haus", False), ("den Bücher", False), ("Hund", False),
+    ],
+)  # fmt: skip
+def test_readings_tell_right_from_wrong(text: str, right: bool) -> None:
+    *before, noun = text.split()
+    assert bool(readings(before, noun_forms()[noun])) == right
+
+
+def test_german_pronouns_and_verbs_agree(folder: Path) -> None:
+    verbs = [verb for row in words.VERBS.values() for verb in row]
+    modals = [modal[:2] for modal in words.MODALS]
+    singular = {verb.singular for verb in verbs} | {"hat", "ist", "war"} | {m for m, _ in modals}
+    plural = {verb.plural for verb in verbs} | {"haben", "sind", "waren"} | {m for _, m in modals}
+    found = defaultdict(set)
+    for sentence in sentences(folder, "de"):
+        found[sentence[0]].add(sentence[1])
+    assert found["Er"] <= singular and found["Wir"] <= plural and found["Sie"] <= singular | plural
+    assert min(map(len, (found["Er"], found["Wir"]))) > 10
+
+
+def test_english_agrees(folder: Path) -> None:
+    forms = [form for row in words.VERBS.values() for verb in row for form in verb.english]
+    bases = {base for base, past, *_ in forms if base != past} | {"are", "were", "do", "have"}
+    thirds = {form[4] for form in forms} | {"is", "was", "does", "has"}
+    assert {"carries", "fixes", "sees"} <= thirds
+    found, articles = defaultdict(set), Counter()
+    for sentence in sentences(folder, "en"):
+        found[sentence[0]].add(sentence[1])
+        for word, after in zip(sentence, sentence[1:], strict=False):
+            if word.lower() in ("a", "an"):
+                articles[word.lower()] += 1
+                assert (word.lower() == "an") == (after[0] in "aeiou"), sentence
+    assert not (found["He"] | found["She"]) & bases
+    assert not (found["We"] | found["They"] | found["You"]) & thirds
+    assert min(articles["a"], articles["an"]) > 20
+
+
+def test_context_resolves_ambiguities(drawn) -> None:
+    checked = Counter()
+    for sentence in drawn:
+        german = {word.text for word in sentence.german}
+        for _, english in sentence.english.items:
+            texts = {token.text for token in english}
+            if "gestern" in german:
+                assert not texts & {"has", "have"}
+                checked["tense"] += 1
+            if "gerade" in german:
+                assert any(text.endswith("ing") for text in texts)
+                checked["progressive"] += 1
+            if sentence.template == "question" and "Sie" in german:
+                assert "you" in texts and "they" not in texts
+                checked["pronoun"] += 1
+    assert min(checked[kind] for kind in ("tense", "progressive", "pronoun")) > 5
+
+
+# The files.
+
+
+def test_all_files_have_a_line_for_each_pair(folder: Path) -> None:
+    names = {"corpus.json"}
+    for part in PARTS:
+        suffixes = ["de", "en", "tok.de", "tok.en", "talp"] + ["targets.jsonl"] * (part != "train")
+        for name in (f"{part}.{suffix}" for suffix in suffixes):
+            names.add(name)
+            assert len(lines(folder, name)) == SIZES[part], name
+    assert {path.name for path in folder.iterdir()} == names
+    report = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+    assert report["pairs"] == SIZES and report["kind"] == "synthetic"
+    assert all(400 < count < 700 for count in report["train_types"].values())
+
+
+@pytest.mark.parametrize("language", ["de", "en"])
+def test_tokens_are_those_of_the_moses_tokenizer(folder: Path, language: str) -> None:
+    tokenizer = MosesTokenizer(lang=language)
+    raw = [line for part in PARTS for line in lines(folder, f"{part}.{language}")]
+    for text, expected in list(zip(raw, sentences(folder, language), strict=True))[::5]:
+        assert tokenizer.tokenize(text, aggressive_dash_splits=False, escape=False) == expected
+
+
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_listed_translations(folder: Path, part: str) -> None:
+    columns = (lines(folder, f"{part}.{name}") for name in ("tok.de", "tok.en", "talp"))
+    for source, target, links, record in zip(*columns, records(folder, part), strict=True):
+        assert record["source"] == source and 1 <= len(record["targets"]) <= MOST_TRANSLATIONS
+        probabilities = [item["probability"] for item in record["targets"]]
+        assert math.isclose(sum(probabilities), 1, abs_tol=1e-6)
+        assert probabilities == sorted(probabilities, reverse=True) and probabilities[-1] > 0
+        found = {item["text"]: item["links"] for item in record["targets"]}
+        assert found[target] == links
+        for text, talp_line in found.items():
+            _, possible = from_talp(talp_line)
+            assert {target for _, target in possible} == set(range(len(text.split())))
+
+
+def test_held_out_sentences_are_not_in_train(folder: Path) -> None:
+    seen = set(lines(folder, "train.de"))
+    for part in PARTS[1:]:
+        sources = lines(folder, f"{part}.de")
+        assert len(set(sources)) == len(sources) and not seen & set(sources)
+        seen |= set(sources)
+
+
+def test_unseen_pairs_are_of_known_words() -> None:
+    parts = make_corpus.draw_corpus(2, {"train": 1500, "valid": 20, "test": 20, UNSEEN_PAIRS: 40})
+    pairs = {
+        part: [pair for example in examples for pair in example.sentence.pairs]
+        for part, examples in parts.items()
+    }
+    usual = {pair for part in PARTS if part != UNSEEN_PAIRS for pair in pairs[part]}
+    unseen = {pair for pair in pairs[UNSEEN_PAIRS] if make_corpus.is_unseen(*pair)}
+    assert unseen and not unseen & usual
+    assert all(
+        any(make_corpus.is_unseen(*pair) for pair in example.sentence.pairs)
+        for example in parts[UNSEEN_PAIRS]
+    )
+    for side in (0, 1):
+        assert {pair[side] for pair in unseen} <= {pair[side] for pair in pairs["train"]}
+
+
+def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
     content = {}
+    small = ["--train", "60", "--valid", "5", "--test", "5", "--held-out", "5"]
     for name, seed, hashes in (("a", "1", "1"), ("b", "1", "2"), ("c", "2", "1")):
-        command = [sys.executable, make_corpus.__file__, tmp_path / name, *SMALL]
+        command = [sys.executable, make_corpus.__file__, tmp_path / name, *small]
         environment = os.environ | {"PYTHONHASHSEED": hashes}
         subprocess.run([*command, "--seed", seed], check=True, env=environment)
         content[name] = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
@@ -24,30 +336,39 @@ def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path):
     assert content["a"]["train.de"] != content["c"]["train.de"]
 
 
+def test_the_readme_shows_a_line_of_the_corpus(tmp_path: Path) -> None:
+    flags = "--train 0 --valid 0 --held-out 0 --test 200".split()  # each part is drawn on its own
+    assert make_corpus.main([str(tmp_path), *flags]) == 0
+    readme = (Path(make_corpus.__file__).parent / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\{.*\}$", readme, re.MULTILINE)
+    assert shown and set(shown) <= set(lines(tmp_path, "test.targets.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--train", "-1"], "-1 is negative"),
         (["--seed", "one"], "invalid int value"),
-        (["--noise-share", "0.2"], "need --noise"),
-        (["--noise", "all", "--noise-share", "1.5"], "not in (0, 1]"),
-        (["--noise", "wrong"], "invalid choice"),
-        ([*SMALL, "--noise", "dropped", "--noise-share", "1"], "lower --noise-share"),
-        ([*SMALL, "--train", "20", "--held-out", "40"], "raise --train"),
+        (["--noise", "all"], "unrecognized arguments"),
     ],
 )
-def test_bad_input_is_refused(tmp_path: Path, capsys, flags: list[str], message: str):
-    output = tmp_path / "corpus"
-    try:
-        status = make_corpus.main([str(output), *flags])
-    except SystemExit as error:
-        status = error.code
-    assert status != 0
-    assert message in capsys.readouterr().err
-    assert not (output / "corpus.json").exists()
+def test_bad_usage(tmp_path: Path, capsys, flags: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        make_corpus.main([str(tmp_path / "corpus"), *flags])
+    assert message in capsys.readouterr().err and not (tmp_path / "corpus").exists()
 
 
-def test_output_that_is_a_file_is_refused(tmp_path: Path, capsys):
+def test_too_few_different_sentences(tmp_path: Path, capsys, monkeypatch) -> None:
+    sentence = make_sentence(random.Random(4))
+    monkeypatch.setattr(make_corpus, "make_sentence", lambda generator: sentence)
+    monkeypatch.setattr(make_corpus, "held_out", lambda sentence: False)
+    flags = ["--valid", "1", "--test", "2", "--held-out", "0"]
+    assert make_corpus.main([str(tmp_path / "corpus"), *flags]) == 1
+    assert "found 1 of 2 sentences for test: ask for fewer" in capsys.readouterr().err
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_output_that_is_a_file_is_refused(tmp_path: Path, capsys) -> None:
     path = tmp_path / "file"
     path.write_text("mine")
     with pytest.raises(SystemExit):
