@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compare the translations and the supports of models with what the synthetic corpus knows.
+"""Compare translations and supports of models with the truth of the synthetic corpus.
 
 The corpus lists all correct translations of its test sentences. Each model translates the sources;
-then it is given every beginning of a correct translation, and the tokens to which it gives a
-probability above 0, its support, are compared with those that can follow. DATA holds raw/, made by
+then it is given every prefix of a correct translation, and its support, the tokens of nonzero
+probability, is compared with the tokens that can follow. DATA holds raw/, made by
 make_corpus.py, and prepared/, as examples/stages/1_prepare.sh makes it; a RUN_DIR holds average.pt.
 """
 
@@ -120,7 +120,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
 
 
 def load_run(folder: Path, options: argparse.Namespace) -> Translator:
-    """The model of a run, under the name of its variant."""
+    """Load the model of a run under the name of its variant."""
     from fairseq_sparse.analysis.decoding import load_translator
 
     summary = folder / "summary.json"
@@ -131,7 +131,7 @@ def load_run(folder: Path, options: argparse.Namespace) -> Translator:
 
 
 def batches_of(part: Part, translator: Translator, max_tokens: int) -> Iterable[dict[str, Any]]:
-    """Batches of the sources, without targets."""
+    """Return batches of the sources, without targets."""
     from fairseq_sparse.errors import AnalysisError
 
     lengths = [len(source) for source in part.sources]
@@ -231,7 +231,7 @@ def check(translator: Translator, part: Part, options: argparse.Namespace) -> di
 
 
 def means(values: dict[str, Tensor]) -> dict[str, Any]:
-    """How many steps there are, and the mean of each value over them."""
+    """Return the number of steps and the mean of each value."""
     count = len(values["correct"])
     return {
         "number": count,
@@ -240,7 +240,7 @@ def means(values: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def bleu(translations: list[str], part: Part) -> dict[str, Any]:
-    """The score of tokenised translations, as scripts/score_translation.py gives it."""
+    """Score tokenised translations as scripts/score_translation.py does."""
     from sacremoses import MosesDetokenizer
 
     from score_translation import score
@@ -269,11 +269,11 @@ def check_all(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(name: str, part: dict[str, Any]) -> str:
-    """The table of a part of the corpus."""
+    """Return the table of a part of the corpus."""
     from fairseq_sparse.analysis.reports import markdown_table
 
     def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
-        """A mean over all steps, and over those with a choice."""
+        """Format the mean over all steps and the mean over those with a choice."""
         found = [run[steps][key] for steps in ("steps", "choices")]
         return " / ".join("-" if mean is None else form.format(factor * mean) for mean in found)
 
@@ -299,10 +299,10 @@ def report(name: str, part: dict[str, Any]) -> str:
 
 
 LEGEND = """\
-A step is a beginning of correct translations, which the model is given; each step counts alike.
+A step is a prefix of a correct translation, which the model is given; all steps count alike.
 x / y: the mean over all steps / over those with a choice, where more than one BPE unit can follow.
-Support: the units with a probability above 0. Exact: they are just the correct ones. Covers: the
-correct ones are among them. Wrong mass: the probability of the others. Distance: total variation
+Support: the units of nonzero probability. Exact: they are the correct ones and no others. Covers:
+all correct ones are among them. Wrong mass: probability of the others. Distance: total variation
 from the truth. For the last two, probabilities are scaled to sum to 1."""
 
 

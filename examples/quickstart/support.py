@@ -1,4 +1,4 @@
-"""What can follow each beginning of the correct translations, and whether a model says the same."""
+"""Compare the support of a model with the tokens that can follow each prefix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    """A beginning of correct translations, and the truth about the next token.
+    """A prefix of correct translations, and the truth about the next token.
 
     Attributes:
-        target: number of the first translation that begins so.
-        position: how many tokens the beginning has.
+        target: number of the first translation that has this prefix.
+        position: length of the prefix in tokens.
         following: the correct next tokens with their probabilities, which sum to 1.
     """
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 def steps_of(targets: Sequence[tuple[Sequence[int], float]]) -> list[Step]:
-    """The inner nodes of the trie of some translations: every beginning that they have, once.
+    """Return the inner nodes of the trie of some translations: every prefix, once.
 
     Args:
         targets: tokens, EOS at the end, and probability of each translation.
@@ -36,11 +36,11 @@ def steps_of(targets: Sequence[tuple[Sequence[int], float]]) -> list[Step]:
     places = {}
     for number, (tokens, probability) in enumerate(targets):
         for position, token in enumerate(tokens):
-            beginning = tuple(tokens[:position])
-            places.setdefault(beginning, (number, position))
-            masses = following.setdefault(beginning, {})
+            prefix = tuple(tokens[:position])
+            places.setdefault(prefix, (number, position))
+            masses = following.setdefault(prefix, {})
             masses[token] = masses.get(token, 0.0) + probability
-    return [Step(*places[beginning], _scaled(masses)) for beginning, masses in following.items()]
+    return [Step(*places[prefix], _scaled(masses)) for prefix, masses in following.items()]
 
 
 def _scaled(masses: dict[int, float]) -> dict[int, float]:
@@ -49,7 +49,7 @@ def _scaled(masses: dict[int, float]) -> dict[int, float]:
 
 
 def compare(log_p: Tensor, steps: Sequence[Step]) -> dict[str, Tensor]:
-    """How the probabilities of a model differ from the truth, step by step.
+    """Compare the probabilities of a model with the truth, step by step.
 
     Args:
         log_p: the model's log-probabilities of the next token, ``[steps, V]``, -inf where the

@@ -130,8 +130,7 @@ def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
 def read_labels(path: Path, sentences: int) -> set[int]:
     """The numbers of the bad pairs in a file with a line for each pair.
 
-    A line is 0 or 1 (bad), or a JSON object whose ``noise`` is "none" for a good pair, as in the
-    files ``PART.noise.jsonl`` of the quickstart's corpus.
+    A line is 0 or 1 (bad), or a JSON object whose ``noise`` is "none" for a good pair.
 
     Args:
         path: the file.
