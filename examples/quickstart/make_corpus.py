@@ -32,11 +32,11 @@ from templates import Sentence, make_sentence
 UNSEEN_PAIRS = "test_unseen_pairs"
 PARTS = ("train", "valid", "test", UNSEEN_PAIRS)
 MOST_TRANSLATIONS = 12
-# One of so many pairs of a verb and its object is kept out of every part but test_unseen_pairs.
-HELD_OUT_SHARE = 10
+# One in ten pairs of a verb and its object occurs in no part but test_unseen_pairs.
+HELD_OUT = 10
 NOUNS = {noun: n for n, noun in enumerate(itertools.chain(*words.NOUNS.values()))}
 VERBS = {verb: n for n, verb in enumerate(itertools.chain(*words.VERBS.values()))}
-# Draws for each sentence wanted.
+# Maximum number of draws per sentence.
 PATIENCE = 1000
 
 
@@ -64,7 +64,7 @@ def detokenised(tokens: str) -> str:
 
 def is_unseen(verb: words.Verb, noun: words.Noun) -> bool:
     """Whether this verb never has this object in training; depends on nothing but the tables."""
-    return (VERBS[verb] + 3 * NOUNS[noun]) % HELD_OUT_SHARE == 0
+    return (VERBS[verb] + 3 * NOUNS[noun]) % HELD_OUT == 0
 
 
 def held_out(sentence: Sentence) -> bool:

@@ -21,7 +21,7 @@ import words
 from alternatives import Token, Word, choice, sequence, spell, talp, tokens
 from fairseq_sparse.analysis.word_alignment import from_talp
 from make_corpus import MOST_TRANSLATIONS, PARTS, UNSEEN_PAIRS
-from templates import TEMPLATES, make_sentence
+from templates import TEMPLATES, make_sentence, verb_phrase
 
 SIZES = {"train": 1500, "valid": 60, "test": 200, UNSEEN_PAIRS: 100}
 FLAGS = ["--train", "1500", "--valid", "60", "--test", "200", "--held-out", "100"]
@@ -111,6 +111,28 @@ def test_links_cover_every_english_token(drawn) -> None:
             null.update(w.text for n, w in enumerate(sentence.german) if n not in aligned)
             one_to_many += max(Counter(source for source, _ in sure).values()) > 1
     assert set(null) == {",", "dass"} and one_to_many > 100
+
+
+@pytest.mark.parametrize(
+    ("tense", "english", "expected"),
+    [
+        ("present", "simple", {"picks up|1-1 2-2", "collects|1-1 2-1"}),
+        ("present", "progressive", {"is picking up|1p1 1-2 2-3", "is collecting|1p1 1-2 2-2"}),
+        ("perfect", "past", {"picked up|1p1 2-1 2-2", "collected|1p1 2-1"}),
+        ("perfect", "perfect", {"has picked up|1-1 2-2 2-3", "has collected|1-1 2-2"}),
+    ],
+)
+def test_links_of_a_separable_verb(tense: str, english: str, expected: set[str]) -> None:
+    """German: holt ... ab, hat ... abgeholt."""
+    (verb,) = (verb for verb in words.VERBS["object"] if verb.participle == "abgeholt")
+    slots, ((_, auxiliary, main),) = verb_phrase(
+        random.Random(1), verb, False, tense, {english: 1.0}, with_do=False, last=False
+    )
+    german = slots["V"].german + slots["P"].german
+    assert [word.text for word in german] in (["holt", "ab"], ["hat", "abgeholt"])
+    found = sequence(auxiliary, main).items
+    texts = [(" ".join(token.text for token in tokens), tokens) for _, tokens in found]
+    assert {f"{text}|{talp(german, tokens)}" for text, tokens in texts} == expected
 
 
 def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_say(
