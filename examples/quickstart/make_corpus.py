@@ -71,8 +71,17 @@ def held_out(sentence: Sentence) -> bool:
     return any(is_unseen(*pair) for pair in sentence.pairs)
 
 
-def draw(generator: random.Random, part: str, count: int, taken: set[str]) -> list[Example]:
-    """Draw the sentences of a part that are not taken; those of all parts but train are taken then.
+def draw(
+    generator: random.Random, part: str, count: int, taken: set[str], known: set[str] | None = None
+) -> list[Example]:
+    """Draw sentences of a part that are not taken; those of all parts but train are taken then.
+
+    Args:
+        generator: the source of all choices.
+        part: name of the part.
+        count: number of sentences.
+        taken: German sentences that must not be drawn; changed in place.
+        known: if given, the only words that a sentence and its translations may have.
 
     Raises:
         CorpusError: there are too few.
@@ -85,24 +94,40 @@ def draw(generator: random.Random, part: str, count: int, taken: set[str]) -> li
         source = text(sentence.german)
         few = len(sentence.english.items) <= MOST_TRANSLATIONS
         if few and held_out(sentence) == (part == UNSEEN_PAIRS) and source not in taken:
-            examples.append(Example(sentence, pick_weighted(generator, sentence.english.items)))
-            if part != "train":
-                taken.add(source)
+            if known is None or vocabulary(sentence) <= known:
+                english = pick_weighted(generator, sentence.english.items)
+                examples.append(Example(sentence, english))
+                if part != "train":
+                    taken.add(source)
     if len(examples) < count:
-        raise CorpusError(f"found {len(examples)} of {count} sentences for {part}: ask for fewer")
+        raise CorpusError(f"found too few sentences for {part}: raise --train or ask for fewer")
     return examples
+
+
+def vocabulary(sentence: Sentence) -> set[str]:
+    """Return all words of a sentence and of its translations."""
+    sides = (sentence.german, *(english for _, english in sentence.english.items))
+    return {word for tokens in sides for word in text(tokens).split()}
 
 
 def draw_corpus(seed: int, sizes: dict[str, int]) -> dict[str, list[Example]]:
     """Draw all parts, each with random numbers of its own; train comes last.
 
-    No test or validation sentence occurs twice, and none is in train.
+    No test or validation sentence occurs twice, and none is in train. Those with words that train
+    lacks are replaced.
     """
     taken: set[str] = set()
-    return {
-        part: draw(random.Random(f"{seed} {part}"), part, sizes[part], taken)
-        for part in reversed(PARTS)
-    }
+    generators = {part: random.Random(f"{seed} {part}") for part in reversed(PARTS)}
+    parts = {part: draw(generators[part], part, sizes[part], taken) for part in generators}
+    known: set[str] = set()
+    for sentence, english in parts["train"]:
+        taken.add(text(sentence.german))
+        known.update(text(sentence.german).split(), text(english).split())
+    for part in PARTS[1:]:
+        kept = [example for example in parts[part] if vocabulary(example.sentence) <= known]
+        count = sizes[part] - len(kept)
+        parts[part] = kept + draw(generators[part], part, count, taken, known)
+    return parts
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

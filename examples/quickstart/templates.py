@@ -1,4 +1,4 @@
-"""Sentences from templates: a German word order and the English ones that translate it.
+"""Draw sentences from templates: a German word order and its English translations.
 
 The symbols of a template stand for phrases: S subject, V finite verb, P the rest of the verb
 (particle, participle or infinitive), O object, D indirect object, T time, L place, E adjective,
@@ -6,7 +6,7 @@ K conjunction; in English A auxiliary and M main verb. Small letters belong to a
 Anything else is a word of `words.FIXED`. Four kinds of ambiguity give a sentence several
 translations:
 
-    word     Bank: bank, bench; ruft an: calls, phones
+    word     Bank: bank, bench; macht zu: closes, shuts
     pronoun  Sie sehen: they see, you see; ihr: her, their
     tense    kauft: buys, is buying; hat gekauft: bought, has bought
     order    Heute kauft Anna ein Buch: Today Anna is buying a book, Anna is buying a book today
@@ -65,9 +65,8 @@ TEMPLATES = (
         ("place", "object"),
     ),
 )
-# In these English needs "do".
+# Templates in which English needs "do" where there is no other auxiliary.
 WITH_DO = ("negation", "question", "what", "where")
-
 
 Pair = tuple[words.Verb, words.Noun]
 Tense = tuple[float, Alternatives, Alternatives]  # probability, auxiliary, main verb
@@ -260,12 +259,13 @@ def clause(
         verbs, tenses = copula(generator, plural)
         return slots | verbs, tenses, pairs
     verb = pick(generator, [verb for verb in words.VERBS[kind] if fits(verb, template)])
-    negated = template.name == "negation"  # "muss nicht" is not "must not"
-    count = 1 if kind == "say" else 3 - (negated or verb.stative)
-    tense = pick(generator, [*words.TENSES][:count])
+    negated = template.name == "negation"
+    # Without a modal verb if negated, because "muss nicht" does not mean "must not".
+    usable = 1 if kind == "say" else 3 - (negated or verb.stative)
+    tense = pick(generator, [*words.TENSES][:usable])
     english = words.TENSES[tense]
     if "clause" in template.name or (verb.stative and tense == "present"):
-        english = dict.fromkeys([*english][:1], 1.0)  # simple or past
+        english = dict.fromkeys([*english][:1], 1.0)  # the first: simple or past
     if "T" in symbols:
         text, tenses = pick(generator, words.TIMES)
         tense = pick(generator, sorted(tenses))
@@ -276,14 +276,14 @@ def clause(
         slots["D"] = noun_phrase(generator, pick(generator, words.NOUNS["person"]), 2, False)
         slots["to"] = Phrase((), tokens("to", (), slots["D"].german[:1]))
     if "O" in symbols:
-        object_first = symbols[0] == "O"  # which "den" shows
+        object_first = symbols[0] == "O"  # must be masculine and singular: "den" marks it
         nouns = words.NOUNS[pick(generator, verb.objects)]
         noun = pick(generator, [noun for noun in nouns if noun.gender == "m" or not object_first])
-        more = not object_first and generator.random() < 0.35
-        slots["O"] = noun_phrase(generator, noun, 1, more, definite=negated)
+        many = not object_first and generator.random() < 0.35
+        slots["O"] = noun_phrase(generator, noun, 1, many, definite=negated)
         pairs = [(verb, noun)]
-    do, last = template.name in WITH_DO, symbols[-1] == "V"
-    verbs, tenses = verb_phrase(generator, verb, plural, tense, english, do, last)
+    with_do, last = template.name in WITH_DO, symbols[-1] == "V"
+    verbs, tenses = verb_phrase(generator, verb, plural, tense, english, with_do, last)
     return slots | verbs, tenses, pairs
 
 
@@ -293,8 +293,8 @@ def make_sentence(generator: random.Random) -> Sentence:
     clauses = [clause(generator, template, number) for number in range(len(template.verbs))]
     fixed = [symbol for symbol in template.german.split() if symbol in words.FIXED]
     slots = {symbol: phrase(words.FIXED[symbol]) for symbol in fixed}
-    that = "dass=that*7/*3" if "say" in template.verbs else ""
-    slots["K"] = phrase(that or pick(generator, words.CONJUNCTIONS))
+    says = template.verbs[0] == "say"
+    slots["K"] = phrase("dass=that*7/*3" if says else pick(generator, words.CONJUNCTIONS))
     for (phrases, _, _), names in zip(clauses, (str, str.lower), strict=False):
         slots |= {names(symbol): found for symbol, found in phrases.items()}
     english = {symbol: slot.english for symbol, slot in slots.items()}

@@ -321,12 +321,16 @@ def test_listed_translations(folder: Path, part: str) -> None:
             assert {target for _, target in possible} == set(range(len(text.split())))
 
 
-def test_held_out_sentences_are_not_in_train(folder: Path) -> None:
+def test_held_out_sentences_are_new_but_their_words_are_known(folder: Path) -> None:
     seen = set(lines(folder, "train.de"))
     for part in PARTS[1:]:
         sources = lines(folder, f"{part}.de")
         assert len(set(sources)) == len(sources) and not seen & set(sources)
         seen |= set(sources)
+    train = set(" ".join(lines(folder, "train.tok.de") + lines(folder, "train.tok.en")).split())
+    for record in (record for part in PARTS[1:] for record in records(folder, part)):
+        assert train.issuperset(record["source"].split())
+        assert all(train.issuperset(target["text"].split()) for target in record["targets"])
 
 
 def test_unseen_pairs_are_of_known_words() -> None:
@@ -359,7 +363,7 @@ def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
 
 
 def test_the_readme_shows_a_line_of_the_corpus(tmp_path: Path) -> None:
-    flags = "--train 0 --valid 0 --held-out 0 --test 200".split()  # each part is drawn on its own
+    flags = "--train 2000 --valid 0 --held-out 0 --test 20".split()
     assert make_corpus.main([str(tmp_path), *flags]) == 0
     readme = (Path(make_corpus.__file__).parent / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\{.*\}$", readme, re.MULTILINE)
@@ -386,7 +390,10 @@ def test_too_few_different_sentences(tmp_path: Path, capsys, monkeypatch) -> Non
     monkeypatch.setattr(make_corpus, "held_out", lambda sentence: False)
     flags = ["--valid", "1", "--test", "2", "--held-out", "0"]
     assert make_corpus.main([str(tmp_path / "corpus"), *flags]) == 1
-    assert "found 1 of 2 sentences for test: ask for fewer" in capsys.readouterr().err
+    assert (
+        "found too few sentences for test: raise --train or ask for fewer"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "corpus").exists()
 
 
