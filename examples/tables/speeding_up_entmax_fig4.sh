@@ -1,5 +1,5 @@
-# Time of translating the test set by beam size, side by side; models of Table 1. The paper's is
-# divided by its smallest value, ours is a ratio to softmax.
+# Time of translating the test set by beam size, side by side; models of Table 1. The picture has times
+# divided by the smallest, as the paper's, the table speeds as ratios to softmax.
 source "$EXAMPLES/tables/speeding_up_entmax_1.sh"
 TITLE="Speeding Up Entmax, Fig. 4: decoding by beam size"
 DATASETS=(wmt13_en_ru)
@@ -7,5 +7,5 @@ ROWS=(softmax entmax15 alpha_relu)
 COLUMNS=(bleu sentences_per_second)
 LOOK=(
   benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 1-10
-  --batches 32 --json STEM.decoding.json
+  --batches 32 --plots STEM --json STEM.decoding.json
 )

@@ -55,6 +55,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--bins", 0, "of source length, with as many sentences each, at the largest batch", int)
     add("--bin-beam", 5, "beam size in the bins")
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     measure.add_arguments(parser, rounds=3)
     options = parser.parse_args(arguments)
     options.names = options.names or options.path
@@ -145,10 +146,14 @@ def results_of(
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:
     from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.decoding_plots import save_plots
+    from fairseq_sparse.analysis.pictures import require_matplotlib
     from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
     try:
+        if options.plots:
+            require_matplotlib()
         translators = [
             load_translator(path, options.data, cpu, chosen, name)
             for path, name in zip(options.path, options.names, strict=True)
@@ -162,10 +167,12 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
         for beam in options.beams:
             what = {"part": "beam", "value": str(beam)}
             record.add(results_of(translators, order, beam, batch, options, **what))
-    for label, part in length_bins(translators[0], options):
-        what = {"part": "source length", "value": label}
+    for number, (label, part) in enumerate(length_bins(translators[0], options)):
+        what = {"part": "source length", "group": number, "value": label}
         batch = max(options.batches)
         record.add(results_of(translators, part, options.bin_beam, batch, options, **what))
+    if options.plots:
+        save_plots(options.plots, record.content["results"])
 
 
 def table(results: list[dict]) -> str:

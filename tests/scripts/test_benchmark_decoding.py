@@ -37,7 +37,9 @@ def call(data: Path, checkpoints: list[Path], *flags: object) -> int:
 
 def test_table_and_json(data, checkpoints, tmp_path, capsys) -> None:
     flags = ["--beams", "1-2", "--batches", "1,3", "--bins", 2, "--sentences", 6, "--rounds", 2]
-    assert call(data, checkpoints, *flags, "--stock", "--json", tmp_path / "out.json") == 0
+    flags += ["--stock", "--json", tmp_path / "out.json", "--plots", tmp_path / "plots"]
+    assert call(data, checkpoints, *flags) == 0
+    assert {path.stem for path in (tmp_path / "plots").iterdir()} == {"beams", "source_lengths"}
     results = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
     found = [(row["part"], row["batch"], row["beam"], row["model"]) for row in results]
     beams = [("beam", batch, beam, name) for batch in (1, 3) for beam in (1, 2) for name in NAMES]
