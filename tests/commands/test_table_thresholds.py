@@ -33,6 +33,13 @@ def test_it_is_the_paper_s(tmp_path, capsys):
     assert "| 60,000  | 0.0170 |" in capsys.readouterr().out
 
 
+def test_one_batch_of_the_default_model_is_enough(tmp_path):
+    # With one matrix for all embeddings the states of all tokens are nearly one, and so is the noise.
+    (row,) = rows(tmp_path, "--vocabulary", 10_000, "--tokens", 256)
+    assert row["data"] == pytest.approx(0.33, abs=5e-3)
+    assert row["data"] == pytest.approx(row["weights"], abs=4e-3)
+
+
 def test_fairseq_s_own_weights_have_another_threshold(tmp_path):
     flags = LAYERS.replace("xavier_uniform", "stock")
     (row,) = rows(tmp_path, "--vocabulary", 10_000, f"--model-flags={flags}", "--tokens", 256)
