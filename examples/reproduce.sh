@@ -127,6 +127,15 @@ test_text() {
   awk -v side="$2" '$1 == "languages" { print $side }' "$prepared/settings"
 }
 
+# The title of a run in the table: title RUN_DIR ROW.
+title() {
+  "$PYTHON" - "$@" <<'PY'
+import json, sys
+with open(f"{sys.argv[1]}/summary.json", encoding="utf-8") as summary:
+    print(json.load(summary).get("variant_name") or sys.argv[2])
+PY
+}
+
 # Run the commands of LOOK, with THEN between them, on the finished models of seed 1 of each data set,
 # or with LOOK_SEEDS=all on those of all seeds, where a name stands for the seeds of a row. In them
 # DATA, PREPARED, SOURCE and REFERENCE stand for the data and the texts of the test set, MODELS,
@@ -142,7 +151,8 @@ look() {
       [[ "$seed" == 1 || "$LOOK_SEEDS" == all ]] || continue
       [[ "$dataset" == "$wanted" && -f "$run_dir/summary.json" ]] || continue
       if [[ "$variables" != - ]]; then variant="$variant $variables"; fi
-      models+=("$run_dir/average.pt") names+=("$variant") logs+=("$run_dir/logs/2_train.log")
+      names+=("$(title "$run_dir" "$variant")")
+      models+=("$run_dir/average.pt") logs+=("$run_dir/logs/2_train.log")
       systems+=("$variant=$run_dir")
     done < "$1"
     (( ${#models[@]} )) || continue

@@ -45,7 +45,7 @@ def draw_training(rows: Sequence[Row], early: float) -> Figure:
         AnalysisError: no run is finished, or the logs have no figure that all of them share.
     """
     logs = {
-        row.name: [row.runs[seed].folder / "logs" / "2_train.log" for seed in row.summaries]
+        row.title: [row.runs[seed].folder / "logs" / "2_train.log" for seed in row.summaries]
         for row in rows
     }
     runs = {

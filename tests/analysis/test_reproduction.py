@@ -272,6 +272,7 @@ def test_training_is_drawn_from_the_logs_of_finished_runs_and_accuracy_by_alpha(
         make_run(folder, "quickstart", "entmax", 30)
         summary = json.loads((folder / "summary.json").read_text())
         summary["training"]["valid"] = {"accuracy": 50.0 + number}
+        summary["variant_name"] = f"{output} and {attention}"
         (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "logs").mkdir()
         line = json.dumps({"epoch": 1, "valid_accuracy": "40", "valid_num_updates": "7"})
@@ -283,6 +284,7 @@ def test_training_is_drawn_from_the_logs_of_finished_runs_and_accuracy_by_alpha(
     found = gather(read_plan(plan))["quickstart"]
     updates, hours = draw_picture(found, "training", "bleu", 1.0).axes
     assert [line.get_xydata().tolist() for line in updates.lines] == [[[7, 40]]] * 4
+    assert updates.lines[0].get_label() == "1 and 1.5"
     attention, output = draw_picture(found, "alphas", "bleu", 1.0).axes
     (points,) = attention.containers
     assert points.lines[0].get_xydata().tolist() == [[1, 53], [1.5, 51]]

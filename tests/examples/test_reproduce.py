@@ -39,8 +39,10 @@ printf '%s %s%s\n' "$note" "${settings:--}" "${stages:+ $stages}" >> "$NOTES"
 if grep -qsxF "$dataset $variant" "$NOTES.fail"; then echo "it went wrong"; exit 1; fi
 mkdir -p "$run" "$data"
 [[ -z "$stages" ]] || exit 0
+if [[ -n "${OUTPUT_TAU:-}" ]]; then title="relu, τ = $OUTPUT_TAU"; fi
 cat > "$run/summary.json" <<JSON
-{"dataset": "$dataset", "variant": "$variant", "settings": "$settings", "bleu": {"bleu": 2$SEED}}
+{"dataset": "$dataset", "variant": "$variant", "settings": "$settings",
+ "variant_name": "${title:-}", "bleu": {"bleu": 2$SEED}}
 JSON
 """
 
@@ -294,7 +296,7 @@ def test_a_look_is_taken_at_the_finished_models_of_the_first_seed(project: Path)
     ]
     expected = ["a b", f"{project}/data/quickstart/prepared/bin"]
     expected += ["--path", *(f"{folder}/average.pt" for folder in folders)]
-    expected += ["--names", "softmax", "alpha_relu OUTPUT_TAU=0.5"]
+    expected += ["--names", "softmax", "relu, τ = 0.5"]
     expected += ["--log", *(f"{folder}/logs/2_train.log" for folder in folders)]
     expected += ["--plots", stem, "--json", f"{stem}.x", "--cpu"]
     assert Path(f"{stem}.txt").read_text(encoding="utf-8") == f"{expected}\n"
