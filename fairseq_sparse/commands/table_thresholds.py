@@ -12,7 +12,7 @@ which is about 85 % for logits that are normal.
 Without --data the batch has random tokens, which makes no difference: features are normalised
 before they are multiplied with the output weights. The three matrices of embeddings are separate.
 With one for all (--share-all-embeddings) the untrained features of all tokens point nearly the same
-way, and the mean over a batch varies between seeds by more than ten times as much.
+way, and the mean over a batch varies between seeds almost three times as much.
 """
 
 from __future__ import annotations
