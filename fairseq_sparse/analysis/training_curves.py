@@ -16,16 +16,16 @@ from fairseq_sparse.errors import AnalysisError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What validation logs, the first that a run has: fairseq's name and the label of the axis.
+# What validation logs: fairseq's name and the label of the axis.
 METRICS = {
     "bleu": "validation BLEU",
-    "sentence_accuracy": "validation accuracy (% of the sentences)",
     "accuracy": "validation accuracy (% of the tokens)",
+    "sentence_accuracy": "validation accuracy (% of the sentences)",
 }
 
 
 def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
-    """Return the first of ``METRICS`` that every model has.
+    """Return the metric that chose the checkpoint of all models, or else the first that all have.
 
     Args:
         runs: for each model, the records of the logs of its seeds.
@@ -37,9 +37,10 @@ def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
         {name for records in several for name in curves(records, "valid")}
         for several in runs.values()
     ]
-    for metric in METRICS:
-        if logged and all(metric in names for names in logged):
-            return metric
+    for prefix in ("best_", ""):
+        for metric in METRICS:
+            if logged and all(metric in names and prefix + metric in names for names in logged):
+                return metric
     raise AnalysisError(
         "the training logs have no figure of validation that all models share: train with "
         "--eval-bleu, or with --criterion entmax_loss or alpha_relu_loss, which log the accuracy"

@@ -90,6 +90,11 @@ def test_the_metric_is_one_that_all_models_have() -> None:
     both, one = records_of(bleu=1, accuracy=2), records_of(accuracy=2)
     assert choose_metric({"a": [both], "b": [both]}) == "bleu"
     assert choose_metric({"a": [both], "b": [one]}) == "accuracy"
+    tokens = records_of(accuracy=2, sentence_accuracy=0)
+    assert choose_metric({"a": [tokens]}) == "accuracy"  # of sentences it is 0 in translation
+    chosen = records_of(accuracy=2, sentence_accuracy=0, best_sentence_accuracy=0)
+    assert choose_metric({"a": [chosen]}) == "sentence_accuracy"  # what chose the checkpoint
+    assert choose_metric({"a": [chosen], "b": [tokens]}) == "accuracy"
     for runs in ({"a": [both], "b": [records_of()]}, {}):
         with pytest.raises(AnalysisError, match="train with --eval-bleu"):
             choose_metric(runs)
