@@ -7,3 +7,4 @@ ROWS=(softmax entmax15 alpha_relu)
 COLUMNS=(bleu)
 NOTE="the scores are for people: scripts/score_annotation_sheets.py reads the sheets that they fill in"
 LOOK=(make_annotation_sheets.py SYSTEMS --source SOURCE --reference REFERENCE --output STEM-sheets)
+SHOW="Table 4"

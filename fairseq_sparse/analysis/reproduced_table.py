@@ -188,7 +188,7 @@ def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[s
         each = _range([f"{hour:.2f}" for hour in hours])
         lines.append(f"budget: {each} hours of training a run, {sum(hours):.2f} in all")
     lines += [f"{label}: {text}" for label, text in conditions(summaries)]
-    if signature:
+    if signature and "bleu" in paper.columns:
         lines.append(
             f"p: sacreBLEU's paired bootstrap against {rows[0].title} with the same seed, one "
             f"value a seed ({signature})"

@@ -73,7 +73,7 @@ def as_text(pairs: Sequence[Comparison], names: Sequence[str]) -> str:
     width = max(map(len, labels))
     blocks = []
     for pair in pairs:
-        lines = [f"sentence {pair.number}, chrF {pair.scores[0]:.1f} and {pair.scores[1]:.1f}"]
+        lines = [f"line {pair.number}, chrF {pair.scores[0]:.1f} and {pair.scores[1]:.1f}"]
         texts = (pair.source, pair.reference, pair.first, pair.second)
         lines += [f"  {label:<{width}}  {text}" for label, text in zip(labels, texts, strict=True)]
         blocks.append("\n".join(lines))

@@ -56,7 +56,8 @@ def draw_training_curves(
         runs: for each model, by the name of its row, the records of the logs of its seeds. Each of
             these has a line. A model that is named after another (``entmax15_k100``) has its
             colour, dashed. More models than there are colours are taken for a scale.
-        early: the share of the longest training that is shown, from its beginning.
+        early: the share of the longest training that is shown, from its beginning; at least the
+            first three validations of each model are.
         metric: of ``METRICS``; default: as :func:`choose_metric`.
 
     Raises:
@@ -70,9 +71,9 @@ def draw_training_curves(
     figure = new_figure(9.5, 3.8, columns=2)
     styles = _styles(list(found))
     for axes, along in zip(figure.axes, ("updates", "hours"), strict=True):
-        last = early * max(
-            max(curve[along], default=0) for each in found.values() for curve in each
-        )
+        all_places = [curve[along] for several in found.values() for curve in several]
+        last = early * max(max(places, default=0) for places in all_places)
+        last = max(last, *(max(places[:3], default=0) for places in all_places))
         for name, several in found.items():
             for number, curve in enumerate(several):
                 shown = sum(place <= last for place in curve[along])

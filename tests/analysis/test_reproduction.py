@@ -126,6 +126,8 @@ def test_p_stands_beside_bleu_seed_by_seed(plan: Path) -> None:
     assert rows["rela_g"]["p"] == " / ".join(f"{found[1][str(seed)]['p']:.3f}" for seed in SEEDS)
     assert rows["rela_i"]["p"] == f"{found[2]['1']['p']:.3f} / - / -"
     assert found[0]["1"]["p"] is None
+    assert "p: sacreBLEU" in markdown
+    assert "p: sacreBLEU" not in make(plan, "nonzeros", "--samples", "50")[1]
 
 
 def test_several_data_sets_have_an_overview_and_the_paper_its_own(plan: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_script_has_both_lists(tmp_path: Path, capsys) -> None:
     printed = capsys.readouterr().out
     assert "3 sentences differ" in printed
     better, _, worse = printed.partition("a is better than b in 1:")
-    assert "b is better than a in 2:" in better and "sentence 2," in better
-    assert "sentence 4," not in printed and "sentence 1," in worse
+    assert "b is better than a in 2:" in better and "line 2," in better
+    assert "line 4," not in printed and "line 1," in worse
     found = json.loads((tmp_path / "x.json").read_text())
     assert found["systems"] == ["a", "b"] and len(found["sentences"]) == 3

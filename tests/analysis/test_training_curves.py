@@ -75,8 +75,12 @@ def test_both_panels_have_a_line_for_each_seed_and_a_label_for_each_model() -> N
     assert updates.get_ylabel() == "validation BLEU"
     assert hours.get_xlabel() == "hours of training, without validation"
     early = draw_training_curves(runs, early=0.25)
-    assert early.axes[0].get_xlim()[1] == pytest.approx(0.25 * 220 * 1.02)
-    assert early.axes[0].lines[0].get_xydata().tolist() == [[20, 21]]
+    # A quarter would be one validation.
+    assert early.axes[0].get_xlim()[1] == pytest.approx(120 * 1.02)
+    assert early.axes[0].lines[0].get_xydata().tolist() == [[20, 21], [100, 101], [120, 121]]
+    early = draw_training_curves(runs, early=0.95)
+    assert early.axes[0].get_xlim()[1] == pytest.approx(0.95 * 220 * 1.02)
+    assert len(early.axes[0].lines[0].get_xydata()) == 4
 
 
 def test_a_grid_of_many_models_is_told_apart() -> None:
