@@ -276,16 +276,17 @@ def run(options: argparse.Namespace) -> None:
         one = len(results) == 1
         write_json(options.json, *results.values() if one else [{"models": results}])
     pictures = save_plots(options.plots, results) if options.plots else []
-    for result in results.values():
+    for name, result in results.items():
+        seeds = result.get("seeds", [result])
+        paths = " ".join(model["checkpoint"] for model in seeds)
+        print(f"{name}: {result['sentences']} sentences of {options.subset}, {paths}\n")
         print(table(result))
         if temperature_table(result):
             print(f"\n{temperature_table(result)}")
-        seeds = result.get("seeds", [result])
         for model in seeds:
             if "by_previous" in model:
                 print(f"\n{model['checkpoint']}\n{previous_table(model['by_previous'])}")
-        paths = " ".join(model["checkpoint"] for model in seeds)
-        print(f"\n{result['sentences']} sentences of {options.subset}, {paths}\n")
+        print()
     for path in pictures:
         print(path)
 

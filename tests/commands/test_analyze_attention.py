@@ -167,6 +167,8 @@ def test_several_models_in_one_command(
         assert call_here(data, "--path", path, "--json", tmp_path / "one.json") == 0
         assert model == measured(tmp_path / "one.json")
         assert f"30 sentences of test, {path}" in printed
+    titles = [line for line in printed.splitlines() if line.startswith(("ReLA-g: ", "dense: "))]
+    assert len(titles) == 2 and printed.startswith(titles[0])  # a table has its model above it
     names = [f"{stem}.{kind}" for stem in ("diversity", "null_rates", "sparsity") for kind in PLOTS]
     assert sorted(path.name for path in plots.iterdir()) == names
     assert all(str(plots / name) in printed for name in names)
