@@ -5,10 +5,10 @@ import os
 import re
 import socket
 import subprocess
-import sys
 
 import toy
 from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fork_python import PYTHON
 
 # Of fairseq 0.12.2: a tensor that is never filled, and what is copied from a checkpoint for its
 # fused layers and never trained.
@@ -34,7 +34,7 @@ def train_on_two_workers(data, save_dir, *flags):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, f"{toy.ROOT}/examples/launch/worker.py", str(data)] + (
+    command = [PYTHON, f"{toy.ROOT}/examples/launch/worker.py", str(data)] + (
         f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
         "--source-lang de --target-lang en --arch transformer_sparse_tiny "
         "--optimizer adam --lr 0.01 --log-format json --dropout 0 --distributed-backend gloo "

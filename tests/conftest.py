@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+import fork_python  # noqa: F401  so that pytest's workers share one server
+
 # So that their assertions say what was compared.
 pytest.register_assert_rewrite("recipes", "table_decoding")
 

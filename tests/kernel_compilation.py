@@ -6,8 +6,9 @@ where TRITON_INTERPRET is not set: ``run_compiled(__file__, "name of a function"
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from fork_python import PYTHON
 
 TESTS = Path(__file__).parent
 
@@ -18,9 +19,7 @@ def run_compiled(path, function, cache):
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(folders)}
     command = f"import {Path(path).stem} as tests; tests.{function}()"
-    done = subprocess.run(
-        [sys.executable, "-c", command], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([PYTHON, "-c", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from fork_python import PYTHON
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 USER_DIR = str(EXAMPLES.parent / "fairseq_sparse")
@@ -19,7 +20,7 @@ def command(script: str, *arguments: object) -> list[str]:
 def environment(**variables: object) -> dict[str, str]:
     """What a recipe sees of ours: this Python, few workers, and the variables (None: not set)."""
     kept = {name: os.environ.get(name) for name in ("PATH", "HOME", "TMPDIR")}
-    kept |= {"PYTHON": sys.executable, "OMP_NUM_THREADS": 1, "WORKERS": 2} | variables
+    kept |= {"PYTHON": PYTHON, "OMP_NUM_THREADS": 1, "WORKERS": 2} | variables
     return {name: str(value) for name, value in kept.items() if value is not None}
 
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from fairseq_sparse.checkpoint_averaging import (
     save_checkpoint,
 )
 from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+from fork_python import PYTHON
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "average_checkpoints.py"
 
@@ -37,7 +37,7 @@ parameters = hypothesis_numpy.arrays(
 
 def run_script(*arguments):
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        [PYTHON, str(SCRIPT), *map(str, arguments)],
         capture_output=True,
         text=True,
         encoding="utf-8",

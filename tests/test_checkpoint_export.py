@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from checkpoints import make_state, write
 from commands import hypotheses
 from fairseq_sparse.checkpoint_export import export_checkpoint
 from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+from fork_python import PYTHON
 
 SETS = sorted(folder.name for folder in frozen.FOLDER.glob("set*"))
 SPARSE = {
@@ -39,7 +39,7 @@ def stock(command, data, *flags):
     code = f"import sys; sys.modules['fairseq_sparse'] = None; from fairseq_cli import {command}"
     arguments = [data, "--cpu", "--num-workers", "0", "--no-progress-bar", *flags]
     return subprocess.run(
-        [sys.executable, "-c", f"{code}; {command}.cli_main()", *map(str, arguments)],
+        [PYTHON, "-c", f"{code}; {command}.cli_main()", *map(str, arguments)],
         # Stock fairseq loads none of its own checkpoints under torch 2.6 and later without it.
         env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         **{"capture_output": True, "text": True, "check": True},

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import toy
 from commands import generate, hypotheses, logged, output_flags, train
 from fairseq_sparse.checkpoint_safety import load_checkpoint
 from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fork_python import PYTHON
 
 TAU = "decoder.output_projection.tau"
 SENTENCES = 30
@@ -124,7 +124,7 @@ def test_validate_and_interactive(data, runs):
 
     sentences = "w1 w2 w3\nw4\n"
     result = subprocess.run(
-        [sys.executable, "-m", "fairseq_cli.interactive", str(data), "--user-dir", toy.USER_DIR]
+        [PYTHON, "-m", "fairseq_cli.interactive", str(data), "--user-dir", toy.USER_DIR]
         + ["--path", str(path), "--cpu", "--task", "translation_sparse"]
         + ["--source-lang", "de", "--target-lang", "en"],
         input=sentences,

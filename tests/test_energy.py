@@ -12,6 +12,7 @@ import torch
 import toy
 from commands import logged, train, train_on_two_workers
 from fairseq_sparse import energy
+from fork_python import PYTHON
 
 # Stands for NVML on a machine with two GPUs: with each reading the counter of the first has gone on
 # by 0.1 watt-hours, that of the second by 0.2.
@@ -326,4 +327,4 @@ def test_nothing_is_said_on_a_cpu(data, nvml, tmp_path):
 def test_import_needs_no_nvml():
     code = "import sys, fairseq_sparse.energy; assert 'pynvml' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(toy.ROOT)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    subprocess.run([PYTHON, "-c", code], check=True, env=environment)

@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fairseq_sparse.ops.native import build
+from fork_python import PYTHON
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
@@ -151,7 +151,7 @@ def test_processes_that_find_a_damaged_file_all_have_kernels(cache, tmp_path, mo
     """
 
     def have_kernels():
-        command = [sys.executable, "-c", script]
+        command = [PYTHON, "-c", script]
         all_of_them = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
         return [process.communicate()[0].split() for process in all_of_them] == [[b"True"]] * 3
 

@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
     TranslationSparseTask,
 )
+from fork_python import PYTHON
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parent.parent
 USER_DIR = str(ROOT / "fairseq_sparse")
@@ -112,7 +112,7 @@ def run(module, *arguments, check=True, env=None):
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
     result = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
+        [PYTHON, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,

@@ -7,7 +7,6 @@ import json
 import random
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from fairseq_sparse.analysis.alignment_folder import AlignmentFolder
 from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.commands import align
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "extract_alignments.py"
 FLAGS = {
@@ -152,7 +152,7 @@ def test_command_line_and_sentence_that_is_too_long(
     arguments = [data, "--path", checkpoints["stock"], "--output", output, "--cpu"]
     arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
 
-    command = [sys.executable, SCRIPT, *map(str, arguments)]
+    command = [PYTHON, SCRIPT, *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"wrote 2 alignments of 23 sentences to {output}\n"

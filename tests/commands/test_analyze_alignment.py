@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import toy
 from fairseq_sparse.analysis.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.commands import analyze_alignment
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "score_alignments.py"
 
@@ -73,7 +73,7 @@ def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> No
     folder, file = make_folder(tmp_path / "folder"), tmp_path / "links.txt"
     file.write_text("\n".join(HALF) + "\n")
     result = subprocess.run(
-        [sys.executable, SCRIPT, gold, file, folder, "--json", tmp_path / "out.json"],
+        [PYTHON, SCRIPT, gold, file, folder, "--json", tmp_path / "out.json"],
         capture_output=True,
         encoding="utf-8",
         timeout=600,

@@ -14,6 +14,7 @@ import torch
 import toy
 from fairseq_sparse.analysis.shuffled_references import derange
 from fairseq_sparse.commands import analyze_attention
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_attention.py"
 PLOTS = ("png", "svg")
@@ -42,7 +43,7 @@ def test_table_and_json(
     arch: str, checkpoints: dict[str, Path], data: Path, tmp_path: Path
 ) -> None:
     result = subprocess.run(
-        [sys.executable, SCRIPT, data, "--path", checkpoints[arch], "--cpu"]
+        [PYTHON, SCRIPT, data, "--path", checkpoints[arch], "--cpu"]
         + ["--max-tokens", "60", "--json", tmp_path / "out.json"],
         capture_output=True,
         encoding="utf-8",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from fairseq_sparse.analysis.decoding import load_translator
 from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.analysis.shuffled_references import derange
 from fairseq_sparse.commands import analyze_nulls
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "rank_by_null_attention.py"
 FLAGS = {
@@ -62,7 +62,7 @@ def test_table_has_all_pairs_from_the_highest_rate(
 ) -> None:
     output = tmp_path / "pairs.tsv"
     result = subprocess.run(
-        [sys.executable, SCRIPT, data, "--path", checkpoints["rela_g"], "--output", output]
+        [PYTHON, SCRIPT, data, "--path", checkpoints["rela_g"], "--output", output]
         + ["--max-tokens", "40", "--cpu", *flags],
         capture_output=True,
         encoding="utf-8",

@@ -12,6 +12,7 @@ import torch
 
 import toy
 from fairseq_sparse.commands import analyze_output, common
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "analyze_output.py"
 FLAGS = {
@@ -64,7 +65,7 @@ def read(path: Path) -> dict:
 def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
     ensemble = ":".join(map(str, paths))
     result = subprocess.run(
-        [sys.executable, SCRIPT, "empty", data, "--path", *paths, ensemble, "--cpu"]
+        [PYTHON, SCRIPT, "empty", data, "--path", *paths, ensemble, "--cpu"]
         + ["--beam", "3", "--max-tokens", "60", "--json", tmp_path / "out.json"],
         capture_output=True,
         encoding="utf-8",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import toy
 from fairseq_sparse.analysis import attention_plots
 from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.commands import draw_attention
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "draw_attention.py"
 
@@ -189,7 +189,7 @@ def test_without_matplotlib(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": f"{tmp_path}:{toy.ROOT}", "PATH": ""}
 
     def run(*arguments):
-        command = [sys.executable, SCRIPT, *arguments]
+        command = [PYTHON, SCRIPT, *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     assert run("--help").returncode == 0

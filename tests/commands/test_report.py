@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 import report_runs
 import toy
 from fairseq_sparse.commands import report
+from fork_python import PYTHON
 
 SIZES = ("layers 1", "embed-dim 32", "ffn-embed-dim 32", "attention-heads 2")
 
@@ -76,7 +76,7 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
 def test_page_of_a_run_that_the_recipe_made(tmp_path: Path, capfd) -> None:
     tiny = " ".join(f"--{side}coder-{name}" for side in ("en", "de") for name in SIZES)
     environment = {
-        **{"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "BPE_MERGES": "100"},
+        **{"PYTHON": PYTHON, "OMP_NUM_THREADS": "1", "BPE_MERGES": "100"},
         **{"CORPUS_FLAGS": "--train 3000 --valid 30 --test 20 --held-out 6"},
         **{"MAX_EPOCH": "1", "AVERAGE_LAST": "1", "TRAIN_FLAGS": tiny},
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import sacrebleu
+
+from fork_python import PYTHON
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "score_translation.py"
 HYPOTHESES = ["A dog runs across the street.", "", "Two men\u2028sit; 'tis a bench.", "A red ball."]
@@ -32,7 +33,7 @@ def score(folder: Path, output: str, references: list[str] = REFERENCES, *option
     (folder / "out").write_bytes(output.encode())
     (folder / "ref").write_bytes("".join(line + "\n" for line in references).encode())
     return subprocess.run(
-        [sys.executable, SCRIPT, "--generated", folder / "out", "--reference", folder / "ref"]
+        [PYTHON, SCRIPT, "--generated", folder / "out", "--reference", folder / "ref"]
         + ["--hypotheses", folder / "hyp", "--json", folder / "bleu.json", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 
 import toy
 from fairseq_sparse.commands import table_sizes
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "model_size.py"
 SMALL = (
@@ -127,7 +127,7 @@ def test_counts_of_an_activation() -> None:
 
 def test_command_line(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
+        [PYTHON, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
         capture_output=True,
         encoding="utf-8",
         timeout=600,

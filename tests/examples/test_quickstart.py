@@ -6,20 +6,20 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import toy
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "examples" / "quickstart" / "run.sh"
 VARIANTS = ("softmax", "rela_g_alpha_relu")
 
 
 VARIABLES = {
-    "PYTHON": sys.executable,
+    "PYTHON": PYTHON,
     "CORPUS_FLAGS": "--train 1000 --valid 30 --test 20 --held-out 6",
     "MAX_EPOCH": "1",
     "AVERAGE_LAST": "1",
@@ -75,7 +75,7 @@ def test_the_commands_to_try_next_can_be_copied(finished):
     commands = result.stdout.partition("To try next:\n")[2]
     copied = re.findall(r"^  (.+) \\\n +(.+?)  +\w.*$", commands, re.MULTILINE)
     report, tree = (shlex.split(" ".join(lines)) for lines in copied)
-    assert report[:2] == [sys.executable, "scripts/report.py"]
+    assert report[:2] == [PYTHON, "scripts/report.py"]
     assert report[2:4] == [str(folder / "runs" / variant) for variant in VARIANTS]
     assert Path(tree[3]).is_dir() and tree[4:6] == ["--path", str(Path(report[3], "average.pt"))]
     assert (toy.ROOT / tree[1]).is_file() and Path(tree[5]).is_file()
@@ -106,9 +106,7 @@ def test_it_can_be_suspended_while_models_train(finished, tmp_path):
     """By Ctrl-Z, which stops the process in the foreground and all of its group."""
     folder, _ = finished
     slow = tmp_path / "python"
-    training = (
-        f'case "$*" in *fairseq_cli.train*) exec sleep 60;; esac; exec "{sys.executable}" "$@"'
-    )
+    training = f'case "$*" in *fairseq_cli.train*) exec sleep 60;; esac; exec "{PYTHON}" "$@"'
     slow.write_text(f"#!/bin/bash\n{training}\n")
     slow.chmod(0o755)
     folders = ["--data-dir", str(folder / "data"), "--runs-dir", str(tmp_path)]

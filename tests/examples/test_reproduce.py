@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import recipes
 from fairseq_sparse.analysis.results import COLUMNS
+from fork_python import PYTHON
 
 TABLES = sorted(path.stem for path in (recipes.EXAMPLES / "tables").glob("*.sh"))
 TABLE = """TITLE="Tiny table_1, 100%"
@@ -153,7 +153,7 @@ def write_list(path: Path, count: int) -> Path:
 def four_gpus(tmp_path: Path) -> Path:
     """A Python that says that there are four."""
     path = tmp_path / "python with gpus"
-    answer = f'case "$*" in *device_count*) echo 4 ;; *) exec "{sys.executable}" "$@" ;; esac\n'
+    answer = f'case "$*" in *device_count*) echo 4 ;; *) exec "{PYTHON}" "$@" ;; esac\n'
     path.write_text(f"#!/usr/bin/env bash\n{answer}", encoding="utf-8")
     path.chmod(0o755)
     return path

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -261,7 +262,7 @@ def test_killed_preparation_resumes(
     _, variables = wmt
     process = subprocess.Popen(
         recipes.command(*arguments("wmt16_ro_en", tmp_path)),
-        env=recipes.environment(BPE_MERGES=30, **variables),
+        env=recipes.environment(BPE_MERGES=30, **variables, PYTHON=sys.executable),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",

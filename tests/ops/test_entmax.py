@@ -1,5 +1,4 @@
 import subprocess
-import sys
 
 import entmax as package
 import pytest
@@ -7,6 +6,7 @@ import torch
 
 import references
 from fairseq_sparse.ops import alpha_relu, entmax, entmax15, entmax_threshold, softmax, sparsemax
+from fork_python import PYTHON
 from op_cases import ALPHA_OF, DTYPES, HALF_DTYPES, MAPPINGS, logits
 from references import assert_close_to_naive
 
@@ -363,6 +363,6 @@ try:
 except ImportError:
     print("blocked")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    result = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["[1.0, 0.0]", "blocked"]

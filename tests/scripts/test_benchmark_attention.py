@@ -13,6 +13,7 @@ import torch
 
 import toy
 from benchmark import attention, check_kernels, measure
+from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "benchmark" / "attention.py"
 SMALL = (
@@ -30,7 +31,7 @@ ROWS = [
 def test_table_and_json(tmp_path: Path) -> None:
     environment = {name: os.environ[name] for name in os.environ if "MALLOC" not in name}
     result = subprocess.run(
-        [sys.executable, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
+        [PYTHON, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
         capture_output=True,
         encoding="utf-8",
         env=environment,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import toy
+from fork_python import PYTHON
 
 FOLDER = toy.ROOT / "scripts" / "benchmark"
 NO_FAIRSEQ = """
@@ -20,7 +20,7 @@ sys.modules["fairseq"] = sys.modules["hypothesis"] = None
 
 
 def bash(*arguments: object, **variables: str) -> subprocess.CompletedProcess:
-    environment = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **variables}
+    environment = {"PYTHON": PYTHON, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
         ["bash", *map(str, arguments)],
         capture_output=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archives
+from fork_python import PYTHON
 from prepare_inflection import from_units, to_units
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_inflection.py"
@@ -34,7 +34,7 @@ def write(folder: Path, language: str, text: str | bytes, parts=PARTS) -> None:
 def prepare(data: Path, *options: str, setting: str = "medium"):
     output = [] if "--list" in options else ["--output", data / "out"]
     return subprocess.run(
-        [sys.executable, SCRIPT, "--data", data, "--setting", setting, *output, *options],
+        [PYTHON, SCRIPT, "--data", data, "--setting", setting, *output, *options],
         capture_output=True,
         encoding="utf-8",
     )

@@ -6,7 +6,6 @@ import gzip
 import io
 import shutil
 import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import corpus_workers
 import prepare_text
 from corpus_files import FilesInStep
 from corpus_tokens import remove_diacritics
+from fork_python import PYTHON
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_text.py"
 
@@ -51,7 +51,7 @@ def prepare(
     folder: Path, output: Path, *options: str, check: bool = True, hold_out: int | None = None
 ):
     result = subprocess.run(
-        [sys.executable, SCRIPT, *inputs(folder, hold_out), "--output", output, *options],
+        [PYTHON, SCRIPT, *inputs(folder, hold_out), "--output", output, *options],
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )

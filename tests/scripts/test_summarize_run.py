@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from fork_python import PYTHON
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -44,7 +45,7 @@ def run(tmp_path: Path) -> Path:
 
 def call(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, SCRIPTS / script, *map(str, arguments)],
+        [PYTHON, SCRIPTS / script, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from unittest import mock
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 
 from fairseq_sparse.ops import entmax, entmax15, native, sparsemax
 from fairseq_sparse.ops.native import boundary, build
+from fork_python import PYTHON
 from op_cases import LOSSES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +69,7 @@ def build_in(folder):
 def run(script, check=True, **environment):
     """Run a script in a process of its own, without fairseq, which is slow to import."""
     start = "import logging, sys\nlogging.basicConfig()\nsys.modules['fairseq'] = None\n"
-    command = [sys.executable, "-c", start + textwrap.dedent(script)]
+    command = [PYTHON, "-c", start + textwrap.dedent(script)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **environment}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 or not check, done.stderr
@@ -144,7 +144,7 @@ def test_two_processes_may_compile_at_once(compiler, tmp_path, cache):
         f"spec.loader.exec_module(module); print(module._compiled().read_text())"
     )
     both = [
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([PYTHON, "-c", script], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     assert [process.communicate()[0].strip() for process in both] == ["compiled"] * 2
@@ -336,7 +336,7 @@ def test_all_works_without_a_compiler(tmp_path, cache, environment):
 def test_importing_compiles_nothing(compiler):
     calls = compiler("exit 1")
     run("import fairseq_sparse.ops, fairseq_sparse.ops.linear_loss")
-    command = [sys.executable, "-c", "import fairseq_sparse"]
+    command = [PYTHON, "-c", "import fairseq_sparse"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert calls() == []
 

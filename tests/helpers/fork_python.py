@@ -1,0 +1,38 @@
+"""The Python that tests start commands with: a fork of one that has loaded torch and fairseq.
+
+``PYTHON`` takes the arguments of a Python. ``sys.executable`` is for tests of the start itself, of
+processes that are killed from outside, and of those that are looked up by their number.
+"""
+
+import atexit
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FOLDER = "FAIRSEQ_SPARSE_FORK_PYTHON"  # the variable by which pytest's workers find it
+
+
+def make_folder() -> str:
+    """Make the folder of a server. Its first command starts it, and it ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="python-"))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(name, None)
+    settings = {"python": sys.executable, "server": str(HERE / "fork_server.py")}
+    settings |= {"environment": environment, "owner": os.getpid()}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    command = shlex.join([sys.executable, "-IS", str(HERE / "fork_client.py"), str(folder)])
+    (folder / "python").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (folder / "python").chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
+if FOLDER not in os.environ:
+    os.environ[FOLDER] = make_folder()
+PYTHON = os.path.join(os.environ[FOLDER], "python")

@@ -1,0 +1,128 @@
+"""The Python that tests start commands with, against one that is started afresh."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fork_python import PYTHON
+
+SHOW = "import os, sys; print(sys.argv, sys.path[0], __name__, os.getcwd(), os.environ.get('X'))"
+PROGRAMS = {
+    "arguments": SHOW,
+    "text": "import sys; print('ü', sys.stdout.encoding, sys.stdin.read().upper())",
+    "number": "import sys; sys.exit(7)",
+    "large number": "import sys; sys.exit(-1)",
+    "message": "import sys; sys.exit('what went wrong')",
+    "error": "def divide(): return 1 / 0\ndivide()",
+    "interrupt": "raise KeyboardInterrupt",
+    "signal": "import os; os.kill(os.getpid(), 15)",
+    "at exit": "import atexit, sys; atexit.register(print, 'last'); sys.exit(3)",
+    "thread": "import threading; threading.Timer(0.1, print, ['late']).start(); print('soon')",
+    "streams": "import os, sys; sys.stdout.write('b'); sys.stderr.write('a'); os.write(1, b'c')",
+    "modules": "import sys; print({'torch', 'fairseq', 'fairseq_sparse'} & {*sys.modules})",
+    "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))))",
+    "folder": "import tempfile; print(tempfile.gettempdir())",
+}
+
+
+def results(*arguments, **options):
+    """What the command prints, and how it ends, by either Python."""
+    options = {"capture_output": True, "timeout": 300, **options}
+    both = [subprocess.run([python, *arguments], **options) for python in (PYTHON, sys.executable)]
+    return [(result.returncode, result.stdout, result.stderr) for result in both]
+
+
+@pytest.fixture
+def variables(tmp_path):
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**kept, "OMP_NUM_THREADS": "1", "X": "ein Ü", "TMPDIR": str(tmp_path)}
+
+
+@pytest.mark.parametrize("unbuffered", [False, True], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_fork_does_what_a_process_does(name, unbuffered, variables, tmp_path):
+    if unbuffered:
+        variables |= {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "latin-1"}
+    (tmp_path / "a module.py").write_text(PROGRAMS[name])
+    (tmp_path / "module.py").write_text(PROGRAMS[name])
+    options = {"env": variables, "cwd": tmp_path}
+    if not unbuffered:
+        options["input"] = "für".encode()
+    for command in (["-c", PROGRAMS[name], "-m", "b"], ["a module.py", "ö"], ["-m", "module", "c"]):
+        fork, process = results(*command, **options)
+        assert fork == process
+
+
+def test_a_program_may_come_by_the_standard_input(variables):
+    fork, process = results("-", "a b", env=variables, input=SHOW.encode())
+    assert fork == process and b"a b" in fork[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (["-W", "error", "-c", "import warnings; warnings.warn('x')"], {}),
+        (["-c", "import sys; print(sys.flags.hash_randomization)"], {"PYTHONHASHSEED": "0"}),
+        (["-c", "import torch; print(torch.get_num_threads())"], {"OMP_NUM_THREADS": "2"}),
+        (["-c", "import numpy; print(numpy.__file__)"], {"PYTHONPATH": "."}),
+        (["-c", "pass"], {"PYTHONPATH": "."}),
+        (["numpy.py"], {}),
+    ],
+    ids=["option", "hash seed", "threads", "numpy of its own", "sitecustomize", "script"],
+)
+def test_what_a_fork_cannot_give_comes_from_a_process(arguments, more, variables, tmp_path):
+    (tmp_path / "numpy.py").write_text("print('no numpy')")
+    (tmp_path / "sitecustomize.py").write_text("print('first of all')")
+    fork, process = results(*arguments, env=variables | more, cwd=tmp_path)
+    assert fork == process
+
+
+def test_fairseq_is_loaded_when_it_is_imported(variables):
+    """With its handler of messages, unless there is one, and what is registered after it."""
+    program = (
+        "import logging, sys\n"
+        "{first}\n"
+        "import fairseq_sparse\n"
+        "assert 'fairseq' not in sys.modules\n"
+        "import fairseq.data\n"
+        "from fairseq.models import ARCH_MODEL_REGISTRY\n"
+        "print('lstm_sparse' in ARCH_MODEL_REGISTRY, 'torch' in sys.modules)\n"
+        "print(logging.root.level, [handler.stream.name for handler in logging.root.handlers])\n"
+        "print(fairseq.__spec__.name, fairseq.__file__, sorted(vars(fairseq))[:5])\n"
+    )
+    first = "logging.basicConfig(stream=sys.stdout, level=logging.ERROR)"
+    plain, process = results("-c", program.format(first=""), env=variables)
+    assert plain[:2] == process[:2] and plain[1].startswith(b"True True\n")
+    (own, *_), _ = results("-c", program.format(first=first), env=variables)
+    assert own == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_command(number, variables):
+    program = (
+        "import signal, sys, time\n"
+        "def end(*_): sys.exit(9)\n"
+        f"signal.signal({int(number)}, end)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    process = subprocess.Popen([PYTHON, "-c", program], stdout=subprocess.PIPE, env=variables)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(number)
+    assert process.wait(60) == 9
+
+
+def test_a_command_does_not_outlive_its_client(variables):
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    process = subprocess.Popen([PYTHON, "-c", program], stdout=subprocess.PIPE, env=variables)
+    number = int(process.stdout.readline())
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        for _ in range(600):
+            os.kill(number, 0)
+            time.sleep(0.1)
