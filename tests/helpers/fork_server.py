@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -161,6 +162,7 @@ def main(folder: Path, descriptor: int) -> None:
     while (folder / "settings.json").exists() and is_alive(owner):
         server.step()
     server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
