@@ -100,5 +100,6 @@ workers="${TEST_WORKERS:-$(cores)}"
 if [[ -z "${TEST_WORKERS:-}" ]] && ((workers > 4)); then
     workers=4
 fi
-# A file stays in one process, so that what its tests share is made once.
-exec python -m pytest -n "$workers" --dist loadfile "$@"
+# A file stays in one process, so that what its tests share is made once. The longest files come
+# first (tests/conftest.py), so that no process is left with one at the end.
+exec python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"

@@ -1,5 +1,6 @@
 import os
 import random
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -10,6 +11,17 @@ import fork_python  # noqa: F401  so that pytest's workers share one server
 
 # So that their assertions say what was compared.
 pytest.register_assert_rewrite("recipes", "table_decoding")
+
+HERE = Path(__file__).parent
+# Files that take long, longest first: pytest's workers begin with them. A new one may be missing.
+SLOWEST = (
+    "examples/test_quickstart.py",
+    "examples/test_translation_data.py",
+    "examples/test_recipes.py",
+    "examples/test_inflection.py",
+    "test_command_line.py",
+    "test_generation_options.py",
+)
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile
 # `random`, which scripts/test_matrix.sh takes, looks for other examples each time, and for more.
@@ -25,6 +37,11 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
+    def turn(item):
+        path = item.path.relative_to(HERE).as_posix()
+        return SLOWEST.index(path) if path in SLOWEST else len(SLOWEST)
+
+    items.sort(key=turn)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -20,7 +20,8 @@ def command(script: str, *arguments: object) -> list[str]:
 def environment(**variables: object) -> dict[str, str]:
     """What a recipe sees of ours: this Python, few workers, and the variables (None: not set)."""
     kept = {name: os.environ.get(name) for name in ("PATH", "HOME", "TMPDIR")}
-    kept |= {"PYTHON": PYTHON, "OMP_NUM_THREADS": 1, "WORKERS": 2} | variables
+    kept |= {"PYTHON": PYTHON, "OMP_NUM_THREADS": 1, "WORKERS": 2}
+    kept |= {"PYTHON_EXEC": PYTHON} | variables  # which torchrun starts workers with
     return {name: str(value) for name, value in kept.items() if value is not None}
 
 

@@ -107,12 +107,12 @@ def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
     }
 
 
-def run(module, *arguments, check=True, env=None):
+def run(module, *arguments, check=True, env=None, python=PYTHON):
     """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
     result = subprocess.run(
-        [PYTHON, "-m", module, *map(str, arguments)],
+        [python, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,
@@ -124,7 +124,7 @@ def run(module, *arguments, check=True, env=None):
     return result
 
 
-def binarised_text(folder: Path, pairs=300, words=25, seed=3) -> Path:
+def binarised_text(folder: Path, pairs=300, words=25, seed=3, python=PYTHON) -> Path:
     """A reversal task (``a b c`` to ``C B A``) through ``fairseq-preprocess``; its folder."""
     rng = random.Random(seed)
     for split, count in (("train", pairs), ("valid", 40), ("test", 30)):
@@ -133,16 +133,17 @@ def binarised_text(folder: Path, pairs=300, words=25, seed=3) -> Path:
                 sentence = [f"w{rng.randrange(words)}" for _ in range(rng.randint(2, 6))]
                 de.write(" ".join(sentence) + "\n")
                 en.write(" ".join(word.upper() for word in reversed(sentence)) + "\n")
-    return binarise(folder)
+    return binarise(folder, python)
 
 
-def binarise(folder: Path) -> Path:
+def binarise(folder: Path, python=PYTHON) -> Path:
     """The texts ``train``, ``valid`` and ``test`` of a folder through ``fairseq-preprocess``."""
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     run(
         "fairseq_cli.preprocess",
         *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary", *prefixes),
         *("--destdir", folder / "bin"),
+        python=python,
     )
     return folder / "bin"
 

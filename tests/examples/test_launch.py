@@ -163,7 +163,8 @@ def test_a_killed_worker_ends_the_run_which_then_resumes(
     folder = tmp_path / "run"
     options = ("--nproc-per-node", 2) if launcher == "torchrun" else ("--nodes", 2, "--")
     command = (f"launch/{launcher}.sh", *options, *RECIPE, "--data-dir", data, "--run-dir", folder)
-    environment = variables(EPOCHS, **slurm)
+    # Workers are looked up by their number.
+    environment = variables(EPOCHS, **slurm, PYTHON=sys.executable, PYTHON_EXEC=sys.executable)
     with start(*command, **environment) as process:
         for line in process.stdout:
             if '"epoch": 3' in line:

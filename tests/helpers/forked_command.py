@@ -21,7 +21,7 @@ from types import ModuleType
 FIXED = ("PYTHON", "OMP_", "MKL_", "KMP_", "LD_", "TORCH", "PYTORCH", "CUDA_", "MPL")
 FIXED += ("TRITON_INTERPRET",)
 HONOURED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE")
-HONOURED += ("PYTHON",)  # a variable of the recipes
+HONOURED += ("PYTHON", "PYTHON_EXEC")  # of the recipes and of torchrun
 
 server: dict = {}
 

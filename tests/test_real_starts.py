@@ -1,0 +1,67 @@
+"""Each command once in a process of its own, where the other tests fork one that runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import commands
+import recipes
+import toy
+
+PLACE = ("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse")
+
+
+def start(module, *arguments):
+    return toy.run(module, *arguments, python=sys.executable).stdout
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy.binarised_text(tmp_path_factory.mktemp("text"), python=sys.executable)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    flags = (*commands.output_flags("alpha_relu"), "--max-update", 2)
+    commands.train(data, folder, *flags, python=sys.executable)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("command", ["generate", "validate"])
+def test_a_trained_model_is_used(command, data, checkpoint):
+    flags = ("--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *PLACE)
+    flags += ("--valid-subset", "test") if command == "validate" else ()
+    output = start(f"fairseq_cli.{command}", data, *flags, "--log-format", "json")
+    if command == "generate":
+        assert len(commands.hypotheses(output)) == 30
+    else:
+        assert "test_tau" in commands.logged(output, "test")[0]
+
+
+def test_sentences_are_translated_as_they_come(data, checkpoint):
+    command = [sys.executable, "-m", "fairseq_cli.interactive", data, "--user-dir", toy.USER_DIR]
+    command += ["--path", checkpoint, "--cpu", *PLACE]
+    environment = recipes.environment(PYTHONPATH=toy.ROOT)
+    pipes = {"input": "w1 w2\nw3\n", "capture_output": True, "text": True, "check": True}
+    result = subprocess.run(list(map(str, command)), env=environment, **pipes)
+    assert sorted(commands.hypotheses(result.stdout)) == [0, 1]
+
+
+def test_scripts_find_the_package(data, checkpoint):
+    output = start("analyze_attention", data, "--path", checkpoint, "--cpu")
+    assert "encoder" in output
+
+
+def test_the_recipe_trains(data, tmp_path):
+    (tmp_path / "data" / "prepared").mkdir(parents=True)
+    (tmp_path / "data" / "prepared" / "bin").symlink_to(data)
+    (tmp_path / "data" / "prepared" / "settings").write_text("toy text\n")
+    folders = ("--data-dir", tmp_path / "data", "--run-dir", tmp_path / "run", "--cpu")
+    tiny = "--arch transformer_sparse_tiny --source-lang de --target-lang en --max-update 2"
+    output = recipes.run(
+        *("run.sh", "multi30k_de_en", "entmax15", *folders, "--stages", "train"),
+        **{"PYTHON": sys.executable, "BATCH_TOKENS": 400, "TRAIN_FLAGS": tiny},
+    ).stdout
+    assert "finished" in output and (tmp_path / "run" / "train.json").is_file()
