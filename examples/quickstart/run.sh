@@ -5,8 +5,8 @@ GIVEN_PYTHON="${PYTHON:-}"
 source "$QUICKSTART/../stages/common.sh"
 STAGE=quickstart
 VARIANTS=(softmax entmax15 alpha_relu rela_g)
-# Of the test set, whose cross-attention is drawn.
-SENTENCE=16
+# The test sentence whose cross-attention is drawn.
+SENTENCE=3
 
 usage() {
   cat <<HELP
@@ -193,7 +193,7 @@ cat <<HELP
 
 BLEU and the columns after it are on the plain test set. Speeds are of training (words in a second) and
 decoding, side by side on one core, with the ratio to ${VARIANTS[0]}.
-"nonzeros" is how many words have a probability above 0 at a step; softmax gives one to all.
+"nonzeros" is the number of units with a probability above 0 at a step; softmax has no zeros.
 
 The tables again   $results
 Translations       $RUNS_DIR/VARIANT/hyp.detok.txt
