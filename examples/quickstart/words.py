@@ -225,6 +225,7 @@ def with_s(word: str) -> str:
     return word[:-1] + "ies" if word[-1] == "y" and word[-2] not in "aeiou" else word + "s"
 
 
+@functools.cache
 def plural(english: str) -> str:
     """Return the plural of each translation of a noun, in the same form."""
     return "/".join(

@@ -23,8 +23,8 @@ from fairseq_sparse.analysis.word_alignment import from_talp
 from make_corpus import MOST_TRANSLATIONS, PARTS, UNSEEN_PAIRS
 from templates import TEMPLATES, make_sentence, verb_phrase
 
-SIZES = {"train": 1500, "valid": 60, "test": 200, UNSEEN_PAIRS: 100}
-FLAGS = ["--train", "1500", "--valid", "60", "--test", "200", "--held-out", "100"]
+SIZES = {"train": 1200, "valid": 60, "test": 200, UNSEEN_PAIRS: 100}
+FLAGS = ["--train", "1200", "--valid", "60", "--test", "200", "--held-out", "100"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def drawn() -> list:
     generator = random.Random(11)
-    return [make_sentence(generator) for _ in range(1500)]
+    return [make_sentence(generator) for _ in range(800)]
 
 
 def lines(folder: Path, name: str) -> list[str]:
@@ -94,9 +94,9 @@ def test_probabilities_sum_to_one_and_no_translation_stands_twice(drawn) -> None
 def test_all_templates_and_all_kinds_of_ambiguity_occur(drawn) -> None:
     assert {sentence.template for sentence in drawn} == {template.name for template in TEMPLATES}
     kinds = Counter(kind for sentence in drawn for kind in sentence.english.kinds)
-    assert set(kinds) == {"word", "pronoun", "tense", "order"} and min(kinds.values()) > 100
+    assert set(kinds) == {"word", "pronoun", "tense", "order"} and min(kinds.values()) > 60
     counts = Counter(len(sentence.english.items) for sentence in drawn)
-    assert counts[1] > 100 and sum(counts[n] for n in counts if n > MOST_TRANSLATIONS) < 150
+    assert counts[1] > 60 and sum(counts[n] for n in counts if n > MOST_TRANSLATIONS) < 80
 
 
 def test_links_cover_every_english_token(drawn) -> None:
@@ -110,7 +110,7 @@ def test_links_cover_every_english_token(drawn) -> None:
             assert aligned <= set(range(len(sentence.german)))
             null.update(w.text for n, w in enumerate(sentence.german) if n not in aligned)
             one_to_many += max(Counter(source for source, _ in sure).values()) > 1
-    assert set(null) == {",", "dass"} and one_to_many > 100
+    assert set(null) == {",", "dass"} and one_to_many > 60
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_s
     known: dict[str, dict[str, float]] = {}
     expected, variance, observed = Counter(), Counter(), Counter()
     repeated = 0
-    for _ in range(2000):
+    for _ in range(1200):
         sentence = make_sentence(generator)
         target = make_corpus.text(alternatives.pick_weighted(generator, sentence.english.items))
         source = make_corpus.text(sentence.german)
@@ -160,7 +160,7 @@ def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_s
             expected[level] += p
             variance[level] += p * (1 - p)
             observed[level] += text == target
-    assert repeated > 30 and len(expected) > 6
+    assert repeated > 15 and len(expected) > 6
     for level in expected:
         tolerance = 4 * math.sqrt(variance[level]) + 1e-6
         assert abs(observed[level] - expected[level]) <= tolerance, level
@@ -279,7 +279,7 @@ def test_context_resolves_ambiguities(drawn) -> None:
             if sentence.template == "question" and "Sie" in german:
                 assert "you" in texts and "they" not in texts
                 checked["pronoun"] += 1
-    assert min(checked[kind] for kind in ("tense", "progressive", "pronoun")) > 5
+    assert min(checked[kind] for kind in ("tense", "progressive", "pronoun")) > 3
 
 
 # The files.
@@ -334,7 +334,7 @@ def test_held_out_sentences_are_new_but_their_words_are_known(folder: Path) -> N
 
 
 def test_unseen_pairs_are_of_known_words() -> None:
-    parts = make_corpus.draw_corpus(2, {"train": 1500, "valid": 20, "test": 20, UNSEEN_PAIRS: 40})
+    parts = make_corpus.draw_corpus(2, {"train": 1000, "valid": 10, "test": 10, UNSEEN_PAIRS: 40})
     pairs = {
         part: [pair for example in examples for pair in example.sentence.pairs]
         for part, examples in parts.items()
@@ -352,7 +352,7 @@ def test_unseen_pairs_are_of_known_words() -> None:
 
 def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
     content = {}
-    small = ["--train", "60", "--valid", "5", "--test", "5", "--held-out", "5"]
+    small = ["--train", "300", "--valid", "5", "--test", "5", "--held-out", "5"]
     for name, seed, hashes in (("a", "1", "1"), ("b", "1", "2"), ("c", "2", "1")):
         command = [sys.executable, make_corpus.__file__, tmp_path / name, *small]
         environment = os.environ | {"PYTHONHASHSEED": hashes}
@@ -363,7 +363,7 @@ def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
 
 
 def test_the_readme_shows_a_line_of_the_corpus() -> None:
-    drawn = make_corpus.draw(random.Random("1 test"), "test", 800, set())
+    drawn = make_corpus.draw(random.Random("1 test"), "test", 792, set())
     readme = (Path(make_corpus.__file__).parent / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\{.*\}$", readme, re.MULTILINE)
     assert shown and set(shown) <= {make_corpus.record(example.sentence) for example in drawn}
