@@ -276,10 +276,10 @@ SCRIPTS = {
     ),
     "analyze_output alternatives": Script(
         analyze_output.main,
-        f"alternatives {ON_MODEL} --sentence 1 --json {{}}/out/a.json --html {{}}/out/a.html",
+        f"alternatives {ON_MODEL} --sentence 1 --json {{}}/out/a.json",
         model_and_data,
-        written=("out/a.html", "out/a.json"),
-        chosen=("out/a.html", "out/a.json"),
+        written=("out/a.json",),
+        chosen=("out/a.json",),
     ),
     "analyze_output tree": Script(
         analyze_output.main,

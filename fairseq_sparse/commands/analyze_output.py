@@ -32,7 +32,7 @@ from fairseq_sparse.commands.common import (
     with_progress,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_text, write_json, write_text
+from fairseq_sparse.files import read_text, write_json
 
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
@@ -53,7 +53,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     name_models(parser, options)
     if len(getattr(options, "log", [])) not in (0, len(options.path)):
         parser.error("--log: give as many as --path has models")
-    check_outputs(parser, options, *(["json", "html"] if "html" in options else ["json"]))
+    check_outputs(parser, options, "json")
     return options
 
 
@@ -154,9 +154,6 @@ def add_alternatives(commands) -> None:
     )
     parser.add_argument(
         "--most", type=positive, default=10, metavar="N", help="list so many a step (default: 10)"
-    )
-    parser.add_argument(
-        "--html", type=output_file, metavar="FILE", help="write them as a page as well"
     )
 
 
@@ -324,7 +321,6 @@ def training_curves(options: argparse.Namespace) -> list[dict]:
 
 def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
     from fairseq_sparse.analysis.alternatives import as_text, find_alternatives
-    from fairseq_sparse.analysis.alternatives_page import as_page
 
     sentences = []
     for translator in translators(options, options.sentence):
@@ -341,8 +337,6 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
     # What the models make of one sentence stands together.
     order = {subset: place for place, subset in enumerate(options.subset)}
     sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
-    if options.html:
-        write_text(options.html, as_page(sentences))
     result = {"data": options.data, "sentences": sentences}
     return result, "\n\n\n".join(map(as_text, sentences))
 

@@ -1,7 +1,6 @@
 """The alternatives of each step: what is found, what is read in the terminal and on the page."""
 
 import math
-from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from fairseq_sparse.analysis.alternatives import (
     find_alternatives,
     number_text,
 )
-from fairseq_sparse.analysis.alternatives_page import as_page
 from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
 from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
@@ -165,81 +163,3 @@ def test_numbers_do_not_pretend():
     assert [number_text(p) for p in (0.0, 1e-9, 0.5, 0.99999, 1.0, 1.5)] == [
         *("0", "1e-09", "0.500", ">.999", "1.000", "1.500")
     ]
-
-
-class Page(HTMLParser):
-    """Checks that elements are nested and closed, and keeps what a test may look at."""
-
-    EMPTY = {"meta"}
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.open, self.elements, self.texts = [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append((self.open[-1] if self.open else "", data))
-
-    def having(self, name):
-        return [(tag, each[name]) for tag, each in self.elements if name in each]
-
-
-def page_of(*sentences):
-    text = as_page(sentences)
-    return text, Page(text)
-
-
-def test_page_is_whole_and_shows_every_number():
-    steps = [step_of([0.25, 0.75], 1, 10), step_of([0.2, 0.5, 0.3, 0.0], 3, 2)]
-    text, page = page_of(sentence_with(*steps), sentence_with(steps[0], sentence=4))
-    assert text.startswith("<!DOCTYPE html>") and "prefers-color-scheme: dark" in text
-    shown = [data for _, data in page.texts]
-    for step in steps:
-        for entry in step["alternatives"]:
-            assert entry["token"] in shown and number_text(entry["p"]) in shown
-    assert "1 more, together 0.200" in shown
-    assert [data for tag, data in page.texts if tag == "h2"][1].startswith("Sentence 4 of test")
-    classes = [value for _, value in page.having("class")]
-    assert classes.count("step") == 3
-    assert classes.count("given") == 2 and classes.count("impossible") == 1
-    assert shown.count("given") == 2 and shown.count("given, impossible") == 1
-    widths = [value for _, value in page.having("style")]
-    assert widths[:2] == ["width: 75.0%", "width: 25.0%"]
-
-
-def test_every_step_can_be_reached_by_keyboard_and_has_a_name():
-    _, page = page_of(sentence_with(step_of([0.25, 0.75], 1, 10), step_of([1.0, 0.0], 0, 10)))
-    reachable = [each for _, each in page.elements if each.get("tabindex") == "0"]
-    assert [each["class"] for each in reachable] == ["steps", "step", "step"]
-    assert [each["aria-label"] for each in reachable[1:]] == ["step 1: t1", "step 2: t0"]
-    headings = [each["id"] for tag, each in page.elements if tag == "h2"]
-    assert [value for _, value in page.having("aria-labelledby")] == headings
-
-
-def test_page_needs_nothing_from_elsewhere():
-    text, page = page_of(sentence_with(step_of([0.25, 0.75], 1, 10)))
-    assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object"}
-    assert not page.having("src") and not page.having("href")
-    assert "url(" not in text and "@import" not in text and "default-src 'none'" in text
-
-
-def test_all_text_is_escaped():
-    nasty = "</li><script>alert(1)</script>&amp;\"'"
-    step = describe_step(torch.tensor([0.5, 0.5]).log(), 0, [nasty, "<b>"], 10)
-    names = {name: nasty for name in ("name", "output", "subset", "source", "target", "values")}
-    plain_text, plain = page_of(sentence_with(step_of([0.5, 0.5], 0, 10)))
-    text, page = page_of(sentence_with(step, **names))
-    assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
-    assert "<script" not in text and "<b>" not in text
-    assert [data for tag, data in page.texts if tag == "bdi"] == [nasty, nasty, "<b>"]
-    assert ("li", f"step 1: {nasty}") in page.having("aria-label")

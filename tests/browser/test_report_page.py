@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -351,23 +350,3 @@ def test_figures_are_drawn_and_named(page):
         "!document.querySelector(use.getAttribute('xlink:href'))).length"
     )
     assert missing == 0
-
-
-def test_alternatives_page_has_no_error_either(driver, reported, tmp_path: Path):
-    """The page that ``analyze_output.py alternatives --html`` writes."""
-    from fairseq_sparse.analysis.alternatives import find_alternatives
-    from fairseq_sparse.analysis.alternatives_page import as_page
-
-    run = reported[0].parent / "stock"
-    translator = load_translator(str(run / "average.pt"), str(run.parent / "bin"), True, [0, 1])
-    sentences = find_alternatives(translator, translator.batches("test", 4000), "test", 4)
-    path = tmp_path / "alternatives.html"
-    path.write_text(as_page(sentences), encoding="utf-8")
-    show(driver, "light", 360)
-    driver.get_log("browser")
-    driver.get(path.as_uri())
-    assert driver.get_log("browser") == []
-    assert len(driver.find_elements(By.TAG_NAME, "section")) == 2
-    assert driver.execute_script(
-        "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    )
