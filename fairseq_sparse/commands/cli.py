@@ -51,18 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(" ".join(words[:length]), words[length:])
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
     parser = _parser(group)
-    parser.parse_args(words[1:] if group else words)
-    parser.print_usage(sys.stderr)
-    return 2
+    parser.parse_args(words[1:] if group else words)  # --help and --version end here
+    parser.error("name a command first")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run a subcommand in this process and return its exit status."""
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-    module = importlib.import_module(f"{__package__}.{command.replace(' ', '_')}")
-    return common.exit_status(
-        lambda: module.main(list(arguments)), QUIET, name=common.program(command)
-    )
+
+    def main() -> int:
+        module = importlib.import_module(f"{__package__}.{command.replace(' ', '_')}")
+        return module.main(list(arguments))
+
+    return common.exit_status(main, QUIET, name=common.program(command))
 
 
 def run_script(command: str, script: str) -> int:
@@ -73,7 +74,7 @@ def run_script(command: str, script: str) -> int:
 
 def _parser(group: str) -> argparse.ArgumentParser:
     """Return the parser that shows the subcommands, all or a group's, and refuses others."""
-    names = [name for name in COMMANDS if name.startswith(group)]
+    names = [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
     width = max(map(len, names)) + 2
     lines = [f"  {name:{width}}{COMMANDS[name]}" for name in names]
     parser = argparse.ArgumentParser(
@@ -82,7 +83,6 @@ def _parser(group: str) -> argparse.ArgumentParser:
         epilog="\n".join(["commands:", *lines, "", "Each has --help."]),
         usage=f"fairseq-sparse {group}{' ' * bool(group)}COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=True,
     )
     choices = [name.removeprefix(group).split()[0] for name in names]
     parser.add_argument(

@@ -23,7 +23,7 @@ _script = ""
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
+    """Parse a whole number of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
@@ -31,7 +31,7 @@ def positive(text: str) -> int:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """The arguments that name models and the data to look at them on."""
+    """Add the arguments that name models and the data to read with them."""
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
     if several:
         parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
@@ -51,7 +51,7 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
 
 
 def output_file(text: str) -> Path:
-    """A file to be written, in a folder that exists, for argparse."""
+    """Parse the path of a file to be written, in a folder that exists, for argparse."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text or 'nothing'} is a folder: name a file")
@@ -89,7 +89,7 @@ def check_outputs(
 
 
 def seed(text: str) -> int:
-    """A number that NumPy's generators start from, for argparse."""
+    """Parse a seed of NumPy's generators, for argparse."""
     value = int(text)
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"{value} is not between 0 and 2^32 - 1")
@@ -157,20 +157,20 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
 
 
 def one_line(error: Exception) -> str:
-    """What an exception says, in one line of readable length."""
+    """Return the message of an exception, in one line of readable length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 500 else text[:500] + "..."
 
 
 def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """See that ``--names`` has a name for each of ``--path``, or make them."""
+    """Check that ``--names`` has a name for each of ``--path``, or make them."""
     options.names = options.names or short_names(options.path)
     if len(options.names) != len(options.path):
         parser.error("--names: give as many as --path has models")
 
 
 def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:
-    """What ``load_translator`` gives of one checkpoint.
+    """Load one checkpoint with ``load_translator``.
 
     Args:
         path: the checkpoint.
@@ -190,19 +190,18 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
 
 
 def with_progress(batches: Iterable[Any], label: str) -> Iterable[Any]:
-    """The batches, with a bar that shows how far they are."""
+    """Show a progress bar while the batches are read."""
     from tqdm import tqdm
 
     return tqdm(batches, desc=label, unit="batch", mininterval=1)
 
 
 def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
-    """The batches of a part of the data, which must have references.
+    """Yield the batches of a part of the data, which must have references.
 
     Raises:
         AnalysisError: it has none.
     """
-
     for sample in batches:
         if sample["target"] is None:
             raise AnalysisError(f"--subset {subset}: there are no references")
@@ -210,7 +209,7 @@ def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[
 
 
 def tell_left_out(translator: Translator, subset: str, sentences: int) -> int:
-    """Say how many sentences of a part of the data were not read, if any; how many they are."""
+    """Print how many sentences of a part were not read, if any, and return their number."""
     left_out = len(translator.task.dataset(subset)) - sentences
     if left_out > 0:
         print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
@@ -218,7 +217,7 @@ def tell_left_out(translator: Translator, subset: str, sentences: int) -> int:
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """The parts of the paths that differ: ``runs/a/x.pt`` and ``runs/b/x.pt`` are a and b."""
+    """Return the parts of the paths that differ: a and b of ``runs/a/x.pt``, ``runs/b/x.pt``."""
     parts = [checkpoint.split(os.sep) for path in paths for checkpoint in path.split(":")]
     first = len(os.path.commonprefix(parts))
     last = len(os.path.commonprefix([part[first:][::-1] for part in parts]))

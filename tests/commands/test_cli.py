@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,16 @@ except SystemExit as end:
 heavy = {"torch", "fairseq", "hydra", "omegaconf", "matplotlib"} & set(sys.modules)
 print(status, sorted(heavy), file=sys.stderr)
 """
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """The command quietens libraries for as long as its process lasts, which here goes on."""
+    loggers = [logging.getLogger(name) for name in cli.QUIET]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 def start(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -84,6 +96,7 @@ def test_every_command_has_help(name: str, capsys) -> None:
         (("analyze",), "fairseq-sparse analyze: error: the following arguments are required"),
         (("analyze", "it"), "fairseq-sparse analyze: error: argument COMMAND: invalid choice"),
         (("--nonsense",), "fairseq-sparse: error: "),
+        (("--", "average"), "fairseq-sparse: error: name a command first"),
         (("average", "--nonsense"), "fairseq-sparse average: error: "),
     ],
 )
@@ -106,6 +119,17 @@ def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
     assert (
         script.stderr == line.replace("fairseq-sparse analyze alignment", "score_alignments") + "\n"
     )
+
+
+def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:
+    program = (
+        "import sys\nsys.modules['sacrebleu'] = None\nfrom fairseq_sparse.commands import cli\n"
+        "sys.exit(cli.main(['score', '--help']))\n"
+    )
+    result = start("-c", program, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fairseq-sparse score: ") and "pip install fairseq_sparse" in line
 
 
 def test_help_loads_neither_torch_nor_fairseq() -> None:
