@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
-import average_checkpoints as script
 from checkpoints import TAU, make_state, write
 from fairseq_sparse.checkpoint_averaging import (
     average_checkpoints,
@@ -20,6 +19,7 @@ from fairseq_sparse.checkpoint_averaging import (
     save_checkpoint,
 )
 from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+from fairseq_sparse.commands import average as script
 from fork_python import PYTHON
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "average_checkpoints.py"

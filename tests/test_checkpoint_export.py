@@ -11,12 +11,12 @@ from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq_cli import train
 
-import export_checkpoint as script
 import frozen_checkpoints as frozen
 from checkpoints import make_state, write
 from commands import hypotheses
 from fairseq_sparse.checkpoint_export import export_checkpoint
 from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+from fairseq_sparse.commands import export as script
 from fork_python import PYTHON
 
 SETS = sorted(folder.name for folder in frozen.FOLDER.glob("set*"))

@@ -243,7 +243,7 @@ def bleu(translations: list[str], part: Part) -> dict[str, Any]:
     """Score tokenised translations as scripts/score_translation.py does."""
     from sacremoses import MosesDetokenizer
 
-    from score_translation import score
+    from fairseq_sparse.commands.score import score
 
     detokenizer = MosesDetokenizer(lang="en")
     plain = [detokenizer.detokenize(text.split()) for text in translations]
