@@ -30,6 +30,14 @@ def positive(text: str) -> int:
     return value
 
 
+def not_negative(text: str) -> int:
+    """Parse a whole number of at least 0, for argparse."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
 def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add the arguments that name models and the data to read with them."""
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")

@@ -17,6 +17,7 @@ from fairseq_sparse.commands.common import (
     command_parser,
     finish,
     load_one_model,
+    not_negative,
     output_file,
     positive,
     with_references,
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def sentence_number(text: str) -> int:
-    """A number from 0, for argparse."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
-
-
 def choice_of_heads(text: str) -> str | list[int]:
     """`all`, `mean`, or numbers of heads from 1, for argparse."""
     return text if text in ("all", "mean") else [positive(part) for part in text.split(",")]
@@ -52,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sentence",
         required=True,
-        type=sentence_number,
+        type=not_negative,
         metavar="N",
         help="its number, from 0, as fairseq-generate prints it: S-N",
     )

@@ -18,21 +18,13 @@ import argparse
 import json
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive, seed
+from fairseq_sparse.commands.common import command_parser, finish, not_negative, positive, seed
 from fairseq_sparse.files import replacing
 
 # The sizes of the paper.
 SENTENCES, SHARED = 135, 45
 
 HYPOTHESES = "hyp.detok.txt"
-
-
-def not_negative(text: str) -> int:
-    """A whole number of at least 0, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {value}")
-    return value
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
