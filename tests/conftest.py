@@ -1,5 +1,7 @@
+import itertools
 import os
 import random
+from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
@@ -36,6 +38,7 @@ def pytest_configure():
     torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those marked slow are left out
 def pytest_collection_modifyitems(items):
     def turn(item):
         path = item.path.relative_to(HERE).as_posix()
@@ -44,9 +47,28 @@ def pytest_collection_modifyitems(items):
     items.sort(key=turn)
     if torch.cuda.is_available():
         return
+    tests = defaultdict(list)
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        elif item.get_closest_marker("pairwise") and hasattr(item, "callspec"):
+            tests[item.path, item.originalname].append(item)
+    for combinations in tests.values():
+        for item in not_needed_for_pairs(combinations):
+            item.add_marker(pytest.mark.slow)
+
+
+def not_needed_for_pairs(items):
+    """Choose items until each pair of parameter values that occurs is there; return the others."""
+    others = list(items)
+    values = {item: [(x, repr(y)) for x, y in item.callspec.params.items()] for item in items}
+    pairs = {item: {*itertools.combinations(values[item], 2)} for item in items}
+    missing = set().union(*pairs.values())
+    while missing:
+        best = max(others, key=lambda item: len(pairs[item] & missing))
+        others.remove(best)
+        missing -= pairs[best]
+    return others if all(pairs.values()) else []
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from kernel_compilation import compile_kernel, run_compiled
 from op_cases import DTYPES, TAU, logits
 from references import INF, assert_close_to_naive
 
+pytestmark = pytest.mark.pairwise
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
 each_alpha = pytest.mark.parametrize("alpha", (1.1, 1.5, 2.0, 3.0))

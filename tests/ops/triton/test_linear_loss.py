@@ -16,6 +16,7 @@ from fairseq_sparse.ops.triton import linear_loss as kernels
 from fairseq_sparse.ops.triton.linear_loss import losses_and_gradients, summed_linear_loss
 from op_cases import DTYPES, HALF_DTYPES, LOSSES, TAU
 
+pytestmark = pytest.mark.pairwise
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, CLASSES, WIDTH, IGNORED = 12, 30, 8, 5
 NAN = float("nan")

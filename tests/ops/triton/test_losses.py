@@ -18,6 +18,7 @@ from kernel_compilation import compile_kernel, run_compiled
 from op_cases import DTYPES, LOSSES, TAU, batch
 from references import INF, assert_close_to_naive
 
+pytestmark = pytest.mark.pairwise
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
 each_loss = pytest.mark.parametrize("kind", LOSSES, ids=str)
