@@ -80,7 +80,7 @@ fetch() {
     case ${#sum} in
       64) checksum=(--sha256 "$sum") ;;
       32) checksum=(--md5 "$sum") ;;
-      1) ;; # none has been published
+      1) say "no checksum of $name is known: the sha256 of what is fetched goes into prepared/settings" ;;
       *) fail "$CHECKSUMS: '$sum' of $name is neither a sha256 nor an md5, nor -" ;;
     esac
     "$PYTHON" "$ROOT/scripts/download.py" "$address" --output "$raw/$name" \

@@ -280,7 +280,12 @@ def test_download(raw: Path, server: str, tmp_path: Path) -> None:
         "--run-dir",
         tmp_path / "run",
     )
-    run(*options, "--stages", "prepare", BASE_URL=server, CHECKSUMS=sums)
+    sum_of_one, *others = sums.read_text().splitlines(keepends=True)
+    digest, name = sum_of_one.split()
+    sums.write_text("".join([f"-  {name}\n", *others]))
+    fetched = run(*options, "--stages", "prepare", BASE_URL=server, CHECKSUMS=sums)
+    assert f"no checksum of {name} is known" in fetched.stdout
+    assert f"raw {name} {digest}\n" in (tmp_path / "data" / "prepared" / "settings").read_text()
     assert (tmp_path / "data" / "raw" / "train.de.gz").read_bytes() == (
         raw / "train.de.gz"
     ).read_bytes()
