@@ -45,7 +45,8 @@ for every run. With fewer jobs than GPUs each run has several of them.
 
 GOLD_SET names the gold alignments of "rela 5" and "rela fig4", unless they are in RAW_DIR. SENTENCES
 are the sentences that "rela fig7" to "fig9" draw, by their numbers (default: 0 1 2), and LAYER is
-the layer (default: 3).
+the layer (default: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
+10000), of which a corpus must have twice as many.
 HELP
 }
 
