@@ -251,7 +251,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> str:
     """A table of rows that have, for each beam in ``beams``, what :func:`count_certified` found."""
     beams = list(rows[0]["beams"]) if rows else []
     header = ["model", "output", "subset"]
-    header += [f"exact, beam {beam} (%)" for beam in beams] + ["one string only (%)"]
+    header += [f"exact, beam {beam} (%)" for beam in beams] + ["one hypothesis only (%)"]
     lines = []
     for row in rows:
         # A wide beam sees one string in more sentences: those where other prefixes come to nothing.

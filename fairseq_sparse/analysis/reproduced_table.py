@@ -57,7 +57,8 @@ def dataset_table(paper: Paper, dataset: str, rows: Sequence[Row]) -> Table:
         columns.append((heading, ours))
         if name == paper.columns[0] and any(row.ensemble for row in rows):
             together = [cell(row.ensemble, name) if row.ensemble else "-" for row in rows]
-            columns.append((f"{heading}, ensemble", together))
+            if any(text != "-" for text in together):
+                columns.append((f"{heading}, ensemble", together))
             theirs = _ensembles(paper, dataset, rows, name)
             if theirs:
                 columns.append((f"{heading}, ensemble, paper", theirs))

@@ -87,6 +87,7 @@ def draw_training_curves(
                     **styles[name],
                 )
         axes.set_xlim(0, 1.02 * last or None)
+        axes.locator_params(axis="x", nbins=5)  # small numbers of hours are long
     figure.axes[0].set_xlabel("updates")
     figure.axes[1].set_xlabel("hours of training, without validation")
     figure.axes[0].set_ylabel(METRICS.get(metric, metric))

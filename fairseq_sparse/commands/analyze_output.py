@@ -106,7 +106,10 @@ def add_empty(commands) -> None:
 
 def add_support(commands) -> None:
     parser = add_command(
-        commands, "support", run_support, "how many tokens, and strings, have a nonzero probability"
+        commands,
+        "support",
+        run_support,
+        "how many tokens, and hypotheses, have a nonzero probability",
     )
     add_limit(parser)
     parser.add_argument(

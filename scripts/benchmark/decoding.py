@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
 from benchmark.measure import positive
+from command_line import exit_status
 
 STOCK_SEARCH = ", stock search"
 
@@ -190,4 +191,5 @@ def table(results: list[dict]) -> str:
 
 if __name__ == "__main__":
     measure.keep_freed_memory()
-    sys.exit(measure.main("decoding", parse_arguments(None), run, table))
+    options = parse_arguments(None)
+    sys.exit(exit_status(lambda: measure.main("decoding", options, run, table), ["matplotlib"]))

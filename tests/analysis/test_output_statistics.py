@@ -260,7 +260,7 @@ def test_tables_show_the_results():
     beams = {"10": {"exact": 0.5, "single": 0.25}, "9": {"exact": None, "single": None}}
     lines = certified_table([{**names, "beams": beams}]).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0][3:] == ["exact, beam 10 (%)", "exact, beam 9 (%)", "one string only (%)"]
+    assert cells[0][3:] == ["exact, beam 10 (%)", "exact, beam 9 (%)", "one hypothesis only (%)"]
     assert cells[2][3:] == ["50.00", "-", "25.00"]
 
 

@@ -177,6 +177,8 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
         "p(empty) > p(best)": "12.50%",
     }
     assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
+    content, _, _ = make(plan, "empty_is_best,word_accuracy")  # which no ensemble has
+    assert "p(empty) > p(best), ensemble" not in content["datasets"]["morph"]["header"]
 
 
 @pytest.mark.parametrize("subset", ["valid", "test"])

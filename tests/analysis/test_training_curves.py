@@ -72,6 +72,7 @@ def test_both_panels_have_a_line_for_each_seed_and_a_label_for_each_model() -> N
         softmax, one, two, hundred = axes.lines
         assert one.get_color() == two.get_color() == hundred.get_color() != softmax.get_color()
         assert one.get_linestyle() == "-" and hundred.get_linestyle() == "--"
+        assert len(axes.get_xticks()) <= 7
     assert updates.get_ylabel() == "validation BLEU"
     assert hours.get_xlabel() == "hours of training, without validation"
     early = draw_training_curves(runs, early=0.25)
