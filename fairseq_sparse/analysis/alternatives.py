@@ -186,5 +186,12 @@ def _describe_targets(
     return log_p, described
 
 
+def source_texts(translator: Translator, sample: dict[str, Any]) -> dict[int, str]:
+    """Return the source of each sentence of a batch, by the number of the sentence."""
+    words = translator.task.source_dictionary
+    rows = zip(sample["id"].tolist(), sample["net_input"]["src_tokens"], strict=True)
+    return {number: _text(words, tokens) for number, tokens in rows}
+
+
 def _text(words: Dictionary, tokens: Tensor) -> str:
     return " ".join(words[index] for index in tokens.tolist() if index != words.pad())

@@ -158,13 +158,16 @@ def as_json(tree: SupportTree, word: Callable[[int], str]) -> dict[str, Any]:
     }
 
 
-def draw(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> "Figure":
+def draw(
+    tree: SupportTree, word: Callable[[int], str], least: float = 0.0, source: str = ""
+) -> "Figure":
     """The tree from left to right, each branch as wide as the probability that passes through it.
 
     Args:
         tree: the tree.
         word: gives the text of a token.
         least: leave out what has a smaller total probability than this.
+        source: what is translated, to stand above the tree.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -178,6 +181,7 @@ def draw(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> "
     longest = max((len(word(token)) for token in shown[1:]), default=0)
     step = min(_STEP + _LETTER * longest, _WIDEST_STEP)
     figure = Figure(figsize=(step * (depth + 1.2), max(_LEAF * height + 0.4, 1.0)))
+    figure.text(0, 1, source, fontsize=9, va="bottom", parse_math=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(-0.3, depth + 0.9)

@@ -345,6 +345,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.alternatives import source_texts
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.support_tree import as_json, as_text, draw, trees_of
 
@@ -356,9 +357,10 @@ def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
         words = translator.task.target_dictionary
         for subset in options.subset:
             data = batches(translator, subset, options, "tree")
-            found = dict(
-                pair for sample in data for pair in trees_of(translator, sample, options.nodes)
-            )
+            found, sources = {}, {}
+            for sample in data:
+                found.update(trees_of(translator, sample, options.nodes))
+                sources.update(source_texts(translator, sample))
             check_found(options, subset, set(found))
             for number, tree in sorted(found.items()):
                 whole = "all" if tree.complete else "only some of the"
@@ -366,13 +368,15 @@ def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
                     f"{translator.name}, {subset} {number}: {whole} translations, "
                     f"{tree.translations} with {tree.mass:.4g} together"
                 )
+                title += f"\nsource: {sources[number]}"
                 texts.append(f"{title}\n{as_text(tree, words.__getitem__, options.least)}")
                 place = {**describe(translator, subset), "sentence": number}
+                place["source"] = sources[number]
                 rows.append({**place, **as_json(tree, words.__getitem__)})
                 if options.plots:
                     name = f"{translator.name}_" if len(options.path) > 1 else ""
                     stem = f"tree_{name}{subset}_{number}".replace(os.sep, "_")
-                    figure = draw(tree, words.__getitem__, options.least)
+                    figure = draw(tree, words.__getitem__, options.least, sources[number])
                     texts += map(str, save_png_and_svg(figure, options.plots, stem))
     return {"data": options.data, "trees": rows}, "\n\n".join(texts)
 

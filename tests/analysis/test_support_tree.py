@@ -113,7 +113,8 @@ def test_json_is_the_tree():
 def test_drawing_shows_each_node_once(tmp_path):
     pytest.importorskip("matplotlib")
     tree = grow(next_tokens(Table(6, branching=3, dead_end=0.0, salt=2)), most_nodes=40, max_len=4)
-    figure = draw(tree, word, least=0.02)
+    figure = draw(tree, word, least=0.02, source="d r a w")
+    assert [text.get_text() for text in figure.texts] == ["d r a w"]
     shown = [node for node in tree.root.walk() if node.total >= 0.02]
     labels = [text.get_text() for text in figure.axes[0].texts]
     assert len(labels) == 2 * len(shown) - 1  # a word and a probability, but for the root

@@ -324,6 +324,7 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
     assert [tree["sentence"] for tree in trees] == [0, 2] * len(paths)
     for tree in trees:
         assert f"test {tree['sentence']}: " in printed
+        assert tree["source"] and f"\nsource: {tree['source']}\n" in printed
         first = max(tree["root"]["children"], key=lambda child: child["probability"])
         assert f"\n{first['token']} {first['probability']:.4g}" in printed
         if tree["output"] == "softmax":
