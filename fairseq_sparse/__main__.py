@@ -8,7 +8,13 @@ from pathlib import Path
 
 from fairseq_sparse.commands import cli
 
-if __name__ == "__main__":
+
+def main() -> int:
     if len(sys.argv) > 1:
-        sys.exit(cli.main())
+        return cli.main()
     print(Path(__file__).resolve().parent)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
