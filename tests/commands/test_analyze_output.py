@@ -255,11 +255,10 @@ def test_bad_input_is_one_line(
         assert call_here(*arguments, "--json", output) == 1
         printed = capfd.readouterr()
         assert not printed.out and not output.exists()
-        errors = [line for line in printed.err.splitlines() if line.startswith("analyze_output")]
+        start = "fairseq-sparse analyze output: error: "
+        errors = [line for line in printed.err.splitlines() if line.startswith(start)]
         assert len(errors) == 1 and printed.err.endswith(errors[0] + "\n")
-        assert (
-            errors[0].startswith("fairseq-sparse analyze output: error: ") and message in errors[0]
-        )
+        assert message in errors[0]
     refused = [
         ([*support, "--json", tmp_path / "none" / "out.json"], "there is no such folder"),
         ([*alternatives, "3-x"], "--sentence"),
