@@ -156,7 +156,7 @@ def test_bad_input_is_one_line(
         printed = capfd.readouterr()
         assert not printed.out and not output.exists()
         last = printed.err.splitlines()[-1]
-        assert last.startswith("rank_by_null_attention: error: ") and message in last
+        assert last.startswith("fairseq-sparse analyze nulls: error: ") and message in last
     for flags, message in [
         (["--output", tmp_path / "none" / "out.tsv"], "there is no such folder"),
         (["--output", output, "--layers", "0"], "must be at least 1"),
