@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 
 def run_compiled(path, function, cache):
     """Call a function of a test file in a process where kernels are compiled, into ``cache``."""
-    folders = [str(Path(path).parent), str(TESTS), str(TESTS.parent)]
+    folders = map(str, (Path(path).parent, TESTS, TESTS / "helpers", TESTS.parent))
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(folders)}
     command = f"import {Path(path).stem} as tests; tests.{function}()"

@@ -255,11 +255,11 @@ def test_a_new_process_gives_the_numbers_of_this_one(task, sample, tmp_path):
         saved = {"flags": flags_of(case), "model": model.state_dict(), "logits": logits}
         torch.save(saved, tmp_path / f"{case}.pt")
     (tmp_path / "new_process.py").write_text(IN_A_NEW_PROCESS)
-    folders = map(str, (toy.ROOT, toy.ROOT / "tests", tmp_path))
+    folders = (toy.ROOT, toy.ROOT / "tests", toy.ROOT / "tests" / "helpers", tmp_path)
     output = toy.run(
         "new_process",
         *(tmp_path / f"{case}.pt" for case in cases),
-        env={"PYTHONPATH": os.pathsep.join(folders)},
+        env={"PYTHONPATH": os.pathsep.join(map(str, folders))},
     ).stdout
     expected = [f"{CASES[case]['attention']} True" for case in cases]
     assert output.strip().splitlines()[-3:] == expected
