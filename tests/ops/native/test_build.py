@@ -70,7 +70,8 @@ def run(script, check=True, **environment):
     """Run a script in a process of its own, without fairseq, which is slow to import."""
     start = "import logging, sys\nlogging.basicConfig()\nsys.modules['fairseq'] = None\n"
     command = [PYTHON, "-c", start + textwrap.dedent(script)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **environment}
+    folders = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers")))
+    environment = {**os.environ, "PYTHONPATH": folders, **environment}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 or not check, done.stderr
     return done
