@@ -52,7 +52,8 @@ def test_table_and_json(
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (written["sentences"], written["left_out"]) == (30, 0)
-    first_table = result.stdout.partition("\n\n")[0]
+    heading, first_table = result.stdout.split("\n\n")[:2]
+    assert heading == f"{checkpoints[arch]}: 30 sentences of test, {checkpoints[arch]}"
     rows = [line.strip("| ").split("|") for line in first_table.splitlines()]
     rows = [[cell.strip() for cell in row] for row in rows[2:]]
     assert [row[:2] for row in rows[:5]] == [
@@ -124,7 +125,7 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     expected, found = flat(shuffled["attention"]), flat(both["shuffled"])
     assert found == pytest.approx({name: expected[name] for name in found})
     assert not any("diversity" in name for name in found) and len(found) > 40
-    row = table.splitlines()[4].split("|")  # of cross-attention
+    row = table.splitlines()[6].split("|")  # of cross-attention
     assert row[9].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
     if arch == "transformer_sparse_tiny":
         assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
@@ -145,7 +146,7 @@ def test_an_lstm_has_cross_attention_only(
         assert call_here(data, "--path", path, "--max-tokens", tokens, *outputs) == 0
         tables.append(capfd.readouterr().out.splitlines())
     assert tables[0] == tables[1]  # padding does not count
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables[0][2:4]]
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables[0][4:6]]
     (part,) = measured(tmp_path / "out.json")["attention"].values()
     kind = "softmax" if arch == "lstm" else "sparsemax"
     numbers = [f"{100 * part['sparsity']:.2f}", f"{part['nonzeros']:.2f}"]
