@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Download one file over HTTP: resumes, retries, checks the checksum, and appears only when whole.
+"""Download one file with curl: resumes, retries, checks the checksum, and appears only when whole.
 
 While it is incomplete the file is OUTPUT.part; run the same command again to go on from there.
 A file that is already there with the right checksum is kept.
@@ -10,166 +10,83 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
-import http.client
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-BLOCK = 1 << 16
-# Answers that a later try may not get: timeout, too many requests, and the server's own errors.
+# HTTP statuses that a later try may not get: timeout, too many requests, the server's own errors.
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+# curl's exit statuses for a connection that was not made, stalled or broke.
+RETRY_EXIT = {5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92, 95}
+NO_RESUME = 33  # curl's exit status where the server cannot continue the file
+HTTP_ERROR = 22  # curl's exit status for --fail
 
 
 class DownloadError(Exception):
-    """The file could not be had; the message says why and what to do."""
-
-
-class Interrupted(Exception):
-    """The transfer stopped before the end; what arrived is kept for the next try."""
-
-
-class Progress:
-    """A line on the terminal, or one line for every tenth of the file in a log."""
-
-    def __init__(self, name: str, done: int, total: int | None) -> None:
-        self.name, self.done, self.total = name, done, total
-        self.terminal = sys.stderr.isatty()
-        self.reported = -1
-
-    def add(self, count: int) -> None:
-        self.done += count
-        if self.total:
-            tenths = 10 * self.done // self.total
-            text = f"{self.name}: {100 * self.done // self.total}% of {self.total:,} bytes"
-        else:
-            tenths = self.done // (10 << 20)
-            text = f"{self.name}: {self.done:,} bytes"
-        if self.terminal:
-            print(f"\r{text}", end="", file=sys.stderr, flush=True)
-        elif tenths != self.reported:
-            print(text, file=sys.stderr, flush=True)
-        self.reported = tenths
-
-    def close(self) -> None:
-        if self.terminal:
-            print(file=sys.stderr, flush=True)
+    """The file could not be downloaded; the message says why and what to do."""
 
 
 class Checksum(NamedTuple):
-    """What a file must hash to: the algorithm by hashlib's name, and the sum in lower case."""
+    """The expected checksum: its algorithm in hashlib, and its value in lower case."""
 
     algorithm: str
     value: str
 
-
-def checksum_of(path: Path, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def read_range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
-    """First byte and total size that the answer speaks of."""
-    if response.status == 206:
-        # Content-Range: bytes FIRST-LAST/TOTAL
-        span, _, total = response.headers.get("Content-Range", "").partition("/")
-        first = span.removeprefix("bytes ").partition("-")[0].strip()
-        if not first.isdecimal():
-            raise DownloadError("the server's answer has no valid Content-Range")
-        return int(first), int(total) if total.isdecimal() else None
-    length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdecimal() else None
+    def of(self, path: Path) -> str:
+        """Return the checksum that a file has."""
+        digest = hashlib.new(self.algorithm, usedforsecurity=False)
+        with open(path, "rb") as handle:
+            for block in iter(lambda: handle.read(1 << 20), b""):
+                digest.update(block)
+        return digest.hexdigest()
 
 
-def read_block(response: http.client.HTTPResponse, done: int) -> bytes:
+def transfer(url: str, part: Path, timeout: int) -> tuple[int, int, str]:
+    """Let curl continue ``part`` once; return its exit status, the HTTP status and a message."""
+    terminal = sys.stderr.isatty()
+    # A redirect may not leave HTTP, nor encryption.
+    protocols = "=https" if url.startswith("https://") else "=http,https"
+    # curl's own --retry would discard what the broken connection delivered, so it is not used.
+    command = ["curl", "--disable", "--fail", "--location", "--globoff"]
+    command += ["--proto", protocols, "--proto-redir", protocols]
+    command += ["--connect-timeout", str(timeout), "--speed-time", str(timeout)]
+    command += ["--speed-limit", "1", "--continue-at", "-", "--output", str(part)]
+    command += ["--progress-bar"] if terminal else ["--silent", "--show-error"]
+    command += ["--write-out", "%{http_code}", url]
+    stderr = None if terminal else subprocess.PIPE
     try:
-        return response.read(BLOCK)
-    except (OSError, http.client.HTTPException) as error:
-        raise Interrupted(f"the connection broke at byte {done:,} ({error!r})") from error
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8", errors="replace"
+        )
+    except FileNotFoundError as error:
+        raise DownloadError(
+            f"curl is not installed: install it, or download {url} by hand"
+        ) from error
+    status = int(done.stdout.strip() or 0)
+    if done.returncode == HTTP_ERROR:
+        return done.returncode, status, f"HTTP status {status}"
+    said = (done.stderr or "").strip().splitlines() or [f"curl: exit status {done.returncode}"]
+    return done.returncode, status, said[-1]
 
 
-def receive(response: http.client.HTTPResponse, part: Path, name: str) -> None:
-    """Write the answer's body behind the bytes that it continues."""
-    first, total = read_range(response)
-    if first and first != part.stat().st_size:
-        raise DownloadError(f"the server continued at byte {first}, which was not asked for")
-    progress = Progress(name, first, total)
-    try:
-        with open(part, "ab" if first else "wb") as handle:
-            while block := read_block(response, progress.done):
-                handle.write(block)
-                progress.add(len(block))
-    finally:
-        progress.close()
-    if total is not None and progress.done < total:
-        raise Interrupted(f"the connection ended at byte {progress.done:,} of {total:,}")
-
-
-class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server to another address, but neither out of HTTP nor out of encryption."""
-
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
-        encrypted = req.full_url.startswith("https://")
-        if not newurl.startswith("https://" if encrypted else ("http://", "https://")):
-            raise DownloadError(f"{req.full_url}: leads to {newurl}, which is not followed")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def open_url(url: str, part: Path, timeout: float) -> http.client.HTTPResponse | None:
-    """Ask for what is still missing; None if nothing is.
-
-    Raises:
-        Interrupted: another try may help.
-        DownloadError: it would not.
-    """
-    done = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity", "User-Agent": "fairseq_sparse-download"}
-    if done:
-        headers["Range"] = f"bytes={done}-"
-    try:
-        opener = urllib.request.build_opener(Redirects)
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and done:
-            # Nothing lies beyond what is here: it is whole, or not the same file.
-            if error.headers.get("Content-Range", "").rpartition("/")[2] == str(done):
-                return None
-            part.unlink()
-            raise Interrupted("what was here is not a part of the file; starting again") from error
-        if error.code in RETRY_STATUS:
-            raise Interrupted(f"HTTP status {error.code} ({error.reason})") from error
-        raise DownloadError(f"{url}: HTTP status {error.code} ({error.reason})") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise Interrupted(f"no connection ({error})") from error
-
-
-def keep(part: Path, output: Path, checksum: Checksum | None) -> str | None:
-    """Give a whole file its name, or remove one that has another checksum, which is returned."""
-    if checksum is not None:
-        found = checksum_of(part, checksum.algorithm)
-        if found != checksum.value:
-            part.unlink()
-            return found
+def finish(part: Path, output: Path, checksum: Checksum | None) -> str | None:
+    """Rename a complete file, or delete it and return its checksum if that is wrong."""
+    if checksum is not None and (found := checksum.of(part)) != checksum.value:
+        part.unlink()
+        return found
     os.replace(part, output)
     return None
 
 
 def download(
-    url: str,
-    output: Path,
-    checksum: Checksum | None = None,
-    retries: int = 5,
-    timeout: float = 30.0,
-    wait: float = 1.0,
+    url: str, output: Path, checksum: Checksum | None, retries: int, timeout: int, wait: float
 ) -> None:
-    """Fetch `url` into `output`, trying again up to `retries` times with growing pauses.
+    """Fetch ``url`` into ``output``, trying again up to ``retries`` times with growing pauses.
 
     Raises:
         DownloadError: the address is wrong, the tries are used up, or the checksum differs. A file
@@ -178,7 +95,7 @@ def download(
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"{url}: not an http or https address")
     if output.exists():
-        if checksum is None or checksum_of(output, checksum.algorithm) == checksum.value:
+        if checksum is None or checksum.of(output) == checksum.value:
             print(f"{output.name}: already there", file=sys.stderr)
             return
         raise DownloadError(
@@ -190,30 +107,34 @@ def download(
     failures = 0
     while True:
         resumed = part.exists()
-        try:
-            response = open_url(url, part, timeout)
-            if response is not None:
-                with response:
-                    receive(response, part, output.name)
-        except Interrupted as problem:
-            failures += 1
-            if failures > retries:
+        print(f"{output.name}: {'resuming' if resumed else 'downloading'} {url}", file=sys.stderr)
+        code, status, problem = transfer(url, part, timeout)
+        pause = 0.0
+        # The server has nothing beyond these bytes; only a checksum can tell if they are the file.
+        no_more = resumed and status == 416
+        if (resumed and code == NO_RESUME) or (no_more and checksum is None):
+            part.unlink()
+            problem = "the server cannot continue the partial file; starting again"
+        elif code == 0 or no_more:
+            found = finish(part, output, checksum)
+            if found is None:
+                return
+            if not resumed:
                 raise DownloadError(
-                    f"{url}: gave up after {failures} tries: {problem}"
-                ) from problem
-            pause = wait * 2 ** (failures - 1)
-            print(f"{output.name}: {problem}; again in {pause:g} s", file=sys.stderr, flush=True)
-            time.sleep(pause)
-            continue
-        found = keep(part, output, checksum)
-        if found is None:
-            return
-        if not resumed:
-            raise DownloadError(
-                f"{url}: the {checksum.algorithm} is {found}, expected {checksum.value}; the file "
-                "was not kept. It has changed at its home, or something on the way replaced it"
-            )
-        print(f"{output.name}: wrong checksum after resuming; starting again", file=sys.stderr)
+                    f"{url}: the {checksum.algorithm} is {found}, expected {checksum.value}; the "
+                    "file was not kept. It was replaced at its home or on the way"
+                )
+            problem = "wrong checksum after resuming; starting again"
+        elif code not in RETRY_EXIT and not (code == HTTP_ERROR and status in RETRY_STATUS):
+            raise DownloadError(f"{url}: {problem}")
+        elif failures == retries:
+            raise DownloadError(f"{url}: gave up after {failures + 1} tries: {problem}")
+        else:
+            pause = wait * 2**failures
+            failures += 1
+            problem += f"; again in {pause:g} s"
+        print(f"{output.name}: {problem}", file=sys.stderr, flush=True)
+        time.sleep(pause)
 
 
 def checksum_argument(algorithm: str, text: str) -> Checksum:
@@ -223,7 +144,7 @@ def checksum_argument(algorithm: str, text: str) -> Checksum:
     return Checksum(algorithm, text.lower())
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -231,31 +152,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     checksum = parser.add_mutually_exclusive_group()
     for algorithm in ("sha256", "md5"):
-        checksum.add_argument(
-            f"--{algorithm}",
-            dest="checksum",
-            type=functools.partial(checksum_argument, algorithm),
-            metavar="HEX",
-            help="what the file must hash to",
-        )
+        parse = functools.partial(checksum_argument, algorithm)
+        checksum.add_argument(f"--{algorithm}", dest="checksum", type=parse, metavar="HEX")
     parser.add_argument("--retries", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="SECONDS", help="default: 30"
+        "--timeout", type=int, default=30, metavar="SECONDS", help="without a byte; default: 30"
     )
     parser.add_argument(
-        "--wait",
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="pause before the first new try, doubled each time (default: 1)",
+        "--wait", type=float, default=1.0, metavar="SECONDS", help="before the first retry, doubled"
     )
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
+    # A termination must end curl too, which would go on writing.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        download(args.url, args.output, args.checksum, args.retries, args.timeout, args.wait)
+        download(**vars(args))
     except (DownloadError, OSError) as error:
         print(f"download: {error}", file=sys.stderr)
         return 1

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from download import DownloadError, Redirects
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "download.py"
 CONTENT = bytes(range(256)) * 2000  # 512,000 bytes: several blocks
@@ -66,7 +65,7 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.httpd.serve_forever)
+    thread = threading.Thread(target=server.httpd.serve_forever, args=(0.02,))
     thread.start()
     yield server
     server.httpd.shutdown()
@@ -114,9 +113,7 @@ def assert_complete(result: subprocess.CompletedProcess[str], output: Path) -> N
     ],
 )
 def test_success(server: Server, output: Path, options: tuple[str, ...]) -> None:
-    result = download(server, output, *options)
-    assert_complete(result, output)
-    assert "100% of 512,000 bytes" in result.stdout
+    assert_complete(download(server, output, *options), output)
 
 
 def test_second_time_asks_for_nothing(server: Server, output: Path) -> None:
@@ -133,17 +130,25 @@ def test_partial_file_is_resumed(server: Server, output: Path, length: int) -> N
     assert server.requests == [f"bytes={length}-"]
 
 
-def test_partial_file_that_is_whole(server: Server, output: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--sha256", SHA256)])
+def test_partial_file_that_is_whole(server: Server, output: Path, options) -> None:
     leave_part(output, CONTENT)
-    assert_complete(download(server, output, "--sha256", SHA256), output)
+    assert_complete(download(server, output, *options), output)
 
 
-@pytest.mark.parametrize("length", [1000, len(CONTENT) + 1], ids=["shorter", "longer"])
+@pytest.mark.parametrize("length", [1000, len(CONTENT), len(CONTENT) + 1])
 def test_partial_file_of_something_else_is_replaced(
     server: Server, output: Path, length: int
 ) -> None:
     leave_part(output, b"x" * length)
     assert_complete(download(server, output, "--sha256", SHA256), output)
+
+
+def test_partial_file_that_is_longer_is_replaced_without_a_checksum(
+    server: Server, output: Path
+) -> None:
+    leave_part(output, CONTENT + b"x")
+    assert_complete(download(server, output), output)
 
 
 def test_server_without_ranges(server: Server, output: Path) -> None:
@@ -252,42 +257,87 @@ def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
     assert "not an http or https address" in result.stderr
 
 
-@pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/file"])
-def test_a_server_cannot_lead_out_of_http(server: Server, output: Path, address: str) -> None:
+def lead_to(address: str) -> Callable[[int, http.server.BaseHTTPRequestHandler], bool]:
     def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        if "elsewhere" in handler.path:
+            return False
         handler.send_response(302)
         handler.send_header("Location", address)
+        handler.send_header("Content-Length", "0")
         handler.end_headers()
         return True
 
-    server.behave = behave
+    return behave
+
+
+def test_a_server_may_lead_elsewhere(server: Server, output: Path) -> None:
+    server.behave = lead_to("/elsewhere")
+    assert_complete(download(server, output), output)
+
+
+@pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/file"])
+def test_a_server_cannot_lead_out_of_http(server: Server, output: Path, address: str) -> None:
+    server.behave = lead_to(address)
     result = download(server, output)
-    assert result.returncode == 1 and len(result.stdout.splitlines()) == 1
-    assert not output.exists()
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1].startswith(f"download: {server.url}: ")
+    assert list(output.parent.iterdir()) == []
 
 
-def test_a_server_cannot_lead_out_of_encryption() -> None:
-    request = urllib.request.Request("https://example.org/a")
-    redirect = [None, 302, "Found", {}]
-    with pytest.raises(DownloadError, match="leads to http://example.org/b, which is not followed"):
-        Redirects().redirect_request(request, *redirect, "http://example.org/b")
-    followed = Redirects().redirect_request(request, *redirect, "https://example.com/b")
-    assert followed.full_url == "https://example.com/b"
+@pytest.mark.skipif(not shutil.which("openssl"), reason="makes a certificate with openssl")
+def test_a_server_cannot_lead_out_of_encryption(
+    server: Server, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.httpd.socket = context.wrap_socket(server.httpd.socket, server_side=True)
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
+    plain, server.url = server.url, server.url.replace("http:", "https:")
+    server.behave = lead_to(f"{plain}/elsewhere")
+    result = download(server, output)
+    assert result.returncode == 1 and '"http" not supported' in result.stdout
+    assert len(server.requests) == 1 and list(output.parent.iterdir()) == []
+    server.behave = lead_to(f"{server.url}/elsewhere")
+    assert_complete(download(server, output), output)
 
 
-def test_a_size_that_is_no_number_is_not_believed(server: Server, output: Path) -> None:
+@pytest.mark.parametrize("span", ["bytes x-3/4", "bytes 0-999/512000", "bytes 2000-511999/512000"])
+def test_a_range_that_was_not_asked_for_is_not_used(
+    server: Server, output: Path, span: str
+) -> None:
     leave_part(output, CONTENT[:1000])
 
     def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
-        handler.send_response(206)
-        handler.send_header("Content-Range", "bytes \xb2-3/4")  # a digit, but none of a number
-        handler.end_headers()
-        return True
+        if number == 1:
+            handler.send_response(206)
+            handler.send_header("Content-Range", span)
+            handler.send_header("Content-Length", "4")
+            handler.end_headers()
+            handler.wfile.write(b"1234")
+        return number == 1
 
     server.behave = behave
+    assert_complete(download(server, output), output)
+
+
+def test_a_server_that_says_no_more_is_given_up(server: Server, output: Path) -> None:
+    over = threading.Event()
+    server.behave = lambda *_: over.wait(20)
+    result = download(server, output, "--timeout", "1", "--retries", "0")
+    over.set()
+    assert result.returncode == 1 and "gave up after 1 tries" in result.stdout
+
+
+def test_a_machine_without_curl(
+    server: Server, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     result = download(server, output)
-    assert result.returncode == 1 and "no valid Content-Range" in result.stdout
-    assert "Traceback" not in result.stdout
+    assert result.returncode == 1 and "curl is not installed" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("checksum", [("--sha256", MD5), ("--md5", SHA256), ("--md5", "x" * 32)])
