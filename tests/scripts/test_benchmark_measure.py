@@ -11,7 +11,6 @@ import torch
 
 from benchmark import measure, summarize, targets
 from fairseq_sparse.analysis import measuring
-from fairseq_sparse.analysis.measuring import peak_memory
 
 
 def options(tmp_path: Path | None = None, **others: object) -> argparse.Namespace:
@@ -63,22 +62,6 @@ def test_memory_is_a_ratio_to_the_first() -> None:
     measure.add_memory(results, jobs, "cpu")
     assert [result["peak_bytes"] for result in results] == [1 << 22, 1 << 20]
     assert [result["memory"] for result in results] == [1, 0.25]
-
-
-def test_peak_memory_is_what_is_held_at_once() -> None:
-    before = torch.ones(1 << 19)
-
-    def run() -> None:
-        nonlocal before
-        before = None
-        first = torch.ones(1 << 18)  # 1 MiB
-        second = torch.ones(1 << 19)  # 2 MiB
-        del first
-        torch.ones(1 << 18)
-        del second
-        torch.ones(1 << 18)
-
-    assert peak_memory(run) == 3 << 20
 
 
 def test_record_is_written_after_each_addition(tmp_path: Path) -> None:
@@ -164,12 +147,9 @@ LOSS = {
 def test_losses() -> None:
     what = {"part": "loss", "dtype": "float32", "rows": 512, "vocabulary": 10000}
     results = timed(LOSS, **what) + timed({"torch.softmax": [1.0]}, **{**what, "part": "mapping"})
-    found = {
-        target.point.split(":")[0]: target
-        for target in targets.targets([record("losses", results)])
-    }
-    reached = {name: target.reached for name, target in found.items()}
-    assert reached == {
+    measured = targets.targets([record("losses", results)])
+    found = {target.point.split(":")[0]: target for target in measured}
+    assert {name: target.reached for name, target in found.items()} == {
         "alpha_relu_loss": True,  # 0.5, at the limit
         "entmax_loss, 1.5": False,
         "entmax_loss, 2": True,
@@ -181,12 +161,7 @@ def test_losses() -> None:
     }
     assert found["entmax package, sort"].measured == pytest.approx((10, 10, 10))
     assert found["entmax_loss, 1.25"].cells()[-2:] == ["-", "not measured"]
-    assert found["entmax_loss, 1.5"].cells()[1:] == [
-        "[512, 10000] float32",
-        "≤ 1.00",
-        "1.10 (1.10-1.10)",
-        "no",
-    ]
+    assert found["entmax_loss, 1.5"].cells()[-2:] == ["1.10 (1.10-1.10)", "no"]
     gpu = list(targets.targets([record("losses", results, "cuda")]))
     assert [target.limit for target in gpu] == [0.6, 1.0]  # no package, other limits
 
