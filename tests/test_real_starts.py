@@ -32,7 +32,7 @@ def checkpoint(data, tmp_path_factory):
 @pytest.mark.parametrize("command", ["generate", "validate"])
 def test_a_trained_model_is_used(command, data, checkpoint):
     flags = ("--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *PLACE)
-    flags += ("--valid-subset", "test") if command == "validate" else ()
+    flags += ("--valid-subset", "test", "--max-tokens", 400) if command == "validate" else ()
     output = start(f"fairseq_cli.{command}", data, *flags, "--log-format", "json")
     if command == "generate":
         assert len(commands.hypotheses(output)) == 30
