@@ -83,7 +83,7 @@ def value(flags, name, default):
 
 def assert_scores(actual, expected, what):
     """Compare log-probabilities; a probability near 0 has few digits."""
-    actual, expected = torch.tensor(actual), torch.as_tensor(expected)
+    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
     assert actual.isfinite().all() and expected.isfinite().all(), what
     tolerance = 1e-3 + 1e-5 / expected.exp()
     assert ((actual - expected).abs() <= tolerance).all(), f"{what}: {actual} {expected}"

@@ -100,7 +100,7 @@ def test_losses_of_rows(kind):
     assert losses[1] == 0 and not losses.requires_grad
 
 
-@pytest.mark.parametrize("needed", itertools.product([False, True], repeat=3), ids=str)
+@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
 @each_loss
 def test_only_what_is_needed(kind, needed):
     *tensors, target = drawn()
