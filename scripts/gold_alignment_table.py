@@ -47,8 +47,8 @@ from command_line import (
 )
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.alignment_gold import GoldPairs
-    from fairseq_sparse.analysis.word_alignment import Words
+    from fairseq_sparse.analysis.alignment.alignment_gold import GoldPairs
+    from fairseq_sparse.analysis.alignment.word_alignment import Words
 
 SUBSET = "test"
 KINDS = ("normal", "shifted")
@@ -83,7 +83,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def find_gold(options: argparse.Namespace) -> Path:
     """Return the folder of the gold set, which is unpacked if need be."""
-    from fairseq_sparse.analysis.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
+    from fairseq_sparse.analysis.alignment.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
 
     places = [options.gold] if options.gold else []
     if not places and os.environ.get("RAW_DIR"):
@@ -129,7 +129,7 @@ def split_words(pairs: GoldPairs, made: argparse.Namespace, output: Path) -> Sid
     """Write the pieces of the sentences to OUT/pieces.LANG, and return the words of each side."""
     import prepare_text
     from corpus_tokens import tokenizer
-    from fairseq_sparse.analysis.alignment_gold import segment
+    from fairseq_sparse.analysis.alignment.alignment_gold import segment
 
     result = []
     for language, sentences in zip(made.languages, (pairs.source, pairs.target), strict=True):
@@ -161,7 +161,7 @@ def binarise(made: argparse.Namespace, options: argparse.Namespace) -> None:
 
 def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> dict[str, Any]:
     """Measure the error rates of a model by kind of attention, layer and head."""
-    from fairseq_sparse.analysis.alignment_gold import score_model
+    from fairseq_sparse.analysis.alignment.alignment_gold import score_model
 
     translator = load_one_model(path, options, name=name)
     batches = with_progress(translator.batches(SUBSET, options.max_tokens), name)
@@ -170,7 +170,7 @@ def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> di
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Average the rates of the models with one name; under "seeds" are all rates of each."""
-    from fairseq_sparse.analysis.attention_seeds import mean_of
+    from fairseq_sparse.analysis.attention.attention_seeds import mean_of
 
     groups: dict[str, list[dict[str, Any]]] = {}
     for result, name in zip(results, names, strict=True):
@@ -188,7 +188,7 @@ def cell(part: dict[str, Any], name: str) -> str:
 
 def tables(models: dict[str, dict[str, Any]]) -> str:
     """Return Table 5, and the same by layer."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     columns = [(kind, key) for kind in KINDS for key in READINGS]
     titles = [f"{kind}, {READINGS[key]}" for kind, key in columns]
@@ -208,8 +208,8 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
 
 def compare(options: argparse.Namespace) -> str:
     """Write everything, and return what there is to print."""
-    from fairseq_sparse.analysis.alignment_gold import read_pairs
-    from fairseq_sparse.analysis.attention_curves import draw_alignment_error
+    from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs
+    from fairseq_sparse.analysis.attention.attention_curves import draw_alignment_error
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.files import write_json
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from command_line import exit_status, one_line, positive, write_text
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.reproduction import Row
+    from fairseq_sparse.analysis.runs.rows import Row
 
 
 # What --draw knows besides columns.
@@ -65,7 +65,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--samples", type=positive, default=1000, metavar="N", help="of the bootstrap (1000)"
     )
     options = parser.parse_args(arguments)
-    from fairseq_sparse.analysis.results import COLUMNS
+    from fairseq_sparse.analysis.runs.columns import COLUMNS
 
     options.draw = [name for name in options.draw.split(",") if name]
     asked = [*options.columns, *(name for name in options.draw if name not in PICTURES)]
@@ -77,7 +77,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def read_rows(plan: Path) -> dict[str, list[Row]]:
     """The rows of each data set; one run at least is finished."""
-    from fairseq_sparse.analysis.reproduction import gather, read_plan
+    from fairseq_sparse.analysis.runs.rows import gather, read_plan
     from fairseq_sparse.errors import AnalysisError
 
     datasets = gather(read_plan(plan))
@@ -88,10 +88,10 @@ def read_rows(plan: Path) -> dict[str, list[Row]]:
 
 def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[str, str, dict]:
     """Markdown, LaTeX, and what is in the JSON file."""
-    from fairseq_sparse.analysis import reproduced_table as table
     from fairseq_sparse.analysis.latex import PACKAGES, latex_table
-    from fairseq_sparse.analysis.reports import markdown_table
-    from fairseq_sparse.analysis.reproduction import as_json, compare_with_baseline
+    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.analysis.runs import paper_tables as table
+    from fairseq_sparse.analysis.runs.rows import as_json, compare_with_baseline
 
     paper = table.Paper(
         options.paper, options.title, tuple(options.columns), options.note, options.show
@@ -126,7 +126,7 @@ def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[s
 def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
     """Draw what was asked for; a picture that cannot be drawn is no reason to lose a table."""
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
-    from fairseq_sparse.analysis.reproduced_curve import draw_picture
+    from fairseq_sparse.analysis.runs.curves import draw_picture
     from fairseq_sparse.errors import AnalysisError
 
     for dataset, rows in datasets.items():

@@ -144,7 +144,7 @@ def write_guesses(folder: Path, items: Sequence[tuple[Slot, str]], guesses: dict
 
 def table(result: dict) -> str:
     """One row a language, and the means."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = [
         [name, f"{row['accuracy']:.2f}", f"{row['edit_distance']:.2f}"]

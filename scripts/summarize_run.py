@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from command_line import exit_status, one_line
-from fairseq_sparse.analysis.run_summary import (
+from fairseq_sparse.analysis.runs.run_summary import (
     SummaryError,
     summarize_all,
     summarize_ensemble,

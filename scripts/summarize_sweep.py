@@ -17,8 +17,8 @@ from command_line import exit_status, one_line, write_text
 
 def summarize(folder: Path) -> str:
     """Write the files; the text of sweep.md."""
-    from fairseq_sparse.analysis import alpha_grid
     from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
+    from fairseq_sparse.analysis.runs import alpha_grid
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import write_json
 

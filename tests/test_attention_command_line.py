@@ -6,7 +6,7 @@ import pytest
 
 import toy
 from commands import generate, hypotheses, logged, train
-from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fairseq_sparse.checkpoints.safety import load_checkpoint
 
 ADAPTIVE = ("--attention", "rela_g", "--attention-cross", "entmax", "--attention-alpha-learnable")
 CRITERION = ("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu")

@@ -19,7 +19,7 @@ CALLS = re.compile(
 # The sizes that the package's own C sources state.
 EVALUATES_SOURCES = "fairseq_sparse/ops/native/boundary.py"
 # Reading checkpoints has one place.
-LOADS = {"fairseq_sparse/checkpoint_safety.py": {"torch.load"}}
+LOADS = {"fairseq_sparse/checkpoints/safety.py": {"torch.load"}}
 
 
 def calls(path):

@@ -270,7 +270,7 @@ def check_all(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(name: str, part: dict[str, Any]) -> str:
     """Return the table of a part of the corpus."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
         """Format the mean over all steps and the mean over those with a choice."""

@@ -127,7 +127,7 @@ def choose(chosen: str | list, count: int, flag: str) -> list:
 
 def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
     """All that the links depend on, for the manifest."""
-    from fairseq_sparse.analysis.attention_statistics import attention_modules, head_count
+    from fairseq_sparse.analysis.attention.attention_statistics import attention_modules, head_count
 
     (model,) = translator.models
     modules = attention_modules(model)["cross"]
@@ -157,8 +157,8 @@ def extract(options: argparse.Namespace) -> str:
     """Fill the folder; what there is to say about it."""
     from tqdm import tqdm
 
-    from fairseq_sparse.analysis.alignment_extraction import extract_part
-    from fairseq_sparse.analysis.alignment_folder import AlignmentFolder, link_files
+    from fairseq_sparse.analysis.alignment.alignment_extraction import extract_part
+    from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder, link_files
 
     translator = load_one_model(options.path, options)
     translator.batches(options.subset, options.max_tokens)

@@ -20,7 +20,7 @@ from fairseq_sparse.commands.common import check_outputs, command_parser, finish
 from fairseq_sparse.files import write_json
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.alignment_error_rate import GoldLinks
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import GoldLinks
 
 SIDES = ("source", "target")
 KINDS = ("normal", "shifted")
@@ -69,14 +69,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def count_words(paths: Sequence[Path], encoding: str | None) -> list[list[int]]:
     """How many words each line of each file has."""
-    from fairseq_sparse.analysis.alignment_error_rate import read_lines
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
 
     return [[len(line.split()) for line in read_lines(path, encoding)] for path in paths]
 
 
 def compare_words(folder: Path, options: argparse.Namespace) -> None:
     """Refuse a folder with other numbers of words than the sentences that GOLD counts in."""
-    from fairseq_sparse.analysis.alignment_folder import WORDS
+    from fairseq_sparse.analysis.alignment.alignment_folder import WORDS
 
     names = [folder / name for name in WORDS]
     for name, found, text, expected in zip(
@@ -98,7 +98,7 @@ def compare_words(folder: Path, options: argparse.Namespace) -> None:
 
 def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
     """Refuse a gold alignment with links beyond the words of a folder."""
-    from fairseq_sparse.analysis.alignment_folder import WORDS
+    from fairseq_sparse.analysis.alignment.alignment_folder import WORDS
 
     lengths = zip(*count_words([folder / name for name in WORDS], "utf-8"), strict=True)
     for number, (links, sentence) in enumerate(zip(gold, lengths, strict=True), start=1):
@@ -113,7 +113,10 @@ def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
 
 def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
     """Precision, recall and error rate of the links in a file."""
-    from fairseq_sparse.analysis.alignment_error_rate import alignment_score, read_alignment
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import (
+        alignment_score,
+        read_alignment,
+    )
 
     proposed = read_alignment(path, options.hypothesis_base, options.encoding)
     check_length(options.gold, gold, path, len(proposed))
@@ -123,12 +126,12 @@ def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -
 def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
     """The error rates of the heads of a model, and of their means, from normal and from shifted
     attention."""
-    from fairseq_sparse.analysis.alignment_error_rate import (
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,
         summarize_readings,
     )
-    from fairseq_sparse.analysis.alignment_folder import MEAN, link_files, read_manifest
+    from fairseq_sparse.analysis.alignment.alignment_folder import MEAN, link_files, read_manifest
 
     manifest = read_manifest(path)
     if manifest["hypothesis"]:
@@ -152,7 +155,7 @@ def check_length(gold_path: Path, gold: list[GoldLinks], path: Path, sentences: 
 
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
-    from fairseq_sparse.analysis.alignment_error_rate import read_gold
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_gold
 
     gold = read_gold(options.gold, options.gold_base, options.encoding, options.reverse_gold)
     sure = sum(len(links.sure) for links in gold)
@@ -176,7 +179,7 @@ def percent(rate: float | None) -> str:
 
 
 def file_table(files: list[dict[str, Any]]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = [
         [row["hypothesis"], row["links"], *(percent(row[name]) for name in MEASURES)]
@@ -186,7 +189,7 @@ def file_table(files: list[dict[str, Any]]) -> str:
 
 
 def folder_table(folder: dict[str, Any]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = []
     for kind in KINDS:

@@ -57,8 +57,8 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.attention_words import SubwordMerger
+    from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
 
@@ -114,7 +114,7 @@ def shown(part: dict[str, Any], name: str, digits: int, factor: float = 1) -> st
 
 def table(result: dict[str, Any]) -> str:
     """The measures of a model, first the means of each place and then its layers."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
     header += ["null rate (%)", "variance", "of layer attention (%)"]
@@ -142,7 +142,7 @@ def table(result: dict[str, Any]) -> str:
 
 def temperature_table(result: dict[str, Any]) -> str:
     """The diversities of weights that do not sum to 1; empty if there are none."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows, temperatures = [], []
     for place, part in result["attention"].items():
@@ -162,7 +162,7 @@ def temperature_table(result: dict[str, Any]) -> str:
 
 def previous_table(measured: dict[str, Any]) -> str:
     """Tabulate the null rate of each cross-attention head after each word or tag."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     names = [entry["name"] for entry in measured["previous"]]
     rows = [
@@ -177,7 +177,7 @@ def previous_table(measured: dict[str, Any]) -> str:
 
 
 def make_merger(translator: Translator, options: argparse.Namespace) -> SubwordMerger:
-    from fairseq_sparse.analysis.attention_words import SubwordMerger
+    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 
     task = translator.task
     return SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
@@ -187,7 +187,7 @@ def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
     """Count the null rows of cross-attention by the word before, or by its tag."""
-    from fairseq_sparse.analysis.null_by_previous import NullByPrevious
+    from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
 
     batches = translator.batches(options.subset, options.max_tokens)
     tags, sentences = None, len(translator.task.dataset(options.subset))
@@ -205,7 +205,7 @@ def measure(
     translator: Translator, options: argparse.Namespace, label: str, diversity: bool
 ) -> AttentionStatistics:
     """Read all the sentences with the first model of a translator."""
-    from fairseq_sparse.analysis.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
 
     padding = translator.task.source_dictionary.pad()
     merger = None if options.subwords == "none" else make_merger(translator, options)
@@ -219,7 +219,10 @@ def measure(
 
 def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """All the numbers of a model."""
-    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+    from fairseq_sparse.analysis.attention.shuffled_references import (
+        derange,
+        with_reordered_references,
+    )
 
     translator = load_one_model(path, options, name=name)
     label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
@@ -247,7 +250,7 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the numbers of each model by its name; models with one name are averaged."""
-    from fairseq_sparse.analysis.attention_seeds import mean_over_seeds
+    from fairseq_sparse.analysis.attention.attention_seeds import mean_over_seeds
 
     groups: dict[str, list[dict[str, Any]]] = {}
     for result, name in zip(results, names, strict=True):
@@ -259,7 +262,7 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 
 
 def save_plots(folder: Path, results: dict[str, dict[str, Any]]) -> list[Path]:
-    from fairseq_sparse.analysis.attention_curves import save_curves
+    from fairseq_sparse.analysis.attention.attention_curves import save_curves
 
     folder.mkdir(parents=True, exist_ok=True)
     return save_curves(folder, results)

@@ -81,8 +81,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     """The model with its data, and the numbers of the bad pairs as far as they are known."""
-    from fairseq_sparse.analysis.null_ranking import read_labels
-    from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
+    from fairseq_sparse.analysis.attention.null_ranking import read_labels
+    from fairseq_sparse.analysis.attention.shuffled_references import (
+        derange,
+        with_reordered_references,
+    )
     from fairseq_sparse.analysis.trained_models import load_subset
 
     translator = load_one_model(options.path, options)
@@ -98,7 +101,7 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """The null rate of each pair, by its number."""
-    from fairseq_sparse.analysis.null_ranking import check_layers, null_rates
+    from fairseq_sparse.analysis.attention.null_ranking import check_layers, null_rates
 
     (model,), task = translator.models, translator.task
     layers = check_layers(model, options.layers)
@@ -132,7 +135,7 @@ def write_table(
 
 
 def precision_table(found: dict[str, Any]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     chance = found["chance"]
     rows = [
@@ -157,7 +160,7 @@ def check_post_process(kind: str | None) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.null_ranking import evaluate, rank
+    from fairseq_sparse.analysis.attention.null_ranking import evaluate, rank
 
     check_post_process(options.post_process)
     translator, bad = load(options)

@@ -227,7 +227,7 @@ def describe(translator, subset: str) -> dict:
 
 
 def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.empty_translations import (
+    from fairseq_sparse.analysis.output.empty_translations import (
         count_empty_translations,
         empty_table,
         scores_to_compare,
@@ -247,8 +247,8 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_support(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.output_plots import save_plots
-    from fairseq_sparse.analysis.output_statistics import (
+    from fairseq_sparse.analysis.output.output_plots import save_plots
+    from fairseq_sparse.analysis.output.output_statistics import (
         certified_table,
         output_table,
         training_table,
@@ -277,7 +277,10 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
 
 def statistics_of_steps(translator, subset: str, options: argparse.Namespace) -> list[dict]:
     """The statistics of the steps of the references, of the model's translations, or of both."""
-    from fairseq_sparse.analysis.output_statistics import follow_translations, force_references
+    from fairseq_sparse.analysis.output.output_statistics import (
+        follow_translations,
+        force_references,
+    )
 
     rows = []
     for of in ("references", "translations"):
@@ -296,7 +299,7 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
 
 def certify(translator, options: argparse.Namespace) -> dict:
     """How much each beam proves, on the first part of the data."""
-    from fairseq_sparse.analysis.output_statistics import count_certified
+    from fairseq_sparse.analysis.output.output_statistics import count_certified
 
     subset, beams = options.subset[0], {}
     for beam in options.beams:
@@ -308,7 +311,7 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
     """τ and the norm of the logits over the updates, from fairseq's JSON logs."""
-    from fairseq_sparse.analysis.training_log import read_records, threshold_curve
+    from fairseq_sparse.analysis.runs.training_log import read_records, threshold_curve
 
     curves = []
     for log, name in zip(options.log, options.names, strict=False):
@@ -323,7 +326,7 @@ def training_curves(options: argparse.Namespace) -> list[dict]:
 
 
 def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.alternatives import as_text, find_alternatives
+    from fairseq_sparse.analysis.output.alternatives import as_text, find_alternatives
 
     sentences = []
     for translator in translators(options, options.sentence):
@@ -345,9 +348,9 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.alternatives import source_texts
+    from fairseq_sparse.analysis.output.alternatives import source_texts
+    from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, trees_of
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
-    from fairseq_sparse.analysis.support_tree import as_json, as_text, draw, trees_of
 
     if options.plots:
         require_matplotlib()

@@ -60,7 +60,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse import checkpoint_averaging as averaging
+    from fairseq_sparse.checkpoints import averaging
 
     paths = options.inputs
     averaging.check_output(options.output)

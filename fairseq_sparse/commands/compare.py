@@ -43,8 +43,8 @@ def compare(options: argparse.Namespace) -> str:
     """Return both lists as text, and write the JSON."""
     from dataclasses import asdict
 
-    from fairseq_sparse.analysis.alignment_error_rate import read_lines
-    from fairseq_sparse.analysis.side_by_side import as_text, compare
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
+    from fairseq_sparse.analysis.sheets.side_by_side import as_text, compare
 
     systems = find_systems(options.systems)
     if options.json and options.json.resolve() in {path.resolve() for path in systems.values()}:

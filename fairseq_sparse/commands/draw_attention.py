@@ -100,7 +100,7 @@ def collect_weights(
     boolean array `[queries, keys]`, true for keys that a query may not see."""
     import torch
 
-    from fairseq_sparse.analysis.attention_statistics import watch_attention
+    from fairseq_sparse.analysis.attention.attention_statistics import watch_attention
 
     found = {}
 
@@ -151,8 +151,11 @@ def labels(
 
 
 def draw(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.attention_plots import draw_attention
-    from fairseq_sparse.analysis.attention_statistics import attention_kind, attention_modules
+    from fairseq_sparse.analysis.attention.attention_plots import draw_attention
+    from fairseq_sparse.analysis.attention.attention_statistics import (
+        attention_kind,
+        attention_modules,
+    )
     from fairseq_sparse.analysis.decoding import with_best_translations
     from fairseq_sparse.analysis.pictures import save_figure
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS

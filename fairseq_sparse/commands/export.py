@@ -22,8 +22,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.checkpoint_averaging import save_checkpoint
-    from fairseq_sparse.checkpoint_export import export_checkpoint
+    from fairseq_sparse.checkpoints.averaging import save_checkpoint
+    from fairseq_sparse.checkpoints.exporting import export_checkpoint
 
     if os.path.realpath(options.output) == os.path.realpath(options.input):
         raise CheckpointError(f"{options.output}: is the checkpoint itself: give another OUTPUT")

@@ -21,7 +21,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.checkpoint_recovery import recover_last_checkpoint, remove_outdated
+    from fairseq_sparse.checkpoints.recovery import recover_last_checkpoint, remove_outdated
 
     if not os.path.isdir(options.folder):
         raise NotADirectoryError(f"{options.folder}: no such folder")

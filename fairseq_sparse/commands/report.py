@@ -64,7 +64,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.report.measurements import Measurements
     from fairseq_sparse.analysis.report.page import make_page
-    from fairseq_sparse.analysis.report.runs import find_data, read_runs
+    from fairseq_sparse.analysis.report.report_runs import find_data, read_runs
 
     runs = read_runs(options.runs, options.log)
     data = find_data(runs, options.data)

@@ -64,7 +64,7 @@ def find_systems(texts: list[str]) -> dict[str, Path]:
     Raises:
         SheetError: a name is given twice, or taken.
     """
-    from fairseq_sparse.analysis.annotation_sheets import REFERENCE, SheetError
+    from fairseq_sparse.analysis.sheets.annotation_sheets import REFERENCE, SheetError
 
     systems: dict[str, Path] = {}
     for text in texts:
@@ -86,7 +86,7 @@ def write_new(files: dict[Path, bytes]) -> None:
         SheetError: one is.
         OSError: one cannot be written.
     """
-    from fairseq_sparse.analysis.annotation_sheets import SheetError
+    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
 
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
@@ -99,8 +99,8 @@ def write_new(files: dict[Path, bytes]) -> None:
 
 def make(options: argparse.Namespace) -> str:
     """Write the files; what there is to say about them."""
-    from fairseq_sparse.analysis import annotation_sheets
-    from fairseq_sparse.analysis.alignment_error_rate import read_lines
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
+    from fairseq_sparse.analysis.sheets import annotation_sheets
 
     paths = find_systems(options.systems)
     paths[annotation_sheets.REFERENCE] = options.reference

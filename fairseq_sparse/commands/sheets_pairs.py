@@ -63,8 +63,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def draw(options: argparse.Namespace) -> str:
     """Write the sheet and the key; return what there is to say about them."""
-    from fairseq_sparse.analysis.annotation_sheets import SEPARATORS
-    from fairseq_sparse.analysis.ranking_sample import (
+    from fairseq_sparse.analysis.sheets.annotation_sheets import SEPARATORS
+    from fairseq_sparse.analysis.sheets.ranking_sample import (
         draw_sample,
         read_ranking,
         sheet_rows,
@@ -88,8 +88,8 @@ def draw(options: argparse.Namespace) -> str:
 
 def score(options: argparse.Namespace) -> str:
     """Return the table of the sheet that came back, and write the figures."""
-    from fairseq_sparse.analysis.annotation_sheets import SheetError
-    from fairseq_sparse.analysis.ranking_sample import (
+    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
+    from fairseq_sparse.analysis.sheets.ranking_sample import (
         answers_table,
         read_answers,
         summarize_answers,

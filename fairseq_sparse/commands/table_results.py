@@ -11,9 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_sparse.analysis.reports import markdown_table
-from fairseq_sparse.analysis.results import COLUMNS, SPEEDS, cell, columns_of, conditions
-from fairseq_sparse.analysis.run_summary import (
+from fairseq_sparse.analysis.markdown import markdown_table
+from fairseq_sparse.analysis.runs.columns import COLUMNS, SPEEDS, cell, columns_of, conditions
+from fairseq_sparse.analysis.runs.run_summary import (
     SCORES,
     read_score,
     statistics_of,
@@ -66,7 +66,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
         AnalysisError: the folder has no checkpoint, or the log no numbers.
         OSError, ValueError, SummaryError: a file cannot be read.
     """
-    from fairseq_sparse.analysis.report.runs import find_checkpoint, read_log
+    from fairseq_sparse.analysis.report.report_runs import find_checkpoint, read_log
 
     find_checkpoint(run)
     summary: dict = {"variant": name}

@@ -253,7 +253,7 @@ def results_of(options: Namespace) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     header = ["attention", "parameters", "million", "added"]
     header += ["module: products (M)", "others (M)", "ratio"]
@@ -272,7 +272,7 @@ def table(results: list[dict]) -> str:
 
 
 def activation_table(found: dict) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     header = ["activation", "closed form"]
     for counts in found["operations"]:
@@ -291,7 +291,7 @@ def activation_table(found: dict) -> str:
 
 
 def run(options: Namespace) -> None:
-    from fairseq_sparse.analysis.reports import describe_machine
+    from fairseq_sparse.analysis.markdown import describe_machine
 
     results = results_of(options)
     found = activations(options, results[0]["heads"], results[0]["width"])

@@ -165,7 +165,7 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = rows_of(options)
     if options.json:

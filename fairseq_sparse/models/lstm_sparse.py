@@ -11,7 +11,7 @@ from fairseq.models.lstm import LSTMDecoder, LSTMModel, base_architecture
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from fairseq_sparse.checkpoint_safety import check_settings
+from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
 from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.flags import add_flags, architecture, as_namespace, set_flag_defaults

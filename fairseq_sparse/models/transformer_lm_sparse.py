@@ -12,7 +12,7 @@ from fairseq.models.transformer_lm import (
 )
 from omegaconf import II
 
-from fairseq_sparse.checkpoint_safety import check_settings
+from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
 from fairseq_sparse.modules.dropout import set_dropout

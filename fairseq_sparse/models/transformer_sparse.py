@@ -19,7 +19,7 @@ from fairseq.models.transformer import (
 from omegaconf import DictConfig
 from torch import Tensor
 
-from fairseq_sparse.checkpoint_safety import check_settings
+from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
 from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.flags import add_flags, architecture, as_namespace, set_flag_defaults

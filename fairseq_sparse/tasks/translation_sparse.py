@@ -13,8 +13,8 @@ from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_sparse.checkpoint_compatibility import check_first_checkpoint
-from fairseq_sparse.checkpoint_safety import check_settings
+from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
+from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
 from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator

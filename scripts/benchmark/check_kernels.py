@@ -280,7 +280,7 @@ def failures(results: list[dict]) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     failed = failures(results)
     rows = [

@@ -147,8 +147,8 @@ def results_of(
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:
     from fairseq_sparse.analysis.decoding import load_translator
-    from fairseq_sparse.analysis.decoding_plots import save_plots
     from fairseq_sparse.analysis.pictures import require_matplotlib
+    from fairseq_sparse.analysis.runs.decoding_plots import save_plots
     from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = []
     for result in results:

@@ -178,7 +178,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = []
     for result in results:

@@ -42,7 +42,7 @@ def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
 
 def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> str:
     """The Markdown page; that of a dry run says so."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     found = targets.targets(records.values())
     reached = sum(target.reached for target in found)

@@ -217,7 +217,7 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     from fairseq.trainer import Trainer
 
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.checkpoint_safety import CheckpointError, load_checkpoint
+    from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
 
     parser = fairseq_options.get_training_parser()
     flags = training_flags(variant, precision, options)
@@ -334,7 +334,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = []
     for result in results:

@@ -221,7 +221,7 @@ def _epochs_and_updates(folder: Path) -> dict[str, int]:
 
 def cut_the_copy(folder: Path, chance: random.Random) -> bool:
     """Leave ``checkpoint_last.pt`` as a kill in the middle of its writing; whether it was not."""
-    from fairseq_sparse.checkpoint_recovery import LAST, is_damaged
+    from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
 
     written, last = _epochs_and_updates(folder), folder / LAST
     if not written or (last.exists() and is_damaged(last)):
@@ -236,7 +236,7 @@ def cut_the_copy(folder: Path, chance: random.Random) -> bool:
 
 def result_of(recipe: Recipe) -> dict[str, Any]:
     """All that must not depend on kills, by name."""
-    from fairseq_sparse.checkpoint_safety import load_checkpoint
+    from fairseq_sparse.checkpoints.safety import load_checkpoint
     from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 
     last = load_checkpoint(recipe.checkpoints / "checkpoint_last.pt")
@@ -361,7 +361,7 @@ class Stress:
 
     def kill_once(self, recipe: Recipe, moment: str, stages: str) -> bool:
         """Start, and kill at the moment; false if the recipe ended before."""
-        from fairseq_sparse.checkpoint_recovery import LAST, is_damaged
+        from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
 
         seconds = self.prepare_seconds if moment == "preparing" else 0.7 * self.train_seconds
         recipe.output.touch()
@@ -394,7 +394,7 @@ class Stress:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     sys.path.insert(0, str(ROOT))
-    from fairseq_sparse.analysis.reports import describe_machine
+    from fairseq_sparse.analysis.markdown import describe_machine
     from fairseq_sparse.files import write_json
 
     start = time.monotonic()

@@ -324,7 +324,7 @@ def what_is_wrong(run: Run, options: argparse.Namespace) -> str:
 def table(runs: list[Run]) -> str:
     """A line for each precision, output and scale: over all kinds of attention. But for runs,
     updates and failures, those without a norm do not count."""
-    from fairseq_sparse.analysis.reports import markdown_table
+    from fairseq_sparse.analysis.markdown import markdown_table
 
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
@@ -357,7 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.analysis.reports import describe_machine
+    from fairseq_sparse.analysis.markdown import describe_machine
     from fairseq_sparse.files import write_json
 
     torch.set_num_threads(1)

@@ -22,10 +22,10 @@ from fairseq_sparse.analysis.report.published import (
     row_of,
     same_model,
 )
-from fairseq_sparse.analysis.report.runs import short_names
+from fairseq_sparse.analysis.report.report_runs import short_names
 from fairseq_sparse.analysis.report.sections import attention_section, html_table
 from fairseq_sparse.analysis.report.sentences import encode
-from fairseq_sparse.analysis.results import Measure, measure_of
+from fairseq_sparse.analysis.runs.columns import Measure, measure_of
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

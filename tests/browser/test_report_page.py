@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import report_runs
+from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.decoding import load_translator
-from fairseq_sparse.analysis.forced_attention import forced_attention
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

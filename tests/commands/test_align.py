@@ -14,10 +14,10 @@ import pytest
 
 import references
 import toy
-from fairseq_sparse.analysis import alignment_extraction
-from fairseq_sparse.analysis.alignment_folder import AlignmentFolder
+from fairseq_sparse.analysis.alignment import alignment_extraction
+from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder
+from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.decoding import load_translator, search
-from fairseq_sparse.analysis.forced_attention import forced_attention
 from fairseq_sparse.commands import align
 from fork_python import PYTHON
 

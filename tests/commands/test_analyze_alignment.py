@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toy
-from fairseq_sparse.analysis.alignment_folder import WORDS, AlignmentFolder, link_files
+from fairseq_sparse.analysis.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.commands import analyze_alignment
 from fork_python import PYTHON
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import toy
-from fairseq_sparse.analysis.shuffled_references import derange
+from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.commands import analyze_attention
 from fork_python import PYTHON
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toy
-from fairseq_sparse.analysis import attention_plots
+from fairseq_sparse.analysis.attention import attention_plots
 from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.commands import draw_attention
 from fork_python import PYTHON

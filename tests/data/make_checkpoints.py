@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make the frozen checkpoints of one world, and record what they give.
+"""Make the frozen checkpoints of one environment, and record what they give.
 
     python tests/data/make_checkpoints.py set1-py310
 
-Trains the models of ``tests/frozen_checkpoints.py`` for some updates on ``tests/data/bin`` (words
-in reversed order, in capitals) and writes them to a folder of this name beside this file,
-compressed, with ``expected.json``. A folder that is there is never written again: what was released
+Trains the models of ``tests/helpers/frozen_checkpoints.py`` for some updates on
+``tests/data/bin`` (words in reversed order, in capitals) and writes them to a folder of this name
+beside this file, compressed, with ``expected.json``. A folder that is there is never written again: what was released
 must load for ever, so what a later version adds gets another folder. ``--data`` made the data.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "helpers")]
 
 
 def make_data() -> None:

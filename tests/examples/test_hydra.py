@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 import toy
 from commands import generate, hypotheses, logged
-from fairseq_sparse.checkpoint_safety import load_checkpoint
+from fairseq_sparse.checkpoints.safety import load_checkpoint
 
 FOLDER = toy.ROOT / "examples" / "hydra"
 TRANSLATION = (

@@ -19,7 +19,7 @@ import alternatives
 import make_corpus
 import words
 from alternatives import Token, Word, choice, sequence, spell, talp, tokens
-from fairseq_sparse.analysis.word_alignment import from_talp
+from fairseq_sparse.analysis.alignment.word_alignment import from_talp
 from make_corpus import MOST_TRANSLATIONS, PARTS, UNSEEN_PAIRS
 from templates import TEMPLATES, make_sentence, verb_phrase
 

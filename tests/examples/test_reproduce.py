@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import recipes
-from fairseq_sparse.analysis.results import COLUMNS
+from fairseq_sparse.analysis.runs.columns import COLUMNS
 from fork_python import PYTHON
 
 TABLES = sorted(path.stem for path in (recipes.EXAMPLES / "tables").glob("*.sh"))

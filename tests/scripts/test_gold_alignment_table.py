@@ -18,9 +18,9 @@ from subword_nmt.learn_bpe import learn_bpe
 import gold_alignment_table
 import references
 import toy
-from fairseq_sparse.analysis.alignment_gold import read_pairs, segment, unpack
+from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs, segment, unpack
+from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.decoding import load_translator
-from fairseq_sparse.analysis.forced_attention import forced_attention
 
 GERMAN = [
     "Wir glauben nicht , daß wir nur Rosinen herauspicken sollten .",

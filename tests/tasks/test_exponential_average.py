@@ -5,7 +5,7 @@ import torch
 
 import toy
 from commands import logged
-from fairseq_sparse.checkpoint_averaging import average_checkpoints
+from fairseq_sparse.checkpoints.averaging import average_checkpoints
 
 FLAGS = (
     *("--task", "translation_sparse", "--arch", "transformer_sparse_tiny", "--max-tokens", 300),

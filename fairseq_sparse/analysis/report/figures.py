@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.pictures import DASHES, add_legend, colours_of, new_figure, plain
-from fairseq_sparse.analysis.training_log import Records, curves
+from fairseq_sparse.analysis.runs.training_log import Records, curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,13 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.analysis.attention_statistics import AttentionStatistics, attention_modules
+from fairseq_sparse.analysis.attention.attention_statistics import (
+    AttentionStatistics,
+    attention_modules,
+)
+from fairseq_sparse.analysis.attention.shuffled_references import derange, with_reordered_references
 from fairseq_sparse.analysis.decoding import Translator, load_translator
-from fairseq_sparse.analysis.empty_translations import count_empty_translations, scores_to_compare
-from fairseq_sparse.analysis.output_statistics import follow_translations, force_references
-from fairseq_sparse.analysis.report.runs import Run
+from fairseq_sparse.analysis.output.empty_translations import (
+    count_empty_translations,
+    scores_to_compare,
+)
+from fairseq_sparse.analysis.output.output_statistics import follow_translations, force_references
+from fairseq_sparse.analysis.report.report_runs import Run
 from fairseq_sparse.analysis.report.sentences import look_into
-from fairseq_sparse.analysis.shuffled_references import derange, with_reordered_references
 from fairseq_sparse.files import write_json
 
 BEAM = 5

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_sparse.analysis.pictures import require_matplotlib
 from fairseq_sparse.analysis.report.measurements import Measurements
 from fairseq_sparse.analysis.report.published import read_published
-from fairseq_sparse.analysis.report.runs import name_of_data
+from fairseq_sparse.analysis.report.report_runs import name_of_data
 from fairseq_sparse.analysis.report.sections import (
     attention_section,
     output_section,

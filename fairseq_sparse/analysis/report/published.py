@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.results import METRICS, Measure
+from fairseq_sparse.analysis.runs.columns import METRICS, Measure
 from fairseq_sparse.errors import AnalysisError
 
 # The alphas of variants that are entmax by another name: of the output, of the attention.

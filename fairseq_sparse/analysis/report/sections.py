@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.analysis import attention_curves, output_plots
+from fairseq_sparse.analysis.attention import attention_curves
+from fairseq_sparse.analysis.output import output_plots
 from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
 from fairseq_sparse.analysis.report.published import differences, published_text, row_of
-from fairseq_sparse.analysis.report.runs import Run
-from fairseq_sparse.analysis.results import COLUMNS, cell, columns_of, conditions, measure_of
-from fairseq_sparse.analysis.training_log import threshold_curve
+from fairseq_sparse.analysis.report.report_runs import Run
+from fairseq_sparse.analysis.runs.columns import COLUMNS, cell, columns_of, conditions, measure_of
+from fairseq_sparse.analysis.runs.training_log import threshold_curve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

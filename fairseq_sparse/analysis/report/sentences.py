@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fairseq_sparse.analysis.alternatives import find_alternatives
-from fairseq_sparse.analysis.attention_statistics import (
+from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_kind,
     attention_modules,
     head_count,
 )
+from fairseq_sparse.analysis.attention.forced_attention import SentenceAttention, forced_attention
 from fairseq_sparse.analysis.decoding import Translator
-from fairseq_sparse.analysis.forced_attention import SentenceAttention, forced_attention
+from fairseq_sparse.analysis.output.alternatives import find_alternatives
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
 # Alternatives of a step that are listed.

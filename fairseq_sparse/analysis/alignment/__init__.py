@@ -1,0 +1,1 @@
+"""Word alignments from attention: extraction, gold sets and the alignment error rate."""

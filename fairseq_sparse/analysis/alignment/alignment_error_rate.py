@@ -1,0 +1,210 @@
+"""How well word alignments agree with those that people made: precision, recall, error rate.
+
+Och and Ney (2000), "Improved Statistical Alignment Models". S are the sure links of the gold
+alignment, P its possible ones, of which S is a part, and A the proposed ones, over a corpus:
+
+    precision = |A ∩ P| / |A|
+    recall = |A ∩ S| / |S|
+    AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, TypeVar
+
+from fairseq_sparse.analysis.alignment.alignment_folder import MEAN, Reading
+from fairseq_sparse.analysis.alignment.word_alignment import Link, from_pharaoh, from_talp
+
+Parsed = TypeVar("Parsed")
+
+
+class GoldLinks(NamedTuple):
+    """The links of a sentence pair; the sure ones are possible too."""
+
+    sure: set[Link]
+    possible: set[Link]
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """From 0 to 1; ``precision`` is None where no link was proposed."""
+
+    links: int
+    precision: Optional[float]
+    recall: float
+    aer: float
+
+
+def read_gold(
+    path: Path,
+    base: Optional[int] = None,
+    encoding: Optional[str] = None,
+    reverse: bool = False,
+) -> list[GoldLinks]:
+    """Read a gold alignment, a line a sentence pair, in RWTH's ``talp`` or in Pharaoh form.
+
+    Args:
+        path: the file; see :func:`from_talp` for its lines.
+        base: the number of the first word (default: 1 for ``*.talp``, else 0).
+        encoding: see :func:`read_lines`.
+        reverse: the links begin with the target word.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line cannot be; or there is no sure link, and so nothing to be measured.
+    """
+    base = default_base(path) if base is None else base
+
+    def parse(line: str) -> GoldLinks:
+        kinds = from_talp(line, base)
+        if reverse:
+            kinds = [{(source, target) for target, source in links} for links in kinds]
+        return GoldLinks(*kinds)
+
+    gold = _parse(path, encoding, parse)
+    if not any(links.sure for links in gold):
+        raise ValueError(f"{path}: there is no sure link")
+    return gold
+
+
+def read_alignment(
+    path: Path, base: Optional[int] = None, encoding: Optional[str] = None
+) -> list[set[Link]]:
+    """Read proposed links, a line a sentence pair, in Pharaoh form.
+
+    Args:
+        path: the file; see :func:`from_pharaoh` for its lines.
+        base: as in :func:`read_gold`.
+        encoding: see :func:`read_lines`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line cannot be.
+    """
+    base = default_base(path) if base is None else base
+    return _parse(path, encoding, lambda line: from_pharaoh(line, base))
+
+
+def default_base(path: Path) -> int:
+    """The number that the first word has in a file of this name."""
+    return 1 if path.suffix.lower() == ".talp" else 0
+
+
+def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
+    """The lines of a text file; only a line feed ends a line, with or without a carriage return.
+
+    Args:
+        path: the file.
+        encoding: default: UTF-8, with or without a byte order mark, or else Latin-1.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it does not have this encoding, or is no text.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode(encoding or "utf-8-sig")
+    except UnicodeDecodeError as error:
+        if encoding:
+            raise ValueError(f"{path}: not in {encoding}: {error}") from error
+        text = content.decode("latin-1")
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path}, line {number}: has a NUL character, which no text has")
+    lines = text.split("\n")
+    return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def alignment_score(gold: Sequence[GoldLinks], proposed: Sequence[set[Link]]) -> AlignmentScore:
+    """Compare the links of a corpus with its gold alignment, which has a sure link.
+
+    Raises:
+        ValueError: the two have different numbers of sentences.
+    """
+    if len(gold) != len(proposed):
+        raise ValueError(f"{len(gold)} sentences in the gold alignment, but {len(proposed)} here")
+    pairs = list(zip(gold, proposed, strict=True))
+    links = sum(map(len, proposed))
+    sure = sum(len(links.sure) for links in gold)
+    in_sure = sum(len(links.sure & found) for links, found in pairs)
+    in_possible = sum(len(links.possible & found) for links, found in pairs)
+    return AlignmentScore(
+        links,
+        precision=in_possible / links if links else None,
+        recall=in_sure / sure,
+        aer=1 - (in_sure + in_possible) / (links + sure),
+    )
+
+
+def summarize_readings(
+    rates: Mapping[Reading, float], settings: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Summarize the error rates of the heads of a model by kind of attention, normal and shifted.
+
+    Args:
+        rates: the rate of each reading.
+        settings: those that the readings are of, as for :func:`link_files`.
+
+    Returns:
+        For each kind what :func:`summarize_layers` returns.
+    """
+    heads = [head for head in settings["heads"] if head != MEAN]
+    return {
+        kind: summarize_layers(
+            [
+                {
+                    "layer": layer,
+                    "average": rates.get((kind, layer, MEAN)),
+                    "heads": {head: rates[kind, layer, head] for head in heads},
+                }
+                for layer in settings["layers"]
+            ]
+        )
+        for kind in settings["attention"]
+    }
+
+
+def summarize_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The error rates of the heads of a model, as ReLA compares them (Zhang, Titov, Sennrich 2021,
+    "Sparse Attention with Linear Units", Fig. 4 and Table 5).
+
+    Args:
+        layers: for each layer ``layer``, its number; ``average``, the rate of the links that the
+            mean of its heads gives, or None; ``heads``, the rate of each head, by its number.
+
+    Returns:
+        ``layers``: for each ``layer``, ``average``, ``heads``, a list in the order of the numbers,
+        ``best_head``, the number of the best one, and ``best``, its rate. ``aoh``: the mean over
+        the layers of the best head's rate; ``aol``: the mean of their averages. None where there is
+        nothing to be told.
+    """
+    rows, best = [], []
+    for layer in layers:
+        heads = dict(sorted(layer["heads"].items()))
+        best_head = min(heads, key=heads.__getitem__, default=None)
+        best.append(heads.get(best_head))
+        rows.append(
+            {
+                **layer,
+                "heads": list(heads.values()),
+                "best_head": best_head,
+                "best": best[-1],
+            }
+        )
+    averages = [layer["average"] for layer in layers]
+    return {"layers": rows, "aoh": _mean(best), "aol": _mean(averages)}
+
+
+def _mean(rates: Sequence[Optional[float]]) -> Optional[float]:
+    return None if None in rates else sum(rates) / len(rates)
+
+
+def _parse(path: Path, encoding: Optional[str], parse: Callable[[str], Parsed]) -> list[Parsed]:
+    result = []
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        try:
+            result.append(parse(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    return result

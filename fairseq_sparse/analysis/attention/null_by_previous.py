@@ -1,0 +1,118 @@
+"""The null rate of cross-attention heads by the word before: where a head has nothing to look for.
+
+ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units") finds heads that are null
+nearly everywhere but after certain words: one attends after auxiliaries and verbs, another after
+commas. The word before a query is the last of its input, so a head can know it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairseq_sparse.analysis.attention.attention_statistics import watch_attention
+from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+from fairseq_sparse.errors import AnalysisError
+
+# Stands before the first word.
+BEGINNING = "(beginning)"
+
+
+class NullByPrevious:
+    """Counts the null rows of every cross-attention head by the word before the predicted one.
+
+    Args:
+        model: with an encoder and a decoder; it is put into eval mode.
+        merger: finds the words. The row of a word is null if those of all its subwords are.
+        tags: for each sentence of the data set the tags of its target words, to count by the tag
+            of the word before; None counts by the word itself.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        merger: SubwordMerger,
+        tags: Optional[Sequence[Sequence[str]]] = None,
+    ):
+        self.model, self.merger, self.tags = model.eval(), merger, tags
+        self.nulls: dict[str, np.ndarray] = {}  # [layers, heads]
+        self.queries: dict[str, int] = {}
+
+    @torch.no_grad()
+    def add_batch(self, sample: Mapping[str, Any]) -> None:
+        """Run the model on a batch, given the reference, and count.
+
+        Args:
+            sample: a batch of fairseq's, with ``id`` and ``net_input``.
+
+        Raises:
+            AnalysisError: a sentence has other words than tags.
+        """
+        words = self.merger.batch(sample["net_input"])
+        layers: dict[int, Tensor] = {}
+
+        def keep(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
+            merged, _, _ = words.merge(place, weights, hidden)
+            layers[layer] = (merged == 0).all(-1)  # [heads, batch, words]
+
+        with watch_attention(self.model, keep, ["cross"]):
+            self.model.extract_features(**sample["net_input"])
+        nulls = torch.stack([layers[layer] for layer in sorted(layers)]).cpu().numpy()
+        for row, (number, text) in enumerate(
+            zip(sample["id"].tolist(), words.targets, strict=True)
+        ):
+            # EOS, which is predicted last, comes after the last word.
+            for word, name in enumerate([BEGINNING, *self._names(number, text)]):
+                self.queries[name] = self.queries.get(name, 0) + 1
+                self.nulls[name] = self.nulls.get(name, 0) + nulls[:, :, row, word].astype(int)
+
+    def rates(self, most: Optional[int] = None) -> dict[str, Any]:
+        """Return the null rate of each head, in all and after each word or tag.
+
+        Args:
+            most: keep the words or tags with the most queries; None keeps all.
+
+        Returns:
+            ``queries``, how many there are; ``previous``: the words or tags, those with the most
+            queries first, each with ``name`` and ``queries``; and ``layers``: for each layer
+            ``heads``, for each head ``null``, the rate in all, and ``null_after``, the rate by the
+            name of the word or tag.
+
+        Raises:
+            AnalysisError: no sentence was counted.
+        """
+        if not self.queries:
+            raise AnalysisError("no sentence was counted")
+        names = sorted(self.queries, key=lambda name: (-self.queries[name], name))[:most]
+        overall = sum(self.nulls.values()) / sum(self.queries.values())
+        after = {name: self.nulls[name] / self.queries[name] for name in names}
+        return {
+            "queries": sum(self.queries.values()),
+            "previous": [{"name": name, "queries": self.queries[name]} for name in names],
+            "layers": [
+                {
+                    "heads": [
+                        {
+                            "null": float(rate),
+                            "null_after": {name: float(after[name][index]) for name in names},
+                        }
+                        for index, rate in np.ndenumerate(overall)
+                        if index[0] == layer
+                    ]
+                }
+                for layer in range(len(overall))
+            ],
+        }
+
+    def _names(self, number: int, text: Sequence[str]) -> Sequence[str]:
+        if self.tags is None:
+            return text
+        tags = self.tags[number]
+        if len(tags) != len(text):
+            raise AnalysisError(
+                f"sentence {number} has {len(text)} target words but {len(tags)} tags: "
+                f"{' '.join(text)[:200]}"
+            )
+        return tags

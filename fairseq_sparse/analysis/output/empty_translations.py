@@ -1,0 +1,116 @@
+"""How often a model holds the empty translation for the best: Table 2 of Speeding Up Entmax.
+
+Stahlberg and Byrne (2019) saw that a softmax model often gives the empty string a higher
+probability than anything that beam search finds. The probability of the empty string is that of EOS
+as the first token; it is compared with that of the beam's best translation, EOS included, without
+normalisation by the length. A sparse model can give the empty string probability 0.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.analysis.decoding import Translator, score_strings, search
+from fairseq_sparse.analysis.markdown import markdown_table
+from fairseq_sparse.errors import AnalysisError
+
+
+def scores_to_compare(translator: Translator) -> dict[str, Translator]:
+    """The scores that translations can be compared by: p and, if Σp is free, p / Σp.
+
+    With each stands the translator that gives it.
+    """
+    scores = {"p": translator}
+    if not translator.is_normalised:
+        scores["p / Σp"] = translator.normalised()
+    return scores
+
+
+def count_empty_translations(
+    translator: Translator, batches: Iterable[dict[str, Any]], beam: int, lenpen: float = 1.0
+) -> dict[str, Any]:
+    """Compare the empty translation with the beam's best, for every sentence.
+
+    The search never ends before the first word (``--min-len 1``), so that its best is not empty.
+
+    Args:
+        translator: the models.
+        batches: fairseq's batches.
+        beam: as in fairseq-generate.
+        lenpen: likewise; it has a say in which translation is the beam's best.
+
+    Returns:
+        What :func:`compare` returns.
+
+    Raises:
+        AnalysisError: there is no sentence.
+        ValueError: a probability is NaN.
+    """
+    eos = torch.tensor([translator.task.target_dictionary.eos()])
+    empty, found = [], []
+    for sample, hypotheses in search(translator, batches, beam, lenpen):
+        empty.append(score_strings(translator, sample["net_input"], [eos] * len(hypotheses)))
+        found.append(torch.stack([_log_p(hypos[0]) for hypos in hypotheses]))
+    if not empty:
+        raise AnalysisError("no sentence was translated")
+    return compare(torch.cat(empty), torch.cat(found))
+
+
+def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
+    """Count the sentences whose empty translation is the more probable one.
+
+    Args:
+        empty: log-probabilities of the empty translation, ``[sentences]``.
+        found: those of the translation that was found; -inf where there is none.
+
+    Returns:
+        ``sentences``; ``empty_is_best``, the share of those with ``empty > found``;
+        ``empty_is_impossible``, of those with p(empty) = 0; ``nothing_found``, of those without a
+        complete translation; ``log_p_empty`` and ``log_p_found``, the means of those that are
+        finite, None where none is.
+
+    Raises:
+        ValueError: a log-probability is NaN.
+    """
+    if torch.stack([empty, found]).isnan().any():
+        raise ValueError("probabilities are NaN: the model's parameters are no good")
+    return {
+        "sentences": len(empty),
+        "empty_is_best": _share(empty > found),
+        "empty_is_impossible": _share(empty.isneginf()),
+        "nothing_found": _share(found.isneginf()),
+        "log_p_empty": _finite_mean(empty),
+        "log_p_found": _finite_mean(found),
+    }
+
+
+def empty_table(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of results, each with its ``name``, ``output``, ``subset`` and ``scores``."""
+    header = ["model", "output", "subset", "sentences", "scores", "p(empty) > p(best) (%)"]
+    header += ["p(empty) = 0 (%)", "mean log p(empty)", "mean log p(best)"]
+    lines = []
+    for row in rows:
+        names = [row[key] for key in ("name", "output", "subset", "sentences", "scores")]
+        shares = [f"{100 * row[key]:.2f}" for key in ("empty_is_best", "empty_is_impossible")]
+        means = [row[key] for key in ("log_p_empty", "log_p_found")]
+        means = ["-" if mean is None else f"{mean:.2f}" for mean in means]
+        lines.append([*names, *shares, *means])
+    return markdown_table(header, lines)
+
+
+def _log_p(hypothesis: dict[str, Any]) -> Tensor:
+    """The log-probability of a whole string; a prefix that nothing can end has none."""
+    if hypothesis.get("incomplete", False):
+        return torch.tensor(float("-inf"), dtype=torch.float64)
+    return hypothesis["positional_scores"].double().sum().cpu()
+
+
+def _share(condition: Tensor) -> float:
+    return condition.double().mean().item()
+
+
+def _finite_mean(values: Tensor) -> Optional[float]:
+    finite = values[~values.isneginf()]
+    return finite.mean().item() if len(finite) else None

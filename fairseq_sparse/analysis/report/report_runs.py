@@ -1,0 +1,188 @@
+"""Trained models for the report: runs of the recipes, and those of plain ``fairseq-train``."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_sparse.analysis.runs.training_log import Records, read_records
+from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
+
+_AVERAGE = "average.pt"
+# The models that a folder may have, the one to use first.
+_CHECKPOINTS = (_AVERAGE, "checkpoint_best.pt", "checkpoint_last.pt")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, and what is known of its training and its scores.
+
+    Attributes:
+        name: what to call it, different from the names of the others.
+        folder: of the run.
+        checkpoint: the model.
+        summary: ``summary.json`` of the stage analyze; empty if there is none.
+        records: of the training log, see :func:`read_records`; empty if there is none.
+        alignment: what ``fairseq-sparse analyze alignment --json`` wrote of its folder of
+            alignments; None if its data have no gold alignments, or the stage align has not run.
+    """
+
+    name: str
+    folder: Path
+    checkpoint: Path
+    summary: dict[str, Any]
+    records: Records
+    alignment: Optional[dict[str, Any]]
+
+    @property
+    def measured(self) -> Path:
+        """The folder that measurements of the model are kept in, one for each checkpoint."""
+        own = "report" if self.checkpoint.name == _AVERAGE else f"report-{self.checkpoint.stem}"
+        return self.folder / own
+
+    @property
+    def trained_on(self) -> Optional[str]:
+        """The SHA-256 of the settings that its data were prepared with, if the recipe noted it."""
+        settings = self.folder / "settings" / "train"
+        first = settings.read_text(encoding="utf-8").split("\n")[0] if settings.is_file() else ""
+        return first.removeprefix("data ") if first.startswith("data ") else None
+
+
+def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
+    """Read the runs in folders, or checkpoints alone.
+
+    Args:
+        given: folders of the recipes, folders of ``--save-dir``, or checkpoints.
+        logs: of the training of each, in the same order; empty: where the recipes put it.
+
+    Raises:
+        AnalysisError: a run is given twice, or has no checkpoint; a log has no numbers, or there
+            is not one for each run.
+        OSError, ValueError: a file of a run cannot be read.
+    """
+    if logs and len(logs) != len(given):
+        raise AnalysisError(f"{len(given)} runs, but {len(logs)} logs: give one for each, in order")
+    places = [path.resolve() for path in given]
+    for place, path in zip(places, given, strict=True):
+        if places.count(place) > 1:
+            raise AnalysisError(f"{path} is given twice")
+    checkpoints = [find_checkpoint(path) for path in given]
+    names = short_names(places)
+    return [
+        _read_run(place, name, checkpoint, log)
+        for place, name, checkpoint, log in zip(
+            places, names, checkpoints, logs or [None] * len(given), strict=True
+        )
+    ]
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the model of a run: a checkpoint itself, or the best that its folder has.
+
+    Raises:
+        AnalysisError: there is none.
+    """
+    if path.is_file():
+        return path.resolve()
+    for name in _CHECKPOINTS:
+        if (path / name).is_file():
+            return path.resolve() / name
+    if not path.exists():
+        raise AnalysisError(f"{path}: there is no such file or folder")
+    raise AnalysisError(
+        f"{path}: no {', '.join(_CHECKPOINTS)}; give a checkpoint, a folder of fairseq-train's "
+        "--save-dir, or one that examples/run.sh made, after its stages train and average"
+    )
+
+
+def short_names(places: Sequence[Path]) -> list[str]:
+    """The names of the folders, or what differs in their paths if the names are not unique.
+
+    A checkpoint has its folder's name in front.
+    """
+    names = [
+        f"{place.parent.name}/{place.name}" if place.is_file() else place.name for place in places
+    ]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath(places)
+    return [os.path.relpath(place, common) for place in places]
+
+
+def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
+    """The folder of prepared data that all runs were trained on.
+
+    Args:
+        runs: at least one.
+        data: what the user says; None: what the first run's checkpoint says.
+
+    Raises:
+        AnalysisError: it does not exist, or a run was trained on other data.
+        CheckpointError: the checkpoint cannot be read.
+    """
+    if data is None:
+        data = load_checkpoint(runs[0].checkpoint)["cfg"]["task"]["data"]
+        if not Path(data).is_dir():
+            raise AnalysisError(
+                f"{runs[0].folder} was trained on {data}, which is not there: give --data"
+            )
+    elif not Path(data).is_dir():
+        raise AnalysisError(f"--data {data}: there is no such folder")
+    settings = Path(data).resolve().parent / "settings"
+    known = hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else None
+    for run in runs:
+        known = known or run.trained_on
+        if run.trained_on not in (None, known):
+            raise AnalysisError(
+                f"{run.folder} was trained on other data than {data}: one report compares models "
+                "of one data set"
+            )
+    return data
+
+
+def name_of_data(runs: Sequence[Run], data: str) -> str:
+    """What the recipe calls the data set, or the folder of the data."""
+    names = [run.summary.get("dataset") for run in runs]
+    return next(filter(None, names), data)
+
+
+def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> Run:
+    """Read the run in a folder; of a checkpoint alone, nothing else in its folder is taken."""
+    if place.is_file():
+        return Run(name, place.parent, checkpoint, {}, read_log(log) if log else [], None)
+    recipe_log = place / "logs" / "2_train.log"
+    if log is not None:
+        records = read_log(log)
+    else:
+        records = read_records(_text(recipe_log)) if recipe_log.is_file() else []
+    aligned = _read_json(place / "alignment.json").get("folders")
+    summary = _read_json(place / "summary.json")
+    return Run(name, place, checkpoint, summary, records, aligned[0] if aligned else None)
+
+
+def read_log(path: Path) -> Records:
+    """Read the log that a user names.
+
+    Raises:
+        AnalysisError: it has no numbers.
+        OSError: it cannot be read.
+    """
+    records = read_records(_text(path))
+    if not records:
+        raise AnalysisError(
+            f"--log {path}: no numbers of a training; give what fairseq-train printed, or its "
+            "--log-file"
+        )
+    return records
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

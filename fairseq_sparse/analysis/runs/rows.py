@@ -1,0 +1,241 @@
+"""A table of a paper from the runs behind it: means over seeds, the paper's figures, a paired test.
+
+``examples/reproduce.sh`` plans the runs, trains them, and has the table made of those that are
+finished, as far as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Optional
+
+from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
+from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
+
+# A field of a line of the plan that is empty.
+NOTHING = "-"
+# What the recipes have fairseq-sparse analyze output write into a run's folder.
+EMPTY = "empty.json"
+# Columns whose spread over the seeds is shown.
+SPREAD = (
+    "bleu",
+    "tokenized_bleu",
+    "valid_accuracy",
+    "word_accuracy",
+    "edit_distance",
+    "empty_is_best",
+    "empty_is_impossible",
+)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the grid behind a table.
+
+    Attributes:
+        environment: the variables that the variant is given, as ``NAME=VALUE NAME=VALUE``.
+        settings: of ``run.sh --settings``.
+        data_dir, folder: of ``run.sh --data-dir`` and ``--run-dir``.
+    """
+
+    seed: int
+    dataset: str
+    variant: str
+    settings: str
+    environment: str
+    data_dir: Path
+    folder: Path
+
+    @property
+    def row(self) -> str:
+        """The variant with its variables, the same for all seeds."""
+        return f"{self.variant} {self.environment}".strip()
+
+
+@dataclass
+class Row:
+    """The runs of one row of a table on one data set.
+
+    Attributes:
+        name: variant and variables.
+        runs: of all seeds that were planned.
+        summaries: of the seeds that are finished.
+        ensemble: of all the seeds together, where ``sweep.sh`` has made it.
+        p: of the paired test against the baseline with the same seed.
+    """
+
+    name: str
+    runs: dict[int, PlannedRun] = field(default_factory=dict)
+    summaries: dict[int, Summary] = field(default_factory=dict)
+    ensemble: Optional[Summary] = None
+    p: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The row's name, or what its variant calls itself."""
+        names = (summary.get("variant_name") for summary in self.summaries.values())
+        return next(filter(None, names), self.name)
+
+    @property
+    def mean(self) -> Summary:
+        """The summary that has the mean of each number over the finished seeds."""
+        return mean_of(list(self.summaries.values())) if self.summaries else {}
+
+    def values(self, column: str) -> list[float]:
+        """What the finished seeds have in a column of a single number."""
+        found = (look_up(summary, COLUMNS[column][1]) for summary in self.summaries.values())
+        return [value for value in found if value is not None]
+
+    def cell(self, column: str, baseline: Row) -> str:
+        """The mean in a column, for scores of several seeds with their standard deviation.
+
+        It is that of a sample, with n - 1 in the denominator.
+        """
+        text = cell(self.mean, column, baseline.mean)
+        values = self.values(column) if column in SPREAD else []
+        return f"{text} ± {COLUMNS[column][2].format(stdev(values))}" if len(values) > 1 else text
+
+
+def mean_of(summaries: Sequence[Summary]) -> Summary:
+    """The mean of each number over those that have it; of what is no number, the first."""
+    names = dict.fromkeys(name for summary in summaries for name in summary)
+    result: Summary = {}
+    for name in names:
+        values = [summary[name] for summary in summaries if summary.get(name) is not None]
+        if not values:
+            continue
+        if isinstance(values[0], dict):
+            result[name] = mean_of(values)
+        elif isinstance(values[0], (int, float)) and len(values) > 1:
+            result[name] = fmean(values)
+        else:
+            result[name] = values[0]
+    return result
+
+
+def read_plan(path: Path) -> list[PlannedRun]:
+    """The runs in a file of ``examples/reproduce.sh``: seven fields with tabs between them.
+
+    Raises:
+        AnalysisError: a line is something else, or there is none.
+    """
+    plan = []
+    for line in read_lines(path, "utf-8"):
+        fields = ["" if part == NOTHING else part for part in line.split("\t")]
+        if len(fields) != 7 or not fields[0].isdigit():
+            raise AnalysisError(f"{path}: no run: {line!r}")
+        seed, dataset, variant, settings, environment, data_dir, folder = fields
+        folders = Path(data_dir), Path(folder)
+        plan.append(PlannedRun(int(seed), dataset, variant, settings, environment, *folders))
+    if not plan:
+        raise AnalysisError(f"{path} has no run")
+    return plan
+
+
+def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
+    """The rows of each data set, in the order of the plan, with the summaries of finished runs.
+
+    Raises:
+        AnalysisError: the summary of a run is that of another data set, variant or settings.
+    """
+    rows: dict[str, dict[str, Row]] = {}
+    for run in plan:
+        row = rows.setdefault(run.dataset, {}).setdefault(run.row, Row(run.row))
+        row.runs[run.seed] = run
+        summary = _read(run.folder / "summary.json")
+        if summary is None:
+            continue
+        for name in ("dataset", "variant", "settings"):
+            if summary.get(name, "") != getattr(run, name):
+                raise AnalysisError(
+                    f"{run.folder} has a run of {name} {summary.get(name, '')!r}, not "
+                    f"{getattr(run, name)!r}: move it away"
+                )
+        analysis = _read(run.folder / EMPTY)
+        if analysis is not None:
+            # As the model scores, without dividing by the sum of p.
+            summary["empty"] = next(row for row in analysis["rows"] if row["scores"] == "p")
+        row.summaries[run.seed] = summary
+        if run.folder.name == f"seed-{run.seed}":  # in a folder of sweep.sh
+            row.ensemble = _read(run.folder.parent / "ensemble" / "summary.json")
+    return {dataset: list(found.values()) for dataset, found in rows.items()}
+
+
+def compare_with_baseline(
+    rows: Sequence[Row], baseline: Row, samples: int
+) -> tuple[Optional[str], list[str]]:
+    """Fill in ``p`` of the rows, seed by seed, for runs with BLEU.
+
+    Args:
+        rows: of one data set; ``baseline`` is one of them.
+        samples: draws of the bootstrap.
+
+    Returns:
+        sacreBLEU's signature of the test, or None if there was none; and why a seed has none.
+    """
+    from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap, reference_of
+
+    signature, missing = None, []
+    for seed, first in baseline.runs.items():
+        others = [
+            row for row in rows if row is not baseline and "bleu" in row.summaries.get(seed, ())
+        ]
+        if not others or "bleu" not in baseline.summaries.get(seed, ()):
+            continue
+        folders = [first.folder, *(row.runs[seed].folder for row in others)]
+        try:
+            reference = reference_of(first.folder, first.data_dir)
+            found, signature = paired_bootstrap(folders, reference, samples)
+        except (AnalysisError, OSError) as error:
+            missing.append(f"no paired test of seed {seed}: {error}")
+            continue
+        for row, p in zip(others, found, strict=True):
+            row.p[seed] = p
+    return signature, missing
+
+
+def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """What the table shows, by seed and as means and standard deviations."""
+    return [
+        {
+            "row": row.name,
+            "seeds": {
+                seed: {
+                    "folder": str(run.folder),
+                    **{name: _value(row.summaries.get(seed, {}), name) for name in columns},
+                    "p": row.p.get(seed),
+                }
+                for seed, run in row.runs.items()
+            },
+            "mean": {name: _value(row.mean, name) for name in columns},
+            "deviation": {
+                name: stdev(row.values(name)) for name in columns if _has_deviation(row, name)
+            },
+            "ensemble": {
+                name: _value(row.ensemble, name) for name in columns if row.ensemble is not None
+            },
+        }
+        for row in rows
+    ]
+
+
+def _has_deviation(row: Row, column: str) -> bool:
+    return not COLUMNS[column][1].startswith("attention.") and len(row.values(column)) > 1
+
+
+def _value(summary: Summary, column: str) -> Any:
+    path = COLUMNS[column][1]
+    if path.startswith("attention."):
+        rate = path.removeprefix("attention.")
+        places = summary.get("attention", {})
+        return {place: part.get(rate) for place, part in places.items()} or None
+    return look_up(summary, path)
+
+
+def _read(path: Path) -> Optional[dict[str, Any]]:
+    return read_json(path) if path.is_file() else None

@@ -1,0 +1,231 @@
+"""The results of a run in one object: of its training, decoding, scores and statistics."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import statistics
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json, read_text
+
+GENERATE_SPEED = re.compile(
+    r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
+)
+PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
+STATISTICS = (
+    "loss",
+    "accuracy",
+    "sentence_accuracy",
+    "nonzeros",
+    "gold_zero",
+    "prob_sum",
+    "tau",
+    "logit_norm",
+)
+# What a summary calls the score of the test set, and the file that has it.
+SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
+
+
+class SummaryError(AnalysisError):
+    """A file that the summary needs is missing or incomplete; the message names it."""
+
+
+def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
+    """What a file has: its text, or the object of JSON with ``read_json``."""
+    try:
+        return reader(path)
+    except FileNotFoundError as error:
+        raise SummaryError(f"{path} is missing") from error
+
+
+def select_statistics(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: numbers[name] for name in STATISTICS if name in numbers}
+
+
+def describe_environment() -> dict[str, object]:
+    """Versions and hardware, for reports."""
+    import fairseq
+    import torch
+
+    import fairseq_sparse
+    from fairseq_sparse.analysis.markdown import cpu_name
+
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": fairseq.__version__,
+        "fairseq_sparse": fairseq_sparse.__version__,
+        "sacrebleu": metadata.version("sacrebleu"),
+    }
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "versions": versions,
+        "hardware": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": gpus,
+        },
+    }
+
+
+def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
+    """Updates, time, speed and statistics, over all the parts of an interrupted training."""
+    from fairseq_sparse.analysis.runs.training_log import read_records
+
+    log = log or run / "logs" / "2_train.log"
+    # A process that was killed may have left half a character.
+    text = read(log, lambda path: path.read_text(encoding="utf-8", errors="replace"))
+    records = read_records(text)
+    # An epoch that was interrupted and trained again counts once, by its last record.
+    epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
+    speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
+    parameters = PARAMETERS.findall(text)
+    valid = [numbers for tag, numbers in records if tag == "valid"]
+    # A training that was killed when it had saved its last checkpoint, and not logged the end of
+    # its epoch, has nothing more to do: only the validation before it says how far it came.
+    counted = [
+        numbers
+        for tag, numbers in records
+        if tag in ("train", "valid") and {"epoch", "num_updates"} <= numbers.keys()
+    ]
+    if not counted:
+        raise SummaryError(f"{log}: no line of a finished epoch")
+    last = epochs[max(epochs)] if epochs else {}
+    speeds = speeds or [last.get("wps", 0.0)]
+    seconds = sum(numbers["train_wall"] for numbers in epochs.values())
+    summary = {
+        "epochs": max(int(numbers["epoch"]) for numbers in counted),
+        "updates": max(int(numbers["num_updates"]) for numbers in counted),
+        "seconds": seconds,
+        "hours": seconds / 3600,
+    }
+    if "watt_hours" in last:
+        summary["watt_hours"] = last["watt_hours"]  # since the start, over all parts
+    if parameters:
+        summary["parameters"] = int(parameters[-1].replace(",", ""))
+    return {
+        **summary,
+        "words_per_second": statistics.median(speeds),
+        "train": select_statistics(last),
+        "valid": select_statistics(validation_of_the_model(run, valid)),
+        **describe_environment(),
+    }
+
+
+def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[str, float]:
+    """The validation at the checkpoint that is used: the last, or the best where that is kept."""
+    settings = run / "settings" / "train"
+    flags = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
+    if "--no-epoch-checkpoints" in flags:
+        names = [flag.split()[1] for flag in flags if flag.startswith("--best-checkpoint-metric ")]
+        name = names[-1] if names else "loss"
+        # fairseq logs the best so far, once there is one, and replaces it by its equals.
+        valid = [
+            numbers
+            for numbers in valid
+            if name in numbers and numbers[name] == numbers.get(f"best_{name}", numbers[name])
+        ]
+    return valid[-1] if valid else {}
+
+
+def summarize_generation(run: Path) -> dict[str, object]:
+    match = GENERATE_SPEED.search(read(run / "generate-test.txt"))
+    if not match:
+        raise SummaryError(f"{run / 'generate-test.txt'}: incomplete; run the stage generate again")
+    return {"sentences_per_second": float(match["speed"])}
+
+
+def read_score(run: Path) -> dict[str, object]:
+    """The score of the test set, under its name."""
+    found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
+    if not found:
+        raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
+    return {name: read(path, read_json) for name, path in found.items()}
+
+
+def summarize_attention(path: Path) -> dict[str, object]:
+    """Rates of each place of attention, the mean over layers and heads."""
+    rates = read(path, read_json).get("attention")
+    if not rates:
+        raise SummaryError(f"{path} has no rates: run the stage analyze again")
+    return {
+        place: {
+            name: part[name]
+            for name in ("sparsity", "null", "layer_null", "nonzeros")
+            if name in part
+        }
+        for place, part in rates.items()
+    }
+
+
+def statistics_of(run: Path, subset: str) -> dict[str, float]:
+    """What fairseq-validate logged of a subset."""
+    from fairseq_sparse.analysis.runs.training_log import read_records
+
+    path = run / f"validate-{subset}.txt"
+    found = [numbers for tag, numbers in read_records(read(path)) if tag == subset]
+    if not found:
+        raise SummaryError(f"{path}: no statistics of the subset {subset}")
+    return select_statistics(found[-1])
+
+
+def summarize_search(path: Path) -> dict[str, object]:
+    """Shares of the sentences of a search report of which beam search proved something.
+
+    ``exact``: the beam has every translation of nonzero probability. ``optimal``: none has a better
+    score than the first. ``single``: there is but one, which has all the probability.
+    """
+    lines = [json.loads(line) for line in read(path).splitlines()]
+    if not lines:
+        raise SummaryError(f"{path} is empty: run the stage analyze again")
+    exact = [line for line in lines if line.get("exact")]
+    return {
+        "sentences": len(lines),
+        "exact": len(exact) / len(lines),
+        "optimal": sum(bool(line.get("optimal")) for line in lines) / len(lines),
+        "single": sum(line["hypotheses"] == 1 for line in exact) / len(lines),
+    }
+
+
+def summarize_validation_set(run: Path) -> dict[str, object]:
+    """Statistics of the validation set; nothing where the recipe has not asked for them."""
+    report = run / "search-valid.jsonl"
+    if not report.is_file():
+        return {}
+    statistics = statistics_of(run, "valid")
+    attention = summarize_attention(run / "attention-valid.json")
+    return {"valid": {**statistics, "attention": attention, "search": summarize_search(report)}}
+
+
+def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
+    """Everything that a results table needs."""
+    test = statistics_of(run, "test")
+    train = read(run / "train.json", read_json)
+    return {
+        **names,
+        **read_score(run),
+        "generation": summarize_generation(run),
+        "test": test,
+        "attention": summarize_attention(run / "attention.json"),
+        **summarize_validation_set(run),
+        "training": train,
+        **describe_environment(),
+    }
+
+
+def summarize_ensemble(run: Path, names: dict[str, str]) -> dict[str, object]:
+    """What there is to say of several models that decoded together."""
+    return {
+        **names,
+        **read_score(run),
+        "generation": summarize_generation(run),
+        **describe_environment(),
+    }

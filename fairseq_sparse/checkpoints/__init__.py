@@ -1,0 +1,1 @@
+"""Checkpoints: safe loading, averaging, recovery, export, and whether they fit a model."""

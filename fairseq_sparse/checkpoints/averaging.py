@@ -1,0 +1,289 @@
+"""Averaging the parameters of several checkpoints of one training run."""
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+
+_EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
+_UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+
+# τ is one constant of the run, not a parameter: it is kept to the last bit, not averaged.
+_TAU_SUFFIX = ".tau"
+
+# Where fairseq keeps the exponential average; in fp32, if there is one, is the more exact.
+_EMA_FIELDS = ("ema_fp32_params", "ema")
+
+# Fields that change what the parameters mean but not their shapes.
+_MODEL_FIELDS = (
+    "arch",
+    "output_transform",
+    "output_alpha",
+    "output_topk",
+    "attention",
+    "attention_enc",
+    "attention_dec",
+    "attention_cross",
+    "attention_alpha",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_normalize_before",
+    "decoder_normalize_before",
+    "activation_fn",
+    "no_scale_embedding",
+)
+_ATTENTION_DEFAULTS = {"attention": "softmax", "attention_alpha": 1.5}
+
+
+def last_checkpoints(
+    folder: str | os.PathLike, count: int, by: str, upper_bound: int | None = None
+) -> list[str]:
+    """Return the paths of the last ``count`` checkpoints in a folder, oldest first.
+
+    Args:
+        folder: fairseq's ``--save-dir``.
+        count: how many, at least 1.
+        by: ``"epoch"`` (checkpointN.pt) or ``"update"`` (checkpoint_E_U.pt, N and U compared).
+        upper_bound: the last epoch or update that counts; None for no bound.
+
+    Raises:
+        CheckpointError: there is no such folder, or it has fewer than ``count``.
+    """
+    patterns = {"epoch": _EPOCH_CHECKPOINT, "update": _UPDATE_CHECKPOINT}
+    if by not in patterns:
+        raise ValueError(f"by must be 'epoch' or 'update', not {by!r}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}")
+    if not os.path.isdir(folder):
+        raise CheckpointError(f"{folder}: no such folder")
+    found = []
+    for name in os.listdir(folder):
+        match = patterns[by].fullmatch(name)
+        if match and (upper_bound is None or int(match.group(1)) <= upper_bound):
+            found.append((int(match.group(1)), name))
+    found.sort()
+    if len(found) < count:
+        names = "checkpointN.pt" if by == "epoch" else "checkpoint_E_U.pt"
+        bound = "" if upper_bound is None else f" up to {by} {upper_bound}"
+        listed = ", ".join(name for _, name in found) or "none"
+        raise CheckpointError(
+            f"{folder}: {count} checkpoints by {by} ({names}){bound} are needed, "
+            f"{len(found)} found ({listed})"
+        )
+    return [os.path.join(folder, name) for _, name in found[-count:]]
+
+
+def average_checkpoints(
+    paths: Sequence[str | os.PathLike],
+    progress: Callable[[str], None] | None = None,
+    exponential: bool = False,
+) -> dict[str, Any]:
+    """Average the model parameters of checkpoints that were saved by one kind of model.
+
+    Floating-point entries are averaged in float64 and cast back to their dtype. Integer and
+    boolean entries, and the threshold τ of α-ReLU, must be equal in all and are kept as they are.
+    One checkpoint is in memory at a time.
+
+    Args:
+        paths: the checkpoints; the last one gives everything but the parameters.
+        progress: called with one line of text for each checkpoint.
+        exponential: take the exponential moving average of the parameters that a training with
+            ``--store-ema`` keeps in each checkpoint, in place of the parameters.
+
+    Returns:
+        The state of the last checkpoint with the averaged parameters under ``"model"`` and
+        without the state of the optimizer and the exponential average.
+
+    Raises:
+        CheckpointError: a file cannot be read, or does not match the first one; the message
+            names the first difference.
+    """
+    if not paths:
+        raise ValueError("there is nothing to average: no paths were given")
+    reference = None
+    for number, path in enumerate(map(os.fspath, paths), start=1):
+        if progress is not None:
+            progress(f"[{number}/{len(paths)}] {path}")
+        state = load_checkpoint(path)
+        stored = model = _model_of(state, path)
+        if exponential:
+            model = _exponential_average(state, model, path)
+        if reference is None:
+            reference = _Reference(path, state, model)
+            sums = {
+                key: value.to(torch.float64, copy=True)
+                for key, value in model.items()
+                if _averaged(key, value)
+            }
+            continue
+        reference.check(path, state, model)
+        for key, total in sums.items():
+            total.add_(model[key])
+    average = {}
+    for key, value in model.items():
+        if key in sums:
+            average[key] = sums.pop(key).div_(len(paths)).to(value.dtype)
+        else:
+            average[key] = value.clone()
+    _tie_again(average, stored)
+    state.pop("last_optimizer_state", None)
+    for name in _EMA_FIELDS:
+        (state.get("extra_state") or {}).pop(name, None)
+    state["model"] = average
+    return state
+
+
+def check_output(path: str | os.PathLike) -> None:
+    """Refuse to write a checkpoint in the place of anything else than a file.
+
+    Raises:
+        CheckpointError: there is a folder, a device or a pipe.
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        raise CheckpointError(f"{path} is a folder: name a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f"{path} is no regular file, and cannot be replaced by one")
+
+
+def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
+    """Write a checkpoint so that ``path`` holds either all of it or what it held before.
+
+    Raises:
+        CheckpointError: ``path`` is something else than a file.
+        OSError: the folder cannot be made or the file cannot be written.
+    """
+    check_output(path)
+    path = os.path.abspath(path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
+
+
+def _averaged(key: str, value: Tensor) -> bool:
+    return value.is_floating_point() and not key.endswith(_TAU_SUFFIX)
+
+
+def _model_of(state: Mapping[str, Any], path: str) -> dict[str, Tensor]:
+    model = state.get("model")
+    if not isinstance(model, Mapping) or not model:
+        keys = ", ".join(map(str, list(state)[:8])) or "nothing"
+        raise CheckpointError(
+            f"{path}: not a fairseq checkpoint: no parameters under 'model' (it has: {keys})"
+        )
+    for key, value in model.items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(f"{path}: model entry {key} is no tensor but {type(value)}")
+    return model
+
+
+def _exponential_average(
+    state: Mapping[str, Any], model: Mapping[str, Tensor], path: str
+) -> dict[str, Tensor]:
+    """Return the model with the exponential average in the place of its parameters.
+
+    Raises:
+        CheckpointError: the checkpoint has none, or it is of another model.
+    """
+    extra = state.get("extra_state") or {}
+    found = next((extra[name] for name in _EMA_FIELDS if extra.get(name)), None)
+    if found is None:
+        raise CheckpointError(
+            f"{path} has no exponential average of the parameters: it was not trained with "
+            "--store-ema"
+        )
+    averaged = {}
+    for key, value in model.items():
+        if not _averaged(key, value):
+            averaged[key] = value
+        elif key in found and found[key].shape == value.shape:
+            averaged[key] = found[key].to(value.dtype)
+        else:
+            raise CheckpointError(f"{path}: the exponential average of {key} is missing or differs")
+    return averaged
+
+
+def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the compared fields of the model's configuration; None where one is not set."""
+    settings = state.get("args")
+    if settings is None:
+        settings = (state.get("cfg") or {}).get("model")
+    if isinstance(settings, Namespace):
+        settings = vars(settings)
+    settings = settings or {}
+    fields = {field: settings.get(field) for field in _MODEL_FIELDS}
+    for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 has none
+        fields[field] = default if fields[field] is None else fields[field]
+    for place in ("attention_enc", "attention_dec", "attention_cross"):
+        fields[place] = fields[place] or fields["attention"]
+    if fields["arch"] is None:  # a model that is configured by a dataclass has a name instead
+        fields["arch"] = settings.get("_name")
+    return fields
+
+
+class _Reference:
+    """What every further checkpoint must have in common with the first one."""
+
+    def __init__(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]):
+        self.path = path
+        self.fields = _model_fields(state)
+        self.entries = {key: (tuple(value.shape), value.dtype) for key, value in model.items()}
+        self.kept = {
+            key: value.clone() for key, value in model.items() if not _averaged(key, value)
+        }
+
+    def check(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
+        """Raise CheckpointError that names the first difference, if there is one."""
+        for field, value in _model_fields(state).items():
+            self._equal(path, f"the model's {field}", value, self.fields[field])
+        for key in [*self.entries, *model]:
+            if key not in model:
+                raise CheckpointError(f"{path} has no {key}, which {self.path} has")
+            if key not in self.entries:
+                raise CheckpointError(f"{path} has {key}, which {self.path} has not")
+        for key, (shape, dtype) in self.entries.items():
+            self._equal(path, f"the shape of {key}", tuple(model[key].shape), shape)
+            self._equal(path, f"the dtype of {key}", model[key].dtype, dtype)
+        for key, value in self.kept.items():
+            if not torch.equal(model[key], value):
+                self._differ(path, key, *_first_unequal(model[key], value))
+
+    def _equal(self, path: str, what: str, value: Any, expected: Any) -> None:
+        if value != expected:
+            self._differ(path, what, value, expected)
+
+    def _differ(self, path: str, what: str, value: Any, expected: Any) -> None:
+        raise CheckpointError(
+            f"the checkpoints do not match: {what} is {value} in {path}, "
+            f"but {expected} in {self.path}"
+        )
+
+
+def _first_unequal(value: Tensor, expected: Tensor) -> tuple[Any, Any]:
+    position = int((value != expected).flatten().nonzero()[0])
+    return value.flatten()[position].item(), expected.flatten()[position].item()
+
+
+def _tie_again(average: dict[str, Tensor], model: Mapping[str, Tensor]) -> None:
+    """Let entries share memory again that shared it in ``model``, so that they are saved once."""
+    first_key: dict[tuple, str] = {}
+    for key, value in model.items():
+        place = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        tied_to = first_key.setdefault(place, key)
+        if torch.equal(average[key], average[tied_to]):
+            average[key] = average[tied_to]

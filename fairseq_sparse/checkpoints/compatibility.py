@@ -1,0 +1,111 @@
+"""Checks that the checkpoint with which training begins fits the flags, before anything is run.
+
+fairseq loads the parameters of any checkpoint whose names and sizes fit, and answers every other
+one with "please ensure that the architectures match". Most output transforms and kinds of attention
+have no parameters of their own, so that fairseq would go on with another one without a word.
+"""
+
+import os
+from argparse import Namespace
+from typing import Any, Optional
+
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.modules.attention_config import PLACES
+
+_LAST = "checkpoint_last.pt"
+
+
+def check_first_checkpoint(args: Any, model: nn.Module) -> None:
+    """Refuse a checkpoint with which training cannot begin.
+
+    A run that is resumed must have the output transform and the attention of its checkpoint; one
+    that is fine-tuned may have others.
+
+    Args:
+        args: the settings of the model, as fairseq gives them to a task.
+        model: as it was built.
+
+    Raises:
+        ValueError: naming the checkpoint, what does not fit, and the remedy.
+    """
+    path, is_resumed = _first_checkpoint(args)
+    if path is None or not os.path.isfile(path):
+        return
+    try:
+        state = load_checkpoint(path)
+    except CheckpointError:
+        return  # fairseq says what it thinks of it
+    settings = _model_settings(state)
+    if is_resumed and settings is not None:
+        _check_resumed(path, _described(settings), _described(args))
+    if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
+        try:
+            model.check_checkpoint(state["model"])
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
+    """Return the checkpoint that fairseq will load, if any, and whether it resumes a run."""
+    options = args
+    if isinstance(args, DictConfig):
+        run = args._get_parent()
+        options = run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
+    restore_file = getattr(options, "restore_file", _LAST)
+    if restore_file != _LAST:
+        return restore_file, not getattr(options, "reset_optimizer", False)
+    save_dir = getattr(options, "save_dir", None)
+    if save_dir is None:  # nothing is trained
+        return None, False
+    last = os.path.join(save_dir, _LAST)
+    if os.path.isfile(last):
+        return last, True
+    return getattr(options, "finetune_from_model", None), False
+
+
+def _model_settings(state: dict[str, Any]) -> Any:
+    """Return the settings of the model in a checkpoint."""
+    cfg = state.get("cfg")
+    return cfg.get("model") if isinstance(cfg, dict) else state.get("args")
+
+
+def _described(settings: Any) -> dict[str, str]:
+    """Return the flags that say how a model maps scores to weights, with their values."""
+    if OmegaConf.is_config(settings):
+        settings = OmegaConf.to_container(settings)
+    values = settings if isinstance(settings, dict) else vars(settings)
+    transform = str(values.get("output_transform") or "softmax")
+    described = {"--output-transform": transform}
+    if transform in ("entmax", "alpha_relu"):
+        described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
+    attention = str(values.get("attention") or "softmax")
+    kinds = {place: str(values.get(f"attention_{place}") or attention) for place in PLACES}
+    if len(set(kinds.values())) == 1:
+        described["--attention"] = attention = kinds["enc"]
+    else:
+        described.update({f"--attention-{place}": kind for place, kind in kinds.items()})
+    if "entmax" in kinds.values():
+        described["--attention-alpha"] = str(float(values.get("attention_alpha") or 1.5))
+    return described
+
+
+def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
+    """Refuse to resume a run with other flags.
+
+    Raises:
+        ValueError: naming them.
+    """
+
+    def but(flags: dict[str, str], others: dict[str, str]) -> str:
+        return " ".join(f"{name} {x}" for name, x in flags.items() if others.get(name) != x)
+
+    if theirs != ours:
+        raise ValueError(
+            f"{path} was trained with {but(theirs, ours)}, but this run, which would resume it, "
+            f"has {but(ours, theirs)}: choose another --save-dir, or the flags of the checkpoint. "
+            "To begin with its parameters, give them to a run in another --save-dir by "
+            f"--finetune-from-model {path}"
+        )

@@ -1,0 +1,100 @@
+"""Checkpoints of softmax models as stock fairseq's own, which need this package no more."""
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from fairseq.tasks.translation import TranslationConfig
+
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
+from fairseq_sparse.modules.attention_config import PLACES, AttentionConfig
+from fairseq_sparse.modules.output_config import OutputConfig
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+
+_OUR_MODELS = re.compile(r"^(transformer|transformer_lm|lstm)_sparse")
+# Stock's lstm with other sizes, which the checkpoint has.
+_LSTM_SIZES = ("lstm_morph", "lstm_mt")
+_OUR_MODEL_FIELDS = {
+    field.name for config in (OutputConfig, AttentionConfig) for field in fields(config)
+} | {"criterion_name"}
+_OUR_TASK_FIELDS = {field.name for field in fields(TranslationSparseConfig)}
+_OUR_TASK_FIELDS -= {field.name for field in fields(TranslationConfig)}
+
+
+def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
+    """Read a checkpoint of this package and make it one of stock fairseq.
+
+    The parameters stay as they are. Architecture, task and criterion get the names of stock's, and
+    what stock does not know is left out, the state of the optimizer included: training goes on
+    from the result by ``--finetune-from-model``.
+
+    Returns:
+        What ``torch.save`` is to write; stock ``fairseq-generate --task translation`` loads it
+        without ``--user-dir``.
+
+    Raises:
+        CheckpointError: the file cannot be read, is of another package, or the model is sparse;
+            the message names the flag.
+    """
+    path = os.fspath(path)
+    state = load_checkpoint(path)
+    cfg = state.get("cfg") or {}
+    model = cfg.get("model")
+    model = vars(model) if isinstance(model, Namespace) else model or {}
+    if not _OUR_MODELS.match(str(model.get("_name") or model.get("arch"))):
+        raise CheckpointError(f"{path}: is no checkpoint of a model of fairseq_sparse")
+    _check_softmax(model, path)
+    missing = [name for name in ("task", "common", "criterion") if name not in cfg]
+    if missing:
+        raise CheckpointError(f"{path}: has no settings of {', '.join(missing)}: it is damaged")
+    _rename(model)
+    for name in _OUR_TASK_FIELDS:
+        cfg["task"].pop(name, None)
+    if cfg["task"]["_name"] == "translation_sparse":
+        cfg["task"]["_name"] = "translation"
+    cfg["common"]["user_dir"] = None
+    cfg["criterion"] = _criterion(cfg["criterion"])
+    state.pop("last_optimizer_state", None)
+    state["model"] = {
+        key: value for key, value in state["model"].items() if not FUSED_COPIES.search(key)
+    }
+    return state
+
+
+def _check_softmax(model: Mapping[str, Any], path: str) -> None:
+    for name in ("output_transform", "attention", *(f"attention_{place}" for place in PLACES)):
+        value = model.get(name)
+        if value is not None and str(value) != "softmax":
+            raise CheckpointError(
+                f"{path}: was trained with --{name.replace('_', '-')} {value}, which stock fairseq "
+                "does not have: only a model that is softmax in all places can be exported"
+            )
+
+
+def _rename(model: dict[str, Any]) -> None:
+    """Give the model's settings the names of stock's, and leave out those of this package.
+
+    A model that is not configured by a dataclass has the settings of the whole run.
+    """
+    name = str(model.get("_name") or model["arch"]).replace("_sparse", "", 1)
+    for ours in _OUR_MODEL_FIELDS | _OUR_TASK_FIELDS:
+        model.pop(ours, None)
+    model["_name"] = "lstm" if name in _LSTM_SIZES else name
+    stock = {"arch": model["_name"], "task": "translation", "user_dir": None}
+    if "criterion" in model:
+        stock["criterion"] = _criterion(model)["_name"]
+    model.update((key, value) for key, value in stock.items() if key in model)
+
+
+def _criterion(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Stock's criterion for the same loss."""
+    smoothing = settings.get("label_smoothing") or 0.0
+    criterion = {"_name": "cross_entropy", "sentence_avg": bool(settings.get("sentence_avg"))}
+    if smoothing:
+        criterion.update(_name="label_smoothed_cross_entropy", label_smoothing=smoothing)
+        criterion.update(report_accuracy=False, ignore_prefix_size=0)
+    return criterion

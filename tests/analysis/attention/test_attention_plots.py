@@ -1,0 +1,210 @@
+"""Pictures of attention: what is drawn is what the weights are, and all of it can be seen."""
+
+import xml.etree.ElementTree
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.ft2font import FT2Font
+from matplotlib.patches import Rectangle
+
+from fairseq_sparse.analysis.attention.attention_plots import draw_attention
+from fairseq_sparse.analysis.pictures import font_families, save_figure
+
+
+def draw(*panels, hidden=None, **options):
+    queries, keys = (list(map(str, range(size))) for size in panels[0].shape)
+    titles = [f"head {number}" for number in range(len(panels))]
+    return draw_attention(panels, queries, keys, titles, hidden=hidden, **options)
+
+
+def panels_in(figure):
+    return [axes for axes in figure.axes if axes.get_title()]
+
+
+def corner(vertices):
+    """Row and column of a cell."""
+    column, row = np.min(vertices, axis=0)
+    return int(row), int(column)
+
+
+def cells_in(axes):
+    """The outlined cells with their weights, the hidden cells, and the hatched rows."""
+    hidden, shaded = axes.collections
+    places = [corner(path.vertices) for path in shaded.get_paths()]
+    values = dict(zip(places, shaded.get_array().tolist(), strict=True))
+    assert shaded.get_linewidth()[0] > 0
+    rows = {patch.get_y() for patch in axes.patches if isinstance(patch, Rectangle)}
+    assert all(patch.get_hatch() for patch in axes.patches)
+    return values, {corner(path.vertices) for path in hidden.get_paths()}, rows
+
+
+def image(figure):
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
+
+
+def random_weights(rng, shape, hidden):
+    weights = np.where(rng.random(shape) < 0.4, rng.random(shape), 0.0).astype(np.float32)
+    weights[rng.integers(shape[0])] = 0.0
+    return np.where(hidden, 0.0, weights)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 7), (9, 3)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cells_are_the_weights(shape, causal):
+    rng = np.random.default_rng(1)
+    hidden = np.triu(np.ones(shape, dtype=bool), 1) if causal else np.zeros(shape, dtype=bool)
+    panels = [random_weights(rng, shape, hidden) for _ in range(3)]
+    drawn = panels_in(draw(*panels, hidden=hidden))
+    assert len(drawn) == 3
+    for axes, weights in zip(drawn, panels, strict=True):
+        values, hidden_cells, hatched = cells_in(axes)
+        nonzero = {tuple(place) for place in np.argwhere(weights).tolist()}
+        assert values == pytest.approx({place: float(weights[place]) for place in nonzero})
+        assert hidden_cells == {tuple(place) for place in np.argwhere(hidden).tolist()}
+        assert hatched == set(np.flatnonzero((weights == 0).all(1)))
+
+
+def test_legend_says_what_occurs():
+    def legend(*panels, hidden=None):
+        legends = draw(*panels, hidden=hidden).legends
+        texts = [text for legend in legends for text in legend.get_texts()]
+        return [text.get_text().split(":")[0] for text in texts]
+
+    ones = np.ones((2, 2))
+    assert legend(ones) == []
+    assert legend(ones, np.eye(2)) == ["exactly 0"]
+    assert legend(ones, np.diag([1, 0])) == ["exactly 0", "null attention"]
+    future = np.triu(np.ones((2, 2), dtype=bool), 1)
+    assert legend(np.tril(ones), hidden=future) == ["not visible to the query"]
+    assert legend(np.diag([0, 1]), hidden=future)[1:] == [
+        "null attention",
+        "not visible to the query",
+    ]
+
+
+def test_the_smallest_weight_does_not_look_like_zero():
+    zero = np.array([[1.0, 0.0]])
+    tiny = np.array([[1.0, 1e-30]])
+    assert (image(draw(zero)) != image(draw(tiny))).any()
+    # Near -1e-30 the panel has another colour scale, so only the cells themselves are compared.
+    assert len(cells_in(panels_in(draw(-tiny))[0])[0]) == 2
+
+
+def test_scales():
+    panels = [np.array([[0.5, 0.0]]), np.array([[20.0, 3.0]]), np.array([[-4.0, 3.0]]), [[0, 0]]]
+    panels[3] = np.array(panels[3])
+
+    def limits(**options):
+        return [axes.collections[1].get_clim() for axes in panels_in(draw(*panels, **options))]
+
+    assert limits() == [(0, 0.5), (0, 20), (-4, 4), (0, 1)]
+    assert limits(sums_to_one=True)[:2] == [(0, 1), (0, 1)]
+    labels = {axes.get_ylabel() for axes in panels_in(draw(panels[0]))[0].child_axes}
+    assert labels == {"weight (scale of this panel)"}
+
+
+def test_labels():
+    figure = draw_attention(
+        [np.eye(2, 3)] * 2,
+        ["$a$ _", "</s>"],
+        ["Vo@@", "gel", "</s>"],
+        ["head 1", "head 2"],
+        query_label="target",
+        key_label="source",
+        title="title",
+    )
+    first, second = panels_in(figure)
+    assert [text.get_text() for text in first.get_xticklabels()] == ["Vo@@", "gel", "</s>"]
+    assert [text.get_text() for text in first.get_yticklabels()] == ["$a$ _", "</s>"]
+    assert not any(text.get_parse_math() for text in first.get_yticklabels())
+    assert (first.get_xlabel(), first.get_ylabel()) == ("source", "target")
+    assert [axes.get_title() for axes in (first, second)] == ["head 1", "head 2"]
+    assert first.yaxis_inverted() and second.yaxis_inverted()
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((3, 3), 1), ((6, 41), 4), ((20, 12), 8), ((1, 9), 3)]
+)
+def test_cells_are_squares_of_the_same_size_whatever_the_labels(shape, count):
+    names = [["w" * (1 + 9 * (number % 2)) for number in range(size)] for size in shape]
+    figure = draw_attention(
+        [np.ones(shape)] * count, *names, [f"head {number}" for number in range(count)]
+    )
+    figure.draw_without_rendering()
+    for axes in panels_in(figure):
+        box = axes.get_window_extent()
+        cell = np.array([box.width / shape[1], box.height / shape[0]]) / figure.dpi
+        assert cell == pytest.approx([0.19, 0.19], rel=0.001)
+
+
+def test_panels_do_not_overlap():
+    shape = (3, 5)
+    names = [["w" * (1 + 9 * (number % 2)) for number in range(size)] for size in shape]
+    figure = draw_attention([np.ones(shape)] * 7, *names, [f"head {n}" for n in range(7)])
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in panels_in(figure)]
+    assert len(boxes) == 7
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:number])
+
+
+def test_nothing_is_cut_off(tmp_path):
+    long = ["a very long label, as of a character-level model that failed"] * 2
+    title = "a title that is much wider than the picture " * 2
+    save_figure(draw_attention([np.eye(2)], long, long, ["head"], title=title), tmp_path / "a.png")
+    picture = matplotlib.image.imread(tmp_path / "a.png")[..., :3]
+    edges = (picture[:4], picture[-4:], picture[:, :4], picture[:, -4:])
+    assert all((edge == 1).all() for edge in edges) and (picture < 1).any()
+
+
+def test_files(tmp_path):
+    figure = draw(np.eye(3))
+    for name in ("a.png", "a.svg", "A.PDF"):
+        save_figure(figure, tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "A.PDF").read_bytes().startswith(b"%PDF")
+    assert xml.etree.ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    with pytest.raises(ValueError, match="xyz"):
+        save_figure(figure, tmp_path / "a.xyz")
+    with pytest.raises(OSError):
+        save_figure(figure, tmp_path / "none" / "a.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "a.svg", "A.PDF"}
+
+
+def test_fonts_have_the_characters():
+    own = FT2Font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
+    other = FT2Font(font_manager.findfont("STIXGeneral")).get_charmap().keys()
+    character = chr(max(other - own))
+    assert font_families("Zwei Männer @@ Два Ελλ </s>") == ["DejaVu Sans"]
+    families = font_families(f"a{character}b")
+    assert families[0] == "DejaVu Sans" and len(families) == 2
+    assert ord(character) in FT2Font(font_manager.findfont(families[1])).get_charmap()
+    assert font_families("\U0010fffd") == ["DejaVu Sans"]
+    labels = draw_attention([np.eye(1)], [character], ["a"], ["head"]).axes[0].get_yticklabels()
+    assert labels[0].get_fontfamily() == families
+
+
+def test_global_state_is_left_alone(tmp_path: Path):
+    before = dict(matplotlib.rcParams)
+    save_figure(draw(np.eye(3)), tmp_path / "a.png")
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("panels", "titles", "message"),
+    [
+        ([], [], "0 panels"),
+        ([np.eye(2)], [], "with 0 titles"),
+        ([np.ones((2, 3))], ["a"], r"size \(2, 3\)"),
+        ([np.full((2, 2), np.nan)], ["a"], "not finite"),
+    ],
+)
+def test_bad_input(panels, titles, message):
+    with pytest.raises(ValueError, match=message):
+        draw_attention(panels, ["a", "b"], ["c", "d"], titles)

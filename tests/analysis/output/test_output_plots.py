@@ -1,0 +1,198 @@
+"""Pictures of the output: what is drawn, and that all of it can be seen and told apart."""
+
+import math
+import sys
+import warnings
+import xml.etree.ElementTree
+
+import matplotlib
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from fairseq_sparse.analysis.decoding import ForcedSteps
+from fairseq_sparse.analysis.output.output_plots import (
+    draw_nonzeros,
+    draw_sums,
+    draw_training,
+    draw_zeros,
+    save_plots,
+)
+from fairseq_sparse.analysis.output.output_statistics import OutputStatistics
+from fairseq_sparse.analysis.pictures import COLOURS
+from fairseq_sparse.analysis.trained_models import AnalysisError
+
+COLOUR_OF = {"softmax": COLOURS[0], "relu": COLOURS[1], "a": COLOURS[2], "b": COLOURS[3]}
+CURVES = [
+    {"name": "relu", "updates": [10, 20], "tau": [1.5, 1.5], "logit_norm": [30.0, 40.0]},
+    {"name": "softmax", "updates": [10, 30], "tau": [None, None], "logit_norm": [20.0, None]},
+]
+
+
+def row(name, p, subset="test"):
+    p = torch.tensor(p)
+    statistics = OutputStatistics(p.size(1))
+    given = torch.zeros(len(p), dtype=torch.long)
+    statistics.add(ForcedSteps(p.log(), given, given))
+    return {"name": name, "output": name, "subset": subset, **statistics.result()}
+
+
+def sparse_row(name="relu", subset="test", vocabulary=100):
+    """Steps with 0, 1, 2, 3, 4 and 64 possible tokens, of 0.1 each."""
+    p = [[0.1] * count + [0.0] * (vocabulary - count) for count in (0, 1, 2, 3, 4, 64)]
+    return row(name, p, subset)
+
+
+def dense_row(name="softmax", subset="test", vocabulary=100):
+    return row(name, [[1 / vocabulary] * vocabulary] * 3, subset)
+
+
+def outlines(axes):
+    """The histograms' outlines (and not what fills them): values and edges."""
+    return [patch.get_data()[:2] for patch in axes.patches if not patch.get_fill()]
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_histogram_is_that_of_the_statistics():
+    figure = draw_nonzeros([sparse_row()], COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    counts = [1, 1, 2, 1, 0, 0, 0, 1]  # 0; 1; 2-3; 4-7; ...; 64-127
+    assert shares.tolist() == pytest.approx([100 * count / 6 for count in counts])
+    assert edges.tolist() == [0.5, 1, 2, 4, 8, 16, 32, 64, 128]
+    low, high = figure.axes[0].get_xlim()
+    assert low < 0.5 and high > 100
+    assert legend_of(figure) == ["relu: mean 12.3"]
+
+
+def test_a_dense_model_is_a_line_at_the_size_of_its_vocabulary():
+    rows = [dense_row(), dense_row(subset="train"), sparse_row(), sparse_row(subset="train")]
+    figure = draw_nonzeros(rows, COLOUR_OF)
+    assert len(outlines(figure.axes[0])) == 2
+    assert {tuple(line.get_xdata()) for line in figure.axes[0].lines} == {(100, 100)}
+    expected = ["softmax: always 100", "relu, test: mean 12.3", "relu, train: mean 12.3"]
+    assert legend_of(figure) == expected
+
+
+def test_parts_of_the_data_differ_by_dashes_and_models_by_colour():
+    rows = [sparse_row(name, subset) for name in ("a", "b") for subset in ("test", "train")]
+    lines = [patch for patch in draw_nonzeros(rows, COLOUR_OF).axes[0].patches if not patch.fill]
+    styles = [(line.get_edgecolor(), line.get_linestyle()) for line in lines]
+    colours, dashes = zip(*styles, strict=True)
+    assert colours[0] == colours[1] != colours[2] == colours[3]
+    assert dashes[0] == dashes[2] != dashes[1] == dashes[3]
+
+
+def test_the_share_of_zeros_is_a_distribution_over_the_steps():
+    figure = draw_zeros([dense_row(), sparse_row()], COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    counts = [1, 1, 2, 1, 0, 0, 0, 1]  # nothing is nonzero; 1; 2-3; 4-7; ...; 64-100
+    assert shares.tolist() == pytest.approx([100 * count / 6 for count in counts])
+    assert edges.tolist() == pytest.approx([e / 100 for e in (0.5, 1, 2, 4, 8, 16, 32, 64, 101)])
+    left, right = figure.axes[0].get_xlim()
+    assert left > 1.01 and right < 0.005  # from no zeros on the left to nothing else on the right
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels == ["0", "50", "80", "90", "95", "98", "99"]
+    assert legend_of(figure) == ["relu: mean 87.67 % zeros"]
+    assert draw_zeros([dense_row()], COLOUR_OF) is None
+
+
+def test_steps_of_translations_are_told_from_those_of_references():
+    rows = [sparse_row(), {**sparse_row(), "of": "translations"}]
+    labels = legend_of(draw_zeros(rows, COLOUR_OF))
+    assert [label.partition(": ")[0] for label in labels] == [
+        "relu, test",
+        "relu, test, translations",
+    ]
+
+
+def test_sums_are_drawn_where_they_are_not_1():
+    rows = [dense_row(), sparse_row()]
+    figure = draw_sums(rows, COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    assert edges[0] == pytest.approx(-0.025) and edges[-1] == pytest.approx(6.425)
+    assert sum(shares) == pytest.approx(100)
+    assert legend_of(figure) == ["relu: 1.23 ± 2.31", "Σp = 1"]
+    assert draw_sums([dense_row()], COLOUR_OF) is None
+
+
+def test_training_has_a_panel_for_what_there_is():
+    figure = draw_training(CURVES, COLOUR_OF)
+    tau, norm = figure.axes
+    assert [line.get_label() for line in tau.lines] == ["relu"]
+    assert [line.get_label() for line in norm.lines] == ["relu", "softmax"]
+    assert tau.lines[0].get_xydata().tolist() == [[10, 1.5], [20, 1.5]]
+    assert math.isnan(norm.lines[1].get_ydata()[1])
+    assert tau.lines[0].get_color() == norm.lines[0].get_color() == COLOUR_OF["relu"]
+    assert legend_of(figure) == ["relu", "softmax"]
+    (norm,) = draw_training(CURVES[1:], COLOUR_OF).axes
+    assert norm.get_ylabel().startswith("mean norm") and norm.get_xlabel() == "updates"
+    assert draw_training([], COLOUR_OF) is None
+
+
+@pytest.mark.parametrize("name", ["a", "a model with quite a long name, 1.5-ReLU and ReLA-g"])
+def test_everything_is_labelled_and_nothing_overlaps_the_axes(name):
+    colours = {name: COLOURS[0]}
+    rows = [sparse_row(name), sparse_row(name, "train")]
+    curves = [{**CURVES[0], "name": name}]
+    for figure in (
+        draw_nonzeros(rows, colours),
+        draw_zeros(rows, colours),
+        draw_sums(rows, colours),
+        draw_training(curves, colours),
+    ):
+        FigureCanvasAgg(figure).draw()
+        legend = figure.legends[0].get_window_extent()
+        for axes in figure.axes:
+            assert axes.get_ylabel()
+            assert not legend.overlaps(axes.get_window_extent())
+            seen = axes.get_tightbbox()
+            assert seen.x0 >= 0 and seen.y0 >= 0 and seen.x1 <= figure.bbox.x1
+        assert figure.axes[-1].get_xlabel()
+        assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1
+
+
+def test_files_are_pictures_and_global_state_is_left_alone(tmp_path):
+    before = dict(matplotlib.rcParams)
+    rows = [dense_row("$x_"), sparse_row("_relu")]
+    folder = tmp_path / "new" / "folder"
+    written = save_plots(folder, rows, CURVES)
+    stems = ["nonzeros", "zeros", "prob_sum", "training"]
+    names = [f"{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")]
+    assert [path.name for path in written] == names
+    assert sorted(folder.iterdir()) == sorted(written)
+    for path in written:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert dict(matplotlib.rcParams) == before
+    assert [path.stem for path in save_plots(folder, [dense_row()], [])] == ["nonzeros"] * 2
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(AnalysisError, match=r'pip install "fairseq_sparse\[plot\]"'):
+        save_plots(tmp_path / "folder", [sparse_row()], [])
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.filterwarnings("always")
+def test_characters_that_no_font_has_are_named_in_one_warning(tmp_path):
+    from fairseq_sparse.analysis.pictures import new_figure, save_figure
+
+    figure = new_figure(3, 2)
+    (axes,) = figure.axes
+    axes.set_title("\ue123 \ue124 \ue123")  # of the private use area
+    axes.set_xlabel("\ue123")
+    with pytest.warns(UserWarning) as caught:
+        save_figure(figure, tmp_path / "a.png")
+        warnings.warn("another", stacklevel=1)
+    first, second = (str(warning.message) for warning in caught)
+    assert first.startswith("no installed font has ") and second == "another"
+    assert sorted(first.split(":")[0].removeprefix("no installed font has ")) == [
+        "\ue123",
+        "\ue124",
+    ]

@@ -1,0 +1,140 @@
+"""Checkpoints of softmax models as stock fairseq's own."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models.lstm import LSTMModel
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq_cli import train
+
+import frozen_checkpoints as frozen
+from checkpoints import make_state, write
+from commands import hypotheses
+from fairseq_sparse.checkpoints.exporting import export_checkpoint
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.commands import export as script
+from fork_python import PYTHON
+
+SETS = sorted(folder.name for folder in frozen.FOLDER.glob("set*"))
+SPARSE = {
+    "sparsemax_rela_i": "--output-transform sparsemax",
+    "entmax15_topk": "--output-transform entmax15",
+    "entmax_learned_alpha": "--output-transform entmax",
+    "alpha_relu_rela_g": "--output-transform alpha_relu",
+    "lstm_alpha_relu": "--output-transform alpha_relu",
+    "lm_entmax15_rela_i": "--output-transform entmax15",
+}
+
+
+def of(folder, name, tmp_path):
+    return frozen.unpack(frozen.FOLDER / folder / f"{name}.pt.gz", tmp_path)
+
+
+def stock(command, data, *flags):
+    """Run one of fairseq's commands where this package cannot be imported."""
+    code = f"import sys; sys.modules['fairseq_sparse'] = None; from fairseq_cli import {command}"
+    arguments = [data, "--cpu", "--num-workers", "0", "--no-progress-bar", *flags]
+    return subprocess.run(
+        [PYTHON, "-c", f"{code}; {command}.cli_main()", *map(str, arguments)],
+        # Stock fairseq loads none of its own checkpoints under torch 2.6 and later without it.
+        env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
+        **{"capture_output": True, "text": True, "check": True},
+    )
+
+
+@pytest.mark.parametrize("folder", SETS)
+def test_stock_fairseq_translates_with_an_exported_checkpoint(folder, tmp_path, capsys):
+    path = of(folder, "softmax", tmp_path)
+    before = path.read_bytes()
+    assert script.main([str(path), str(tmp_path / "stock.pt")]) == 0
+    assert path.read_bytes() == before and "wrote" in capsys.readouterr().out
+    flags = ("--task", "translation", "--path", tmp_path / "stock.pt", "--beam", 3)
+    # The last flag: fairseq-fixed's own tasks would leave sentences out.
+    flags += ("--max-len-b", 9, "--batch-size", 4, "--required-batch-size-multiple", 1)
+    found = hypotheses(stock("generate", frozen.DATA, *flags).stdout)
+    expected = json.loads((frozen.FOLDER / folder / "expected.json").read_text())
+    for number, (score, words) in enumerate(expected["softmax"]["translations"]):
+        assert found[number] == [(pytest.approx(score, abs=2e-4), words)]
+
+
+def test_stock_fairseq_knows_all_that_is_in_an_exported_checkpoint(tmp_path):
+    """The criterion is built from the checkpoint too, and nothing of this package is named."""
+    path = of(SETS[0], "softmax", tmp_path)
+    assert script.main([str(path), str(tmp_path / "stock.pt")]) == 0
+    state = load_checkpoint(tmp_path / "stock.pt")
+    assert "sparse" not in str(state["cfg"]) and "last_optimizer_state" not in state
+    assert not {"output_transform", "exact_search"} & set(vars(state["cfg"]["model"]))
+    assert state["cfg"]["criterion"]["label_smoothing"] == 0.1
+    flags = ("--task", "translation", "--path", tmp_path / "stock.pt", "--batch-size", 8)
+    stock("validate", frozen.DATA, *flags)  # fails where the criterion is not stock's
+
+
+_LSTM = "--output-transform softmax --attention softmax --criterion entmax_loss"
+_LM = "--output-transform softmax --attention softmax --criterion cross_entropy"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "stock_model"),
+    [
+        ("lstm_alpha_relu", _LSTM, LSTMModel),
+        ("lm_entmax15_rela_i", _LM, TransformerLanguageModel),
+    ],
+)
+def test_other_models_are_stocks_own_after_it(name, flags, stock_model, tmp_path):
+    flags = [*frozen.FLAGS[name].split(), *flags.split(), "--optimizer", "adam", "--lr", 0.01]
+    flags += ["--batch-size", 8, "--max-update", 2, "--save-dir", tmp_path]
+    frozen.run(train, frozen.DATA, *flags)
+    ours = tmp_path / "checkpoint_last.pt"
+    assert script.main([str(ours), str(tmp_path / "stock.pt")]) == 0
+    models = []
+    for path in (ours, tmp_path / "stock.pt"):
+        (model,), _, _ = load_model_ensemble_and_task(
+            [str(path)], arg_overrides={"data": str(frozen.DATA)}
+        )
+        models.append(model.eval())
+    assert type(models[1]) is stock_model is not type(models[0])
+    tokens = torch.randint(4, 24, (2, 5))
+    inputs = (tokens,) if stock_model is TransformerLanguageModel else (tokens, None, tokens)
+    if stock_model is LSTMModel:
+        inputs = (tokens, torch.tensor([5, 5]), tokens)
+    with torch.no_grad():
+        outputs = [model(*inputs)[0] for model in models]
+    torch.testing.assert_close(*outputs)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_model_is_refused_by_name(name, tmp_path, capsys):
+    path, output = of(SETS[-1], name, tmp_path), tmp_path / "stock.pt"
+    assert script.main([str(path), str(output)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and SPARSE[name] in line and not output.exists()
+
+
+@pytest.mark.parametrize("place", ["attention", "attention_dec"])
+def test_sparse_attention_is_refused_by_name(place, tmp_path):
+    fields = {"output_transform": "softmax", place: "rela_g"}
+    (path,) = write(tmp_path, [make_state(**fields)])
+    with pytest.raises(CheckpointError, match=f"--{place.replace('_', '-')} rela_g"):
+        export_checkpoint(path)
+
+
+def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
+    state = make_state(output_transform="softmax")
+    state["cfg"]["model"].arch = "transformer"
+    (path,) = write(tmp_path, [state])
+    with pytest.raises(CheckpointError, match="no checkpoint of a model of fairseq_sparse"):
+        export_checkpoint(path)
+    assert script.main([path, path]) == 1
+    assert "is the checkpoint itself" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_all_settings_is_refused(tmp_path):
+    state = make_state(output_transform="softmax")
+    del state["cfg"]["task"]
+    (path,) = write(tmp_path, [state])
+    with pytest.raises(CheckpointError, match="no settings of task"):
+        export_checkpoint(path)

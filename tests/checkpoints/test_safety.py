@@ -1,0 +1,259 @@
+"""Loading checkpoints without running code of the file, and refusing what is no checkpoint."""
+
+import ast
+import io
+import os
+import pickle
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+
+import fairseq
+import numpy as np
+import omegaconf
+import pytest
+import torch
+
+import toy
+from checkpoints import make_state, write
+from fairseq_sparse.checkpoints.averaging import average_checkpoints
+from fairseq_sparse.checkpoints.safety import (
+    EVALUATED_SETTINGS,
+    CheckpointError,
+    allow_fairseq_checkpoints,
+    check_settings,
+    load_checkpoint,
+)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])
+def test_truncated_files_are_refused(tmp_path, part):
+    (path,) = write(tmp_path, [make_state()])
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(CheckpointError, match="truncated"):
+        average_checkpoints([path])
+
+
+def test_what_fairseq_saves_loads_the_same(tmp_path):
+    (path,) = write(tmp_path, [make_state(1.5)])
+    allow_fairseq_checkpoints()
+    allow_fairseq_checkpoints()
+    states = [load_checkpoint(path)]
+    if hasattr(torch.serialization, "add_safe_globals"):
+        states.append(torch.load(path, weights_only=True))
+    for state in states:
+        assert state["cfg"]["model"] == make_state()["cfg"]["model"]
+        assert state["extra_state"]["val_loss"] == 2.5
+        np.testing.assert_array_equal(state["extra_state"]["counts"], [4, 5])
+        assert torch.equal(state["model"]["decoder.half"], torch.full((2, 3), 1.5).half())
+
+
+# --- files of another kind -----------------------------------------------------------------------
+
+
+def rewrite(path, change, compression=zipfile.ZIP_STORED):
+    """Write the archive anew with what ``change`` makes of each member; None leaves it out."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            content = change(name.partition("/")[2], content)
+            if content is not None:
+                archive.writestr(name, content)
+
+
+def without(member):
+    return lambda path: rewrite(path, lambda name, data: None if name == member else data)
+
+
+def in_pickle(old, new):
+    def change(name, data):
+        assert name != "data.pkl" or old in data
+        return data.replace(old, new, 1) if name == "data.pkl" else data
+
+    return lambda path: rewrite(path, change)
+
+
+def script(path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(path)
+
+
+def folder(path):
+    os.remove(path)
+    os.mkdir(path)
+
+
+def content(data):
+    return lambda path: Path(path).write_bytes(data)
+
+
+def foreign_zip(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("word/document.xml", "<w/>")
+
+
+SAFETENSORS = (
+    b"\x40" + bytes(7) + b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'.ljust(72)
+)
+TORCH_1_5 = io.BytesIO()
+torch.save(make_state(), TORCH_1_5, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    {
+        "folder": (folder, "is a folder"),
+        "empty": (content(b""), "truncated, or not a checkpoint"),
+        "text": (content(b"ein Haus\n" * 99), "truncated, or not a checkpoint"),
+        "safetensors": (content(SAFETENSORS), "truncated, or not a checkpoint"),
+        "pickle": (content(pickle.dumps({"model": {}})), "truncated, or not a checkpoint"),
+        "torch 1.5": (content(TORCH_1_5.getvalue()), "PyTorch 1.6 or later"),
+        "zip": (foreign_zip, "archive of another kind"),
+        "TorchScript": (script, "archive of another kind"),
+        "compressed": (lambda path: rewrite(path, lambda _, data: data, 8), "compressed"),
+        "no pickle": (without("data.pkl"), "archive of another kind"),
+        "no parameters": (without("data/0"), "cannot be read"),
+        "a tensor larger than its storage": (in_pickle(b"K\x02K\x03", b"M\0\x40K\x03"), "cannot"),
+        "a broken pickle": (in_pickle(b"}", b"\xff"), "refused|cannot be read"),
+    }.values(),
+    ids=lambda value: None if callable(value) else str(value),
+)
+def test_another_kind_of_file_is_refused_by_name(tmp_path, damage, message):
+    (path,) = write(tmp_path, [make_state()])
+    damage(path)
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        load_checkpoint(path)
+    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_storage_that_claims_to_be_huge_takes_no_memory(tmp_path):
+    (path,) = write(tmp_path, [make_state(2.0)])
+    in_pickle(b"K\x06t", b"\x8a\x06\0\0\0\0\0\x10t")(path)  # 2^44 numbers, not 6
+    try:
+        weight = load_checkpoint(path)["model"]["encoder.embed_tokens.weight"]
+    except CheckpointError:
+        return
+    assert torch.equal(weight, torch.full((2, 3), 2.0))
+
+
+# --- code in the pickle --------------------------------------------------------------------------
+
+
+class Call:
+    """Unpickled by an unrestricted pickle, it calls a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def direct(target):
+    return Call(os.mkdir, target)
+
+
+def in_a_pickle(target):
+    return Call(pickle.loads, pickle.dumps(direct(target)))
+
+
+def in_a_storage(target):
+    buffer = io.BytesIO()
+    torch.save(direct(target), buffer)
+    return Call(torch.storage._load_from_bytes, buffer.getvalue())
+
+
+def by_attribute(_):
+    """Finds the function; pickle cannot save a call of what another call gave."""
+    return Call(getattr, Call(__import__, "os"), "mkdir")
+
+
+@pytest.mark.parametrize("place", ["model", "extra_state", "last_optimizer_state"])
+@pytest.mark.parametrize("attack", [direct, in_a_pickle, in_a_storage, by_attribute])
+def test_a_file_that_would_run_code_is_refused(tmp_path, attack, place):
+    target = tmp_path / "attacked"
+    state = make_state()
+    state[place]["attack"] = attack(str(target))
+    (path,) = write(tmp_path, [state])
+    with pytest.raises(CheckpointError, match="refused") as refusal:
+        load_checkpoint(path)
+    assert path in str(refusal.value) and not target.exists()
+    if attack is direct:
+        assert "mkdir" in str(refusal.value)
+        torch.load(path, weights_only=False)  # the attack itself works
+        assert target.exists()
+
+
+def test_code_in_the_format_of_torch_1_5_is_refused(tmp_path):
+    path, target = tmp_path / "old.pt", tmp_path / "attacked"
+    torch.save(direct(str(target)), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match="PyTorch 1.6 or later"):
+        load_checkpoint(path)
+    assert not target.exists()
+
+
+# --- code in the settings, which fairseq evaluates -----------------------------------------------
+
+CODE = [
+    "__import__('os').mkdir({!r})",
+    " [x for x in [__import__('os').mkdir({!r})]]",
+    "(lambda: __import__('os').mkdir({!r}))()",
+    "${{common.user_dir}}",
+]
+
+
+@pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
+@pytest.mark.parametrize("kind", [Namespace, dict, "nested", "old"])
+def test_code_in_the_settings_is_refused(tmp_path, code, kind):
+    code = code.format(str(tmp_path / "attacked"))
+    state = make_state()
+    if kind == "nested":
+        state["cfg"]["model"] = {"decoder": {"xformers_att_config": code}}
+    elif kind == "old":
+        state["cfg"], state["args"] = None, Namespace(arch="lstm", decoder_attention=code)
+    else:
+        state["cfg"]["model"] = kind(arch="fconv", decoder_layers=code)
+    (path,) = write(tmp_path, [state])
+    with pytest.raises(CheckpointError, match="--(decoder|xformers).*code that fairseq would run"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("value", ["1", "True", "None", "[(512, 3)] * 20", "0.9, -0.98", 6, None])
+def test_values_that_fairseq_evaluates_may_stay(value):
+    check_settings(Namespace(encoder_layers=value, save_dir="runs/copy(1)"))
+    check_settings(omegaconf.OmegaConf.create({"a": {"adam_betas": value, "data": "???"}}))
+
+
+@pytest.mark.parametrize("arch", ["lstm_sparse", "transformer_sparse_tiny"])
+def test_a_model_does_not_run_its_settings(tmp_path, arch):
+    code = CODE[0].format(str(tmp_path / "attacked"))
+    names = ("decoder_attention", "adaptive_softmax_cutoff", "encoder_xformers_att_config")
+    for name in names:
+        with pytest.raises(ValueError, match="code that fairseq would run"):
+            toy.model(arch=arch, criterion="cross_entropy", **{name: code})
+    assert not list(tmp_path.iterdir())
+
+
+def evaluated_by_fairseq():
+    """The names of the settings that stand in a call of eval somewhere in fairseq."""
+    package = Path(fairseq.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.relative_to(package).parts[0] in ("benchmark", "examples", "data"):
+            continue
+        source = path.read_text("utf-8")
+        if "eval_" not in source and "eval(" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            of_fairseq = function in ("eval_bool", "eval_str_list", "eval_str_dict")
+            if of_fairseq or getattr(node.func, "id", "") == "eval":
+                yield getattr(node.args[0], "attr", None)
+
+
+def test_every_setting_that_fairseq_evaluates_is_looked_at():
+    names = set(evaluated_by_fairseq()) - {None}
+    assert {"decoder_attention", "adaptive_softmax_cutoff", "adam_betas"} <= names
+    assert names <= EVALUATED_SETTINGS
