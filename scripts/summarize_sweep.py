@@ -19,13 +19,15 @@ def summarize(folder: Path) -> str:
     """Write the files; the text of sweep.md."""
     from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.runs import alpha_grid
+    from fairseq_sparse.analysis.runs.curves import draw_alphas
+    from fairseq_sparse.analysis.runs.rows import read_sweep
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import write_json
 
-    cells = alpha_grid.read_grid(folder)
-    content = alpha_grid.as_json(cells)
+    rows = read_sweep(folder)
+    content = alpha_grid.as_json(rows)
     parts = [f"# {content['dataset']}: alphas of output and attention"]
-    parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(cells)]
+    parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(rows)]
     text = "\n\n".join(parts) + "\n"
     write_text(folder / "sweep.md", text)
     write_json(folder / "sweep.json", content)
@@ -35,7 +37,7 @@ def summarize(folder: Path) -> str:
         print(f"summarize_sweep: no picture, {MISSING}", file=sys.stderr)
         return text
     try:
-        save_png_and_svg(alpha_grid.draw_grid(cells), folder, "sweep")
+        save_png_and_svg(draw_alphas(rows), folder, "sweep")
     except AnalysisError as error:
         print(f"summarize_sweep: no picture, {error}", file=sys.stderr)
     return text

@@ -291,7 +291,7 @@ def activation_table(found: dict) -> str:
 
 
 def run(options: Namespace) -> None:
-    from fairseq_sparse.analysis.markdown import describe_machine
+    from fairseq_sparse.analysis.machine import describe_machine
 
     results = results_of(options)
     found = activations(options, results[0]["heads"], results[0]["width"])

@@ -223,7 +223,7 @@ class Record:
     """The results of a run: where and how they came about, in ``--json`` after each addition."""
 
     def __init__(self, benchmark: str, options: argparse.Namespace):
-        from fairseq_sparse.analysis.markdown import describe_machine
+        from fairseq_sparse.analysis.machine import describe_machine
 
         self.path = options.json
         chosen = {name: value for name, value in vars(options).items() if name != "json"}

@@ -394,7 +394,7 @@ class Stress:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     sys.path.insert(0, str(ROOT))
-    from fairseq_sparse.analysis.markdown import describe_machine
+    from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json
 
     start = time.monotonic()

@@ -357,7 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.analysis.markdown import describe_machine
+    from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json
 
     torch.set_num_threads(1)

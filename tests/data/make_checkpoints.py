@@ -5,8 +5,9 @@
 
 Trains the models of ``tests/helpers/frozen_checkpoints.py`` for some updates on
 ``tests/data/bin`` (words in reversed order, in capitals) and writes them to a folder of this name
-beside this file, compressed, with ``expected.json``. A folder that is there is never written again: what was released
-must load for ever, so what a later version adds gets another folder. ``--data`` made the data.
+beside this file, compressed, with ``expected.json``. A folder that is there is never written again:
+what was released must load for ever, so what a later version adds gets another folder. ``--data``
+made the data.
 """
 
 import argparse

@@ -1,22 +1,55 @@
-"""Pictures of the runs behind a table or a figure of a paper."""
+"""Curves over several runs: validation by updates and hours, scores by alpha or by another column.
+
+Figures 2, 3 and 8 of "Speeding Up Entmax" (1, 2, 3, 5 and 6 of its first version), Figures 4 and 6
+of "Sparse Sequence-to-Sequence Models". Matplotlib is imported only when a picture is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.analysis.pictures import COLOURS, draw_means, new_figure
-from fairseq_sparse.analysis.report.published import alphas_of
-from fairseq_sparse.analysis.runs.alpha_grid import Cell, draw_grid
+from fairseq_sparse.analysis.pictures import (
+    COLOURS,
+    DASHES,
+    add_legend,
+    draw_means,
+    new_figure,
+    plain,
+)
+from fairseq_sparse.analysis.runs.alpha_grid import score_of
 from fairseq_sparse.analysis.runs.columns import COLUMNS
 from fairseq_sparse.analysis.runs.rows import Row
-from fairseq_sparse.analysis.runs.training_curves import draw_training_curves
-from fairseq_sparse.analysis.runs.training_log import read_records
+from fairseq_sparse.analysis.runs.training_log import (
+    Records,
+    curves,
+    read_records,
+    validation_curve,
+)
 from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# What validation logs: fairseq's name and the label of the axis.
+METRICS = {
+    "bleu": "validation BLEU",
+    "accuracy": "validation accuracy (% of the tokens)",
+    "sentence_accuracy": "validation accuracy (% of the sentences)",
+}
+# The accuracy on the validation set, by what the runs were scored by: label, path in summary.json
+_VALIDATION = {
+    "inflection.accuracy": (
+        "validation accuracy (% of the words)",
+        "training.valid.sentence_accuracy",
+    ),
+    "bleu.bleu": ("validation accuracy (% of the tokens)", "training.valid.accuracy"),
+}
+# Where Fig. 4 of S2S holds the alpha that does not vary.
+HELD = 1.5
+# Names of the alphas, in the order of ``Row.alphas``.
+_ALPHAS = ("output", "attention")
 
 
 def draw_picture(rows: Sequence[Row], name: str, score: str, early: float) -> Figure:
@@ -32,13 +65,13 @@ def draw_picture(rows: Sequence[Row], name: str, score: str, early: float) -> Fi
         AnalysisError: no finished run has what is needed.
     """
     if name == "training":
-        return draw_training(rows, early)
+        return draw_validation(rows, early)
     if name == "alphas":
-        return draw_grid(cells_of(rows))
+        return draw_alphas([row for row in rows if row.summaries])
     return draw_curve(rows, name, score)
 
 
-def draw_training(rows: Sequence[Row], early: float) -> Figure:
+def draw_validation(rows: Sequence[Row], early: float) -> Figure:
     """Draw validation during the training of the finished runs, from their logs.
 
     Raises:
@@ -59,9 +92,132 @@ def draw_training(rows: Sequence[Row], early: float) -> Figure:
     return draw_training_curves(runs, early)
 
 
-def cells_of(rows: Sequence[Row]) -> list[Cell]:
-    """The finished runs of rows of the variant entmax, by their alphas."""
-    return [Cell(*alphas_of(row.name), row.summaries) for row in rows if row.summaries]
+def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
+    """Return the metric that chose the checkpoint of all models, or else the first that all have.
+
+    Args:
+        runs: for each model, the records of the logs of its seeds.
+
+    Raises:
+        AnalysisError: there is none.
+    """
+    logged = [
+        {name for records in several for name in curves(records, "valid")}
+        for several in runs.values()
+    ]
+    for prefix in ("best_", ""):
+        for metric in METRICS:
+            if logged and all(metric in names and prefix + metric in names for names in logged):
+                return metric
+    raise AnalysisError(
+        "the training logs have no figure of validation that all models share: train with "
+        "--eval-bleu, or with --criterion entmax_loss or alpha_relu_loss, which log the accuracy"
+    )
+
+
+def draw_training_curves(
+    runs: Mapping[str, Sequence[Records]], early: float = 1.0, metric: str = ""
+) -> Figure:
+    """Draw the validation of each model, by updates on the left and by hours on the right.
+
+    Args:
+        runs: for each model, by the name of its row, the records of the logs of its seeds. Each of
+            these has a line. A model that is named after another (``entmax15_k100``) has its
+            colour, dashed. More models than there are colours are taken for a scale.
+        early: the share of the longest training that is shown, from its beginning; at least the
+            first three validations of each model are.
+        metric: of ``METRICS``; default: as :func:`choose_metric`.
+
+    Raises:
+        AnalysisError: as :func:`choose_metric`.
+    """
+    metric = metric or choose_metric(runs)
+    found = {
+        name: [validation_curve(records, metric) for records in several]
+        for name, several in runs.items()
+    }
+    figure = new_figure(9.5, 3.8, columns=2)
+    styles = _styles(list(found))
+    for axes, along in zip(figure.axes, ("updates", "hours"), strict=True):
+        all_places = [curve[along] for several in found.values() for curve in several]
+        last = early * max(max(places, default=0) for places in all_places)
+        last = max(last, *(max(places[:3], default=0) for places in all_places))
+        for name, several in found.items():
+            for number, curve in enumerate(several):
+                shown = sum(place <= last for place in curve[along])
+                axes.plot(
+                    curve[along][:shown],
+                    curve["values"][:shown],
+                    label=None if number else plain(name),
+                    marker="o" if len(curve["values"]) <= 40 else None,
+                    markersize=3,
+                    linewidth=1.4,
+                    **styles[name],
+                )
+        axes.set_xlim(0, 1.02 * last or None)
+        axes.locator_params(axis="x", nbins=5)  # small numbers of hours are long
+    figure.axes[0].set_xlabel("updates")
+    figure.axes[1].set_xlabel("hours of training, without validation")
+    figure.axes[0].set_ylabel(METRICS.get(metric, metric))
+    add_legend(figure, columns=5)
+    return figure
+
+
+def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of each model."""
+    if len(names) > len(COLOURS):
+        from matplotlib import colormaps
+
+        scale = colormaps["viridis"]
+        return {
+            name: {
+                "color": scale(0.95 * number / (len(names) - 1)),
+                "linestyle": DASHES[number % len(DASHES)],
+            }
+            for number, name in enumerate(names)
+        }
+    styles: dict[str, dict[str, Any]] = {}
+    for name in names:
+        kin = [other for other in names if other != name and name.startswith(f"{other}_")]
+        if not kin:
+            colour = COLOURS[len(styles) % len(COLOURS)]
+            styles[name] = {"color": colour, "linestyle": "solid"}
+    for name in names:
+        if name not in styles:
+            kin = max((other for other in styles if name.startswith(f"{other}_")), key=len)
+            styles[name] = {**styles[kin], "linestyle": DASHES[1]}
+    return styles
+
+
+def draw_alphas(rows: Sequence[Row]) -> Figure:
+    """Draw the validation accuracy by the alpha of the attention and of the output (S2S, Fig. 4).
+
+    The other alpha is ``HELD``; a panel without two such points is left out. Points are means over
+    the seeds, bars their standard deviations.
+
+    Raises:
+        AnalysisError: there is no panel, or the runs have no score.
+    """
+    label, path = _VALIDATION[score_of(rows)[1]]
+    panels = {}
+    for varied, held in ((1, 0), (0, 1)):
+        found = {row.alphas[varied]: row for row in rows if row.alphas[held] == HELD}
+        found = {alpha: row.values_at(path) for alpha, row in sorted(found.items())}
+        found = {alpha: values for alpha, values in found.items() if values}
+        if len(found) > 1:
+            panels[varied] = found
+    if not panels:
+        raise AnalysisError(
+            f"no two finished runs have a validation accuracy, and α = {HELD:g} on one side"
+        )
+    figure = new_figure(0.6 + 4.2 * len(panels), 3.6, columns=len(panels))
+    for axes, (varied, found) in zip(figure.axes, panels.items(), strict=True):
+        draw_means(axes, list(found), list(found.values()), color=COLOURS[0])
+        axes.set_xlabel(f"α of the {_ALPHAS[varied]} (α of the {_ALPHAS[1 - varied]}: {HELD:g})")
+        axes.set_xticks(list(found), [f"{alpha:g}" for alpha in found])
+        axes.tick_params(axis="x", labelsize=8)
+    figure.axes[0].set_ylabel(label)
+    return figure
 
 
 def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:

@@ -6,6 +6,7 @@ finished, as far as they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,12 @@ from statistics import fmean, stdev
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
+from fairseq_sparse.analysis.report.published import alphas_of
 from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 
+_SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
 # A field of a line of the plan that is empty.
 NOTHING = "-"
 # What the recipes have fairseq-sparse analyze output write into a run's folder.
@@ -86,9 +89,22 @@ class Row:
         """The summary that has the mean of each number over the finished seeds."""
         return mean_of(list(self.summaries.values())) if self.summaries else {}
 
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """The alphas of output and attention.
+
+        Raises:
+            AnalysisError: the variant is not alpha-entmax.
+        """
+        return alphas_of(self.name)
+
     def values(self, column: str) -> list[float]:
-        """What the finished seeds have in a column of a single number."""
-        found = (look_up(summary, COLUMNS[column][1]) for summary in self.summaries.values())
+        """Look up a column of a single number in the finished seeds."""
+        return self.values_at(COLUMNS[column][1])
+
+    def values_at(self, path: str) -> list[float]:
+        """Look up a dotted path in the summaries of the finished seeds that have it."""
+        found = (look_up(summary, path) for summary in self.summaries.values())
         return [value for value in found if value is not None]
 
     def cell(self, column: str, baseline: Row) -> str:
@@ -164,6 +180,34 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
         if run.folder.name == f"seed-{run.seed}":  # in a folder of sweep.sh
             row.ensemble = _read(run.folder.parent / "ensemble" / "summary.json")
     return {dataset: list(found.values()) for dataset, found in rows.items()}
+
+
+def read_sweep(folder: Path) -> list[Row]:
+    """Read the finished runs that ``examples/sweep.sh`` has left in a folder, by alphas.
+
+    Raises:
+        AnalysisError: there is none, or they are of different data sets.
+    """
+    rows = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _SWEEP_FOLDER.fullmatch(path.name)
+        if not match:
+            continue
+        row = Row(f"entmax OUTPUT_ALPHA={match[1]} ATTENTION_ALPHA={match[2]}")
+        for summary in sorted(path.glob("*/summary.json")):
+            name = summary.parent.name
+            if name == "ensemble":
+                row.ensemble = read_json(summary)
+            elif name.startswith("seed-"):
+                row.summaries[int(name.removeprefix("seed-"))] = read_json(summary)
+        if row.summaries:
+            rows.append(row)
+    if not rows:
+        raise AnalysisError(f"{folder} has no finished run (output-A-attention-B/seed-N)")
+    datasets = {summary["dataset"] for row in rows for summary in row.summaries.values()}
+    if len(datasets) > 1:
+        raise AnalysisError(f"{folder} has runs of different data sets: {', '.join(datasets)}")
+    return sorted(rows, key=lambda row: row.alphas)
 
 
 def compare_with_baseline(

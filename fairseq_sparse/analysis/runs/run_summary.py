@@ -55,7 +55,7 @@ def describe_environment() -> dict[str, object]:
     import torch
 
     import fairseq_sparse
-    from fairseq_sparse.analysis.markdown import cpu_name
+    from fairseq_sparse.analysis.machine import cpu_name
 
     versions = {
         "python": platform.python_version(),

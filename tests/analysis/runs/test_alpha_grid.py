@@ -8,6 +8,8 @@ import pytest
 
 import summarize_sweep
 from fairseq_sparse.analysis.runs import alpha_grid
+from fairseq_sparse.analysis.runs.curves import draw_alphas
+from fairseq_sparse.analysis.runs.rows import read_sweep
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
 OUTPUTS, ATTENTIONS, SEEDS = (1.0, 1.5, 2.0), (1.0, 1.25), (1, 2, 10)
@@ -53,7 +55,7 @@ def cells_of(table):
 
 
 def test_each_field_is_of_its_own_alphas(sweep):
-    tables = dict(alpha_grid.tables(alpha_grid.read_grid(sweep)))
+    tables = dict(alpha_grid.tables(read_sweep(sweep)))
     assert len(tables) == 4
     single, ensembles, outputs, attention = map(cells_of, tables.values())
     for row, alpha in enumerate(ATTENTIONS):
@@ -72,7 +74,7 @@ def test_what_is_not_finished_is_left_out(sweep):
         (sweep / "output-2-attention-1" / f"seed-{seed}" / "summary.json").unlink()
     (sweep / "output-1-attention-1" / "seed-2" / "summary.json").unlink()
     (sweep / "output-1-attention-1" / "seed-10" / "summary.json").unlink()
-    tables = alpha_grid.tables(alpha_grid.read_grid(sweep))
+    tables = alpha_grid.tables(read_sweep(sweep))
     first = cells_of(tables[0][1])[0]
     assert first[1] == f"{score(1.0, 1.0, 1):.2f} (1)" and first[3] == "-"
 
@@ -91,8 +93,8 @@ def test_the_script_writes_the_tables_the_figures_and_the_picture(sweep, capsys)
 
 
 def test_the_picture_has_the_validation_accuracy_with_one_alpha_held(sweep):
-    cells = alpha_grid.read_grid(sweep)
-    (axes,) = alpha_grid.draw_grid(cells).axes  # no attention has an alpha of 1.5
+    cells = read_sweep(sweep)
+    (axes,) = draw_alphas(cells).axes  # no attention has an alpha of 1.5
     (container,) = axes.containers
     assert tuple(container.lines[0].get_xdata()) == ATTENTIONS
     expected = [fmean(valid(1.5, alpha, seed) for seed in SEEDS) for alpha in ATTENTIONS]
@@ -116,7 +118,7 @@ def test_bleu_is_a_score_as_well(tmp_path):
         bleu={"bleu": 33.333},
         test={"nonzeros": 5.0},
     )
-    (title, table), *rest = alpha_grid.tables(alpha_grid.read_grid(tmp_path))
+    (title, table), *rest = alpha_grid.tables(read_sweep(tmp_path))
     assert title == "BLEU, single models" and cells_of(table) == [["2", "33.33 (1)"]]
     assert len(rest) == 1
 
@@ -126,12 +128,12 @@ def test_folders_that_are_no_sweep_are_refused(sweep, tmp_path, capsys):
     empty.mkdir()
     for folder, message in ((empty, "no finished run"), (tmp_path / "nowhere", "no finished run")):
         with pytest.raises(AnalysisError, match=message):
-            alpha_grid.read_grid(folder)
+            read_sweep(folder)
         assert summarize_sweep.main([str(folder)]) == 1
         assert message in capsys.readouterr().err
     write(sweep / "output-1-attention-1" / "seed-3" / "summary.json", dataset="others")
     with pytest.raises(AnalysisError, match="different data sets"):
-        alpha_grid.read_grid(sweep)
+        read_sweep(sweep)
     write(empty / "output-1-attention-1" / "seed-1" / "summary.json", dataset="words")
     with pytest.raises(AnalysisError, match="no score"):
-        alpha_grid.tables(alpha_grid.read_grid(empty))
+        alpha_grid.tables(read_sweep(empty))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fairseq_sparse.analysis.pictures import DASHES
-from fairseq_sparse.analysis.runs.training_curves import choose_metric, draw_training_curves
+from fairseq_sparse.analysis.runs.curves import choose_metric, draw_training_curves
 from fairseq_sparse.analysis.runs.training_log import (
     read_records,
     training_seconds,
