@@ -45,10 +45,13 @@ def pytest_collection_modifyitems(items):
         return SLOWEST.index(path) if path in SLOWEST else len(SLOWEST)
 
     items.sort(key=turn)
-    if torch.cuda.is_available():
-        return
     tests = defaultdict(list)
     for item in items:
+        kept = item.get_closest_marker("slow_except")
+        if kept and item.callspec.id not in kept.args:
+            item.add_marker(pytest.mark.slow)
+        if torch.cuda.is_available():
+            continue
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         elif item.get_closest_marker("pairwise") and hasattr(item, "callspec"):

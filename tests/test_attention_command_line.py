@@ -24,6 +24,7 @@ def run(data, tmp_path_factory):
     return folder, train(data, folder, *flags).stdout
 
 
+@pytest.mark.slow
 def test_training_logs_the_learned_alpha(run):
     for record in logged(run[1], "train"):
         ends = [float(record[f"train_alpha_cross{end}"]) for end in ("_min", "", "_max")]
@@ -55,6 +56,7 @@ def test_averaged_model_translates_and_aligns(data, run):
             assert source < len(sources[number].split()) and target < len(words)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_different_attention_are_not_averaged(data, run, tmp_path):
     train(data, tmp_path, *CRITERION, "--attention", "entmax15", "--max-update", "2")
     train(data, tmp_path / "other", *CRITERION, "--attention", "sparsemax", "--max-update", "2")
@@ -71,6 +73,7 @@ def test_checkpoints_of_different_attention_are_not_averaged(data, run, tmp_path
     assert not (tmp_path / "mean.pt").exists()
 
 
+@pytest.mark.slow_except("flags2-are for --attention entmax")
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -39,6 +39,7 @@ def runs(data, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow_except("alpha_relu")
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
 def test_train_average_generate(transform, data, runs):
     folder, output = runs(transform)
@@ -89,12 +90,14 @@ def test_stock_search_over_a_sparse_model_is_refused_in_one_line(data, runs):
     assert "use --task translation_sparse" in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow_except("flags0")
 @pytest.mark.parametrize("flags", [("--temperature", "0.1"), ("--max-len-b", "3", "--beam", "1")])
 def test_decoding_survives_what_breaks_stock_search(flags, data, runs):
     path = runs("sparsemax")[0] / "checkpoint_best.pt"
     assert len(hypotheses(generate(data, path, *flags).stdout)) == SENTENCES
 
 
+@pytest.mark.slow
 def test_ensemble_averages_probabilities(data, runs):
     """Also of a sparse and a dense model; the score of a reference is the log of the mean."""
     paths = [runs(name)[0] / "checkpoint_best.pt" for name in ("softmax", "entmax15")]
@@ -135,6 +138,7 @@ def test_validate_and_interactive(data, runs):
     assert sorted(hypotheses(result.stdout)) == [0, 1]
 
 
+@pytest.mark.slow_except("entmax15")
 @pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
 def test_checkpoints_are_selected_by_bleu(transform, data, tmp_path):
     output = train(
@@ -183,6 +187,7 @@ def test_a_stock_checkpoint_is_fine_tuned_with_a_sparse_output(data, tmp_path):
         torch.testing.assert_close(after[key], before[key], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_alpha_relu_model_is_fine_tuned_with_another_output(data, runs, tmp_path):
     start = runs("alpha_relu")[0] / "checkpoint_last.pt"
     flags = ("--max-epoch", "1", "--finetune-from-model", start)
@@ -192,6 +197,7 @@ def test_an_alpha_relu_model_is_fine_tuned_with_another_output(data, runs, tmp_p
     assert load_checkpoint(start)["model"].keys() == tuned.keys() | {TAU}
 
 
+@pytest.mark.slow_except("criterion")
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -224,6 +230,7 @@ def test_the_last_line_says_why_training_cannot_begin(flags, words, data, runs, 
     assert all(word in result.stderr.strip().splitlines()[-1] for word in words)
 
 
+@pytest.mark.slow_except("flags0-words0")
 @pytest.mark.parametrize(
     "flags, words",
     [

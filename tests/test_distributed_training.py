@@ -65,6 +65,7 @@ def largest_difference(first, second):
     return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [*map(slow, ("softmax", "entmax15")), "alpha_relu"])
 def test_two_workers_train_as_one_that_accumulates(transform, trained_by_two, data, tmp_path):
     folder, output = trained_by_two(transform)
@@ -101,6 +102,7 @@ def test_two_workers_find_the_tau_of_both_first_batches(data, tmp_path):
     assert float(two[0][0]) == pytest.approx(taus[0].item(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 1])
 def test_resuming_goes_on_exactly(workers, trained_by_two, data, tmp_path):
     """To the bit for two workers, and to rounding for one that accumulates in their place."""

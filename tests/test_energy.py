@@ -277,6 +277,7 @@ def test_counter_of_a_real_gpu_goes_on_as_it_works():
     assert 0 < (read() - before) < 3_600_000
 
 
+@pytest.mark.slow
 def test_training_and_resumption(data, on_gpus, tmp_path):
     flags, env = on_gpus
     flags = (*flags, "--log-interval", "1", "--max-tokens", "200", "--update-freq", "2")
@@ -298,6 +299,7 @@ def test_training_and_resumption(data, on_gpus, tmp_path):
         assert used == pytest.approx(inner[update])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first_gpu", "step"), [("0", pytest.approx(0.3)), ("1", None)])
 def test_two_workers(first_gpu, step, data, on_gpus, tmp_path, monkeypatch):
     flags, env = on_gpus

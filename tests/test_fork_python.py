@@ -81,6 +81,7 @@ def test_what_a_fork_cannot_give_comes_from_a_process(arguments, more, variables
     assert fork == process
 
 
+@pytest.mark.slow
 def test_fairseq_is_loaded_when_it_is_imported(variables):
     """With its handler of messages, unless there is one, and what is registered after it."""
     program = (

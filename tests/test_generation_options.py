@@ -179,6 +179,7 @@ def test_scores_are_the_models(option, model, run, scorers):
             assert hypothesis.words[:size] == tuple(scorer.reference(number)[:size])
 
 
+@pytest.mark.slow_except("transformer_lm_sparse-sparse")
 @pytest.mark.parametrize("model", ["sparse", "ensemble"])
 def test_language_model(model, run, data, models, language_model):
     flags = ["--lm-path", language_model, "--lm-weight", "0.7", "--nbest", "5", "--lenpen", "0.6"]
@@ -242,6 +243,7 @@ def test_sampling_follows_the_seed(run):
     assert run("sparse", *flags, "--seed", "7").hypotheses() != first
 
 
+@pytest.mark.slow
 def test_retained_dropout(run):
     """Scores are those of a thinned model, which cannot be computed again."""
     plain, thinned, again = (
@@ -390,6 +392,7 @@ def test_search_report(run, tmp_path):
         run("sparse", "--search-report", tmp_path / "none" / "report.jsonl")
 
 
+@pytest.mark.slow
 def test_exact_search(run, scorers):
     flags = ["--exact-search", "--unnormalized", "--nbest", "2", "--exact-search-nodes", "3000"]
     exact = run("sparse", *flags)

@@ -48,6 +48,7 @@ def run(data, paths, caplog):
     return run
 
 
+@pytest.mark.slow_except("lstm_sparse-1")
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize(
     "names",
@@ -77,6 +78,7 @@ def test_scores_are_those_of_the_models(run, data, paths, names, beam):
     assert incomplete == output.incomplete() < SENTENCES
 
 
+@pytest.mark.slow
 def test_exact_search_is_no_worse_than_a_beam_and_agrees_with_what_it_proves(run, tmp_path):
     reports = {}
     for name, flags in {
@@ -99,6 +101,7 @@ def test_exact_search_is_no_worse_than_a_beam_and_agrees_with_what_it_proves(run
             assert exact["optimal"] and exact["score"] == pytest.approx(beam["score"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_references_are_scored_and_aligned_as_one_by_one(run, data, paths):
     flags = ["--score-reference", "--print-alignment"]
     together = run(["lstm_sparse"], *flags)
@@ -110,6 +113,7 @@ def test_references_are_scored_and_aligned_as_one_by_one(run, data, paths):
         assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
 
 
+@pytest.mark.slow_except("lstm_sparse")
 @pytest.mark.parametrize("name", ["lstm_sparse", "lstm"])
 def test_translations_are_aligned_as_one_by_one(run, name):
     flags = ["--beam", 3, "--print-alignment"]
@@ -118,6 +122,7 @@ def test_translations_are_aligned_as_one_by_one(run, name):
     assert len(set(map(tuple, outputs[0].lines("A").values()))) > 1
 
 
+@pytest.mark.slow
 def test_interactive_translates_as_generate_does(run, data):
     expected = hypotheses(run(["lstm_sparse"], "--beam", 3).text)
     source = ["--input", data.parent / "test.de", "--buffer-size", 9]
@@ -127,6 +132,7 @@ def test_interactive_translates_as_generate_does(run, data):
         assert found[number][0] == (pytest.approx(score, abs=1e-3), words)
 
 
+@pytest.mark.slow_except("exact0")
 @pytest.mark.parametrize("exact", [[], ["--exact-search", "--exact-search-nodes", 20]])
 def test_interactive_reports_each_line_once_and_sums_up_once(run, data, tmp_path, exact):
     report = tmp_path / "report.jsonl"

@@ -29,6 +29,7 @@ def checkpoint(data, tmp_path_factory):
     return folder / "checkpoint_last.pt"
 
 
+@pytest.mark.slow_except("generate")
 @pytest.mark.parametrize("command", ["generate", "validate"])
 def test_a_trained_model_is_used(command, data, checkpoint):
     flags = ("--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *PLACE)
@@ -40,6 +41,7 @@ def test_a_trained_model_is_used(command, data, checkpoint):
         assert "test_tau" in commands.logged(output, "test")[0]
 
 
+@pytest.mark.slow
 def test_sentences_are_translated_as_they_come(data, checkpoint):
     command = [sys.executable, "-m", "fairseq_cli.interactive", data, "--user-dir", toy.USER_DIR]
     command += ["--path", checkpoint, "--cpu", *PLACE]
@@ -54,6 +56,7 @@ def test_scripts_find_the_package(data, checkpoint):
     assert "encoder" in output
 
 
+@pytest.mark.slow
 def test_the_recipe_trains(data, tmp_path):
     (tmp_path / "data" / "prepared").mkdir(parents=True)
     (tmp_path / "data" / "prepared" / "bin").symlink_to(data)

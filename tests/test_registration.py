@@ -87,6 +87,7 @@ def a_pickled_config():
     return f"import pickle\npickle.loads({pickle.dumps(TranslationSparseConfig())!r})"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_every_way_in_registers():
     ways = WAYS_IN | {"a pickled config": a_pickled_config()}

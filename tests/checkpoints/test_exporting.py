@@ -46,6 +46,7 @@ def stock(command, data, *flags):
     )
 
 
+@pytest.mark.slow_except("set1-py311")
 @pytest.mark.parametrize("folder", SETS)
 def test_stock_fairseq_translates_with_an_exported_checkpoint(folder, tmp_path, capsys):
     path = of(folder, "softmax", tmp_path)

@@ -38,6 +38,7 @@ def call_here(*arguments: object) -> int:
     return analyze_attention.main([*map(str, arguments), "--cpu"])
 
 
+@pytest.mark.slow_except("transformer_sparse_tiny")
 @pytest.mark.parametrize("arch", FLAGS)
 def test_table_and_json(
     arch: str, checkpoints: dict[str, Path], data: Path, tmp_path: Path
@@ -101,6 +102,7 @@ def shuffled_data(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
+@pytest.mark.slow_except("transformer_sparse_tiny-8")
 @pytest.mark.parametrize("max_tokens", [8, 400])
 @pytest.mark.parametrize("arch", FLAGS)
 def test_shuffled_references_are_measured_as_if_the_data_had_them(
@@ -132,6 +134,7 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
         assert both["shuffled"]["cross"]["null"] != both["attention"]["cross"]["null"]
 
 
+@pytest.mark.slow_except("lstm_sparse")
 @pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
 def test_an_lstm_has_cross_attention_only(
     arch: str, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
@@ -176,6 +179,7 @@ def test_several_models_in_one_command(
     assert all(str(plots / name) in printed for name in names)
 
 
+@pytest.mark.slow
 def test_seeds_of_one_model(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:

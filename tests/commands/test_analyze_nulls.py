@@ -56,6 +56,7 @@ def rates_by_hand(checkpoint: Path, data: Path, layers: list[int]) -> dict[int, 
     return rates
 
 
+@pytest.mark.slow_except("flags0-layers0")
 @pytest.mark.parametrize(("flags", "layers"), [([], [1, 2]), (["--layers", "2"], [2])])
 def test_table_has_all_pairs_from_the_highest_rate(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, flags: list[str], layers: list[int]

@@ -146,6 +146,7 @@ def test_support(
     assert printed.out.splitlines()[-8:] == [str(tmp_path / "plots" / name) for name in pictures]
 
 
+@pytest.mark.slow
 def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
     lstm, _ = toy.train(tmp_path / "lstm", data, *LSTM_FLAGS)
     models = [lstm, paths[1], f"{lstm}:{lstm}", f"{lstm}:{paths[1]}"]

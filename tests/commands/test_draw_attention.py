@@ -75,6 +75,7 @@ def test_rows_and_columns(
         assert place != "encoder" or panel.sum(1) == pytest.approx(1)
 
 
+@pytest.mark.slow_except("lstm_sparse")
 @pytest.mark.parametrize("arch", ["lstm", "lstm_sparse"])
 def test_an_lstm_has_one_panel(
     arch: str, data: Path, tmp_path: Path, drawn: list[dict], capfd: pytest.CaptureFixture

@@ -23,6 +23,7 @@ def curve(records, key="train_loss"):
     return [float(record[key]) for record in records]
 
 
+@pytest.mark.slow_except("alpha_relu-flags0")
 @pytest.mark.parametrize(
     "transform, flags",
     [
@@ -45,6 +46,7 @@ def test_both_losses_give_the_same_training_curve(transform, flags, data, tmp_pa
     assert curves[0] == pytest.approx(curves[1], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_two_workers_with_untied_weights_train_alike(data, tmp_path):
     flags = (*commands.output_flags("entmax15"), "--max-epoch", 2, "--max-tokens", 400, "--no-save")
     curves = []

@@ -51,6 +51,7 @@ def test_there_is_one_for_each_model_and_it_says_how_to_run_it():
         assert f"--config-name {path.stem}" in path.read_text()
 
 
+@pytest.mark.slow_except("transformer_sparse")
 @pytest.mark.parametrize("config", OVERRIDES)
 def test_it_trains_and_its_checkpoint_is_used_by_the_other_commands(config, data, tmp_path):
     checkpoint, _ = train(config, data, tmp_path, *OVERRIDES[config])

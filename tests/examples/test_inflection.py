@@ -86,6 +86,7 @@ def guesses(folder: Path) -> dict[str, list[list[str]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["softmax", "entmax"])
 def test_from_files_to_accuracy(variant: str, finished, raw: Path) -> None:
     folder, output = finished(variant)
@@ -132,6 +133,7 @@ def test_the_best_checkpoint_is_used(finished) -> None:
     assert all(torch.equal(best[name], used[name]) for name in best)
 
 
+@pytest.mark.slow
 def test_done_is_skipped_and_deleted_is_made_again(
     finished, raw: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_done_is_skipped_and_deleted_is_made_again(
     assert second.stdout.count("] done already") == 4  # all but generate, and align
 
 
+@pytest.mark.slow
 def test_batch_of_sentences_does_not_depend_on_devices(
     raw: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_batch_of_sentences_does_not_depend_on_devices(
     assert other.returncode != 0 and "was: batch_sentences 64" in other.stdout
 
 
+@pytest.mark.slow
 def test_ensemble(finished, data: Path, tmp_path: Path) -> None:
     """Of a model with itself it guesses as that model; with another it has both names."""
     (first, _), (second, _) = finished("entmax"), finished("softmax")
@@ -195,6 +199,7 @@ def server(raw: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_languages_narrow_what_is_fetched(raw: Path, server: str, tmp_path: Path) -> None:
     sums = tmp_path / "sums"
     paths = sorted((raw / "task1").glob("*/*"))

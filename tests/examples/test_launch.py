@@ -109,6 +109,7 @@ def kill_worker(rank: int, folder: Path) -> None:
     assert killed
 
 
+@pytest.mark.slow
 def test_a_slurm_job_trains_on_all_its_machines(data: Path, slurm, tmp_path: Path) -> None:
     folder = tmp_path / "Läufe hier"
     options = ("--nodes", 2, "--comment", "zwei Rechner", "--")

@@ -43,6 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
     return folder, run(folder, "--jobs", "1", *VARIANTS)
 
 
+@pytest.mark.slow
 def test_table_and_pictures(finished):
     folder, result = finished
     assert result.returncode == 0, result.stderr
@@ -70,6 +71,7 @@ def test_table_and_pictures(finished):
     assert str(folder / "data" / "raw") in result.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_to_try_next_can_be_copied(finished):
     folder, result = finished
     commands = result.stdout.partition("To try next:\n")[2]
@@ -81,6 +83,7 @@ def test_the_commands_to_try_next_can_be_copied(finished):
     assert (toy.ROOT / tree[1]).is_file() and Path(tree[5]).is_file()
 
 
+@pytest.mark.slow
 def test_second_run_repeats_nothing(finished):
     folder, first = finished
     average = folder / "runs" / VARIANTS[0] / "average.pt"
@@ -94,6 +97,7 @@ def test_second_run_repeats_nothing(finished):
     assert result.stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_failure_names_the_log(finished):
     folder, _ = finished
     result = run(folder, VARIANTS[0], TRAIN_FLAGS="--arch no_such")
@@ -102,6 +106,7 @@ def test_failure_names_the_log(finished):
     assert str(log) in result.stderr and "other settings" in log.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_it_can_be_suspended_while_models_train(finished, tmp_path):
     """By Ctrl-Z, which stops the process in the foreground and all of its group."""
     folder, _ = finished

@@ -114,6 +114,7 @@ def finished(raw: Path, prepared: Path, tmp_path_factory) -> Callable[[str], tup
     return finish
 
 
+@pytest.mark.slow_except("alpha_relu")
 @pytest.mark.parametrize("variant", ["softmax", "alpha_relu"])
 def test_from_raw_text_to_score(variant: str, finished, raw: Path, prepared: Path) -> None:
     folder, output = finished(variant)
@@ -177,6 +178,7 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     assert (tmp_path / "average.pt").read_bytes() != average
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
     options = (DATASET, "entmax15", "--cpu", "--data-dir", tmp_path, "--run-dir", tmp_path / "run")
     flags = TINY.replace("--max-epoch 3", "--max-epoch 1")
@@ -193,6 +195,7 @@ def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "train.json").read_text())["epochs"] == 3
 
 
+@pytest.mark.slow
 def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     finished, raw: Path, prepared: Path, tmp_path: Path
 ) -> None:
@@ -249,6 +252,7 @@ def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path
     assert count_done(result.stdout) == 1
 
 
+@pytest.mark.slow
 def test_batch_does_not_depend_on_devices(raw: Path, prepared: Path, tmp_path: Path) -> None:
     """Half the tokens on a device means twice the accumulation, and the same settings."""
     options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)

@@ -97,6 +97,7 @@ def test_every_data_set_of_text_has_a_miniature() -> None:
     assert names - made_otherwise == set(LAYOUTS)
 
 
+@pytest.mark.slow_except("multi30k_de_en", "iwslt14_de_en", "kftt_ja_en")
 def test_sentences_are_those_of_the_archives(prepared: Prepared) -> None:
     if prepared.dataset.startswith("multi30k"):
         pytest.skip("its files are not in archives, and read as they are")
@@ -255,6 +256,7 @@ def test_bad_archive_is_named_and_leaves_nothing_in_the_way(
         assert not (data / "prepared.partial").exists()
 
 
+@pytest.mark.slow_except("learn BPE:")
 @pytest.mark.parametrize("moment", ["unpack test:", "learn BPE:", "apply BPE to train.ro:"])
 def test_killed_preparation_resumes(
     moment: str, wmt, prepared_at_once: Path, tmp_path: Path
@@ -291,6 +293,7 @@ def test_published_sum_is_checked(wmt, tmp_path: Path) -> None:
     assert not list((tmp_path / "Daten, hier" / "raw").glob("wmt16-*"))
 
 
+@pytest.mark.slow
 def test_damaged_file_without_a_published_sum_is_fetched_again(wmt, tmp_path: Path) -> None:
     raw, variables = wmt
     del variables["RAW_DIR"]

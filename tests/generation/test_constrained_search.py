@@ -114,6 +114,7 @@ def test_only_translation_is_not_lost_to_dead_candidates_under_constraints(order
     assert words_of(complete(hypos)) == [(A, EOS)]
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("ordered", [True, False])
 def test_beam_with_room_finds_every_string_that_meets_the_constraints(ordered):
     beam, found = 12, 0

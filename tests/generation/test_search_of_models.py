@@ -105,6 +105,7 @@ def test_beam_search(case, beam):
         assert scores == pytest.approx([score for score, _, _ in expected], abs=1e-3)
 
 
+@pytest.mark.slow_except("entmax15/entmax15")
 @pytest.mark.parametrize("case", ["softmax/entmax15", "lstm+transformer", *SPARSE[::3]])
 def test_exact_search_finds_every_string(case):
     it, longest = trial(case), 3 if case in SPARSE else 1

@@ -50,6 +50,7 @@ def learning_rates(log):
     return [float(record["train_lr"]) for record in records(log, "train_lr")]
 
 
+@pytest.mark.slow
 def test_it_is_halved_after_each_epoch_whose_loss_is_no_new_best(data, tmp_path):
     log = train(tmp_path, data, 9)[1]
     losses = [float(record["valid_loss"]) for record in validation(log)]
@@ -69,6 +70,7 @@ def test_it_is_halved_after_each_epoch_whose_loss_is_no_new_best(data, tmp_path)
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_as_an_undisturbed_one(data, tmp_path):
     whole, log = train(tmp_path / "whole", data, 6)
     parts, first = train(tmp_path / "parts", data, 3)
@@ -115,6 +117,7 @@ def test_it_is_halved_after_each_validation_whose_loss_rises(trained_within_epoc
     assert rises, "no loss rose: the test shows nothing"
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_within_an_epoch_goes_on_as_an_undisturbed_one(
     data, trained_within_epochs, tmp_path
 ):

@@ -71,6 +71,7 @@ def run(script: str, folder: Path, *flags: object, restart: bool = False) -> lis
     return content["results"]
 
 
+@pytest.mark.slow
 def test_attention(tmp_path: Path) -> None:
     rows = run("attention", tmp_path, *ATTENTION, *QUICK, restart=True)
     lengths = [(part, length) for part in attention.PARTS[:3] for length in (4, 30)]
@@ -112,6 +113,7 @@ def test_linear_loss(tmp_path: Path) -> None:
     assert density["untrained"] > 2 * density["trained"]
 
 
+@pytest.mark.slow
 def test_decoding(data: Path, checkpoints: list[Path], tmp_path: Path) -> None:
     flags = ["--beams", "1-2", "--batches", "1,3", "--bins", "2", "--sentences", "6", "--stock"]
     flags += ["--path", *checkpoints, "--names", *MODELS, "--plots", tmp_path / "plots"]
@@ -144,6 +146,7 @@ def test_batches_and_bins_hold_each_sentence_once(data: Path, checkpoints: list[
     assert lengths == sorted(lengths) and max(len(sample["id"]) for sample in samples) == 3
 
 
+@pytest.mark.slow
 def test_training_step(data: Path, tmp_path: Path) -> None:
     variants = ["stock", "rela_g", "entmax15", "alpha_relu+rela_g"]
     flags = ["--variants", ",".join(variants), "--flags", TINY, "--max-tokens", "200"]

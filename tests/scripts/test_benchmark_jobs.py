@@ -252,6 +252,7 @@ def test_models_are_those_of_fairseq_train(data: Path) -> None:
     assert any(not torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_larger_vocabulary_and_trained_weights(data: Path, tmp_path: Path) -> None:
     flags = ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
     commands.train(data, tmp_path, "--max-update", 2, *TINY.split(), *flags)

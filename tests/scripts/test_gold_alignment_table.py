@@ -152,6 +152,7 @@ def rates_by_hand(checkpoint: Path, output: Path) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_error_rates_are_those_of_plain_loops(
     archive: Path,
     prepared: Path,

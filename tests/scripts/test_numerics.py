@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "numerics" / "sweep.py"
 OPS = ("entmax 2", "alpha_relu 1.5 0.3", "linear losses", "RMSNorm")
 
@@ -14,6 +16,7 @@ def run(folder, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
     page = tmp_path / "page.md"
     arguments = ["--rows", "20", "--ops", *OPS, "--output", str(page)]

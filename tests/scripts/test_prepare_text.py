@@ -217,6 +217,7 @@ def whole_output(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow_except("13")
 @pytest.mark.parametrize("lines_written", [2, 13, 40])
 def test_interrupted_preparation_goes_on_and_gives_the_same(
     lines_written: int, tmp_path: Path, monkeypatch, capsys
@@ -326,6 +327,7 @@ def test_killed_worker_ends_the_preparation_with_a_message(
     assert "prepare_text: a process of the preparation was killed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_words_of_chinese_are_those_of_jieba(tmp_path: Path) -> None:
     jieba = pytest.importorskip("jieba")
     chinese = ["我来到北京清华大学。", " 小明 在 BBC 工作 ， 3.5% ", "他说：“你好！”"]

@@ -66,6 +66,7 @@ def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> 
     assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
 
 
+@pytest.mark.slow_except("1")
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path, epochs) -> None:
     """fairseq logs the end of an epoch when its checkpoint is saved already."""
@@ -80,6 +81,7 @@ def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path,
     assert (summary["epochs"], summary["updates"]) == (epochs, 10 * epochs)
 
 
+@pytest.mark.slow
 def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> None:
     """fairseq keeps the best, or its equal, and logs the best so far from the second time on."""
     scores = [50.0, 60.0, 60.0, 55.0]
@@ -104,6 +106,7 @@ def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> Non
         assert (summary["valid"]["loss"], summary["updates"]) == (epochs + 1, 40)
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("loose", [False, True])
 def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert call("summarize_run.py", "train", run).returncode == 0
@@ -193,6 +196,7 @@ def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
     assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path) -> None:
     missing = call("summarize_run.py", "ensemble", tmp_path)
     assert missing.returncode == 1
@@ -222,6 +226,7 @@ def test_table_of_a_run_without_summary_says_what_to_do(run: Path) -> None:
     assert "run the stage analyze first" in result.stdout
 
 
+@pytest.mark.slow
 def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path) -> None:
     plain = tmp_path / "save-dir"
     plain.mkdir()

@@ -309,6 +309,7 @@ def test_wrong_take_is_explained(words: list[str], tmp_path: Path, capsys) -> No
     assert "--take" in capsys.readouterr().err or "#N" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         folder = tmp_path / str(count)

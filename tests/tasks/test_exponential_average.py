@@ -45,6 +45,7 @@ def test_it_is_the_mean_of_the_parameters_with_weights_that_fall(trained):
     assert torch.equal(averaged[name], numbers(last)["model"][name])
 
 
+@pytest.mark.slow
 def test_validation_is_that_of_the_average(trained, tmp_path):
     data, last, log = trained
     averaged = average_checkpoints([last], exponential=True)
@@ -63,6 +64,7 @@ def test_validation_is_that_of_the_average(trained, tmp_path):
     assert "valid_best_bleu" in final
 
 
+@pytest.mark.slow
 def test_a_resumed_training_goes_on_with_it(trained, tmp_path):
     data, last, _ = trained
     toy.train(tmp_path, data, *FLAGS, "--max-update", 4)
