@@ -7,13 +7,14 @@ usage() {
 usage: bash scripts/test_matrix.sh [--python PYTHON]... [--table] [PYTEST ARGUMENTS]
 
 Runs scripts/test.sh for each Python, one after another, in an environment of its own (about 5 GB and
-some minutes each, once). Ends with a table of the versions and results. A
-Python that is not there is skipped, with a message. Exits with 1 if a test failed somewhere.
+some minutes each, once), with the tests marked slow, which scripts/test.sh alone leaves out. Ends
+with a table of the versions and results. A Python that is not there is skipped, with a message.
+Exits with 1 if a test failed somewhere.
 
   --python PYTHON  an interpreter; may be given several times (default: those of Python 3.10, 3.11,
                    3.12 and 3.13 that are on the PATH or that pyenv has)
   --table          only print the table of what has been run so far
-  other arguments  go to pytest, for example: -k tau, -m '', tests/ops
+  other arguments  go to pytest, for example: -k tau, -m 'not slow', tests/ops
 
 hypothesis looks for examples at random here, not for the same ones each time as in scripts/test.sh
 (HYPOTHESIS_PROFILE=tests: the same).
@@ -57,7 +58,7 @@ run_tests() {
     rm -f "$folder/row" "$folder/results.xml"
     say "$name: setting up and testing (log: $folder/tests.log)"
     HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-random}" bash scripts/test.sh --python "$python" --venv "$folder/.venv" \
-        --junitxml "$folder/results.xml" "$@" >"$folder/tests.log" 2>&1 || status=$?
+        --junitxml "$folder/results.xml" -m '' "$@" >"$folder/tests.log" 2>&1 || status=$?
     tail -n 1 "$folder/tests.log" >&2
     if [[ ! -f "$folder/results.xml" ]]; then
         say "$name: the tests did not run to the end"
