@@ -67,7 +67,8 @@ class EnergyMeter:
         self._mark = None
 
     def total(self) -> Optional[float]:
-        """What all workers have used; all of them must ask at the same time. None if unknown."""
+        """Return what all workers have used; all of them must ask at the same time. None if
+        unknown."""
         if self._unknown:
             return None
         self._advance()
@@ -95,7 +96,7 @@ class EnergyMeter:
 
 
 def nvml_counter(bus_id: str) -> Callable[[], float]:
-    """The counter of a GPU, in millijoules since its driver was loaded.
+    """Return the counter of a GPU, in millijoules since its driver was loaded.
 
     Args:
         bus_id: of the GPU, see :func:`pci_bus_id`.
@@ -130,7 +131,7 @@ def nvml_counter(bus_id: str) -> Callable[[], float]:
 
 
 def pci_bus_id(device: torch.device) -> str:
-    """Where a CUDA device sits, such as ``0000:3B:00.0``.
+    """Return where a CUDA device sits, such as ``0000:3B:00.0``.
 
     That names it for NVML, which numbers all GPUs of the machine by their places; PyTorch numbers
     those of ``CUDA_VISIBLE_DEVICES``.
@@ -152,13 +153,13 @@ def pci_bus_id(device: torch.device) -> str:
 
 
 def unreadable() -> float:
-    """What there is to read of a device without a counter."""
+    """Return what there is to read of a device without a counter."""
     return math.nan
 
 
 def gpu_counter(device: torch.device) -> Callable[[], float]:
-    """The counter of a device; :func:`unreadable` on a CPU, and where a GPU's cannot be read, which
-    the log says."""
+    """Return the counter of a device; :func:`unreadable` on a CPU, and where a GPU's cannot be
+    read, which the log says."""
     if device.type != "cuda":
         return unreadable
     try:

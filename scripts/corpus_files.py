@@ -146,12 +146,12 @@ def add_fetched(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(error: Exception, fetched: bool) -> str:
-    """What an error says; a damaged file that was fetched is set aside."""
+    """Return what an error says; a damaged file that was fetched is set aside."""
     return error.set_aside() if fetched and isinstance(error, DamagedFile) else str(error)
 
 
 def read_lines(folder: Path, place: str) -> Iterator[bytes]:
-    """The lines of a place in a folder, without the line feed; only that ends a line.
+    """Read the lines of a place in a folder, without the line feed; only that ends a line.
 
     What stands in an archive behind the member is read as well, so that all of it is checked.
 
@@ -183,13 +183,14 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
 
 
 def decompressed(stream: IO[bytes], name: str) -> IO[bytes]:
-    """The content of a file of that name."""
+    """Return the content of a file of that name."""
     suffix = os.path.splitext(name)[1]
     return COMPRESSED[suffix][1](stream) if suffix in COMPRESSED else stream
 
 
 def open_member(archive: IO[bytes], name: str, member: str) -> AbstractContextManager[IO[bytes]]:
-    """A regular file in the archive of that name, to be read once from its beginning to its end.
+    """Open a regular file in the archive of that name, to be read once from its beginning to its
+    end.
 
     Raises:
         KeyError: on entry, there is no such member.
@@ -242,7 +243,7 @@ def exhaust(stream: IO[bytes]) -> None:
 
 
 def decode(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Lines as text: UTF-8, with or without a byte order mark.
+    """Decode lines as text: UTF-8, with or without a byte order mark.
 
     A line that is not UTF-8 is taken for Windows' Latin-1 (cp1252); how many are, is logged.
     """

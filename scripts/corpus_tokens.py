@@ -17,7 +17,7 @@ COMBINING = re.compile("(?<=[Aa])[\u0302\u0306]|(?<=[Ii])\u0302|(?<=[SsTt])[\u03
 
 
 def remove_diacritics(text: str) -> str:
-    """Romanian text without its diacritics: ă â î ș ț become a a i s t. Others are kept."""
+    """Replace Romanian letters with diacritics: ă â î ș ț become a a i s t. Others are kept."""
     return COMBINING.sub("", text.translate(DIACRITICS))
 
 
@@ -26,13 +26,13 @@ def jieba_is_there() -> bool:
 
 
 def moses(language: str) -> Tokenize:
-    """Tokens of fairseq's own `--tokenizer moses`."""
+    """Return tokens of fairseq's own `--tokenizer moses`."""
     tokenizer = MosesTokenizer(language)
     return lambda text: tokenizer.tokenize(text, aggressive_dash_splits=True, return_str=True)
 
 
 def chinese() -> Tokenize:
-    """Words that jieba finds in Chinese text, in its accurate mode."""
+    """Return words that jieba finds in Chinese text, in its accurate mode."""
     import jieba
 
     jieba.setLogLevel(logging.WARNING)
@@ -42,12 +42,12 @@ def chinese() -> Tokenize:
 
 
 def present_tokens(text: str) -> str:
-    """What stands between spaces."""
+    """Return what stands between spaces."""
     return " ".join(text.split())
 
 
 def tokenizer(language: str, kind: str, strip_diacritics: bool) -> Tokenize:
-    """What makes tokens, with a space between them, of a sentence.
+    """Return what makes tokens, with a space between them, of a sentence.
 
     ``kind`` is one of ``moses``, ``jieba`` and ``space``.
     """

@@ -47,7 +47,8 @@ def _work(task: object) -> object:
 def map_tasks(
     tasks: Iterable, start: Callable[..., Callable], arguments: tuple, workers: int
 ) -> Iterator:
-    """The results of the function that ``start(*arguments)`` returns in every worker, in order.
+    """Yield the results of the function that ``start(*arguments)`` returns in every worker, in
+    order.
 
     Only a few tasks and results are held at a time.
 
@@ -83,7 +84,7 @@ def _start_each(start: Callable[..., Callable], arguments: tuple) -> Callable[[l
 def map_items(
     items: Iterable, start: Callable[..., Callable], arguments: tuple, workers: int
 ) -> Iterator:
-    """The same as ``map_tasks`` for many small items."""
+    """Map many small items, as ``map_tasks`` does tasks."""
     items = iter(items)
     lists = iter(lambda: list(itertools.islice(items, ITEMS_PER_TASK)), [])
     for results in map_tasks(lists, _start_each, (start, arguments), workers):
@@ -95,7 +96,7 @@ def _start_counting() -> Callable[[tuple[Path, int, int]], Counter]:
 
 
 def _count_part(part: tuple[Path, int, int]) -> Counter:
-    """The words of the lines of a file that begin in a range of its bytes."""
+    """Count the words of the lines of a file that begin in a range of its bytes."""
     path, first, end = part
     words: Counter = Counter()
     with open(path, "rb") as handle:
@@ -110,7 +111,7 @@ def _count_part(part: tuple[Path, int, int]) -> Counter:
 
 
 def count_words(paths: Iterable[Path], workers: int) -> Counter:
-    """How often each word, between single spaces, stands in text files of UTF-8."""
+    """Count how often each word, between single spaces, stands in text files of UTF-8."""
     parts = [
         (path, first, first + BYTES_PER_COUNT)
         for path in paths

@@ -53,7 +53,8 @@ class Item(NamedTuple):
 
 
 def to_units(text: str) -> list[str]:
-    """The characters of a lemma, a form or a tag as units that fairseq keeps apart and whole."""
+    """Turn the characters of a lemma, a form or a tag into units that fairseq keeps apart and
+    whole."""
     units = []
     for position, character in enumerate(text):
         inside = 0 < position < len(text) - 1
@@ -77,13 +78,13 @@ def from_units(text: str) -> str:
 
 
 def source_units(language: str, item: Item) -> list[str]:
-    """Token of the language, tokens of the tags, characters of the lemma."""
+    """Return token of the language, tokens of the tags, characters of the lemma."""
     tags = ["tag=" + "".join(to_units(tag)) for tag in item.tags.split(";")]
     return [f"lang={language}", *tags, *to_units(item.lemma)]
 
 
 def find_files(folder: Path) -> dict[str, dict[str, Path]]:
-    """Language -> part (``dev``, ``train-low``, ...) -> file."""
+    """Find the files: language -> part (``dev``, ``train-low``, ...) -> file."""
     found: dict[str, dict[str, Path]] = {}
     for path in (path for name in FOLDERS for path in sorted((folder / name).glob("*"))):
         match = FILE_NAME.fullmatch(path.name)
@@ -99,7 +100,7 @@ def find_files(folder: Path) -> dict[str, dict[str, Path]]:
 def choose_languages(
     found: dict[str, dict[str, Path]], names: Sequence[str], setting: str
 ) -> list[str]:
-    """The languages asked for, each with all its files, in the order of the alphabet.
+    """Return the languages asked for, each with all its files, in the order of the alphabet.
 
     ``all`` stands for every language that has training data of the setting: not all have ``high``.
     """
@@ -127,7 +128,7 @@ def choose_languages(
 
 
 def read_items(path: Path) -> Iterator[Item]:
-    """The items of one file."""
+    """Read the items of one file."""
     number = 0
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):

@@ -63,7 +63,7 @@ WORDS_REMEMBERED = 500_000
 
 
 def find_raw(prefix: str, language: str) -> Path:
-    """The file PREFIX.LANG or PREFIX.LANG.gz."""
+    """Find the file PREFIX.LANG or PREFIX.LANG.gz."""
     candidates = [Path(f"{prefix}.{language}{suffix}") for suffix in ("", ".gz")]
     found = [path for path in candidates if path.is_file()]
     if not found:
@@ -74,7 +74,7 @@ def find_raw(prefix: str, language: str) -> Path:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain or gzip. Only a line feed ends a line."""
+    """Return the lines of a text file, plain or gzip. Only a line feed ends a line."""
     for number, line in enumerate(read_lines(path.parent, path.name), start=1):
         try:
             yield line.decode("utf-8").rstrip("\r\n")
@@ -85,7 +85,7 @@ def text_lines(path: Path) -> Iterator[str]:
 def start_tokenizers(
     languages: Iterable[str], kinds: Iterable[str], stripped: set[str]
 ) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """A function that makes tokens of a tuple of sentences, one in each language."""
+    """Return a function that makes tokens of a tuple of sentences, one in each language."""
     tokenizers = [
         tokenizer(lang, kind, lang in stripped) for lang, kind in zip(languages, kinds, strict=True)
     ]
@@ -95,7 +95,7 @@ def start_tokenizers(
 
 
 def start_bpe(codes: str) -> Callable[[str], str]:
-    """A function that splits the tokens of a line."""
+    """Return a function that splits the tokens of a line."""
     with open(codes, encoding="utf-8") as handle:
         bpe = BPE(handle)
 
@@ -123,7 +123,7 @@ def write_in_step(
 
 
 def read_pairs(prefix: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """The lines of both sides, which must be as many."""
+    """Read the lines of both sides, which must be as many."""
     counts = [0, 0]
     for pair in itertools.zip_longest(*(text_lines(find_raw(prefix, lang)) for lang in languages)):
         for side, line in enumerate(pair):
@@ -144,7 +144,7 @@ def kind_of_tokens(language: str, args: argparse.Namespace) -> str:
 
 
 def why_dropped(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
-    """What is wrong with a training pair, if anything is."""
+    """Return what is wrong with a training pair, if anything is."""
     if not all(pair):
         return "with an empty side"
     shorter, longer = sorted(len(side.split(" ")) for side in pair)
@@ -216,7 +216,7 @@ def learn_codes(languages: Iterable[str], codes: Path, args: argparse.Namespace)
 
 
 def start_learning(languages: Iterable[str], args: argparse.Namespace) -> Callable[[Path], None]:
-    """A function that learns merges and writes them to a file."""
+    """Return a function that learns merges and writes them to a file."""
     return lambda codes: write_codes(languages, codes, args)
 
 

@@ -29,7 +29,7 @@ PICTURES = ("training", "alphas")
 
 
 def share(text: str) -> float:
-    """A number above 0 and up to 1, for argparse."""
+    """Parse a number above 0 and up to 1, for argparse."""
     value = float(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {value}")
@@ -76,7 +76,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_rows(plan: Path) -> dict[str, list[Row]]:
-    """The rows of each data set; one run at least is finished."""
+    """Read the rows of each data set; one run at least is finished."""
     from fairseq_sparse.analysis.runs.rows import gather, read_plan
     from fairseq_sparse.errors import AnalysisError
 
@@ -87,7 +87,7 @@ def read_rows(plan: Path) -> dict[str, list[Row]]:
 
 
 def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[str, str, dict]:
-    """Markdown, LaTeX, and what is in the JSON file."""
+    """Make the Markdown, the LaTeX, and what is in the JSON file."""
     from fairseq_sparse.analysis.latex import PACKAGES, latex_table
     from fairseq_sparse.analysis.markdown import markdown_table
     from fairseq_sparse.analysis.runs import paper_tables as table

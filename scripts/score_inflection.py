@@ -49,7 +49,7 @@ class Slot(NamedTuple):
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Levenshtein distance: insertions, deletions and replacements of a character."""
+    """Compute Levenshtein's distance: insertions, deletions and replacements of a character."""
     row = list(range(len(second) + 1))
     for deletions, character in enumerate(first, start=1):
         diagonal, row[0] = row[0], deletions
@@ -61,7 +61,8 @@ def edit_distance(first: str, second: str) -> int:
 
 
 def read_reference(path: Path) -> list[tuple[Slot, str]]:
-    """The slots of the test set and their forms, in the order of fairseq's sentence numbers."""
+    """Read the slots of the test set and their forms, in the order of fairseq's sentence
+    numbers."""
     items = []
     for number, line in enumerate(lines_of(path), start=1):
         fields = line.split("\t")
@@ -76,7 +77,7 @@ def read_reference(path: Path) -> list[tuple[Slot, str]]:
 
 
 def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
-    """The target and the best guess of each sentence, by number, both as text."""
+    """Read the target and the best guess of each sentence, by number, both as text."""
     targets: dict[int, str] = {}
     guesses: dict[int, str] = {}
     for line in lines_of(path):
@@ -93,7 +94,7 @@ def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
 def check_targets(
     path: Path, targets: dict[int, str], reference: Path, items: Sequence[tuple[Slot, str]]
 ) -> None:
-    """That the output is of this test set, all of it, and its text is joined from the units."""
+    """Check that the output is of this test set, all of it, and its text joined from the units."""
     if set(targets) != set(range(len(items))):
         raise ScoreError(
             f"{path} has {len(targets)} items but {reference} has {len(items)}: they are not of "
@@ -108,7 +109,7 @@ def check_targets(
 
 
 def score(items: Sequence[tuple[Slot, str]], guesses: dict[int, str]) -> dict[str, object]:
-    """The figures of each language and their means."""
+    """Compute the figures of each language and their means."""
     # Of a slot that occurs again the last form and the last guess count.
     filled = {slot: (form, guesses.get(number)) for number, (slot, form) in enumerate(items)}
     by_language = defaultdict(list)
@@ -143,7 +144,7 @@ def write_guesses(folder: Path, items: Sequence[tuple[Slot, str]], guesses: dict
 
 
 def table(result: dict) -> str:
-    """One row a language, and the means."""
+    """Make a table of one row a language, and the means."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = [

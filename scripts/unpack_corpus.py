@@ -87,7 +87,8 @@ def talks(lines: Iterable[str], _: str) -> Iterator[str]:
 
 
 def segments(lines: Iterable[str], place: str) -> Iterator[str]:
-    """The content of each <seg>, which may go over several lines; in one pass, whatever it is."""
+    """Yield the content of each <seg>, which may go over several lines; in one pass, whatever it
+    is."""
     found, content, rest = False, None, ""
     for line in lines:
         text, rest, end = f"{rest}{line}\n", "", 0
@@ -137,7 +138,7 @@ WITH_COLUMNS = ("tsv", "bars")
 
 
 def sentences(raw: Path, take: Take, place: str) -> Iterator[str]:
-    """The sentences of one side, each on one line."""
+    """Return the sentences of one side, each on one line."""
     file = place.rpartition("#")[0] if take.format in WITH_COLUMNS else place
     for text in FORMATS[take.format](decode(read_lines(raw, file), file), place):
         yield " ".join(text.split())
@@ -183,7 +184,7 @@ def unpack(args: argparse.Namespace) -> None:
 
 
 def checked(words: list[str]) -> Take:
-    """A --take, if it can be read.
+    """Check a --take, if it can be read.
 
     Raises:
         CorpusError: the split, the format or a column is none.

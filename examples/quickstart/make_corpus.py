@@ -63,7 +63,8 @@ def detokenised(tokens: str) -> str:
 
 
 def is_unseen(verb: words.Verb, noun: words.Noun) -> bool:
-    """Whether this verb never has this object in training; depends on nothing but the tables."""
+    """Return whether this verb never has this object in training; depends on nothing but the
+    tables."""
     return (VERBS[verb] + 3 * NOUNS[noun]) % HELD_OUT == 0
 
 

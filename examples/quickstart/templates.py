@@ -239,7 +239,7 @@ def verb_phrase(
 
 
 def fits(verb: words.Verb, template: Template) -> bool:
-    """Whether a verb can stand in a template."""
+    """Return whether a verb can stand in a template."""
     if "T" in template.german:
         return not verb.stative
     return template.name != "what" or verb.objects != ("person",)

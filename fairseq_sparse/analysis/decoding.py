@@ -84,8 +84,8 @@ class Translator:
         return all(map(scores_are_log_probs, self.models))
 
     def normalised(self) -> "Translator":
-        """The same models, whose probabilities at a step are divided by their sum where that is
-        not 1, as ``--score-normalization sum`` does it."""
+        """Return the same models, whose probabilities at a step are divided by their sum where that
+        is not 1, as ``--score-normalization sum`` does it."""
         models = [
             model if scores_are_log_probs(model) else NormalizedScores(model)
             for model in self.models
@@ -93,13 +93,13 @@ class Translator:
         return replace(self, models=models)
 
     def describe_output(self) -> str:
-        """The output transforms, with what distinguishes them."""
+        """Return the output transforms, with what distinguishes them."""
         kinds = [_describe(layer) for layer in self.projections]
         kinds += ["softmax"] * (len(self.models) - len(kinds))
         return " + ".join(dict.fromkeys(kinds))
 
     def batches(self, subset: str, max_tokens: int) -> Iterable[dict[str, Any]]:
-        """The batches of a part of the data, on the models' device; see ``load_batches``."""
+        """Return the batches of a part of the data, on the models' device; see ``load_batches``."""
         batches = load_batches(self.task, self.models, subset, max_tokens)
         return _Batches(batches, next(self.models[0].parameters()).is_cuda)
 
@@ -181,7 +181,7 @@ class ForcedSteps:
 def forced_steps(
     models: Sequence, net_input: dict[str, Tensor], target: Tensor, padding: int
 ) -> Iterator[ForcedSteps]:
-    """The probabilities of every step when the target sentences are given.
+    """Return the probabilities of every step when the target sentences are given.
 
     Those of an ensemble are the mean of its models'. The steps come sentence by sentence, from left
     to right and in chunks, so that a batch's probabilities are never all in memory.
@@ -203,7 +203,7 @@ def forced_steps(
 
 
 def _features(model, net_input):
-    """What the decoder knows, ``[batch, target length, d]``, and its last layer."""
+    """Return what the decoder knows, ``[batch, target length, d]``, and its last layer."""
     previous = net_input["prev_output_tokens"]
     encoder_out = model.encoder.forward_torchscript(net_input)
     try:
@@ -227,7 +227,8 @@ def _mean_log_probs(models, features) -> Tensor:
 def give_strings(
     net_input: dict[str, Tensor], strings: Sequence[Tensor], words: Dictionary
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """What :func:`forced_steps` needs to be given one target string for each source sentence.
+    """Return what :func:`forced_steps` needs to be given one target string for each source
+    sentence.
 
     Args:
         net_input: fairseq's ``src_tokens`` and ``src_lengths``.
@@ -246,7 +247,8 @@ def give_strings(
 def score_strings(
     translator: Translator, net_input: dict[str, Tensor], strings: Sequence[Tensor]
 ) -> Tensor:
-    """Log-probabilities ``[batch]``, fp64 on the CPU, of one target string for each sentence.
+    """Return log-probabilities ``[batch]``, fp64 on the CPU, of one target string for each
+    sentence.
 
     Args:
         translator: the models.
@@ -268,7 +270,7 @@ def search(
     lenpen: float = 1.0,
     nbest: int = 1,
 ) -> Iterator[tuple[dict[str, Any], list[list[dict[str, Any]]]]]:
-    """Beam search as ``fairseq-generate --beam BEAM --lenpen LENPEN --nbest NBEST`` does it.
+    """Search with a beam as ``fairseq-generate --beam BEAM --lenpen LENPEN --nbest NBEST`` does.
 
     Yields:
         Each batch, and for each of its sentences the hypotheses, best first, as fairseq's
@@ -285,7 +287,8 @@ def search(
 def with_best_translations(
     translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> Iterator[dict[str, Any]]:
-    """The batches with the best translations of :func:`search` in the place of the references."""
+    """Return the batches with the best translations of :func:`search` in the place of the
+    references."""
     words = translator.task.target_dictionary
     for sample, hypotheses in search(translator, batches, beam):
         best = [hypos[0]["tokens"] for hypos in hypotheses]

@@ -28,7 +28,7 @@ _SPECIAL = {
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
+    """Return text that LaTeX prints as it stands."""
     return "".join(_SPECIAL.get(character, character) for character in text)
 
 
@@ -38,7 +38,7 @@ def latex_table(
     caption: str,
     notes: Sequence[str] = (),
 ) -> str:
-    """A floating table; its first column is flush left, the others flush right.
+    """Return a floating table; its first column is flush left, the others flush right.
 
     Args:
         header: of the columns.

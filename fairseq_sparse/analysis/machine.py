@@ -10,7 +10,8 @@ import fairseq_sparse
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """The hardware that a measurement ran on, and versions; of fairseq None where it is missing."""
+    """Return the hardware that a measurement ran on, and versions; of fairseq None where it is
+    missing."""
     import torch  # tables of text are made without it
 
     try:
@@ -29,7 +30,7 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Return what the processor calls itself."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)

@@ -13,7 +13,8 @@ Jobs = dict[str, Callable[[], object]]
 def measure(
     jobs: Jobs, rounds: int, least_seconds: float, device: str = "cpu"
 ) -> dict[str, list[float]]:
-    """The seconds that each job takes, one number a round; in a round they run one by one."""
+    """Measure the seconds that each job takes, one number a round; in a round they run one by
+    one."""
     for run in jobs.values():
         seconds_of(run, 1, device)  # makes buffers, chooses algorithms
     once = {name: seconds_of(run, 1, device) for name, run in jobs.items()}
@@ -40,7 +41,7 @@ def seconds_of(run: Callable[[], object], repeats: int, device: str) -> float:
 
 
 def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
-    """Bytes that PyTorch had allocated at once, beyond what it had before.
+    """Return the bytes that PyTorch had allocated at once, beyond what it had before.
 
     On a CPU it is the rise above the least, so that memory which ``run`` frees at its start (the
     gradients of the run before) does not count for less than nothing.

@@ -29,7 +29,7 @@ DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 
 
 def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each model, the same in all figures."""
+    """Return a colour for each model, the same in all figures."""
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
 
 
@@ -84,7 +84,8 @@ def save_png_and_svg(figure: Figure, folder: Path, stem: str) -> list[Path]:
 
 
 def font_families(text: str) -> list[str]:
-    """Font families that together have the characters of a text, as far as they are installed.
+    """Return font families that together have the characters of a text, as far as they are
+    installed.
 
     matplotlib takes each character from the first family that has it. The first is its own, which
     has Latin, Cyrillic and Greek; others follow only for what it lacks.
@@ -107,12 +108,12 @@ def font_families(text: str) -> list[str]:
 
 
 def _is_plain(entry: Any) -> bool:
-    """Upright and of normal weight, and no font of placeholders for all characters."""
+    """Tell whether a font is upright, of normal weight, and no font of placeholders."""
     return (entry.style, entry.weight) == ("normal", 400) and "Last Resort" not in entry.name
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> Figure:
-    """A figure of panels with a grid behind them, and room for what stands around them.
+    """Make a figure of panels with a grid behind them, and room for what stands around them.
 
     The panels of a column share their x-axis, those of a row their y-axis.
 
@@ -131,7 +132,8 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
 
 
 def add_legend(figure: Figure, columns: int = 2) -> None:
-    """One for all panels, above them, where it covers nothing; long names in fewer columns."""
+    """Add a legend for all panels, above them, where it covers nothing; long names in fewer
+    columns."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -157,7 +159,8 @@ def add_legend(figure: Figure, columns: int = 2) -> None:
 def draw_means(
     axes: Axes, places: Sequence[float], values: Sequence[Sequence[float]], **style: Any
 ) -> None:
-    """A line through the means of several values at each place, with their standard deviations.
+    """Draw a line through the means of several values at each place, with their standard
+    deviations.
 
     The deviation is that of a sample; a single value has none.
     """
@@ -173,5 +176,5 @@ def draw_means(
 
 
 def plain(name: str) -> str:
-    """A name that Matplotlib shows: it hides labels that begin with an underscore."""
+    """Return a name that Matplotlib shows: it hides labels that begin with an underscore."""
     return name.lstrip("_") or "-"

@@ -15,7 +15,7 @@ from fairseq_sparse.tasks.translation_sparse import (
 
 
 def translation_task(source_size: int, target_size: Optional[int] = None) -> TranslationSparseTask:
-    """A task with vocabularies of these sizes, the four special symbols included.
+    """Make a task with vocabularies of these sizes, the four special symbols included.
 
     With one size, source and target have the vocabulary in common.
     """
@@ -34,7 +34,7 @@ def _dictionary(size: int) -> Dictionary:
 
 
 def build_model(arch: str, flags: Sequence[object], task: TranslationSparseTask) -> Any:
-    """The model that ``fairseq-train --arch ARCH FLAGS`` would start from.
+    """Build the model that ``fairseq-train --arch ARCH FLAGS`` would start from.
 
     Raises:
         ValueError: there is no such architecture, or a flag that it does not have.
@@ -52,7 +52,8 @@ def build_model(arch: str, flags: Sequence[object], task: TranslationSparseTask)
 
 
 def random_batch(task: TranslationSparseTask, sentences: int, length: int) -> dict[str, Any]:
-    """Sentence pairs without padding, ``length`` tokens on each side, like fairseq's batches."""
+    """Make sentence pairs without padding, ``length`` tokens on each side, like fairseq's
+    batches."""
 
     def tokens(words: Dictionary) -> torch.Tensor:
         result = torch.randint(words.nspecial, len(words), (sentences, length))

@@ -11,7 +11,7 @@ from fairseq_sparse.errors import AnalysisError as AnalysisError
 
 
 def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
-    """The models of checkpoints, in single precision and in evaluation mode, and their task.
+    """Load the models of checkpoints, in single precision and in evaluation mode, and their task.
 
     Args:
         paths: the checkpoints, of one model or of an ensemble.
@@ -44,7 +44,7 @@ def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
 
 
 def load_subset(task, subset: str):
-    """A part of the data.
+    """Load a part of the data.
 
     Raises:
         AnalysisError: there is no such part, or it is damaged.
@@ -57,7 +57,7 @@ def load_subset(task, subset: str):
 
 
 def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterator[dict[str, Any]]:
-    """The batches of a part of the data, as many sentences in each as fit; none is shuffled.
+    """Load the batches of a part of the data, as many sentences in each as fit; none is shuffled.
 
     Raises:
         AnalysisError: there is no such part, or ``max_tokens`` is too small for a sentence.

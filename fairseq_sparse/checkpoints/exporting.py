@@ -91,7 +91,7 @@ def _rename(model: dict[str, Any]) -> None:
 
 
 def _criterion(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Stock's criterion for the same loss."""
+    """Return stock's criterion for the same loss."""
     smoothing = settings.get("label_smoothing") or 0.0
     criterion = {"_name": "cross_entropy", "sentence_avg": bool(settings.get("sentence_avg"))}
     if smoothing:

@@ -114,7 +114,7 @@ def remove_outdated(folder: str | os.PathLike) -> list[str]:
 
 
 def is_damaged(path: str | os.PathLike) -> bool:
-    """Whether a checkpoint was cut off, or its content is not what was written.
+    """Return whether a checkpoint was cut off, or its content is not what was written.
 
     A checkpoint of PyTorch before 1.6, which has no checksums, is never called damaged.
 
@@ -132,7 +132,7 @@ def is_damaged(path: str | os.PathLike) -> bool:
 
 
 def _whole_checkpoints(folder: str | os.PathLike) -> list[tuple[int, str]]:
-    """The updates and paths of the other checkpoints that training can be resumed from."""
+    """Return the updates and paths of the other checkpoints that training can be resumed from."""
     found = []
     for name in os.listdir(folder):
         path = os.path.join(folder, name)

@@ -52,19 +52,19 @@ PART = 1000
 
 
 def numbers(text: str) -> str | list[int]:
-    """`all`, or numbers from 1, for argparse."""
+    """Parse `all`, or numbers from 1, for argparse."""
     return text if text == "all" else sorted({positive(part) for part in text.split(",")})
 
 
 def heads(text: str) -> str | list[int | str]:
-    """`all`, or numbers from 1 and `mean`, which comes last, for argparse."""
+    """Parse `all`, or numbers from 1 and `mean`, which comes last, for argparse."""
     parts = set(text.split(","))
     chosen = numbers(",".join(parts - {"mean"})) if parts != {"mean"} else []
     return chosen if chosen == "all" else [*chosen, *({"mean"} & parts)]
 
 
 def above_zero(text: str) -> float:
-    """A number above 0, for argparse."""
+    """Parse a number above 0, for argparse."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
@@ -117,7 +117,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def choose(chosen: str | list, count: int, flag: str) -> list:
-    """The numbers that a flag asks for, of those from 1 to a count."""
+    """Return the numbers that a flag asks for, of those from 1 to a count."""
 
     for number in chosen if chosen != "all" else []:
         if number != "mean" and number > count:
@@ -126,7 +126,7 @@ def choose(chosen: str | list, count: int, flag: str) -> list:
 
 
 def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
-    """All that the links depend on, for the manifest."""
+    """Return all that the links depend on, for the manifest."""
     from fairseq_sparse.analysis.attention.attention_statistics import attention_modules, head_count
 
     (model,) = translator.models

@@ -68,7 +68,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def count_words(paths: Sequence[Path], encoding: str | None) -> list[list[int]]:
-    """How many words each line of each file has."""
+    """Count how many words each line of each file has."""
     from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
 
     return [[len(line.split()) for line in read_lines(path, encoding)] for path in paths]
@@ -112,7 +112,7 @@ def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
 
 
 def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
-    """Precision, recall and error rate of the links in a file."""
+    """Compute precision, recall and error rate of the links in a file."""
     from fairseq_sparse.analysis.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,
@@ -124,8 +124,8 @@ def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -
 
 
 def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
-    """The error rates of the heads of a model, and of their means, from normal and from shifted
-    attention."""
+    """Compute the error rates of the heads of a model, and of their means, from normal and from
+    shifted attention."""
     from fairseq_sparse.analysis.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,

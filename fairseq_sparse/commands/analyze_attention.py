@@ -113,7 +113,7 @@ def shown(part: dict[str, Any], name: str, digits: int, factor: float = 1) -> st
 
 
 def table(result: dict[str, Any]) -> str:
-    """The measures of a model, first the means of each place and then its layers."""
+    """Return the measures of a model, first the means of each place and then its layers."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
@@ -141,7 +141,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def temperature_table(result: dict[str, Any]) -> str:
-    """The diversities of weights that do not sum to 1; empty if there are none."""
+    """Return the diversities of weights that do not sum to 1; empty if there are none."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     rows, temperatures = [], []
@@ -218,7 +218,7 @@ def measure(
 
 
 def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All the numbers of a model."""
+    """Return all the numbers of a model."""
     from fairseq_sparse.analysis.attention.shuffled_references import (
         derange,
         with_reordered_references,

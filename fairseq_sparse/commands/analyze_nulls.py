@@ -80,7 +80,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
-    """The model with its data, and the numbers of the bad pairs as far as they are known."""
+    """Load the model with its data, and the numbers of the bad pairs as far as they are known."""
     from fairseq_sparse.analysis.attention.null_ranking import read_labels
     from fairseq_sparse.analysis.attention.shuffled_references import (
         derange,
@@ -100,7 +100,7 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
-    """The null rate of each pair, by its number."""
+    """Measure the null rate of each pair, by its number."""
     from fairseq_sparse.analysis.attention.null_ranking import check_layers, null_rates
 
     (model,), task = translator.models, translator.task

@@ -58,7 +58,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def add_command(commands, name: str, run, description: str) -> argparse.ArgumentParser:
-    """A subcommand with the options that all of them have."""
+    """Add a subcommand with the options that all of them have."""
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(run=run)
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
@@ -189,7 +189,7 @@ def add_sentence(parser: argparse.ArgumentParser) -> None:
 
 
 def sentence_numbers(text: str) -> list[int]:
-    """``3,7-9`` as 3, 7, 8, 9, for argparse."""
+    """Parse ``3,7-9`` as 3, 7, 8, 9, for argparse."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -200,7 +200,7 @@ def sentence_numbers(text: str) -> list[int]:
 
 
 def translators(options: argparse.Namespace, chosen):
-    """The models of --path, one after the other."""
+    """Return the models of --path, one after the other."""
     from fairseq_sparse.analysis.decoding import load_translator
 
     for path, name in zip(options.path, options.names, strict=True):
@@ -212,7 +212,7 @@ def limit(options: argparse.Namespace):
 
 
 def batches(translator, subset: str, options: argparse.Namespace, what: str):
-    """The batches of a part of the data, with a bar that shows how far they are."""
+    """Return the batches of a part of the data, with a bar that shows how far they are."""
     label = f"{translator.name}, {subset}, {what}"
     return with_progress(translator.batches(subset, options.max_tokens), label)
 
@@ -276,7 +276,8 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def statistics_of_steps(translator, subset: str, options: argparse.Namespace) -> list[dict]:
-    """The statistics of the steps of the references, of the model's translations, or of both."""
+    """Return the statistics of the steps of the references, of the model's translations, or of
+    both."""
     from fairseq_sparse.analysis.output.output_statistics import (
         follow_translations,
         force_references,
@@ -298,7 +299,7 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
 
 
 def certify(translator, options: argparse.Namespace) -> dict:
-    """How much each beam proves, on the first part of the data."""
+    """Return how much each beam proves, on the first part of the data."""
     from fairseq_sparse.analysis.output.output_statistics import count_certified
 
     subset, beams = options.subset[0], {}
@@ -310,7 +311,7 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
-    """τ and the norm of the logits over the updates, from fairseq's JSON logs."""
+    """Read τ and the norm of the logits over the updates from fairseq's JSON logs."""
     from fairseq_sparse.analysis.runs.training_log import read_records, threshold_curve
 
     curves = []

@@ -35,7 +35,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def choice_of_heads(text: str) -> str | list[int]:
-    """`all`, `mean`, or numbers of heads from 1, for argparse."""
+    """Parse `all`, `mean`, or numbers of heads from 1, for argparse."""
     return text if text in ("all", "mean") else [positive(part) for part in text.split(",")]
 
 
@@ -81,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
-    """fairseq's batch of the one sentence."""
+    """Read fairseq's batch of the one sentence."""
 
     batches = translator.batches(options.subset, max_tokens=100_000)
     samples = list(with_references(batches, options.subset))
@@ -96,8 +96,8 @@ def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[s
 def collect_weights(
     model: Any, net_input: dict[str, Any], place: str, layer: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights `[heads, queries, keys]` of a layer, from 0, in a batch of one sentence, and a
-    boolean array `[queries, keys]`, true for keys that a query may not see."""
+    """Collect the weights `[heads, queries, keys]` of a layer, from 0, in a batch of one sentence,
+    and a boolean array `[queries, keys]`, true for keys that a query may not see."""
     import torch
 
     from fairseq_sparse.analysis.attention.attention_statistics import watch_attention
@@ -114,7 +114,7 @@ def collect_weights(
 
 
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
-    """A number from 0, for one from 1 that must exist; the last for None."""
+    """Return a number from 0, for one from 1 that must exist; the last for None."""
 
     if count == 0:
         raise AnalysisError(f"{flag}: the model has no {what}")
@@ -124,7 +124,7 @@ def choose(number: int | None, count: int, flag: str, what: str) -> int:
 
 
 def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndarray], list[str]]:
-    """What is drawn in each panel, and its title."""
+    """Return what is drawn in each panel, and its title."""
     if heads == "mean":
         return [weights.mean(0)], [f"mean of {len(weights)} heads"]
     numbers = range(1, len(weights) + 1) if heads == "all" else heads
@@ -135,7 +135,7 @@ def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndar
 def labels(
     task: AnalysisTask, net_input: dict[str, Tensor], target: Tensor, text: str
 ) -> dict[str, tuple[list[str], list[str], str, str]]:
-    """For each place the names of queries and keys, and what they are called together."""
+    """Return for each place the names of queries and keys, and what they are called together."""
 
     def names(tokens: Tensor, words: Dictionary) -> list[str]:
         return [words[token] for token in tokens.tolist()]

@@ -16,7 +16,7 @@ from fairseq_sparse.commands.common import command_parser, finish
 
 
 def alphas(text: str) -> list[float]:
-    """Numbers from 1 on, with commas between them, for argparse."""
+    """Parse numbers from 1 on, with commas between them, for argparse."""
     values = sorted({float(part) for part in text.split(",")})
     if not all(1 <= value < float("inf") for value in values):
         raise argparse.ArgumentTypeError(f"{text}: an alpha is a number of at least 1")

@@ -29,7 +29,7 @@ HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
 
 
 def read_hypotheses(path: Path, kind: str = "D") -> list[str]:
-    """The best hypothesis of each sentence, in the order of the test set; of kind D or H."""
+    """Read the best hypothesis of each sentence, in the order of the test set; of kind D or H."""
     hypotheses: dict[int, str] = {}
     for line in lines_of(path):
         # the best of an n-best list comes first
@@ -50,7 +50,8 @@ def read_hypotheses(path: Path, kind: str = "D") -> list[str]:
 def score(
     hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
 ) -> dict[str, object]:
-    """Corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for JSON."""
+    """Compute corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for
+    JSON."""
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
     result = metric.corpus_score(hypotheses, [references])
     return {
@@ -66,7 +67,7 @@ def score(
 
 
 def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    """Corpus BLEU of tokens, cased, as multi-bleu.perl computes it."""
+    """Compute corpus BLEU of tokens, cased, as multi-bleu.perl does."""
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     result = metric.corpus_score(hypotheses, [references])
     return {
@@ -76,7 +77,7 @@ def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, obje
 
 
 def read_lines(path: Path, hypotheses: list[str], generated: Path) -> list[str]:
-    """The lines of a reference, one for each hypothesis."""
+    """Read the lines of a reference, one for each hypothesis."""
     references = [line.rstrip("\r") for line in lines_of(path)]
     if len(hypotheses) != len(references):
         raise AnalysisError(

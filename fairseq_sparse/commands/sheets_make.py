@@ -59,7 +59,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def find_systems(texts: list[str]) -> dict[str, Path]:
-    """The files of the systems by their names.
+    """Find the files of the systems by their names.
 
     Raises:
         SheetError: a name is given twice, or taken.

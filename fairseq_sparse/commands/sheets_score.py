@@ -33,7 +33,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of the sheets.
+    """Compute the figures of the sheets.
 
     Raises:
         SheetError: the sheets cannot be scored.

@@ -29,7 +29,7 @@ COMMAND = "table results"
 
 
 def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
-    """The Markdown table, and below it what the figures were measured with."""
+    """Return the Markdown table, and below it what the figures were measured with."""
     header = [COLUMNS[name][0] for name in columns]
     rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
     lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
@@ -88,7 +88,8 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
 
 
 def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
-    """The summaries of all runs that can be read; what is left out or missing goes to stderr."""
+    """Read the summaries of all runs that can be read; what is left out or missing goes to
+    stderr."""
     summaries: list[dict] = []
     lacking: dict[str, list[str]] = {}
     for run, log in zip(runs, logs or [None] * len(runs), strict=True):

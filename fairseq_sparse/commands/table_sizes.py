@@ -87,7 +87,7 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
 
 
 def chosen_kinds(options: Namespace) -> list[str]:
-    """The kinds of attention to compare, softmax first."""
+    """Return the kinds of attention to compare, softmax first."""
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
 
     known = [*ATTENTION_KINDS, LEARNED]
@@ -108,7 +108,7 @@ def build(options: Namespace, kind: str, task):
 
 
 def trained_parameters(model, net_input: dict) -> int:
-    """How many numbers get a gradient; fairseq 0.12.2 holds copies that never do."""
+    """Return how many numbers get a gradient; fairseq 0.12.2 holds copies that never do."""
     model.train()(**net_input)[0].sum().backward()
     count = sum(x.numel() for x in model.parameters() if x.grad is not None)
     model.zero_grad(set_to_none=True)
@@ -116,7 +116,7 @@ def trained_parameters(model, net_input: dict) -> int:
 
 
 def operations(run) -> dict[str, int]:
-    """The operations of one call, in matrix products and in all others."""
+    """Return the operations of one call, in matrix products and in all others."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -138,7 +138,7 @@ def operations(run) -> dict[str, int]:
 
 
 def elementwise_counter():
-    """A context that counts all operations but matrix products, by the function's name."""
+    """Return a context that counts all operations but matrix products, by the function's name."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counter(TorchDispatchMode):
@@ -158,7 +158,7 @@ def elementwise_counter():
 
 
 def operations_of(name: str, function, args, result) -> int:
-    """The operations of one call of a function of PyTorch."""
+    """Return the operations of one call of a function of PyTorch."""
     import torch
 
     if name.startswith(FUSED_ATTENTION):
@@ -191,7 +191,8 @@ def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int
 
 
 def activations(options: Namespace, heads: int, width: int) -> dict:
-    """ReLA's Table 4: the operations by length, and the last one at which softmax has fewer."""
+    """Compute ReLA's Table 4: the operations by length, and the last length at which softmax has
+    fewer."""
     ways = {"formula": lambda kind, *sizes: CLOSED_FORMS[kind](*sizes)}
     ways["counted"] = activation_operations
     result: dict = {"heads": heads, "width": width, "operations": [], "softmax_up_to": {}}
@@ -219,7 +220,7 @@ def activations(options: Namespace, heads: int, width: int) -> dict:
 
 
 def results_of(options: Namespace) -> list[dict]:
-    """One dictionary for each kind, softmax first."""
+    """Return one dictionary for each kind, softmax first."""
     import torch
 
     from fairseq_sparse.analysis.random_models import random_batch, translation_task

@@ -71,7 +71,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
-    """The task of prepared data, and the first batch of training.
+    """Return the task of prepared data, and the first batch of training.
 
     Raises:
         ValueError: the data are missing or damaged.
@@ -101,7 +101,7 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
 
 
 def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
-    """One row of the table, without its name."""
+    """Measure one row of the table, without its name."""
     import torch
 
     from fairseq_sparse.analysis.random_models import build_model
@@ -132,7 +132,7 @@ def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def test_for_normality(rows) -> dict[str, float]:
-    """Shapiro-Wilk's p of single positions: their median, and how many are above the level."""
+    """Test single positions by Shapiro-Wilk: the median p, and how many are above the level."""
     import torch
 
     try:

@@ -102,7 +102,7 @@ def check_kinds(kinds: list[str]) -> None:
 
 
 def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
-    """Forward and backward of the function between the projections."""
+    """Make jobs: forward and backward of the function between the projections."""
     import torch
     import torch.nn.functional as F
 
@@ -157,7 +157,7 @@ def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 
 
 def module_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
-    """Forward and backward of one self-attention module, as in an encoder layer."""
+    """Make jobs: forward and backward of one self-attention module, as in an encoder layer."""
     import torch
     from fairseq.modules import MultiheadAttention
 
@@ -192,7 +192,7 @@ def module_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 
 
 def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
-    """A training step of ``transformer_sparse`` without the optimizer."""
+    """Make jobs: a training step of ``transformer_sparse`` without the optimizer."""
     import torch.nn.functional as F
 
     from fairseq_sparse.analysis.random_models import translation_task
@@ -215,7 +215,7 @@ def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 
 
 def decode_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
-    """Beam search, each sentence to the same length; the jobs return the hypotheses."""
+    """Make jobs of beam search, each sentence to the same length; they return the hypotheses."""
     from fairseq_sparse.analysis.random_models import translation_task
 
     def job(model):
@@ -259,7 +259,8 @@ def build_transformer(options: Namespace, kind: str, task):
 
 
 def same_weights(options: Namespace, kinds: list[str], build: Callable, dtype) -> dict:
-    """Modules of stock attention and of each kind, with stock's parameters where it has them."""
+    """Return modules of stock attention and of each kind, with stock's parameters where it has
+    them."""
     modules = {STOCK: build(STOCK)}
     for kind in kinds:
         modules[kind] = build(kind)
@@ -271,7 +272,7 @@ JOBS = {"attend": attend_jobs, "module": module_jobs, "step": step_jobs, "decode
 
 
 def results_of(part: str, dtype: str, length: int, options: Namespace) -> list[dict]:
-    """Everything about one part and length: one result for each kind, stock first."""
+    """Measure everything about one part and length: one result for each kind, stock first."""
     import torch
 
     batch = max(1, options.tokens // length)

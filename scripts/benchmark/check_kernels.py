@@ -45,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def checks_of_rows(size: tuple[int, int]) -> Iterator[Check]:
-    """Mappings and losses of logits."""
+    """Check mappings and losses of logits."""
     import torch
 
     from fairseq_sparse import ops
@@ -69,7 +69,7 @@ def checks_of_rows(size: tuple[int, int]) -> Iterator[Check]:
 
 
 def entmax(z, alpha: float):
-    """The mapping by its own function, where it has one."""
+    """Compute the mapping by its own function, where it has one."""
     from fairseq_sparse import ops
 
     own = {1.5: ops.entmax15, 2.0: ops.sparsemax}
@@ -77,7 +77,7 @@ def entmax(z, alpha: float):
 
 
 def checks_of_layers() -> Iterator[Check]:
-    """The output layer in one."""
+    """Check the output layer in one."""
     import torch
 
     from fairseq_sparse import ops
@@ -102,7 +102,8 @@ def checks_of_layers() -> Iterator[Check]:
 
 
 def checks_of_attention() -> Iterator[Check]:
-    """Rectified and entmax attention: heads of all sizes, lengths that fill no block, masks."""
+    """Check rectified and entmax attention: heads of all sizes, lengths that fill no block,
+    masks."""
     import torch
 
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
@@ -135,7 +136,7 @@ def checks_of_attention() -> Iterator[Check]:
 
 
 def words_ahead(query):
-    """The mask that hides them, cut from one that is kept, as fairseq does it."""
+    """Return the mask that hides them, cut from one that is kept, as fairseq does it."""
     import torch
 
     length = query.size(2)
@@ -144,7 +145,7 @@ def words_ahead(query):
 
 
 def errors(check: Check, dtype, device: str) -> dict[str, float]:
-    """How far the value and each gradient are from fp64."""
+    """Return how far the value and each gradient are from fp64."""
     import torch
 
     _, function, inputs, others = check
@@ -168,7 +169,7 @@ def errors(check: Check, dtype, device: str) -> dict[str, float]:
 
 
 def edge_cases(device: str) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """What every mapping promises of rows that are not ordinary, fp32."""
+    """Check what every mapping promises of rows that are not ordinary, fp32."""
     import torch
 
     from fairseq_sparse import ops
@@ -205,7 +206,7 @@ def edge_cases(device: str) -> Iterator[tuple[str, Callable[[], bool]]]:
 
 
 def is_null(device: str) -> bool:
-    """Rectified attention where no score is above 0."""
+    """Check rectified attention where no score is above 0."""
     import torch
 
     from fairseq_sparse.ops import attend
@@ -221,7 +222,7 @@ def is_null(device: str) -> bool:
 
 
 def keeps_mean(device: str) -> bool:
-    """The mean over many draws of dropout; a draw is the same from the same seed."""
+    """Check the mean over many draws of dropout; a draw is the same from the same seed."""
     import torch
 
     from fairseq_sparse.ops import attend

@@ -28,7 +28,7 @@ STOCK_SEARCH = ", stock search"
 
 
 def beams(text: str) -> list[int]:
-    """Numbers and ranges, as in 1,5,10 or 1-10; 0 for none."""
+    """Parse numbers and ranges, as in 1,5,10 or 1-10; 0 for none."""
     if text == "0":
         return []
     sizes: list[int] = []
@@ -68,14 +68,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def sorted_sentences(translator, subset: str) -> list[int]:
-    """The numbers of the sentences, the shortest first."""
+    """Return the numbers of the sentences, the shortest first."""
     translator.task.load_dataset(subset)
     dataset = translator.task.dataset(subset)
     return sorted(dataset.ordered_indices().tolist(), key=lambda index: dataset.size(index)[0])
 
 
 def in_batches(translator, subset: str, order: list[int], size: int) -> list[dict]:
-    """The sentences in batches, in their order, on the models' device."""
+    """Return the sentences in batches, in their order, on the models' device."""
     from fairseq import utils
 
     dataset = translator.task.dataset(subset)
@@ -86,7 +86,7 @@ def in_batches(translator, subset: str, order: list[int], size: int) -> list[dic
 
 
 def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[int]]]:
-    """The sentences in bins of about equally many, by source length."""
+    """Return the sentences in bins of about equally many, by source length."""
     order = sorted_sentences(translator, options.subset)
     dataset = translator.task.dataset(options.subset)
     bins = []
@@ -99,7 +99,7 @@ def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list
 
 
 def generators(translators: list, options: argparse.Namespace, beam: int) -> dict[str, object]:
-    """The generators to compare, by name."""
+    """Return the generators to compare, by name."""
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.sequence_generator import SequenceGenerator
 
@@ -115,7 +115,7 @@ def generators(translators: list, options: argparse.Namespace, beam: int) -> dic
 
 
 def decoding_job(generator, batches: list[dict]) -> Callable[[], list[int]]:
-    """Translates everything; gives the lengths of the best translations."""
+    """Make a job that translates everything and gives the lengths of the best translations."""
     import torch
 
     def run():
@@ -132,7 +132,7 @@ def decoding_job(generator, batches: list[dict]) -> Callable[[], list[int]]:
 def results_of(
     translators: list, order: list[int], beam: int, batch: int, options, **what: object
 ) -> list[dict]:
-    """One result for each generator."""
+    """Measure one result for each generator."""
     batches = in_batches(translators[0], options.subset, order, batch)
     found = generators(translators, options, beam)
     jobs = {name: decoding_job(generator, batches) for name, generator in found.items()}

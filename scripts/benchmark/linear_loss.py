@@ -72,7 +72,8 @@ def density(p) -> float:
 
 
 def scale_to_density(logits, wanted: float) -> float:
-    """The factor of the logits that gives 1.5-entmax the density wanted, or the nearest to it."""
+    """Return the factor of the logits that gives 1.5-entmax the density wanted, or the nearest to
+    it."""
     from fairseq_sparse.ops import entmax15
 
     low, high = 1e-3, 1e3  # the larger the factor, the lower the density
@@ -83,7 +84,7 @@ def scale_to_density(logits, wanted: float) -> float:
 
 
 def layer_of(tokens: int, width: int, vocabulary: int, state: str, options: argparse.Namespace):
-    """Features, weight, targets; a sample of the logits in fp32."""
+    """Return features, weight, targets; a sample of the logits in fp32."""
     import torch
 
     device = options.device
@@ -97,7 +98,8 @@ def layer_of(tokens: int, width: int, vocabulary: int, state: str, options: argp
 
 
 def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
-    """The transform and the loss of features, weight and targets, by name; the baseline first."""
+    """Return the transform and the loss of features, weight and targets, by name; the baseline
+    first."""
     import torch
     import torch.nn.functional as F
 
@@ -136,7 +138,7 @@ def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
 
 
 def results_of(size: tuple[int, ...], state: str, dtype_name: str, options) -> list[dict]:
-    """Everything about one layer."""
+    """Measure everything about one layer."""
     import torch
 
     from fairseq_sparse import ops

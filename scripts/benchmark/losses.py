@@ -55,7 +55,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def losses(z, target) -> dict[str, Callable]:
-    """Losses of logits and targets, cross-entropy first."""
+    """Return losses of logits and targets, cross-entropy first."""
     import torch.nn.functional as F
 
     from fairseq_sparse.ops import alpha_relu_loss, entmax_loss, tau_from_logits
@@ -92,7 +92,7 @@ def losses(z, target) -> dict[str, Callable]:
 
 
 def equal_accuracy_steps(z) -> int:
-    """How many bisections bring the package's 1.5-entmax as close to fp64 as ours is.
+    """Return how many bisections bring the package's 1.5-entmax as close to fp64 as ours is.
 
     Where it does not come that close: within twice the least error that it reaches.
     """
@@ -110,7 +110,7 @@ def equal_accuracy_steps(z) -> int:
 
 
 def mappings(z) -> dict[str, Callable]:
-    """Mappings of logits, softmax first."""
+    """Return mappings of logits, softmax first."""
     import torch
 
     from fairseq_sparse import ops
@@ -141,7 +141,7 @@ def mappings(z) -> dict[str, Callable]:
 
 
 def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:
-    """For each loss or mapping, a forward and a backward pass."""
+    """Return for each loss or mapping, a forward and a backward pass."""
     import torch
 
     z = torch.randn(rows, vocabulary, device=device).to(dtype)
@@ -173,7 +173,7 @@ def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measur
 
 
 def own_copy(z):
-    """Each has its own: Liger-Kernel writes the gradient over the logits."""
+    """Copy the logits for each job: Liger-Kernel writes the gradient over them."""
     return z.clone().requires_grad_()
 
 

@@ -47,7 +47,8 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 def add_arguments(
     parser: argparse.ArgumentParser, rounds: int, least_seconds: float | None = None
 ) -> None:
-    """The arguments of every benchmark; without ``least_seconds`` no job is repeated in a round."""
+    """Add the arguments of every benchmark; without ``least_seconds`` no job is repeated in a
+    round."""
     parser.add_argument(
         "--rounds",
         type=positive,
@@ -67,7 +68,7 @@ def add_arguments(
 
 
 def seconds(text: str) -> float:
-    """A length of time, for argparse."""
+    """Parse a length of time, for argparse."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
@@ -75,7 +76,7 @@ def seconds(text: str) -> float:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where it runs, and where the numbers go."""
+    """Add the arguments that say where it runs, and where the numbers go."""
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
     parser.add_argument(
@@ -94,7 +95,7 @@ def add_dtypes(parser: argparse.ArgumentParser) -> None:
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Names out of ``choices``, with commas between them, for argparse."""
+    """Parse names out of ``choices``, with commas between them, for argparse."""
 
     def parse(text: str) -> list[str]:
         names = list(dict.fromkeys(text.split(",")))
@@ -109,12 +110,12 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of at least 1, with commas between them, for argparse."""
+    """Parse numbers of at least 1, with commas between them, for argparse."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
 def sizes(count: int) -> Callable[[str], list[tuple[int, ...]]]:
-    """Sizes of ``count`` numbers, as in 512x10000,512x40000, for argparse."""
+    """Parse sizes of ``count`` numbers, as in 512x10000,512x40000, for argparse."""
 
     def parse(text: str) -> list[tuple[int, ...]]:
         found = [tuple(map(positive, part.split("x"))) for part in text.split(",")]
@@ -192,12 +193,12 @@ def attempt(run: Callable[[], object]) -> str:
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
-    """One ratio a round."""
+    """Return one ratio a round."""
     return [a / b for a, b in zip(numerator, denominator, strict=True)]
 
 
 def summary(name: str, values: Sequence[float]) -> dict[str, object]:
-    """The median under ``name``, and the lower and upper quartile."""
+    """Return the median under ``name``, and the lower and upper quartile."""
     median = statistics.median(values)
     lower, upper = median, median
     if len(values) > 1:
@@ -248,7 +249,7 @@ class Record:
 
 
 def installed(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Return the versions of those packages that are installed."""
     versions = {}
     for package in packages:
         try:
@@ -274,7 +275,7 @@ def _line(result: dict) -> str:
 
 
 def ratio_cells(result: dict, name: str) -> list[str]:
-    """A ratio and its quartiles, for a table."""
+    """Return a ratio and its quartiles, for a table."""
     if name not in result:
         return ["failed" if "failed" in result else "-", "-"]
     lower, upper = result[f"{name}_quartiles"]
@@ -286,7 +287,7 @@ def milliseconds(result: dict) -> str:
 
 
 def memory_cells(result: dict) -> list[str]:
-    """The peak in MiB and its ratio, for a table."""
+    """Return the peak in MiB and its ratio, for a table."""
     if "peak_bytes" not in result:
         return ["-", "-"]
     ratio = f"{result['memory']:.2f}" if "memory" in result else "-"
@@ -294,7 +295,7 @@ def memory_cells(result: dict) -> list[str]:
 
 
 def conditions(content: dict) -> str:
-    """What was measured on, and with."""
+    """Return what was measured on, and with."""
     machine = content["machine"]
     versions = {"torch": machine["torch"], "fairseq": machine["fairseq"], **machine["peers"]}
     named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)

@@ -11,7 +11,7 @@ SHIFT = 2.7
 
 
 def write(folder: Path, vocabulary: int, sentences: int, seed: int = 1) -> None:
-    """A data set of ``fairseq-preprocess`` with a training set alone, joint dictionary.
+    """Write a data set of ``fairseq-preprocess`` with a training set alone, joint dictionary.
 
     Words are drawn by Zipf's law, so that as in text a few make up most of it; sentences have 8 to
     50 words, about as many on both sides.
@@ -43,7 +43,7 @@ def write(folder: Path, vocabulary: int, sentences: int, seed: int = 1) -> None:
 
 
 def vocabulary_size(text: str) -> int:
-    """A size that leaves room for words, for argparse."""
+    """Parse a size that leaves room for words, for argparse."""
     value = int(text)
     if value < 8:
         raise argparse.ArgumentTypeError(f"a vocabulary has at least 8 entries, not {value}")

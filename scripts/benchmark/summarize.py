@@ -21,7 +21,7 @@ TABLES = {**targets.TABLES, "check_kernels": check_kernels.table}
 
 
 def read_parts(folder: Path) -> list[dict]:
-    """The parts in the order in which they were begun: name, status, seconds."""
+    """Read the parts in the order in which they were begun: name, status, seconds."""
     files = sorted(folder.glob("*.status"), key=lambda file: file.stat().st_mtime_ns)
     parts = []
     for file in files:
@@ -31,7 +31,7 @@ def read_parts(folder: Path) -> list[dict]:
 
 
 def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
-    """What was measured, by part; of a part that was stopped, what it came to."""
+    """Return what was measured, by part; of a part that was stopped, what it came to."""
     files = {part["name"]: folder / f"{part['name']}.json" for part in parts}
     return {
         name: json.loads(file.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
 
 
 def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> str:
-    """The Markdown page; that of a dry run says so."""
+    """Return the Markdown page; that of a dry run says so."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     found = targets.targets(records.values())

@@ -61,7 +61,7 @@ class Target:
         return self.measured[0] >= self.limit if self.at_least else self.measured[0] <= self.limit
 
     def cells(self) -> list[str]:
-        """A row of a table."""
+        """Return a row of a table."""
         limit = f"{'≥' if self.at_least else '≤'} {self.limit:.2f}"
         if self.measured is None:
             return [self.point, self.what, limit, "-", "not measured"]
@@ -74,7 +74,7 @@ HEADER = ["point", "what", "target", "measured (quartiles)", "reached"]
 
 
 def targets(contents: Iterable[dict]) -> list[Target]:
-    """The targets of all benchmarks whose records are given."""
+    """Return the targets of all benchmarks whose records are given."""
     found: list[Target] = []
     for content in contents:
         rule = RULES.get(content["benchmark"])
@@ -154,7 +154,7 @@ TABLES = {
 
 
 def grouped(results: list[dict], *keys: str) -> Iterator:
-    """Results next to each other that have the same values of some keys, by these values."""
+    """Group results next to each other that have the same values of some keys, by these values."""
     return groupby(results, key=lambda result: tuple(result[key] for key in keys))
 
 
@@ -165,7 +165,7 @@ def ratio(result: dict | None, name: str) -> tuple[float, float, float] | None:
 
 
 def ratio_of(numerator: dict, denominator: dict) -> tuple[float, float, float] | None:
-    """Of two results that took turns with one another."""
+    """Return the ratio of two results that took turns with one another."""
     if "seconds" not in numerator or "seconds" not in denominator:
         return None
     values = measure.ratios(numerator["seconds"], denominator["seconds"])

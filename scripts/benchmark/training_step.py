@@ -116,7 +116,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
-    """The flags that a file of examples/ has for a CPU, and its batch and languages.
+    """Return the flags that a file of examples/ has for a CPU, and its batch and languages.
 
     Raises:
         ValueError: there is no such file.
@@ -145,7 +145,7 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def variant_flags(variant: str) -> list[str]:
-    """The flags of a variant; those of stock are cross-entropy's.
+    """Return the flags of a variant; those of stock are cross-entropy's.
 
     Raises:
         ValueError: there is no such variant.
@@ -158,7 +158,7 @@ def variant_flags(variant: str) -> list[str]:
 
 
 def training_flags(variant: str, precision: str, options: argparse.Namespace) -> list[str]:
-    """The command line of fairseq-train, without the program's name."""
+    """Return the command line of fairseq-train, without the program's name."""
     name = variant.removesuffix(UNFUSED)
     flags, recipe = recipe_flags("datasets", options.recipe)
     source, target = recipe["languages"].split("-")
@@ -182,7 +182,7 @@ def training_flags(variant: str, precision: str, options: argparse.Namespace) ->
 
 
 def is_sparse(variant: str) -> bool:
-    """Whether it has a loss of this package, which can be fused or not."""
+    """Return whether it has a loss of this package, which can be fused or not."""
     flags = variant_flags(variant)
     return flags[flags.index("--criterion") + 1] in ("entmax_loss", "alpha_relu_loss")
 
@@ -206,7 +206,7 @@ class Training:
 
 
 def build(variant: str, precision: str, options: argparse.Namespace, batches=None) -> Training:
-    """What fairseq-train builds; without ``batches`` it reads them.
+    """Build what fairseq-train builds; without ``batches`` it reads them.
 
     Raises:
         ValueError: the flags, the data and the checkpoint do not go together.
@@ -255,7 +255,7 @@ def enlarge(task, size: int) -> None:
 
 
 def read_batches(trainer, count: int) -> list[dict]:
-    """Batches of the training set, spread over the lengths of its sentences."""
+    """Read batches of the training set, spread over the lengths of its sentences."""
     batches = list(trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=False))
     every = max(1, len(batches) // count)
     return batches[::every][:count]
@@ -265,7 +265,7 @@ def read_batches(trainer, count: int) -> list[dict]:
 
 
 def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
-    """All variants in one precision."""
+    """Measure all variants in one precision."""
     names = []
     for variant in options.variants:
         fused = variant != STOCK and is_sparse(variant) and not options.fused_only
@@ -293,7 +293,8 @@ def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
 
 
 def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], device: str) -> None:
-    """As measure.add_memory: the Trainer resets the peak itself, but logs what was left."""
+    """Add the memory as measure.add_memory does: the Trainer resets the peak itself, but logs what
+    was left."""
     import torch
     from fairseq.logging import metrics
 
@@ -314,7 +315,7 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what fairseq logs and warns of whenever it builds a model."""
+    """Silence what fairseq logs and warns of whenever it builds a model."""
     logging.disable(logging.INFO)
     try:
         with warnings.catch_warnings():

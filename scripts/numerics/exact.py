@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 def entmax(values: Sequence[float], counts: Sequence[int], alpha: float) -> Row:
-    """alpha-entmax of a row.
+    """Compute alpha-entmax of a row.
 
     Args:
         values: its distinct finite logits, largest first.
@@ -72,7 +72,7 @@ def entmax(values: Sequence[float], counts: Sequence[int], alpha: float) -> Row:
 
 
 def alpha_relu(values: Sequence[float], counts: Sequence[int], tau: float, alpha: float) -> Row:
-    """alpha-ReLU of a row, for the arguments see :func:`entmax`."""
+    """Compute alpha-ReLU of a row; for the arguments see :func:`entmax`."""
     rate = real(alpha) - 1
     beta = 1 / rate
     above = list(takewhile(lambda v: v > 0, (rate * real(v) - real(tau) for v in values)))
@@ -88,7 +88,7 @@ def _mass(x: Sequence, counts: Sequence[int], tau, exponent):
 
 
 def _support(x: list, counts: Sequence[int], beta) -> int:
-    """How many of the distinct logits have less than mass 1 above them."""
+    """Return how many of the distinct logits have less than mass 1 above them."""
     floats = [float(v) for v in x]
     low, high = 1, len(x)
     while low < high:
@@ -101,7 +101,8 @@ def _support(x: list, counts: Sequence[int], beta) -> int:
 
 
 def _threshold(x: list, counts: Sequence[int], beta, low):
-    """The root of ``sum((x - tau) ** beta) = 1`` in ``[low, x[-1])``, where all of x lie above."""
+    """Return the root of ``sum((x - tau) ** beta) = 1`` in ``[low, x[-1])``, where all of x lie
+    above."""
     floats = [float(v) for v in x]
     try:
         tau = _newton(floats, counts, float(beta), float(low), floats[-1], 1e-13, 40)
@@ -111,7 +112,8 @@ def _threshold(x: list, counts: Sequence[int], beta, low):
 
 
 def _newton(x: list, counts: Sequence[int], beta, low, high, tolerance, steps: int, tau=None):
-    """Newton on the norm ``mass ** (1 / beta)``, and bisection where that would leave a bracket."""
+    """Search by Newton on the norm ``mass ** (1 / beta)``, and by bisection where that would leave
+    a bracket."""
     if tau is None or not low <= tau < high:
         tau = (low + high) / 2
     for _ in range(steps):
@@ -130,7 +132,7 @@ def _newton(x: list, counts: Sequence[int], beta, low, high, tolerance, steps: i
 
 
 def loss(row: Row, gold: float, mean: real, size: int, smoothing: float, sums_to_one: bool) -> real:
-    """The Fenchel-Young loss of a row, ``Omega*(z) + Omega(q) - <q, z>``.
+    """Return the Fenchel-Young loss of a row, ``Omega*(z) + Omega(q) - <q, z>``.
 
     Args:
         gold: the target's logit.
@@ -149,15 +151,15 @@ def loss(row: Row, gold: float, mean: real, size: int, smoothing: float, sums_to
 
 @lru_cache(maxsize=4096)
 def _power_of_target(alpha: real, size: int, smoothing: real) -> real:
-    """``sum(q ** alpha)``."""
+    """Return ``sum(q ** alpha)``."""
     rest = smoothing / size
     others = (size - 1) * rest**alpha if smoothing > 0 else 0
     return (1 - smoothing + rest) ** alpha + others
 
 
 def alpha_gradient(row: Row, counts: Sequence[int], grads: Sequence[float]) -> tuple[real, real]:
-    """``<g, d p / d alpha>``, by implicit differentiation of ``p = above ** beta, sum(p) = 1``; and
-    the sum of the sizes of its terms.
+    """Compute ``<g, d p / d alpha>`` by implicit differentiation of ``p = above ** beta, sum(p) =
+    1``; and
 
     Args:
         grads: the sum of g over the entries that have each of the distinct logits.
@@ -174,13 +176,13 @@ def alpha_gradient(row: Row, counts: Sequence[int], grads: Sequence[float]) -> t
 
 
 def weighted_mean(weights: Sequence[real], counts: Sequence[int], grads: Sequence[float]) -> real:
-    """``<w, g> / sum(w)``; for ``grads`` see :func:`alpha_gradient`."""
+    """Return ``<w, g> / sum(w)``; for ``grads`` see :func:`alpha_gradient`."""
     total = sum(c * w for c, w in zip(counts, weights, strict=False))
     return sum(g * w for g, w in zip(grads, weights, strict=False)) / total
 
 
 def mean_of(values: np.ndarray) -> real:
-    """The mean of a row, whose exact sum two roundings hold."""
+    """Return the mean of a row, whose exact sum two roundings hold."""
     scaled = values / 2**20  # so that no sum overflows
     if not (scaled * 2**20 == values).all():
         scaled = values
@@ -190,14 +192,14 @@ def mean_of(values: np.ndarray) -> real:
 
 
 def extended(numbers: Sequence[real]) -> np.ndarray:
-    """To 19 digits, to be compared with arrays."""
+    """Round to 19 digits, to be compared with arrays."""
     high = [float(v) for v in numbers]
     low = [float(v - h) if abs(h) < 1e300 else 0.0 for v, h in zip(numbers, high, strict=True)]
     return np.array(high, Extended) + np.array(low, Extended)
 
 
 def rms_norm(z: Sequence[float], gain: Sequence[float], eps: float) -> list:
-    """``g z / sqrt(mean(z ** 2) + eps)``."""
+    """Return ``g z / sqrt(mean(z ** 2) + eps)``."""
     z = [real(v) for v in z]
     inverse = 1 / _MP.sqrt(_MP.fsum(v * v for v in z) / len(z) + real(eps))
     return [real(g) * v * inverse for g, v in zip(gain, z, strict=True)]

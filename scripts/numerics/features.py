@@ -35,7 +35,7 @@ _TAU = 0.3
 
 
 def linear_losses(rows: int, seed: int) -> dict:
-    """Losses of features and output weights, and their gradients.
+    """Measure losses of features and output weights, and their gradients.
 
     Both are whole multiples of 1/2 (fp32: of 1/64), so that no logit is rounded in any dtype.
     """
@@ -90,13 +90,13 @@ def _measure_linear(inputs: list[Tensor], truth: Exact, op, smoothing: float, re
 
 
 def _record_product(actual: Tensor, expected: np.ndarray, size: np.ndarray, record, name) -> None:
-    """In units of eps times the sum of the sizes of what is added up."""
+    """Record errors in units of eps times the sum of the sizes of what is added up."""
     unit = torch.finfo(actual.dtype).eps * np.maximum(1, size)
     record(name, (np.abs(numbers(actual) - expected) / unit).max(1, initial=0))
 
 
 def norms(rows: int, seed: int) -> dict:
-    """RMSNorm and gated RMSNorm."""
+    """Measure RMSNorm and gated RMSNorm."""
     draw = np.random.default_rng([seed, 3])
     recorder, slowest, number = Recorder(), 0.0, 0
     with tqdm(total=rows, desc="RMSNorm") as progress:
@@ -125,7 +125,7 @@ def norms(rows: int, seed: int) -> dict:
 
 
 def _exact_norms(row: list[float], gain: list[float], gate: list[float]) -> tuple[list, list]:
-    """Plain and gated."""
+    """Compute the plain and the gated norm."""
     normed = exact.rms_norm(row, gain, EPSILON)
     gated = [
         exact.sigmoid(exact.real(w) * v) * n for w, v, n in zip(gate, row, normed, strict=True)

@@ -111,12 +111,13 @@ class Exact:
         self.largest[i] = np.abs(z[finite]).max()
 
     def ordinary(self, dtype: torch.dtype) -> np.ndarray:
-        """Which rows have logits whose sum and differences the dtype of the computation holds."""
+        """Return which rows have logits whose sum and differences the dtype of the computation
+        holds."""
         limit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
         return self.largest * self.size < limit / 16
 
     def some(self, rows: slice) -> Exact:
-        """What is exact for some of the rows."""
+        """Return what is exact for some of the rows."""
         part = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray):
@@ -125,7 +126,7 @@ class Exact:
         return part
 
     def target(self, smoothing: float) -> np.ndarray:
-        """q."""
+        """Return q."""
         q = np.full(self.p.shape, Extended(smoothing) / self.size)
         q[np.arange(len(q)), self.label] += 1 - Extended(smoothing)
         return q
@@ -145,12 +146,13 @@ class Recorder:
         self.worst.setdefault(key, Worst()).add(np.asarray(errors, float), where)
 
     def as_lists(self) -> list[list]:
-        """Quantity, dtype, path, rows, the worst error, where, and the sum of errors, for JSON."""
+        """Return quantity, dtype, path, rows, the worst error, where, and the sum of errors, for
+        JSON."""
         return [[*key, w.rows, w.error, w.where, w.total] for key, w in self.worst.items()]
 
 
 def errors(actual: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """In units of ``eps * max(1, |expected|)``; infinite where one alone is finite.
+    """Return errors in units of ``eps * max(1, |expected|)``; infinite where one alone is finite.
 
     What comes near the largest number of the dtype may be infinite.
     """
@@ -168,7 +170,7 @@ def _nan_to_infinity(found: np.ndarray) -> np.ndarray:
 
 
 def spacings(p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """The distance of neighbouring numbers of the dtype at ``p``."""
+    """Return the distance of neighbouring numbers of the dtype at ``p``."""
     limits = torch.finfo(dtype)
     with np.errstate(divide="ignore"):
         power = np.exp2(np.floor(np.log2(p.astype(float))))
@@ -176,8 +178,8 @@ def spacings(p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def measure_mapping(p: Tensor, truth: Exact, record: Record, sums_to_one: bool) -> np.ndarray:
-    """p, the sums, the support, and NaN that was not there or was lost; in which rows the support
-    is the right one."""
+    """Measure p, the sums, the support, and NaN that was not there or was lost; in which rows the
+    support is the right one."""
     dtype, limits = p.dtype, torch.finfo(p.dtype)
     actual, rows = numbers(p), truth.solved
     wrong = np.isnan(actual).any(1) & ~truth.bad
@@ -210,7 +212,7 @@ def measure_mapping(p: Tensor, truth: Exact, record: Record, sums_to_one: bool) 
 def measure_gradient(
     gradient: Tensor, truth: Exact, record: Record, name: str, agree: np.ndarray
 ) -> None:
-    """In units of eps times the largest factor and the largest gradient that comes in.
+    """Measure in units of eps times the largest factor and the largest gradient that comes in.
 
     Where a support is not the right one, the gradient of sparsemax is another, and that of
     entmax above alpha = 2 has no bound: those rows are left out.
@@ -230,7 +232,7 @@ def gradient_of(function: Callable[[Tensor], Tensor], z: Tensor, grad: Tensor) -
 
 
 def measure_losses(loss: Callable, z: Tensor, truth: Exact, record: Record) -> None:
-    """Values and gradients of a loss ``(z, target, label_smoothing)``, one a row."""
+    """Measure values and gradients of a loss ``(z, target, label_smoothing)``, one a row."""
     rows = truth.solved & truth.ordinary(z.dtype)
     target = torch.from_numpy(truth.label)
     for smoothing in SMOOTHINGS:
@@ -287,7 +289,7 @@ class Entmax:
         )
 
     def _measure_tensor(self, z: Tensor, truth: Exact, record: Record) -> None:
-        """alpha as a parameter, fp32 or, for fp64 logits, fp64."""
+        """Measure with alpha as a parameter, fp32 or, for fp64 logits, fp64."""
         dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
         alpha = torch.full((len(z), 1), self.alpha, dtype=dtype, requires_grad=True)
         logits = z.detach().requires_grad_()

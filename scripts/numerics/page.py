@@ -102,7 +102,7 @@ class Figures:
             self._worst.setdefault((quantity, dtype), {})[path] = entry
 
     def worst(self, quantity: str, dtype: str, ways: Optional[Iterable[str]] = None) -> Entry:
-        """Of all ways, or of some."""
+        """Return the worst of all ways, or of some."""
         found = self._worst.get((quantity, dtype), {})
         entries = [e for path, e in found.items() if ways is None or path in ways]
         worst = max(entries, key=lambda entry: entry.error, default=Entry(0, "", "", 0, 0))
@@ -149,12 +149,12 @@ def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) 
 
 
 def is_moderate(op: str) -> bool:
-    """Whether the claims are about an op: alpha-entmax, 1.3 <= alpha <= 2."""
+    """Return whether the claims are about an op: alpha-entmax, 1.3 <= alpha <= 2."""
     return op.startswith("entmax") and 1.3 <= float(op.split()[1]) <= 2
 
 
 def claims(figures: list[Figures]) -> str:
-    """What holds for every row that was drawn."""
+    """Return what holds for every row that was drawn."""
     nan = sum(
         f.worst(quantity, dtype).total
         for f in figures
@@ -219,7 +219,7 @@ def _mapping_table(figures: list[Figures]) -> str:
 
 
 def _most(f: Figures, quantity: str, dtype: str) -> float:
-    """The largest total of one way."""
+    """Return the largest total of one way."""
     entries = f._worst.get((quantity, dtype), {}).values()
     return max((entry.total for entry in entries), default=0)
 

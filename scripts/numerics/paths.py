@@ -36,7 +36,7 @@ DESCRIPTIONS = {
 
 
 def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
-    """The kernels compiled for each of TARGETS that can run here."""
+    """Return the kernels compiled for each of TARGETS that can run here."""
     found = {}
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     for name, target in TARGETS.items():
@@ -50,7 +50,7 @@ def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
 
 
 def has_triton() -> bool:
-    """Whether there is a Triton that the package would use on a GPU."""
+    """Return whether there is a Triton that the package would use on a GPU."""
     from fairseq_sparse.ops.triton import _has_triton
 
     return find_spec("triton") is not None and _has_triton()
@@ -58,7 +58,7 @@ def has_triton() -> bool:
 
 @contextmanager
 def taken(path: str, library: Optional[ctypes.CDLL] = None) -> Iterator[None]:
-    """A context in which the ops take a path."""
+    """Return a context in which the ops take a path."""
     with ExitStack() as changed:
         if library is not None:
             changed.enter_context(mock.patch.object(build, "library", lambda: library))

@@ -40,7 +40,7 @@ def constant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarra
 
 
 def two_values(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """A step that is about as high as it may be with both values in the support."""
+    """Return a step that is about as high as it may be with both values in the support."""
     gap = draw.choice([0.5, 0.99, 1, 1.01, 1e-6], (shape[0], 1)) / (alpha - 1)
     return np.where(draw.random(shape) < draw.random((shape[0], 1)), 0, -gap) + draw.normal()
 
@@ -50,13 +50,13 @@ def ties(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
 
 
 def large(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Logits of +-10,000, near each other or not."""
+    """Return logits of +-10,000, near each other or not."""
     near = draw.choice([-1e4, 1e4], (shape[0], 1)) + draw.normal(size=shape) * 4
     return np.where(draw.random((shape[0], 1)) < 0.5, near, draw.choice([-1e4, 1e4], shape))
 
 
 def denormal(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Some multiples of the smallest numbers of each dtype."""
+    """Return some multiples of the smallest numbers of each dtype."""
     least = draw.choice([5e-324, 1.4e-45, 6e-8, 9.2e-41, 1e-300, 1e-38], (shape[0], 1))
     return draw.integers(-50, 51, shape) * least
 
@@ -69,7 +69,7 @@ def minus_infinity(draw: np.random.Generator, shape: Shape, alpha: float) -> np.
 
 
 def near_threshold(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """A few large logits, and the others within some roundings of the threshold of these."""
+    """Return a few large logits, and the others within some roundings of the threshold of these."""
     few = min(shape[1], int(draw.integers(1, 5)))
     z = np.empty(shape)
     z[:, :few] = draw.normal(size=(shape[0], few)) * draw.choice([0.1, 1, 5], (shape[0], 1))
@@ -81,7 +81,7 @@ def near_threshold(draw: np.random.Generator, shape: Shape, alpha: float) -> np.
 
 
 def dominant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """One logit that the others are just out of reach of, or just not."""
+    """Return one logit that the others are just out of reach of, or just not."""
     gap = draw.choice([1 - 2.0**-9, 1, 1 + 2.0**-9, 0.9, 100], shape) / (alpha - 1)
     z = -gap + draw.choice([0, 2.0**-20, -(2.0**-20)], shape)
     z[np.arange(shape[0]), draw.integers(shape[1], size=shape[0])] = 0
@@ -89,19 +89,19 @@ def dominant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarra
 
 
 def decay(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Distances from the largest logit of many orders of magnitude."""
+    """Return distances from the largest logit of many orders of magnitude."""
     return -(10 ** draw.uniform(-12, 3, shape)) + draw.choice([0, 1, 100], (shape[0], 1))
 
 
 def extreme(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """About the largest numbers of each dtype."""
+    """Return about the largest numbers of each dtype."""
     return draw.choice([-1, 1, 0.5, 0, 1 - 2.0**-8], shape) * draw.choice(
         [65504, 3.3e38, 1.7e308], (shape[0], 1)
     )
 
 
 def no_answer(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Rows of -inf alone, which give zeros, and rows with a NaN or +inf, which give NaN."""
+    """Return rows of -inf alone, which give zeros, and rows with a NaN or +inf, which give NaN."""
     z = normal(draw, shape, alpha)
     z[np.arange(shape[0]), draw.integers(shape[1], size=shape[0])] = draw.choice(
         [np.nan, np.inf], shape[0]
@@ -120,7 +120,7 @@ PATTERNS: dict[str, Callable[[np.random.Generator, Shape, float], np.ndarray]] =
 
 
 def _threshold(z: np.ndarray, alpha: float) -> np.ndarray:
-    """The smallest logit that would be in the support, by bisection, ``[rows, 1]``."""
+    """Return the smallest logit that would be in the support, by bisection, ``[rows, 1]``."""
     top = z.max(1, keepdims=True)
     x = (alpha - 1) * (z - top)
     low, high = np.full_like(top, -1), np.zeros_like(top)
@@ -133,7 +133,8 @@ def _threshold(z: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def batches(rows: int, alpha: float, seed: int) -> Iterator[Batch]:
-    """About ``rows`` rows, of every pattern and dtype, mostly short; a few as long as can be."""
+    """Return about ``rows`` rows, of every pattern and dtype, mostly short; a few as long as can
+    be."""
     draw = np.random.default_rng([seed, int(alpha * 1e6)])
     made, number = 0, 0
     names = list(PATTERNS)
@@ -152,7 +153,7 @@ def batches(rows: int, alpha: float, seed: int) -> Iterator[Batch]:
 
 
 def _shape(draw: np.random.Generator, number: int) -> tuple[int, int]:
-    """Size and count of the rows of a batch."""
+    """Return size and count of the rows of a batch."""
     if number % 37 == 5:
         return int(draw.choice([65536, 65537, 100003, LARGEST_ROW - 1, LARGEST_ROW])), 1
     if number % 17 == 3:

@@ -72,7 +72,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure_rows(name: str, rows: int, first: int) -> dict:
-    """The worst errors of one mapping with its losses."""
+    """Measure the worst errors of one mapping with its losses."""
     import numpy as np
     from tqdm import tqdm
 

@@ -45,7 +45,7 @@ def backwards(*outputs: Tensor) -> None:
 
 
 def through_rows(z: Tensor, alpha: float) -> int:
-    """Every mapping and loss of rows of logits, with gradients."""
+    """Run every mapping and loss of rows of logits, with gradients."""
     z = z.contiguous().requires_grad_()
     count, size = z.shape
     backwards(ops.entmax(z, alpha), ops.alpha_relu(z, TAU, alpha))
@@ -77,7 +77,7 @@ def sizes_of_rows(most: int, seed: int) -> Iterator[int]:
 
 
 def linear_losses(most: int, seed: int) -> Iterator[int]:
-    """With candidates from bfloat16, where they are few and where they are all, and without."""
+    """Run with candidates from bfloat16, where they are few and where they are all, and without."""
     for size in SIZES[1:]:
         for count in ROWS:
             width = WIDTHS[(size + count) % len(WIDTHS)]
@@ -102,7 +102,7 @@ def any_of(choices: tuple) -> int:
 
 
 def heads(batch: int, number: int, time: int, width: int) -> Tensor:
-    """``[batch, number, time, width]``, contiguous or as it comes from a projection."""
+    """Make ``[batch, number, time, width]``, contiguous or as it comes from a projection."""
     if torch.rand(()) < 0.5:
         return torch.randn(batch, number, time, width).requires_grad_()
     x = torch.randn(time, batch, number * width).requires_grad_()
@@ -110,7 +110,7 @@ def heads(batch: int, number: int, time: int, width: int) -> Tensor:
 
 
 def masks(batch: int, queries: int, keys: int) -> tuple:
-    """Keys that are hidden, for each sentence or for each query."""
+    """Make masks of keys, for each sentence or for each query."""
     hidden = bias = None
     if torch.rand(()) < 0.5:
         hidden = torch.rand(batch, keys) < any_of((0.1, 0.9, 1.0))
@@ -156,7 +156,7 @@ def dropouts(most: int, seed: int) -> Iterator[int]:
 
 
 def sparse_matrices(most: int, seed: int) -> Iterator[int]:
-    """Products, transposes and dense matrices; columns may stand twice, and rows be empty."""
+    """Run products, transposes and dense matrices; columns may stand twice, and rows be empty."""
     for size in SIZES[1:]:
         for count in ROWS:
             start = products.starts_of(torch.randint(12, (count,)))

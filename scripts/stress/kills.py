@@ -166,7 +166,7 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.Random):
-    """A function that says, asked again and again, whether the moment has come."""
+    """Return a function that says, asked again and again, whether the moment has come."""
     if moment in ("random", "preparing"):
         until = time.monotonic() + chance.uniform(0, seconds)
         return lambda: time.monotonic() > until
@@ -183,7 +183,7 @@ def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.
 
 
 def _after_new(signs: Callable[[], set], count: int) -> Callable[[], bool]:
-    """Whether there have been so many signs that were not there at first."""
+    """Return whether there have been so many signs that were not there at first."""
     seen, known = 0, signs()
 
     def come() -> bool:
@@ -210,7 +210,7 @@ def _after_training(recipe: Recipe, seconds: float) -> Callable[[], bool]:
 
 
 def _epochs_and_updates(folder: Path) -> dict[str, int]:
-    """Checkpoints that fairseq has written whole, and when."""
+    """Return the checkpoints that fairseq has written whole, and when."""
     found = {}
     for pattern in ("checkpoint[0-9]*.pt", "checkpoint_[0-9]*.pt"):
         for path in folder.glob(pattern):
@@ -235,7 +235,7 @@ def cut_the_copy(folder: Path, chance: random.Random) -> bool:
 
 
 def result_of(recipe: Recipe) -> dict[str, Any]:
-    """All that must not depend on kills, by name."""
+    """Return all that must not depend on kills, by name."""
     from fairseq_sparse.checkpoints.safety import load_checkpoint
     from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 
@@ -262,7 +262,7 @@ def result_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> Any:
-    """What is equal only for equal bits."""
+    """Return what is equal only for equal bits."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -272,7 +272,7 @@ def _digest(value: Any) -> Any:
 
 
 def litter(recipe: Recipe) -> list[str]:
-    """What a finished run has no more need of."""
+    """Return what a finished run has no more need of."""
     patterns = ("*.tmp", "*.partial", ".lock", "crash.pt")
     folders = (recipe.run, recipe.data)
     return sorted(str(path) for f in folders for p in patterns for path in f.rglob(p))

@@ -60,7 +60,7 @@ WITHOUT_NORM = "relu"
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of at least 1, with commas between them, for argparse."""
+    """Parse numbers of at least 1, with commas between them, for argparse."""
     return [positive(part) for part in text.split(",")]
 
 
@@ -124,7 +124,7 @@ class Run:
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
-    """What the options ask for.
+    """Return what the options ask for.
 
     Raises:
         ValueError: there is no such output, attention or precision.
@@ -157,7 +157,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
 
 
 def is_available(precision: str) -> bool:
-    """Whether this version of PyTorch can train so on a CPU."""
+    """Return whether this version of PyTorch can train so on a CPU."""
     import torch
 
     if precision == "amp_fp16":
@@ -208,12 +208,13 @@ class Training:
                 self.optimizer._grad_scaler = torch.amp.GradScaler("cpu", run.init_scale)
 
     def forward(self, model, sample: dict[str, Any]) -> tuple:
-        """The criterion, under autocast as in fairseq, whose own is for a GPU."""
+        """Compute the criterion, under autocast as in fairseq, whose own is for a GPU."""
         with self.autocast():
             return self.criterion(model, sample)
 
     def step(self, sample: dict[str, Any], update: int) -> tuple[float, bool]:
-        """The loss of a batch per token, and whether the parameters were updated."""
+        """Take a step; return the loss of a batch per token, and whether the parameters were
+        updated."""
         import torch
 
         torch.manual_seed(1 + update)
@@ -241,7 +242,7 @@ class Training:
 
 
 def training_flags(run: Run, options: argparse.Namespace) -> list[str]:
-    """The command line of fairseq-train, without the program's name."""
+    """Return the command line of fairseq-train, without the program's name."""
     criterion = "alpha_relu_loss" if run.output == "alpha_relu" else "entmax_loss"
     output = f"entmax --output-alpha {ALPHA}" if run.output == "entmax" else run.output
     attention = {
@@ -258,7 +259,7 @@ def training_flags(run: Run, options: argparse.Namespace) -> list[str]:
 
 
 def batches(task) -> Iterator[dict[str, Any]]:
-    """Sentences that are to be reversed, for ever; of different lengths, so with padding."""
+    """Return sentences that are to be reversed, for ever; of different lengths, so with padding."""
     import torch
     from fairseq.data import LanguagePairDataset
 
@@ -322,8 +323,8 @@ def what_is_wrong(run: Run, options: argparse.Namespace) -> str:
 
 
 def table(runs: list[Run]) -> str:
-    """A line for each precision, output and scale: over all kinds of attention. But for runs,
-    updates and failures, those without a norm do not count."""
+    """Return a line for each precision, output and scale: over all kinds of attention. But for
+    runs, updates and failures, those without a norm do not count."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     groups: dict[tuple, list[Run]] = {}

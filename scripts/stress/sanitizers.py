@@ -77,7 +77,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def runtime_libraries() -> list[str]:
-    """The sanitizers' libraries, to be loaded before Python, so that they see what it allocates."""
+    """Return the sanitizers' libraries, to be loaded before Python, so that they see what it
+    allocates."""
     found = []
     for name in ("libasan.so", "libubsan.so"):
         command = [*_compiler(), f"-print-file-name={name}"]
@@ -140,7 +141,7 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
 
 
 def findings_in(log: str) -> list[str]:
-    """What the sanitizers reported, and where; each place once."""
+    """Return what the sanitizers reported, and where; each place once."""
     found = {}
     address = None
     for line in log.splitlines():
@@ -157,7 +158,7 @@ def findings_in(log: str) -> list[str]:
 
 
 def copy_with_errors(folder: Path) -> Path:
-    """A copy of the package whose kernels have errors."""
+    """Return a copy of the package whose kernels have errors."""
     shutil.copytree(ROOT / "fairseq_sparse", folder / "fairseq_sparse")
     for source, right, wrong in ERRORS:
         path = folder / "fairseq_sparse" / "ops" / "native" / source

@@ -87,12 +87,13 @@ def read_alignment(
 
 
 def default_base(path: Path) -> int:
-    """The number that the first word has in a file of this name."""
+    """Return the number that the first word has in a file of this name."""
     return 1 if path.suffix.lower() == ".talp" else 0
 
 
 def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
-    """The lines of a text file; only a line feed ends a line, with or without a carriage return.
+    """Read the lines of a text file; only a line feed ends a line, with or without a carriage
+    return.
 
     Args:
         path: the file.
@@ -166,8 +167,8 @@ def summarize_readings(
 
 
 def summarize_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The error rates of the heads of a model, as ReLA compares them (Zhang, Titov, Sennrich 2021,
-    "Sparse Attention with Linear Units", Fig. 4 and Table 5).
+    """Summarize the error rates of the heads of a model, as ReLA compares them (Zhang, Titov,
+    Sennrich 2021, "Sparse Attention with Linear Units", Fig. 4 and Table 5).
 
     Args:
         layers: for each layer ``layer``, its number; ``average``, the rate of the links that the

@@ -32,7 +32,7 @@ Reading = tuple[str, int, Union[int, str]]
 
 
 def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
-    """The name of each file of links; ``settings`` as in :class:`AlignmentFolder`."""
+    """Return the name of each file of links; ``settings`` as in :class:`AlignmentFolder`."""
     readings = itertools.product(*(settings[name] for name in ("attention", "layers", "heads")))
     files = {}
     for kind, layer, head in readings:
@@ -42,7 +42,7 @@ def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The settings of a finished folder, and ``too_long``: the numbers of its empty lines.
+    """Read the settings of a finished folder, and ``too_long``: the numbers of its empty lines.
 
     Raises:
         OSError: the manifest cannot be read.
@@ -95,7 +95,7 @@ class AlignmentFolder:
             )
 
     def has_part(self, numbers: range) -> bool:
-        """Whether these sentences are done."""
+        """Return whether these sentences are done."""
         return self._part(numbers).is_file()
 
     def write_part(
@@ -128,7 +128,7 @@ class AlignmentFolder:
 
     @contextmanager
     def archive(self, numbers: range) -> Iterator["AttentionArchive"]:
-        """The file for the attention of some sentences; it appears when it is whole."""
+        """Return the file for the attention of some sentences; it appears when it is whole."""
         path = self.path / f"attention-{numbers[0]}-{numbers[-1]}.npz"
         with replacing(path, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
             yield AttentionArchive(archive)

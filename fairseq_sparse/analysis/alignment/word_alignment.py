@@ -82,8 +82,8 @@ def words_of(pieces: Sequence[str], subwords: str) -> Words:
 def merge_subwords(
     weights: np.ndarray, source: Words, target: Words, shifted: bool = False
 ) -> np.ndarray:
-    """Attention from words to words: the sum over the pieces of a source word, the mean over those
-    of a target word (Zenkel, Wuebker, DeNero 2019, "Adding Interpretable Attention to Neural
+    """Return attention from words to words: the sum over the pieces of a source word, the mean over
+    those of a target word (Zenkel, Wuebker, DeNero 2019, "Adding Interpretable Attention to Neural
     Translation Models Improves Word Alignment").
 
     Args:
@@ -142,7 +142,8 @@ def threshold_links(weights: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def to_pharaoh(links: np.ndarray) -> list[str]:
-    """Lines as in ``0-0 1-2``: source and target position from 0, in the order of the source.
+    """Return lines as in ``0-0 1-2``: source and target position from 0, in the order of the
+    source.
 
     Args:
         links: boolean, ``[..., target words, source words]``.
@@ -160,7 +161,7 @@ def to_pharaoh(links: np.ndarray) -> list[str]:
 
 
 def from_pharaoh(line: str, base: int = 0) -> set[Link]:
-    """The links of a line as in ``0-0 1-2``.
+    """Return the links of a line as in ``0-0 1-2``.
 
     Args:
         line: links with blanks between them, or nothing.
@@ -178,7 +179,7 @@ def from_pharaoh(line: str, base: int = 0) -> set[Link]:
 
 
 def from_talp(line: str, base: int = 1) -> tuple[set[Link], set[Link]]:
-    """The sure and the possible links of a line as in ``1-1 2p3``, RWTH's form.
+    """Return the sure and the possible links of a line as in ``1-1 2p3``, RWTH's form.
 
     Args:
         line: links with blanks between them, or nothing. ``-`` is a sure one, ``p`` or ``?`` one

@@ -68,7 +68,7 @@ def save_curves(folder: Path, results: Results) -> list[Path]:
 
 
 def with_diversity(results: Results) -> Results:
-    """The models among them that have layers with several heads."""
+    """Return the models among them that have layers with several heads."""
     return {
         name: result
         for name, result in results.items()
@@ -77,7 +77,7 @@ def with_diversity(results: Results) -> Results:
 
 
 def draw_sparsity(results: Results) -> Figure:
-    """The sparsity rate by layer, a panel for each place of attention (Fig. 3).
+    """Draw the sparsity rate by layer, a panel for each place of attention (Fig. 3).
 
     Args:
         results: for each model what ``fairseq-sparse analyze attention --json`` wrote of it.
@@ -91,7 +91,7 @@ def draw_sparsity(results: Results) -> Figure:
 
 
 def draw_null_rates(results: Results) -> Figure:
-    """The null rate by layer, a panel for each place of attention (Fig. 6).
+    """Draw the null rate by layer, a panel for each place of attention (Fig. 6).
 
     A band reaches one standard deviation over the heads to either side. Dashed lines are those of
     shuffled references, where they were measured.
@@ -115,7 +115,7 @@ def draw_null_rates(results: Results) -> Figure:
 
 
 def draw_diversity(results: Results) -> Figure:
-    """The diversity of the heads by layer, a panel for each place of attention (Fig. 5).
+    """Draw the diversity of the heads by layer, a panel for each place of attention (Fig. 5).
 
     Of weights that do not sum to 1, it is the one at the first of ``TEMPERATURES``.
 
@@ -132,7 +132,8 @@ def draw_diversity(results: Results) -> Figure:
 
 
 def draw_alignment_error(results: Results) -> Figure:
-    """The alignment error rate by layer (Fig. 4): of the best head, and dashed of the heads' mean.
+    """Draw the alignment error rate by layer (Fig. 4): of the best head, and dashed of the heads'
+    mean.
 
     Args:
         results: for each model what ``fairseq-sparse analyze alignment --json`` wrote of its
@@ -202,7 +203,8 @@ class _Line:
 
 
 def _lines(results: Results, same: Optional[str] = None) -> list[_Line]:
-    """A line for each model, and one for those whose measure ``same`` is the same in all layers."""
+    """Return a line for each model, and one for those whose measure ``same`` is the same in all
+    layers."""
     groups: dict[object, list[int]] = {}
     names = list(results)
     for number, name in enumerate(names):
@@ -232,7 +234,7 @@ def _layers(result: Mapping[str, Any], place: str, part: str = "attention") -> L
 
 
 def _places(results: Results) -> dict[str, str]:
-    """The places of attention that a model has, with titles."""
+    """Return the places of attention that a model has, with titles."""
     found = [place for result in results.values() for place in result["attention"]]
     return {place: title for place, title in _PLACES.items() if place in found}
 
@@ -250,7 +252,7 @@ def _best(layer: Mapping[str, Any]) -> dict[str, Optional[float]]:
 
 
 def _new_panels(label: str, titles: Mapping[str, str]) -> tuple[Figure, dict[str, Axes]]:
-    """A panel for each title, side by side."""
+    """Return a panel for each title, side by side."""
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(0.6 + 2.6 * max(len(titles), 2), 3.4, columns=len(titles))
@@ -263,7 +265,7 @@ def _new_panels(label: str, titles: Mapping[str, str]) -> tuple[Figure, dict[str
 
 
 def _explain(figure: Figure, solid: str, dashed: str) -> None:
-    """Say in the legend what solid and dashed lines are."""
+    """Explain in the legend what solid and dashed lines are."""
     style = {"color": "0.3", "linewidth": 1.5}
     figure.axes[0].plot([], [], label=solid, **style)
     figure.axes[0].plot([], [], label=dashed, linestyle=_DASHED, **style)

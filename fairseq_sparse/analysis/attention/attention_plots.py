@@ -98,7 +98,7 @@ def _check(panels, titles, shape, hidden) -> None:
 
 
 def _columns(panels: int, shape: tuple[int, int]) -> int:
-    """How many panels side by side make the most compact figure."""
+    """Return how many panels side by side make the most compact figure."""
 
     def badness(columns: int) -> tuple[float, int]:
         rows = math.ceil(panels / columns)
@@ -133,7 +133,7 @@ def _draw_panel(axes: Axes, weights: np.ndarray, hidden: np.ndarray, sums_to_one
 
 
 def _null_queries(weights: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-    """Queries that see keys and give none of them weight."""
+    """Find the queries that see keys and give none of them weight."""
     return ~hidden.all(1) & ~((weights != 0) & ~hidden).any(1)
 
 
@@ -142,7 +142,7 @@ def _cells(mask: np.ndarray) -> list[Rectangle]:
 
 
 def _add_legend(figure: Figure, panels: Sequence[np.ndarray], hidden: np.ndarray) -> None:
-    """Say what the kinds of cells are, as far as they occur."""
+    """Add a legend of the kinds of cells, as far as they occur."""
     entries = []
     if any(((weights == 0) & ~hidden).any() for weights in panels):
         entries.append(("exactly 0", _ZERO))

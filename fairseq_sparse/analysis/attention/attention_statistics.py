@@ -117,7 +117,7 @@ class AttentionStatistics:
         self.sentences += len(source)
 
     def rates(self) -> dict[str, dict[str, Any]]:
-        """What was measured so far, for each place of attention that the model has.
+        """Return what was measured so far, for each place of attention that the model has.
 
         Returns:
             For each place ``layers``, a list with, for each layer,
@@ -159,12 +159,12 @@ class AttentionStatistics:
 
 
 def attention_kind(module: Attention) -> str:
-    """The name in ``ATTENTION_KINDS`` of what an attention module computes."""
+    """Return the name in ``ATTENTION_KINDS`` of what an attention module computes."""
     return getattr(module, "attention_kind", "softmax")  # fairseq's own has no name for it
 
 
 def head_count(module: Attention) -> int:
-    """How many heads an attention module has."""
+    """Return how many heads an attention module has."""
     return getattr(module, "num_heads", 1)  # an LSTM's has no name for it
 
 
@@ -198,7 +198,7 @@ def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
 
 
 def attention_modules(model: nn.Module) -> dict[str, list[Attention]]:
-    """The attention modules of a model: for each of ``PLACES`` one a layer, or none.
+    """Return the attention modules of a model: for each of ``PLACES`` one a layer, or none.
 
     Raises:
         ValueError: the model is neither a Transformer nor an LSTM with fairseq's attention.
@@ -312,7 +312,8 @@ def _ask_for_weights(module, arguments, options):
 
 
 def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
-    """Which keys the arguments of an attention module hide, as in :func:`watch_attention`."""
+    """Return which keys the arguments of an attention module hide, as in
+    :func:`watch_attention`."""
     hidden = weights.new_zeros((1, 1, 1), dtype=torch.bool)
     padding: Optional[Tensor] = options.get("key_padding_mask")  # [batch, keys]
     mask: Optional[Tensor] = options.get("attn_mask")  # [queries, keys]
@@ -363,7 +364,7 @@ def _layer_measures(
 
 
 def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of all numbers; the layers of a place have the same kind of attention."""
+    """Return the mean of all numbers; the layers of a place have the same kind of attention."""
     first = layers[0]
     result: dict[str, Any] = {
         name: fmean(layer[name] for layer in layers)

@@ -27,7 +27,7 @@ CUTOFFS = (10, 50, 100)
 
 
 def check_layers(model: nn.Module, layers: Optional[Sequence[int]]) -> list[int]:
-    """The numbers, from 1, of the layers to look at; None stands for all.
+    """Return the numbers, from 1, of the layers to look at; None stands for all.
 
     Raises:
         AnalysisError: a layer does not exist, or its weights always sum to 1.
@@ -57,7 +57,7 @@ def null_rates(
     padding_index: int,
     layers: Sequence[int],
 ) -> Iterator[tuple[int, float]]:
-    """The null rate of the cross-attention of each sentence pair.
+    """Return the null rate of the cross-attention of each sentence pair.
 
     It is the share of queries whose weights are all 0, over all heads of the layers and all target
     tokens, among which is EOS: its query is one like the others, and this way the rates of equally
@@ -79,7 +79,8 @@ def null_rates(
 
 
 def rank(rates: Mapping[int, float]) -> list[int]:
-    """The numbers of the pairs, the highest rate first; equal ones in the order of the numbers.
+    """Return the numbers of the pairs, the highest rate first; equal ones in the order of the
+    numbers.
 
     Raises:
         AnalysisError: all rates are 0, or NaN.
@@ -92,7 +93,8 @@ def rank(rates: Mapping[int, float]) -> list[int]:
 
 
 def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
-    """How many of the known bad pairs are at the top of a ranking, and what chance would give.
+    """Return how many of the known bad pairs are at the top of a ranking, and what chance would
+    give.
 
     Args:
         ranking: numbers of pairs.
@@ -128,7 +130,7 @@ def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
 
 
 def read_labels(path: Path, sentences: int) -> set[int]:
-    """The numbers of the bad pairs in a file with a line for each pair.
+    """Read the numbers of the bad pairs in a file with a line for each pair.
 
     A line is 0 or 1 (bad), or a JSON object whose ``noise`` is "none" for a good pair.
 
@@ -149,7 +151,7 @@ def read_labels(path: Path, sentences: int) -> set[int]:
 def _count(
     model: nn.Module, net_input: Mapping[str, Tensor], padding_index: int, layers: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """For each pair of a batch how many rows of weights are all 0, and how many there are."""
+    """Count for each pair of a batch how many rows of weights are all 0, and how many there are."""
     queries = net_input["prev_output_tokens"].ne(padding_index)
     nulls = rows = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
 
@@ -177,6 +179,7 @@ def _is_bad(line: str, path: Path, number: int) -> bool:
 
 
 def _chance_of_average_precision(pairs: int, bad: int) -> float:
-    """Its mean over all orders: at rank k, a bad pair has (k - 1)(bad - 1)/(pairs - 1) above it."""
+    """Return the mean average precision over all orders: at rank k, a bad pair has (k - 1)(bad -
+    1)/(pairs - 1) bad pairs above it."""
     above = (bad - 1) / (pairs - 1)
     return above + (1 - above) * sum(1 / k for k in range(1, pairs + 1)) / pairs

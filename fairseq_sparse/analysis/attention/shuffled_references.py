@@ -15,7 +15,7 @@ from fairseq_sparse.errors import AnalysisError
 
 
 def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
-    """The numbers from 0 below ``count``, of which some, at random, have changed places.
+    """Return the numbers from 0 below ``count``, of which some, at random, have changed places.
 
     Args:
         count: how many numbers.
@@ -38,7 +38,7 @@ def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
 
 
 def reorder_references(dataset: LanguagePairDataset, order: np.ndarray) -> LanguagePairDataset:
-    """A data set in which sentence ``n`` has the reference of sentence ``order[n]``.
+    """Return a data set in which sentence ``n`` has the reference of sentence ``order[n]``.
 
     Sizes go with the references, so that batches are made, and long pairs left out, by the new
     pairs. Alignments, which would be wrong, are dropped. The data set itself stays as it is.
@@ -52,7 +52,7 @@ def reorder_references(dataset: LanguagePairDataset, order: np.ndarray) -> Langu
 
 
 def with_reordered_references(translator: Translator, order: np.ndarray) -> Translator:
-    """The same models with a task that reorders the references of the data that it loads.
+    """Return the same models with a task that reorders the references of the data that it loads.
 
     Args:
         translator: the models; the new task looks at all sentences of the data.

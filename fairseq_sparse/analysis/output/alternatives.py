@@ -24,7 +24,7 @@ def find_alternatives(
     most: int,
     beam: int = 0,
 ) -> list[dict[str, Any]]:
-    """The alternatives at each step of a translation of each sentence.
+    """Find the alternatives at each step of a translation of each sentence.
 
     Args:
         translator: the models.
@@ -72,7 +72,7 @@ def find_alternatives(
 
 
 def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> dict[str, Any]:
-    """The alternatives at one step.
+    """Return the alternatives at one step.
 
     Args:
         log_p: log-probabilities of all tokens, ``[V]``.
@@ -113,7 +113,7 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> di
 
 
 def as_text(sentence: dict[str, Any]) -> str:
-    """One sentence of :func:`find_alternatives`, for reading in a terminal."""
+    """Return one sentence of :func:`find_alternatives`, for reading in a terminal."""
     lines = [heading(sentence), f"source  {sentence['source']}", f"target  {sentence['target']}"]
     for number, step in enumerate(sentence["steps"], start=1):
         lines.append(f"\n{number:>3}  {summary(step)}")
@@ -129,7 +129,7 @@ def as_text(sentence: dict[str, Any]) -> str:
 
 
 def heading(sentence: dict[str, Any]) -> str:
-    """Which sentence, by which model, and what its numbers are."""
+    """Return which sentence, by which model, and what its numbers are."""
     log_p = sentence["log_p"]
     whole = "p = 0" if log_p is None else f"log p = {log_p:.2f}"
     model = sentence["name"]
@@ -142,14 +142,14 @@ def heading(sentence: dict[str, Any]) -> str:
 
 
 def summary(step: dict[str, Any]) -> str:
-    """How many alternatives there are, in a few words."""
+    """Return how many alternatives there are, in a few words."""
     count = step["nonzeros"]
     text = f"{count:,} {'token' if count == 1 else 'tokens'} with p > 0"
     return text if abs(step["prob_sum"] - 1) < 1e-3 else f"{text}, Σp = {step['prob_sum']:.3f}"
 
 
 def remark(entry: dict[str, Any], position: int) -> str:
-    """What there is to say about an alternative; nothing but about the given token."""
+    """Return what there is to say about an alternative; nothing but about the given token."""
     if not entry["given"]:
         return ""
     if entry["rank"] is None:
@@ -158,12 +158,12 @@ def remark(entry: dict[str, Any], position: int) -> str:
 
 
 def left_out_text(step: dict[str, Any]) -> str:
-    """How many alternatives are not listed."""
+    """Return how many alternatives are not listed."""
     return f"{step['left_out']:,} more, together {number_text(step['left_out_p'])}"
 
 
 def number_text(p: float) -> str:
-    """A probability for reading: none reads as 0 or 1 that is not."""
+    """Return a probability for reading: none reads as 0 or 1 that is not."""
     if p == 0:
         return "0"
     if 0.9995 <= p < 1:
@@ -174,7 +174,7 @@ def number_text(p: float) -> str:
 def _describe_targets(
     translator: Translator, net_input: dict[str, Tensor], target: Tensor, most: int
 ) -> tuple[list[float], list[list[dict[str, Any]]]]:
-    """The log-probability and the steps of each target of a batch."""
+    """Return the log-probability and the steps of each target of a batch."""
     words = translator.task.target_dictionary
     described: list[list[dict[str, Any]]] = [[] for _ in target]
     log_p = [0.0] * len(target)

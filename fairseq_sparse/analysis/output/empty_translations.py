@@ -18,7 +18,7 @@ from fairseq_sparse.errors import AnalysisError
 
 
 def scores_to_compare(translator: Translator) -> dict[str, Translator]:
-    """The scores that translations can be compared by: p and, if Σp is free, p / Σp.
+    """Return the scores that translations can be compared by: p and, if Σp is free, p / Σp.
 
     With each stands the translator that gives it.
     """
@@ -87,7 +87,7 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
 
 
 def empty_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A table of results, each with its ``name``, ``output``, ``subset`` and ``scores``."""
+    """Return a table of results, each with its ``name``, ``output``, ``subset`` and ``scores``."""
     header = ["model", "output", "subset", "sentences", "scores", "p(empty) > p(best) (%)"]
     header += ["p(empty) = 0 (%)", "mean log p(empty)", "mean log p(best)"]
     lines = []
@@ -101,7 +101,7 @@ def empty_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _log_p(hypothesis: dict[str, Any]) -> Tensor:
-    """The log-probability of a whole string; a prefix that nothing can end has none."""
+    """Return the log-probability of a whole string; a prefix that nothing can end has none."""
     if hypothesis.get("incomplete", False):
         return torch.tensor(float("-inf"), dtype=torch.float64)
     return hypothesis["positional_scores"].double().sum().cpu()

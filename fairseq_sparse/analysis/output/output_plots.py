@@ -64,7 +64,7 @@ def save_plots(
 
 
 def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
-    """How many tokens have p > 0 at a step, in bins of which each is twice the one before."""
+    """Draw how many tokens have p > 0 at a step, in bins of which each is twice the one before."""
     if not rows:
         return None
     figure = new_figure(*_SIZE)
@@ -127,7 +127,7 @@ def draw_zeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optio
 
 
 def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
-    """What the probabilities of a step sum to; None if it is 1 in all models."""
+    """Draw what the probabilities of a step sum to; None if it is 1 in all models."""
     free = [row for row in rows if not _sums_to_one(row)]
     if not free:
         return None
@@ -148,7 +148,7 @@ def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Option
 
 
 def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
-    """The threshold τ and the norm of the logits over the updates, one above the other."""
+    """Draw the threshold τ and the norm of the logits over the updates, one above the other."""
     titles = {"tau": "threshold τ", "logit_norm": "mean norm of the logits ‖z‖"}
     panels = [key for key in titles if any(_has(curve, key) for curve in curves)]
     if not panels:
@@ -173,7 +173,7 @@ def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> 
 
 
 def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, label: str) -> None:
-    """A histogram from the first bin that holds something to the last."""
+    """Return a histogram from the first bin that holds something to the last."""
     full = [number for number, count in enumerate(counts) if count > 0]
     first, last = full[0], full[-1] + 1
     shares = [100 * count / row["steps"] for count in counts[first:last]]
@@ -184,14 +184,14 @@ def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, lab
 
 
 def _dashed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Each row with the dashes of its part of the data."""
+    """Return each row with the dashes of its part of the data."""
     parts = list(dict.fromkeys(map(_part, rows)))
     for row in rows:
         yield row, DASHES[parts.index(_part(row)) % len(DASHES)]
 
 
 def _part(row: dict[str, Any]) -> str:
-    """The part of the data, and whose steps they are if not those of the references."""
+    """Return the part of the data, and whose steps they are if not those of the references."""
     return f"{row['subset']}, {row['of']}" if row.get("of") == "translations" else row["subset"]
 
 

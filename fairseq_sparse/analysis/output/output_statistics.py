@@ -68,7 +68,7 @@ class OutputStatistics:
         self.largest = max(self.largest, sums.max().item())
 
     def result(self) -> dict[str, Any]:
-        """What was counted.
+        """Return what was counted.
 
         Returns:
             ``steps`` and ``vocabulary``; ``nonzeros``: ``mean``, ``min``, ``max``, ``quantiles``
@@ -118,7 +118,7 @@ class OutputStatistics:
 
 
 def quantile(counts: torch.Tensor, q: float) -> int:
-    """The smallest number that a share of at least q of the numbers does not exceed.
+    """Return the smallest number that a share of at least q of the numbers does not exceed.
 
     Args:
         counts: how often each number from 0 on was seen, ``[numbers]``.
@@ -128,7 +128,7 @@ def quantile(counts: torch.Tensor, q: float) -> int:
 
 
 def doubling_histogram(counts: torch.Tensor) -> dict[str, list[int]]:
-    """Counts in the bins 0, 1, 2-3, 4-7, 8-15 and so on, up to the last possible number."""
+    """Return counts in the bins 0, 1, 2-3, 4-7, 8-15 and so on, up to the last possible number."""
     edges = [0] + [2**power for power in range((len(counts) - 1).bit_length() + 1)]
     return {
         "edges": edges,
@@ -141,7 +141,7 @@ def doubling_histogram(counts: torch.Tensor) -> dict[str, list[int]]:
 def force_references(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str
 ) -> tuple[dict[str, Any], int]:
-    """Statistics of the output, given the references so far, and the number of sentences.
+    """Return statistics of the output, given the references so far, and the number of sentences.
 
     Beside what :class:`OutputStatistics` counts there is ``attended``: how many weights of
     cross-attention are not 0 at a step, in the mean over layers and heads; None for an ensemble,
@@ -199,7 +199,7 @@ def _cross_attention(translator: Translator, padding: int) -> Optional[Attention
 def count_certified(
     translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> dict[str, Optional[float]]:
-    """For how many sentences the search proves that it has found all possible translations.
+    """Count for how many sentences the search proves that it has found all possible translations.
 
     All those, that is, that have a word and keep to the length limits of fairseq-generate.
 
@@ -228,7 +228,7 @@ def count_certified(
 
 
 def output_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A table of results, each with its ``name``, ``output`` and ``subset``.
+    """Return a table of results, each with its ``name``, ``output`` and ``subset``.
 
     ``of`` says whose steps they are: of the ``references`` or of the model's ``translations``.
     """
@@ -248,7 +248,8 @@ def output_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def certified_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A table of rows that have, for each beam in ``beams``, what :func:`count_certified` found."""
+    """Return a table of rows that have, for each beam in ``beams``, what :func:`count_certified`
+    found."""
     beams = list(rows[0]["beams"]) if rows else []
     header = ["model", "output", "subset"]
     header += [f"exact, beam {beam} (%)" for beam in beams] + ["one hypothesis only (%)"]
@@ -263,7 +264,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def training_table(curves: Sequence[dict[str, Any]]) -> str:
-    """The ends of training curves, as ``output_plots.save_plots`` takes them."""
+    """Return the ends of training curves, as ``output_plots.save_plots`` takes them."""
 
     def ends(values: Sequence[Optional[float]], digits: int) -> str:
         known = [value for value in values if value is not None]

@@ -39,7 +39,7 @@ class SupportNode:
     expanded: bool = False
 
     def walk(self) -> Iterator["SupportNode"]:
-        """This node and all below it, depth first."""
+        """Yield this node and all below it, depth first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -102,7 +102,7 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = 200) ->
 def trees_of(
     translator: Translator, sample: dict[str, Any], most_nodes: int
 ) -> Iterator[tuple[int, SupportTree]]:
-    """The tree of each sentence of a batch, with the sentence's number in the data set."""
+    """Return the tree of each sentence of a batch, with the sentence's number in the data set."""
     models = translator.models
     with torch.no_grad():
         encoded = [model.encoder.forward_torchscript(sample["net_input"]) for model in models]
@@ -113,7 +113,7 @@ def trees_of(
 
 
 def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:
-    """The tree with one node a line, indented by its depth; ``...`` where it goes on.
+    """Return the tree with one node a line, indented by its depth; ``...`` where it goes on.
 
     Args:
         tree: the tree.
@@ -139,7 +139,7 @@ def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -
 
 
 def as_json(tree: SupportTree, word: Callable[[int], str]) -> dict[str, Any]:
-    """The tree as nested dictionaries."""
+    """Return the tree as nested dictionaries."""
 
     def convert(node: SupportNode) -> dict[str, Any]:
         return {
@@ -161,7 +161,8 @@ def as_json(tree: SupportTree, word: Callable[[int], str]) -> dict[str, Any]:
 def draw(
     tree: SupportTree, word: Callable[[int], str], least: float = 0.0, source: str = ""
 ) -> "Figure":
-    """The tree from left to right, each branch as wide as the probability that passes through it.
+    """Draw the tree from left to right, each branch as wide as the probability that passes through
+    it.
 
     Args:
         tree: the tree.
@@ -228,7 +229,8 @@ def draw(
 
 
 def _places(tree: SupportTree, least: float) -> dict[int, tuple[float, float]]:
-    """Where each shown node is drawn: its depth, and a row, that of a parent amid its children."""
+    """Return where each shown node is drawn: its depth, and a row, that of a parent amid its
+    children."""
     places: dict[int, tuple[float, float]] = {}
     rows = 0
 

@@ -25,7 +25,7 @@ CURVES = {
 
 
 def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
-    """One statistic over the training; None where no log has it.
+    """Draw one statistic over the training; None where no log has it.
 
     A line with points is the validation set at the end of each epoch, a thin line the training
     data since the line before.
@@ -59,7 +59,7 @@ def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
 
 
 def inline_svg(figure: Figure, prefix: str, label: str) -> str:
-    """A figure as an ``<svg>`` element, with its text as text.
+    """Return a figure as an ``<svg>`` element, with its text as text.
 
     Args:
         figure: of matplotlib.
@@ -83,5 +83,5 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
 
 
 def _positive(value: Any, needed: bool) -> float:
-    """The value, or NaN, which is not drawn, if there is none that the axis can show."""
+    """Return the value, or NaN, which is not drawn, if there is none that the axis can show."""
     return float("nan") if value is None or (needed and value <= 0) else value

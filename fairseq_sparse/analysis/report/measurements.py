@@ -50,7 +50,8 @@ class Measurements:
         self.progress = progress
 
     def output(self) -> dict[str, Any]:
-        """Nonzeros and Σp of the steps of the references, as ``OutputStatistics`` gives them."""
+        """Return nonzeros and Σp of the steps of the references, as ``OutputStatistics`` gives
+        them."""
 
         def compute() -> dict[str, Any]:
             batches = self._batches(self._translator, "output")
@@ -61,7 +62,7 @@ class Measurements:
         return {**self._kept("output", compute), "name": self.run.name}
 
     def decoded(self) -> dict[str, Any]:
-        """The same at the steps of the model's own translations."""
+        """Return the same at the steps of the model's own translations."""
 
         def compute() -> dict[str, Any]:
             batches = self._batches(self._translator, "output at the steps of decoding")
@@ -71,7 +72,8 @@ class Measurements:
         return {**self._kept("decoded", compute, beam=BEAM), "name": self.run.name}
 
     def empty(self) -> list[dict[str, Any]]:
-        """How often the empty translation is the best, by p and, if Σp is free, by p / Σp."""
+        """Return how often the empty translation is the best, by p and, if Σp is free, by p /
+        Σp."""
 
         def compute() -> list[dict[str, Any]]:
             rows = []
@@ -84,8 +86,8 @@ class Measurements:
         return [{**row, "name": self.run.name} for row in self._kept("empty", compute, beam=BEAM)]
 
     def attention(self) -> dict[str, Any]:
-        """The rates of ``AttentionStatistics``; none for a model that has no attention
-        of a Transformer or an LSTM.
+        """Return the rates of ``AttentionStatistics``; none for a model that has no attention of a
+        Transformer or an LSTM.
 
         Where attention can be null, also those with exchanged references, under ``shuffled``.
         It has the form of what ``fairseq-sparse analyze attention --json`` writes.
@@ -111,7 +113,8 @@ class Measurements:
         return self._kept("attention", compute)
 
     def sentences(self, count: int) -> dict[str, Any]:
-        """Attention and alternatives in the first sentences, as :func:`look_into` gives them."""
+        """Return attention and alternatives in the first sentences, as :func:`look_into` gives
+        them."""
 
         def compute() -> dict[str, Any]:
             chosen = self._load(range(count))
@@ -166,7 +169,8 @@ class Measurements:
         }
 
     def _kept(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
-        """What is in the measurement's file, which is written first if it is not as it should be.
+        """Return what is in the measurement's file, which is written first if it is not as it
+        should be.
 
         Raises:
             OSError: the file cannot be written.

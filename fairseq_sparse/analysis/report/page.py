@@ -59,7 +59,7 @@ def make_page(measurements: Sequence[Measurements], sentences: int) -> str:
 
 
 def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> str:
-    """The page around its parts.
+    """Return the page around its parts.
 
     Args:
         title, about: text.
@@ -81,13 +81,13 @@ def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> 
 
 
 def script_json(content: Any) -> str:
-    """JSON that can stand in a ``<script>`` element: no text in it can end the element."""
+    """Return JSON that can stand in a ``<script>`` element: no text in it can end the element."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def _check_sentences(models: Sequence[dict[str, Any]]) -> None:
-    """All models must show the same sentences, or nothing could be compared."""
+    """Check that all models show the same sentences, for else nothing could be compared."""
     tokens = [
         [(part["number"], part["source"], part["target"]) for part in model["sentences"]]
         for model in models

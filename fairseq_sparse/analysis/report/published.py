@@ -60,14 +60,14 @@ class Figure:
 
 @cache
 def read_published() -> list[dict[str, Any]]:
-    """The tables of ``published.json``."""
+    """Read the tables of ``published.json``."""
     text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
     return json.loads(text)["tables"]
 
 
 @cache
 def published_figures() -> tuple[Figure, ...]:
-    """All figures of all tables."""
+    """Return all figures of all tables."""
     return tuple(
         Figure(
             table["recipe"],
@@ -122,7 +122,7 @@ def alphas_of(row: str) -> tuple[float, float]:
 
 
 def row_of(summary: dict[str, Any]) -> str:
-    """The variant of a run with its variables, from what the recipe called it."""
+    """Return the variant of a run with its variables, from what the recipe called it."""
     variant = summary.get("variant", "")
     alphas = re.fullmatch(
         r"entmax: output (\S+), attention (\S+)", summary.get("variant_name") or ""
@@ -175,7 +175,7 @@ def published_text(
 
 
 def differences(recipe: Optional[str], dataset: str, measure: Measure) -> list[str]:
-    """Say of each table with the same data set why its figures do not stand beside ours.
+    """Explain for each table with the same data set why its figures do not stand beside ours.
 
     Args:
         recipe, dataset: as for :func:`find_figure`.
@@ -199,7 +199,7 @@ def differences(recipe: Optional[str], dataset: str, measure: Measure) -> list[s
 
 
 def describe(measure: Measure) -> str:
-    """Metric, split and number of languages in words."""
+    """Return metric, split and number of languages in words."""
     text = METRICS.get(measure.metric, measure.metric)
     if measure.split:
         text += f" on the {measure.split} set"
@@ -207,5 +207,5 @@ def describe(measure: Measure) -> str:
 
 
 def sources(figures: Iterable[Figure]) -> list[str]:
-    """The papers and tables of figures, each once."""
+    """Return the papers and tables of figures, each once."""
     return list(dict.fromkeys(f"{figure.paper}, {figure.table}" for figure in figures))

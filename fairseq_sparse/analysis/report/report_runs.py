@@ -100,7 +100,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def short_names(places: Sequence[Path]) -> list[str]:
-    """The names of the folders, or what differs in their paths if the names are not unique.
+    """Return the names of the folders, or what differs in their paths if the names are not unique.
 
     A checkpoint has its folder's name in front.
     """
@@ -114,7 +114,7 @@ def short_names(places: Sequence[Path]) -> list[str]:
 
 
 def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
-    """The folder of prepared data that all runs were trained on.
+    """Find the folder of prepared data that all runs were trained on.
 
     Args:
         runs: at least one.
@@ -145,7 +145,7 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
 
 
 def name_of_data(runs: Sequence[Run], data: str) -> str:
-    """What the recipe calls the data set, or the folder of the data."""
+    """Return what the recipe calls the data set, or the folder of the data."""
     names = [run.summary.get("dataset") for run in runs]
     return next(filter(None, names), data)
 

@@ -28,7 +28,8 @@ _NO_ALIGNMENT = "No alignment error rates, which need gold alignments and the re
 
 
 def results_section(runs: Sequence[Run], dataset: str, published: Sequence[dict[str, Any]]) -> str:
-    """The results of all runs, the papers' beside them where these are measured in the same way.
+    """Show the results of all runs, the papers' beside them where these are measured in the same
+    way.
 
     The papers' tables with other figures for this data set stand below.
     """
@@ -66,7 +67,7 @@ def _published_text(dataset: str, summary: dict[str, Any], column: str) -> Optio
 def _paper_notes(
     summaries: Sequence[dict[str, Any]], dataset: str, names: Sequence[str], beside: bool
 ) -> list[str]:
-    """What is said of the papers' figures above the results."""
+    """Return what is said of the papers' figures above the results."""
     measures = dict.fromkeys(measure_of(part, name) for part in summaries if part for name in names)
     other = [line for measure in measures for line in differences(None, dataset, measure)]
     if beside:
@@ -82,7 +83,7 @@ def _has_data(table: dict[str, Any], dataset: str) -> bool:
 
 
 def training_section(runs: Sequence[Run]) -> str:
-    """What the training logs have, over the updates."""
+    """Show what the training logs have, over the updates."""
     records = {run.name: run.records for run in runs if run.records}
     if not records:
         return _names_of([run.name for run in runs], _NO_LOG)
@@ -109,7 +110,7 @@ def output_section(
     decoded: Sequence[dict[str, Any]],
     empty: Sequence[dict[str, Any]],
 ) -> str:
-    """How sparse the output is, given the references, and what beam search finds.
+    """Show how sparse the output is, given the references, and what beam search finds.
 
     Args:
         rows, decoded, empty: of :class:`Measurements`, of all models.
@@ -160,7 +161,7 @@ def output_section(
 def attention_section(
     attention: dict[str, dict[str, Any]], alignment: dict[str, dict[str, Any]]
 ) -> str:
-    """Exact zeros, null rows and diversity of the attention, and how well it aligns.
+    """Show exact zeros, null rows and diversity of the attention, and how well it aligns.
 
     Args:
         attention: for each model what ``fairseq-sparse analyze attention --json`` writes.
@@ -224,7 +225,8 @@ def _diversity(part: dict[str, Any]) -> str:
 
 
 def _alignment_table(alignment: dict[str, dict[str, Any]]) -> str:
-    """Error rates, from the row that predicts a word (normal) or the one after it (shifted)."""
+    """Make a table of error rates, from the row that predicts a word (normal) or the one after it
+    (shifted)."""
     kinds = [kind for kind in ("normal", "shifted") if any(kind in x for x in alignment.values())]
     header = ["model"]
     header += [f"{what}, {kind}" for kind in kinds for what in ("best head", "mean of the heads")]
@@ -237,7 +239,7 @@ def _alignment_table(alignment: dict[str, dict[str, Any]]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
-    """A table whose first column names the rows; it scrolls where the page is too narrow."""
+    """Return a table whose first column names the rows; it scrolls where the page is too narrow."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in header)
     lines = [
         f'<tr><th scope="row">{escape(first)}</th>'
@@ -254,7 +256,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: st
 
 
 def html_figure(figure: Optional[Figure], prefix: str, caption: str, wide: bool = False) -> str:
-    """A figure with its caption, a wide one in a part that scrolls; nothing for None."""
+    """Return a figure with its caption, a wide one in a part that scrolls; nothing for None."""
     if figure is None:
         return ""
     text = escape(caption)
@@ -265,7 +267,7 @@ def html_figure(figure: Optional[Figure], prefix: str, caption: str, wide: bool 
 
 
 def _paper_table(table: dict[str, Any]) -> str:
-    """A table of a paper as it has it."""
+    """Return a table of a paper as it has it."""
     header = ["", *(column["heading"] for column in table["columns"])]
     rows = [[row["name"], *(text or "-" for text in row["figures"])] for row in table["rows"]]
     content = html_table(header, rows, f"{table['table']} of the paper: {table['title']}")
@@ -282,7 +284,7 @@ def _missing(runs: Sequence[Run]) -> str:
 
 
 def _names_of(names: Sequence[str], what: str) -> str:
-    """A paragraph on what some models lack; nothing if there are none."""
+    """Return a paragraph on what some models lack; nothing if there are none."""
     return f"<p>{escape(what)}: {escape(', '.join(names))}.</p>" if names else ""
 
 

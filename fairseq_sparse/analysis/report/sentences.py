@@ -26,7 +26,7 @@ _TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
 def look_into(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str, attention: bool
 ) -> dict[str, Any]:
-    """What one model makes of some sentences, given the references.
+    """Return what one model makes of some sentences, given the references.
 
     Args:
         translator: one model.
@@ -73,7 +73,7 @@ def look_into(
 
 
 def encode(weights: Tensor) -> str:
-    """Weights as base64 of little-endian float16, row by row.
+    """Return weights as base64 of little-endian float16, row by row.
 
     0 stays 0 and nothing else becomes 0: what is smaller than the smallest number of float16,
     6e-8, becomes that. Above 6e-5 three digits stay as they are.

@@ -120,7 +120,7 @@ _CONDITIONS = (
 
 
 def look_up(summary: Summary, path: str) -> Any:
-    """The value at a dotted path, or None."""
+    """Return the value at a dotted path, or None."""
     value: Any = summary
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -148,7 +148,7 @@ def measure_of(summary: Summary, column: str) -> Measure:
 
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
-    """The names in ``COLUMNS`` that a table has unless it is asked for others."""
+    """Return the names in ``COLUMNS`` that a table has unless it is asked for others."""
     return [
         name
         for name, (_, path, _) in COLUMNS.items()
@@ -161,7 +161,8 @@ def columns_of(summaries: Sequence[Summary]) -> list[str]:
 
 
 def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str:
-    """One field of the table; a speed with its ratio to the baseline's, ``-`` for what is unknown.
+    """Return one field of the table; a speed with its ratio to the baseline's, ``-`` for what is
+    unknown.
 
     Args:
         summary: of a run; in ``measured`` it may have what the benchmarks measured.
@@ -191,7 +192,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
 
 
 def conditions(summaries: Sequence[Summary]) -> list[tuple[str, str]]:
-    """What the figures were measured with, as far as it is known: pairs of a name and a text."""
+    """Return what the figures were measured with, as far as it is known: pairs of a name and a
+    text."""
     found = []
     for label, path in _CONDITIONS:
         values = {_describe(look_up(summary, path)) for summary in summaries} - {""}

@@ -164,7 +164,7 @@ def draw_training_curves(
 
 
 def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and dashes of each model."""
+    """Return colour and dashes of each model."""
     if len(names) > len(COLOURS):
         from matplotlib import colormaps
 

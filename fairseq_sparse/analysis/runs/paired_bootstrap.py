@@ -64,7 +64,7 @@ def paired_bootstrap(
 
 
 def reference_of(run: Path, data_dir: Path) -> Path:
-    """The file that a run's translations were scored with.
+    """Return the file that a run's translations were scored with.
 
     Raises:
         AnalysisError: the run does not say its language, or the data are not there.

@@ -48,7 +48,7 @@ class Paper:
 
 
 def dataset_table(paper: Paper, dataset: str, rows: Sequence[Row]) -> Table:
-    """Header and rows of one data set; the first row is the baseline.
+    """Return header and rows of one data set; the first row is the baseline.
 
     A column that nobody has a figure for is left out, but for the first; the paper's figures stand
     behind ours, p behind BLEU, the ensemble's score behind the first column.
@@ -78,7 +78,7 @@ def dataset_table(paper: Paper, dataset: str, rows: Sequence[Row]) -> Table:
 
 
 def _as_table(columns: Sequence[tuple[str, list[str]]]) -> Table:
-    """Header and rows of columns with their headings."""
+    """Return header and rows of columns with their headings."""
     lines = zip(*(cells for _, cells in columns), strict=True)
     return [heading for heading, _ in columns], [list(line) for line in lines]
 
@@ -105,7 +105,7 @@ def _figures(paper: Paper, dataset: str, rows: Sequence[Row], column: str) -> li
 
 
 def _ensembles(paper: Paper, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
-    """The paper's figures of ensembles, as :func:`_figures`."""
+    """Return the paper's figures of ensembles, as :func:`_figures`."""
     measure = _measure(rows, column)
     if measure is None:
         return []
@@ -120,7 +120,7 @@ def _p(row: Row) -> str:
 
 
 def overview(paper: Paper, datasets: dict[str, list[Row]]) -> Table:
-    """The first column of all data sets side by side, each with the paper's figures.
+    """Return the first column of all data sets side by side, each with the paper's figures.
 
     All data sets have the same rows.
     """
@@ -136,7 +136,7 @@ def overview(paper: Paper, datasets: dict[str, list[Row]]) -> Table:
 
 
 def paper_elsewhere(paper: Paper, datasets: dict[str, list[Row]]) -> list[tuple[str, Table, str]]:
-    """Title, table and source of the paper's figures that do not stand beside ours.
+    """Return title, table and source of the paper's figures that do not stand beside ours.
 
     They are those of the paper's tables on what the first column is about.
     """
@@ -170,13 +170,13 @@ def paper_elsewhere(paper: Paper, datasets: dict[str, list[Row]]) -> list[tuple[
 
 
 def _beside(paper: Paper, column: dict, rows: Sequence[Row]) -> bool:
-    """Whether a column of a paper's table can stand beside ours."""
+    """Return whether a column of a paper's table can stand beside ours."""
     theirs = Measure(column["metric"], column["split"], column.get("languages"))
     return any(_measure(rows, name) == theirs for name in paper.columns)
 
 
 def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[str]) -> list[str]:
-    """What the figures are, and what they were measured with."""
+    """Return what the figures are, and what they were measured with."""
     summaries = [summary for row in rows for summary in row.summaries.values()]
     seeds = list(rows[0].runs)
     lines = [f"seeds: {', '.join(map(str, seeds))}"]
@@ -213,7 +213,7 @@ def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[s
 
 
 def _about_the_paper(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[str]:
-    """Where the paper's figures in the table are from, and why others are not in it."""
+    """Return where the paper's figures in the table are from, and why others are not in it."""
     lines = [f"paper: {source}" for source in sources(_beside_ours(paper, dataset, rows))]
     if lines and {"words_per_second", "sentences_per_second", "hours"} & set(paper.columns):
         lines.append("the paper's times and speeds are those of its own hardware")
@@ -227,7 +227,7 @@ def _about_the_paper(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[st
 
 
 def _beside_ours(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[Figure]:
-    """All of the paper's figures that stand in the table."""
+    """Return all of the paper's figures that stand in the table."""
     found = [
         find_figure(paper.recipe, dataset, row.name, measure, ["value", "mean", "ensemble"])
         for name in paper.columns
@@ -238,5 +238,5 @@ def _beside_ours(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[Figure
 
 
 def _range(values: Sequence[str]) -> str:
-    """The only value, or the first to the last of several in order."""
+    """Return the only value, or the first to the last of several in order."""
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"

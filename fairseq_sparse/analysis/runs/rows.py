@@ -108,7 +108,7 @@ class Row:
         return [value for value in found if value is not None]
 
     def cell(self, column: str, baseline: Row) -> str:
-        """The mean in a column, for scores of several seeds with their standard deviation.
+        """Return the mean in a column, for scores of several seeds with their standard deviation.
 
         It is that of a sample, with n - 1 in the denominator.
         """
@@ -118,7 +118,7 @@ class Row:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """The mean of each number over those that have it; of what is no number, the first."""
+    """Return the mean of each number over those that have it; of what is no number, the first."""
     names = dict.fromkeys(name for summary in summaries for name in summary)
     result: Summary = {}
     for name in names:
@@ -135,7 +135,7 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
 
 
 def read_plan(path: Path) -> list[PlannedRun]:
-    """The runs in a file of ``examples/reproduce.sh``: seven fields with tabs between them.
+    """Read the runs in a file of ``examples/reproduce.sh``: seven fields with tabs between them.
 
     Raises:
         AnalysisError: a line is something else, or there is none.
@@ -154,7 +154,8 @@ def read_plan(path: Path) -> list[PlannedRun]:
 
 
 def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
-    """The rows of each data set, in the order of the plan, with the summaries of finished runs.
+    """Return the rows of each data set, in the order of the plan, with the summaries of finished
+    runs.
 
     Raises:
         AnalysisError: the summary of a run is that of another data set, variant or settings.
@@ -244,7 +245,7 @@ def compare_with_baseline(
 
 
 def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """What the table shows, by seed and as means and standard deviations."""
+    """Return what the table shows, by seed and as means and standard deviations."""
     return [
         {
             "row": row.name,

@@ -38,7 +38,7 @@ class SummaryError(AnalysisError):
 
 
 def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
-    """What a file has: its text, or the object of JSON with ``read_json``."""
+    """Return what a file has: its text, or the object of JSON with ``read_json``."""
     try:
         return reader(path)
     except FileNotFoundError as error:
@@ -50,7 +50,7 @@ def select_statistics(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def describe_environment() -> dict[str, object]:
-    """Versions and hardware, for reports."""
+    """Return versions and hardware, for reports."""
     import fairseq
     import torch
 
@@ -77,7 +77,8 @@ def describe_environment() -> dict[str, object]:
 
 
 def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
-    """Updates, time, speed and statistics, over all the parts of an interrupted training."""
+    """Summarize updates, time, speed and statistics, over all the parts of an interrupted
+    training."""
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     log = log or run / "logs" / "2_train.log"
@@ -121,7 +122,8 @@ def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
 
 
 def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[str, float]:
-    """The validation at the checkpoint that is used: the last, or the best where that is kept."""
+    """Return the validation at the checkpoint that is used: the last, or the best where that is
+    kept."""
     settings = run / "settings" / "train"
     flags = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
     if "--no-epoch-checkpoints" in flags:
@@ -144,7 +146,7 @@ def summarize_generation(run: Path) -> dict[str, object]:
 
 
 def read_score(run: Path) -> dict[str, object]:
-    """The score of the test set, under its name."""
+    """Read the score of the test set, under its name."""
     found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
     if not found:
         raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
@@ -152,7 +154,7 @@ def read_score(run: Path) -> dict[str, object]:
 
 
 def summarize_attention(path: Path) -> dict[str, object]:
-    """Rates of each place of attention, the mean over layers and heads."""
+    """Summarize rates of each place of attention, the mean over layers and heads."""
     rates = read(path, read_json).get("attention")
     if not rates:
         raise SummaryError(f"{path} has no rates: run the stage analyze again")
@@ -167,7 +169,7 @@ def summarize_attention(path: Path) -> dict[str, object]:
 
 
 def statistics_of(run: Path, subset: str) -> dict[str, float]:
-    """What fairseq-validate logged of a subset."""
+    """Return what fairseq-validate logged of a subset."""
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     path = run / f"validate-{subset}.txt"
@@ -178,7 +180,7 @@ def statistics_of(run: Path, subset: str) -> dict[str, float]:
 
 
 def summarize_search(path: Path) -> dict[str, object]:
-    """Shares of the sentences of a search report of which beam search proved something.
+    """Summarize what beam search proved, as shares of the sentences of a search report.
 
     ``exact``: the beam has every translation of nonzero probability. ``optimal``: none has a better
     score than the first. ``single``: there is but one, which has all the probability.
@@ -196,7 +198,7 @@ def summarize_search(path: Path) -> dict[str, object]:
 
 
 def summarize_validation_set(run: Path) -> dict[str, object]:
-    """Statistics of the validation set; nothing where the recipe has not asked for them."""
+    """Summarize the statistics of the validation set; nothing where the recipe has none."""
     report = run / "search-valid.jsonl"
     if not report.is_file():
         return {}
@@ -206,7 +208,7 @@ def summarize_validation_set(run: Path) -> dict[str, object]:
 
 
 def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
-    """Everything that a results table needs."""
+    """Return everything that a results table needs."""
     test = statistics_of(run, "test")
     train = read(run / "train.json", read_json)
     return {
@@ -222,7 +224,7 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
 
 
 def summarize_ensemble(run: Path, names: dict[str, str]) -> dict[str, object]:
-    """What there is to say of several models that decoded together."""
+    """Return what there is to say of several models that decoded together."""
     return {
         **names,
         **read_score(run),

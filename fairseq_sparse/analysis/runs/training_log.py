@@ -23,7 +23,7 @@ Records = list[tuple[str, dict[str, float]]]
 
 
 def read_records(log: str) -> Records:
-    """The lines with numbers, without those of trainings that were given up and started anew.
+    """Read the lines with numbers, without those of trainings that were given up and started anew.
 
     Args:
         log: the text of the log.
@@ -62,7 +62,7 @@ def _read_line(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
-    """The numbers of one tag over the training.
+    """Return the numbers of one tag over the training.
 
     An update that was made again after an interruption counts once, by its last record.
 
@@ -87,7 +87,8 @@ def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
 
 
 def training_seconds(records: Records) -> list[tuple[int, float]]:
-    """The seconds that training had taken at some updates, ascending; validation is not counted.
+    """Return the seconds that training had taken at some updates, ascending; validation is not
+    counted.
 
     fairseq logs whole seconds, so the sums of whole epochs are used where they are known, and
     ``train_inner`` only after the last of them. Between two points time goes on evenly.
@@ -110,7 +111,7 @@ def training_seconds(records: Records) -> list[tuple[int, float]]:
 
 
 def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
-    """A figure of validation over the training.
+    """Return a figure of validation over the training.
 
     Args:
         records: of :func:`read_records`.
@@ -132,7 +133,7 @@ def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
 
 
 def threshold_curve(records: Records) -> dict[str, list[Optional[float]]]:
-    """The output's threshold and the mean norm of its logits over the training.
+    """Return the output's threshold and the mean norm of its logits over the training.
 
     Returns:
         ``updates``, ``tau`` and ``logit_norm``, of the same length. Only ``entmax_loss`` and

@@ -132,7 +132,8 @@ def draw_sheets(
 
 
 def sheet(rows: Sequence[Row], separator: str = ",") -> str:
-    """The CSV file for an annotator, who fills in the scores. Write it as UTF-8 with a BOM."""
+    """Return the CSV file for an annotator, who fills in the scores. Write it as UTF-8 with a
+    BOM."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
     writer.writerow(COLUMNS)
@@ -142,7 +143,7 @@ def sheet(rows: Sequence[Row], separator: str = ",") -> str:
 
 
 def instructions() -> str:
-    """What to tell the annotators."""
+    """Return what to tell the annotators."""
     scale = "\n".join(f"  {score}  {meaning}" for score, meaning in SCALE.items())
     examples = "\n".join(f"  {score:<2}  {text}" for text, score in _EXAMPLES)
     return f"""How to judge the translations
@@ -174,12 +175,12 @@ then these translations would get
 
 
 def to_key(sheets: Sheets) -> dict[str, Any]:
-    """What the experimenter keeps, for :func:`from_key`."""
+    """Return what the experimenter keeps, for :func:`from_key`."""
     return {annotator: [asdict(row) for row in rows] for annotator, rows in sheets.items()}
 
 
 def from_key(key: Mapping[str, Any]) -> Sheets:
-    """The sheets as they were drawn.
+    """Return the sheets as they were drawn.
 
     Raises:
         SheetError: it is no key.
@@ -194,7 +195,7 @@ def from_key(key: Mapping[str, Any]) -> Sheets:
 
 
 def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[Judgement]]]:
-    """The scores on a sheet that came back.
+    """Read the scores on a sheet that came back.
 
     Its rows may be in any order, its separator may have become another one, and a spreadsheet
     program may have added empty rows or columns.
@@ -251,7 +252,7 @@ def in_brackets(text: str) -> str:
 
 
 def _comparable(text: str) -> str:
-    """A cell but for the line ends, which spreadsheet programs change."""
+    """Return a cell but for the line ends, which spreadsheet programs change."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -25,7 +25,7 @@ def cohen_kappa(
     categories: Sequence[Any],
     quadratic: bool = False,
 ) -> Optional[float]:
-    """Agreement of two annotators beyond what is to be expected by chance.
+    """Return agreement of two annotators beyond what is to be expected by chance.
 
     Cohen (1960), "A Coefficient of Agreement for Nominal Scales", and (1968), "Weighted Kappa":
 
@@ -55,7 +55,7 @@ def cohen_kappa(
 
 
 def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
-    """Scores of the systems, and agreement.
+    """Summarize scores of the systems, and agreement.
 
     "Speeding Up Entmax" does not say how + and - enter its figures. Here ``mean``, ``deviation``
     and kappa are those of the grades alone; ``marked_mean`` and ``marked_deviation`` count a mark
@@ -105,7 +105,7 @@ def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
-    """The figures as a report shows them."""
+    """Return the figures as a report shows them."""
     rows = []
     for system, figures in summary["systems"].items():
         cells = [figures[who] for who in (*ANNOTATORS, "both")]
