@@ -73,7 +73,7 @@ WAYS_IN = {
     ),
     "a model": "from fairseq_sparse.models.transformer_sparse import TransformerSparseModel",
     "a flag": "import fairseq_sparse.modules.flags",
-    "a criterion": "import fairseq_sparse.criterions.entmax_loss",
+    "a criterion": "import fairseq_sparse.criterions.sparse_criterion",
     "a scheduler": "import fairseq_sparse.optim.reduce_lr_on_valid_loss",
     "generation": "from fairseq_sparse.generation.sparse_search import SparseSearch",
     "energy": "import fairseq_sparse.energy\nimport fairseq",

@@ -93,8 +93,8 @@ class Translator:
         return replace(self, models=models)
 
     def describe_output(self) -> str:
-        """Return the output transforms, with what distinguishes them."""
-        kinds = [_describe(layer) for layer in self.projections]
+        """The output transforms, with what distinguishes them."""
+        kinds = [layer.transform.describe() for layer in self.projections]
         kinds += ["softmax"] * (len(self.models) - len(kinds))
         return " + ".join(dict.fromkeys(kinds))
 
@@ -147,14 +147,6 @@ def load_translator(
     if torch.cuda.is_available() and not cpu:
         models = [model.cuda() for model in models]
     return Translator(name or path, checkpoints, models, task)
-
-
-def _describe(layer: OutputProjection) -> str:
-    if layer.transform == "alpha_relu":
-        return f"alpha_relu (α {layer.alpha:g}, τ {layer.tau.item():.3g})"
-    details = [f"α {layer.alpha:g}"] if layer.transform == "entmax" else []
-    details += [f"k {layer.topk}"] if layer.topk else []
-    return f"{layer.transform} ({', '.join(details)})" if details else layer.transform
 
 
 @dataclass(frozen=True)

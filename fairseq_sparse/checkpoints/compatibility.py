@@ -14,6 +14,7 @@ from torch import nn
 
 from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
 from fairseq_sparse.modules.attention_config import PLACES
+from fairseq_sparse.modules.output_transforms import transforms_with
 
 _LAST = "checkpoint_last.pt"
 
@@ -79,7 +80,7 @@ def _described(settings: Any) -> dict[str, str]:
     values = settings if isinstance(settings, dict) else vars(settings)
     transform = str(values.get("output_transform") or "softmax")
     described = {"--output-transform": transform}
-    if transform in ("entmax", "alpha_relu"):
+    if transform in transforms_with("takes_alpha"):
         described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
     attention = str(values.get("attention") or "softmax")
     kinds = {place: str(values.get(f"attention_{place}") or attention) for place in PLACES}

@@ -10,15 +10,17 @@ from fairseq.models.transformer_lm import (
     TransformerLanguageModel,
     TransformerLanguageModelConfig,
 )
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import II
+from torch import Tensor
 
 from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
 from fairseq_sparse.modules.dropout import set_dropout
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
-from fairseq_sparse.modules.output_config import OutputConfig, check_criterion
-from fairseq_sparse.modules.sparse_output import CheckedLoading, check_language_model_use
+from fairseq_sparse.modules.output_config import OutputConfig
+from fairseq_sparse.modules.sparse_output import SparseOutputModel, check_training
 
 
 @dataclass
@@ -30,7 +32,7 @@ class TransformerLMSparseConfig(OutputConfig, SelfAttentionConfig, TransformerLa
 
 
 @register_model("transformer_lm_sparse", dataclass=TransformerLMSparseConfig)
-class TransformerLMSparseModel(CheckedLoading, TransformerLanguageModel):
+class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
     """fairseq's ``transformer_lm`` whose output transform and attention are chosen by flags.
 
     With softmax in both it gives the numbers of the stock model and has the same state-dict keys,
@@ -42,8 +44,7 @@ class TransformerLMSparseModel(CheckedLoading, TransformerLanguageModel):
     def build_model(cls, args: Any, task):
         check_settings(args)
         check_self_attention(args)
-        if args.criterion_name is not None:
-            check_criterion(args.criterion_name, str(args.output_transform))
+        check_training(args, task)
         model = super().build_model(args, task)
         stock = model.decoder
         cfg = TransformerConfig.from_namespace(args)
@@ -60,8 +61,25 @@ class TransformerLMSparseModel(CheckedLoading, TransformerLanguageModel):
         log_learned_alpha(model)
         return model
 
-    def prepare_for_inference_(self, cfg: Any) -> None:
-        # Adaptive softmax has no projection.
-        transform = getattr(self.decoder.output_projection, "transform", "softmax")
-        check_language_model_use(cfg, transform)
-        super().prepare_for_inference_(cfg)
+    def extract_features(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs):
+        """Return the features ``[batch, length, d]``, and extras; the lengths are not needed."""
+        return self.decoder.extract_features(src_tokens, encoder_out=None, **kwargs)
+
+    def check_inference(self, cfg: Any, transform: str) -> None:
+        """Refuse what fairseq's own commands cannot do with a sparse language model.
+
+        Raises:
+            ValueError: naming the task, the transform and what works.
+        """
+        task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
+        scores_only = getattr(cfg.generation, "score_reference", False)
+        if scores_only or getattr(task, "supports_sparse_outputs", False):
+            return
+        raise ValueError(
+            f"--task {getattr(cfg.task, '_name', None)} can neither search nor evaluate a language "
+            f"model trained with --output-transform {transform}: beam search and sampling break on "
+            "probabilities of exactly 0, and fairseq-eval-lm leaves tokens of probability 0 out of "
+            "its perplexity, so that a sparser model would look better. What works: "
+            "fairseq-validate, whose loss and gold_zero count every token, and --lm-path of "
+            "fairseq-generate under --task translation_sparse"
+        )

@@ -3,15 +3,19 @@
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
 import logging
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Optional
 
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.flags import check_size_of_alpha
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +27,7 @@ class OutputConfig(FairseqDataclass):
     """Flags that choose the output transform. None may begin with encoder_ or decoder_, which
     fairseq's TransformerConfig would move elsewhere."""
 
-    output_transform: ChoiceEnum(OUTPUT_TRANSFORMS) = field(
+    output_transform: str = field(
         default="softmax",
         metadata={"help": "mapping from logits to probabilities at the output"},
     )
@@ -56,6 +60,13 @@ class OutputConfig(FairseqDataclass):
         },
     )
 
+    def _get_type(self, attribute_name: str) -> Any:
+        """Same as in fairseq, except that --output-transform has the choices of the moment: a
+        package in --user-dir can have added some."""
+        if attribute_name == "output_transform":
+            return ChoiceEnum(OUTPUT_TRANSFORMS)
+        return super()._get_type(attribute_name)
+
 
 def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProjection:
     """Wrap a decoder's projection as the flags ask for.
@@ -73,7 +84,8 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
         topk=args.output_topk,
         tau=args.output_tau,
     )
-    check_size_of_alpha("--output-alpha", projection.alpha)
+    if projection.transform.takes_alpha:
+        check_size_of_alpha("--output-alpha", projection.transform.alpha)
     return projection
 
 
@@ -90,35 +102,89 @@ def draw_xavier_uniform(weight: Tensor) -> None:
 
 def _check_tau(args: Namespace) -> None:
     """Refuse a tau that nothing looks at, where a model is built to be trained."""
-    if str(args.output_transform) == "alpha_relu" or args.output_tau == "data":
+    takers = transforms_with("takes_tau")
+    if str(args.output_transform) in takers or args.output_tau == "data":
         return
     message = (
         f"--output-tau {args.output_tau} has no effect on --output-transform "
-        f"{args.output_transform}: it is for alpha_relu, leave it out"
+        f"{args.output_transform}: it is for {', '.join(takers)}, leave it out"
     )
-    if any(getattr(args, name, None) for name in ("criterion", "criterion_name")):
+    if criterion_name(args) is not None:
         raise ValueError(message)
     logger.warning(message)
 
 
-def check_criterion(criterion_name: str, transform: str) -> None:
-    """Refuse a criterion that does not fit the transform, before anything is trained.
+def criterion_name(args: Any) -> Optional[str]:
+    """Return the criterion that a model is built to be trained with, None if it is not."""
+    # With --model-overrides it can be the whole configuration of a criterion.
+    names = (getattr(args, name, None) for name in ("criterion", "criterion_name"))
+    return next((name for name in names if isinstance(name, str) and name), None)
 
-    A criterion says what it fits by an attribute ``output_transforms``. fairseq's own criterions
-    know only softmax; a criterion from elsewhere that says nothing is let through.
+
+def check_criterion(criterion: Optional[str], transform: str) -> None:
+    """Refuse a criterion that does not fit the transform, before anything is trained.
 
     Raises:
         ValueError: naming the criterion, the transform and the flag to change.
     """
-    if transform not in OUTPUT_TRANSFORMS:
-        return  # refused by its own name
-    criterion = CRITERION_REGISTRY.get(criterion_name)
-    is_stock = getattr(criterion, "__module__", "").startswith("fairseq.criterions")
-    fits = getattr(criterion, "output_transforms", ("softmax",) if is_stock else None)
-    if fits is None or transform in fits:
-        return
-    remedy = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
+    fits = _transforms_of(criterion)
+    if fits is None or transform in fits or transform not in OUTPUT_TRANSFORMS:
+        return  # an unknown transform is refused by its own name
     raise ValueError(
-        f"--criterion {criterion_name} does not fit --output-transform {transform}: it is for "
-        f"{', '.join(fits)}; use --criterion {remedy}"
+        f"--criterion {criterion} does not fit --output-transform {transform}: it is for "
+        f"{', '.join(fits)}; use --criterion {OUTPUT_TRANSFORMS[transform].criterion}"
+    )
+
+
+def check_output(criterion: str, model: nn.Module) -> None:
+    """Refuse a model whose output the criterion is not for.
+
+    Raises:
+        ValueError: naming the criterion and the flag to change.
+    """
+    # fairseq's wrapper of a distributed model hands attributes on.
+    projection = getattr(getattr(model, "decoder", None), "output_projection", None)
+    transform = getattr(getattr(projection, "transform", None), "name", None)
+    fits = _transforms_of(criterion) or ()
+    if transform not in fits:
+        raise ValueError(
+            f"--criterion {criterion} is for --output-transform {', '.join(fits)}, but the model's "
+            f"output is {transform or 'not one of fairseq_sparse (--arch transformer_sparse)'}"
+        )
+
+
+def check_architecture(criterion: str, settings: Any) -> None:
+    """Refuse a criterion of this package for an architecture of fairseq's own.
+
+    Args:
+        criterion: its name.
+        settings: of the model.
+
+    Raises:
+        ValueError: naming the architecture and the one to use.
+    """
+    arch = getattr(settings, "arch", None) or getattr(settings, "_name", None)
+    kind = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
+    if not getattr(kind, "__module__", "").startswith("fairseq.models."):
+        return
+    twins = [name for name in ARCH_MODEL_REGISTRY if name.replace("_sparse", "") == arch]
+    twins = [name for name in twins if name != arch] or ["transformer_sparse"]
+    raise ValueError(
+        f"--criterion {criterion} does not fit --arch {arch}, which has softmax at its "
+        f"output and no other: use --arch {twins[0]} with --output-transform "
+        f"{transforms_with('criterion', criterion)[-1]}, or --criterion cross_entropy"
+    )
+
+
+def _transforms_of(criterion: Optional[str]) -> Optional[Sequence[str]]:
+    """Return the transforms that a criterion trains, None if it is not known.
+
+    A transform names its criterion. fairseq's own criterions know nothing of zeros. A criterion
+    from elsewhere can have an attribute ``output_transforms``; without it, it is let through.
+    """
+    kind = CRITERION_REGISTRY.get(criterion)
+    if getattr(kind, "__module__", "").startswith("fairseq.criterions"):
+        return transforms_with("is_sparse", False)
+    return (
+        getattr(kind, "output_transforms", None) or transforms_with("criterion", criterion) or None
     )

@@ -1,8 +1,8 @@
-"""What the models of this package share around their output projection: probabilities, loading, and
-the checks that a model makes before it is trained or searched."""
+"""What the models of this package share around their output projection: probabilities, the loss,
+loading, and the checks that a model makes before it is trained or searched."""
 
+import copy
 import re
-from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -10,7 +10,9 @@ from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
-from fairseq_sparse.modules.output_config import check_criterion
+from fairseq_sparse.modules.output_config import check_criterion, criterion_name
+from fairseq_sparse.modules.output_loss import OutputLoss
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 # What some kinds of attention have beside the parameters of stock's.
@@ -26,15 +28,64 @@ class SparseOutputDecoder:
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
     ) -> Tensor:
-        """(Log-)probabilities of the decoder's output; log 0 is -inf."""
+        """Return (log-)probabilities of the decoder's output; log 0 is -inf."""
         if self.adaptive_softmax is not None:
             return super().get_normalized_probs(net_output, log_probs, sample)
-        projection = self.output_projection
-        return (projection.log_probs if log_probs else projection.probs)(net_output[0])
+        transform = self.output_projection.transform
+        return (transform.log_probs if log_probs else transform.probs)(net_output[0])
 
 
-class CheckedLoading:
-    """Mixin, in front of a model of fairseq's, that says why a checkpoint does not fit."""
+class SparseOutputModel:
+    """Mixin, in front of a model of fairseq's, whose decoder has an ``output_projection``."""
+
+    def forward(
+        self, *args: Any, loss: Optional[OutputLoss] = None, **kwargs: Any
+    ) -> tuple[Tensor, Any]:
+        """Return what fairseq's model does, logits and extras; or the loss.
+
+        Args:
+            args: those of fairseq's model.
+            loss: if given, the result is that of :meth:`OutputLoss.__call__`, a loss and what is
+                logged of it, and the logits need not be kept.
+            kwargs: those of fairseq's model.
+        """
+        if loss is None:
+            return super().forward(*args, **kwargs)
+        features, _ = self.extract_features(*args, **kwargs)
+        return loss(self.decoder.output_projection, features)
+
+    def __prepare_scriptable__(self):
+        """Return a twin that has fairseq's own ``forward``: TorchScript can compile no loss."""
+        twin = copy.copy(self)
+        twin.__class__ = type("Scriptable", (type(self),), {"forward": super().forward.__func__})
+        return twin
+
+    def get_normalized_probs(
+        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
+    ) -> Tensor:
+        """Same as in fairseq, except that TorchScript, which would compile it, leaves it out."""
+        return self.decoder.get_normalized_probs(net_output, log_probs, sample)
+
+    def prepare_for_inference_(self, cfg) -> None:
+        """Same as in fairseq, after :meth:`check_inference`."""
+        projection = self.decoder.output_projection  # adaptive softmax has none
+        if projection is not None and projection.is_sparse:
+            self.check_inference(cfg, projection.transform.name)
+        super().prepare_for_inference_(cfg)
+
+    def check_inference(self, cfg: Any, transform: str) -> None:
+        """Refuse to search under a task that cannot deal with zeros.
+
+        Args:
+            cfg: the settings of the command.
+            transform: the model's.
+
+        Raises:
+            ValueError: naming the task, the transform and the flag to change.
+        """
+        if not getattr(cfg.generation, "score_reference", False):
+            task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
+            check_search(task, cfg.task, transform, "decoding")
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, *args, **kwargs):
         """Same as in fairseq, after :meth:`check_checkpoint` where all names must fit."""
@@ -52,12 +103,8 @@ class CheckedLoading:
         """
         self._check_vocabulary(state_dict)
         _check_attention_parameters(self, state_dict)
-        projection = getattr(self.decoder, "output_projection", None)
-        if hasattr(projection, "check_estimator") and not any(
-            name.endswith("output_projection.tau") or name.endswith("fc_out.tau")
-            for name in state_dict
-        ):
-            projection.check_estimator()
+        if self.decoder.output_projection is not None:
+            self.decoder.output_projection.transform.check_start(state_dict)
 
     def _check_vocabulary(self, state_dict: dict[str, Tensor]) -> None:
         for name, parameter in self.named_parameters():
@@ -125,41 +172,21 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-class SparseOutputModel(CheckedLoading):
-    """Mixin, in front of an encoder-decoder model of fairseq's, whose decoder is sparse."""
-
-    def get_normalized_probs(
-        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
-    ) -> Tensor:
-        """As of stock, but TorchScript, which would compile stock's, leaves it out."""
-        return self.decoder.get_normalized_probs(net_output, log_probs, sample)
-
-    def prepare_for_inference_(self, cfg) -> None:
-        if not getattr(cfg.generation, "score_reference", False):
-            task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
-            # Adaptive softmax has no projection.
-            transform = getattr(self.decoder.output_projection, "transform", "softmax")
-            check_search(task, cfg.task, transform, "decoding")
-        super().prepare_for_inference_(cfg)
-
-
-def check_training(args: Namespace, task) -> None:
+def check_training(args: Any, task) -> None:
     """Refuse a criterion or a search in validation that does not fit ``--output-transform``.
 
     Raises:
         ValueError: naming the flags, and what to change.
     """
     transform = str(args.output_transform)
-    # With --model-overrides it can be the whole configuration of a criterion.
-    if isinstance(getattr(args, "criterion", None), str):
-        check_criterion(args.criterion, transform)
+    check_criterion(criterion_name(args), transform)
     task_cfg = getattr(task, "cfg", None)
     if getattr(task_cfg, "eval_bleu", False):
         check_search(type(task), task_cfg, transform, "--eval-bleu")
 
 
 def check_adaptive_softmax(args: Any) -> None:
-    """Refuse adaptive softmax with another output transform.
+    """Refuse adaptive softmax with another output transform, or with a criterion of this package.
 
     Raises:
         ValueError: naming the flags.
@@ -169,30 +196,12 @@ def check_adaptive_softmax(args: Any) -> None:
             f"--adaptive-softmax-cutoff does not fit --output-transform {args.output_transform}"
             "; leave it out"
         )
-
-
-def check_language_model_use(cfg: Any, transform: str) -> None:
-    """Refuse what fairseq's own commands cannot do with a sparse language model.
-
-    Args:
-        cfg: the settings of the command.
-        transform: the model's.
-
-    Raises:
-        ValueError: naming the task, the transform and what works.
-    """
-    task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
-    scores_only = getattr(cfg.generation, "score_reference", False)
-    if transform == "softmax" or scores_only or getattr(task, "supports_sparse_outputs", False):
-        return
-    raise ValueError(
-        f"--task {getattr(cfg.task, '_name', None)} can neither search nor evaluate a language "
-        f"model trained with --output-transform {transform}: beam search and sampling break on "
-        "probabilities of exactly 0, and fairseq-eval-lm leaves tokens of probability 0 out of "
-        "its perplexity, so that a sparser model would look better. What works: fairseq-validate, "
-        "whose loss and gold_zero count every token, and --lm-path of fairseq-generate under "
-        "--task translation_sparse"
-    )
+    criterion = criterion_name(args)
+    if transforms_with("criterion", criterion):
+        raise ValueError(
+            f"--criterion {criterion} does not fit --adaptive-softmax-cutoff: use --criterion "
+            "adaptive_loss, or leave the cutoff out"
+        )
 
 
 def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: str) -> None:
@@ -201,7 +210,9 @@ def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: 
     Raises:
         ValueError: naming the task, the transform and the flag to change.
     """
-    if transform == "softmax" or getattr(task_class, "supports_sparse_outputs", False):
+    kind = OUTPUT_TRANSFORMS.get(transform)
+    dense = kind is None or not kind.is_sparse  # an unknown one is refused by its own name
+    if dense or getattr(task_class, "supports_sparse_outputs", False):
         return
     raise ValueError(
         f"--task {getattr(task_cfg, '_name', None)} cannot search a model trained with "

@@ -131,7 +131,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     """
     from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
     from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
-    from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+    from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
     lstm = options.arch == "lstm_sparse"
     kinds = GLOBAL_ATTENTION_KINDS if lstm else (*ATTENTION_KINDS, "entmax_learned")

@@ -10,8 +10,10 @@ from omegaconf import OmegaConf
 
 import toy
 from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
-from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
-from fairseq_sparse.criterions.sparse_criterion import SparseCriterionConfig
+from fairseq_sparse.criterions.sparse_criterion import (
+    EntmaxLossCriterion,
+    SparseCriterionConfig,
+)
 
 ENTMAX = {"output_transform": "entmax15"}
 RELU = {"output_transform": "alpha_relu", "output_tau": 0.7}
@@ -141,7 +143,7 @@ def test_tau_is_not_estimated_from_trained_weights(estimator, tmp_path):
         begin(tmp_path, {**options, "output_tau": tau}, finetune_from_model=str(path))
     known = save(tmp_path, RELU, name="relu.pt")
     model = begin(tmp_path, options, finetune_from_model=str(known))
-    assert model.decoder.output_projection.tau == pytest.approx(0.7)
+    assert model.decoder.output_projection.transform.tau == pytest.approx(0.7)
     begin(tmp_path / "new", options)
 
 

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commands
 import toy
-from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
+from fairseq_sparse.criterions.sparse_criterion import EntmaxLossCriterion
 
 UNUSED = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
 

@@ -4,9 +4,12 @@ import torch.nn.functional as F
 from fairseq.logging import metrics
 
 import toy
-from fairseq_sparse.criterions.alpha_relu_loss import AlphaReLULossCriterion
-from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
-from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
+from fairseq_sparse.criterions.sparse_criterion import (
+    AlphaReLULossCriterion,
+    EntmaxLossCriterion,
+    SparseCriterion,
+)
+from fairseq_sparse.modules import output_loss
 
 ENTMAX = ("softmax", "sparsemax", "entmax15", "entmax")
 
@@ -131,7 +134,7 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
 
 
 def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
-    monkeypatch.setattr("fairseq_sparse.criterions.sparse_criterion._TRAINING_STATISTICS_TOKENS", 4)
+    monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 4)
     criterion, model, sample = build("entmax15")
     assert 1 <= criterion(model.train(), sample)[2]["statistics_tokens"] <= 4
     assert criterion(model.eval(), sample)[2]["statistics_tokens"] == sample["ntokens"]
@@ -139,12 +142,12 @@ def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
 
 def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
     """Also where the batch has a multiple of the sampled number of sentences."""
-    monkeypatch.setattr("fairseq_sparse.criterions.sparse_criterion._TRAINING_STATISTICS_TOKENS", 8)
+    monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 8)
     criterion, model, _ = build("entmax15")
     sample = toy.batch(criterion.task.target_dictionary, sizes=((3, 7),) * 8)
     seen = []
-    projection = model.decoder.output_projection
-    monkeypatch.setattr(projection, "statistics", lambda z, target, pad: seen.append(target) or {})
+    transform = model.decoder.output_projection.transform
+    monkeypatch.setattr(transform, "statistics", lambda z, target, pad: seen.append(target) or {})
     criterion(model.train(), sample)
     eos = criterion.task.target_dictionary.eos()
     assert len(seen[0]) == 8 and (seen[0] == eos).sum() == 1  # eos is the last of 8 positions
@@ -152,22 +155,22 @@ def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
 
 def test_tau_is_found_by_the_first_training_step_and_kept():
     criterion, model, sample = build("alpha_relu", tau="data")
-    projection = model.decoder.output_projection
+    transform = model.decoder.output_projection.transform
     with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
         criterion(model.eval(), sample)
     criterion(model.train(), sample)
-    found = projection.tau.clone()
+    found = transform.tau.clone()
     assert torch.isfinite(found)
     criterion(model, toy.batch(criterion.task.target_dictionary, seed=9))
-    assert torch.equal(projection.tau, found)
+    assert torch.equal(transform.tau, found)
 
 
 def test_a_model_that_does_not_fit_is_refused_by_name():
-    criterion, _, sample = build("alpha_relu")
+    criterion, _, _ = build("alpha_relu")
     with pytest.raises(ValueError, match="--criterion alpha_relu_loss is for .* is sparsemax"):
-        criterion(toy.model("--output-transform", "sparsemax"), sample)
+        criterion.check_model(toy.model("--output-transform", "sparsemax"))
     with pytest.raises(ValueError, match="not one of fairseq_sparse"):
-        criterion(toy.model(arch="transformer_tiny"), sample)
+        criterion.check_model(toy.model(arch="transformer_tiny"))
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
@@ -192,8 +195,8 @@ def test_sentence_accuracy_is_the_share_that_greedy_search_gets_right(transform)
         target[1, last] = (best[1, last] + 1) % logits.size(-1)
         assert (target[2][real[2]] != best[2][real[2]]).any()
         log = criterion(model, sample)[2]
-        assert log["right_sentences"] == 1
+        assert log["statistics_right_sentences"] == 1
         with metrics.aggregate() as values:
-            criterion.reduce_metrics([log, log, {**log, "right_sentences": 3}])
+            criterion.reduce_metrics([log, log, {**log, "statistics_right_sentences": 3}])
         assert values["sentence_accuracy"].avg == pytest.approx(100 * 5 / 9)
-    assert "right_sentences" not in criterion(model.train(), sample)[2]
+    assert "statistics_right_sentences" not in criterion(model.train(), sample)[2]

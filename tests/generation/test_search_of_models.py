@@ -11,7 +11,7 @@ import toy
 from automata import beam_search, every_string
 from fairseq_sparse.analysis.output.support_tree import trees_of
 from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 # The longest source first, as fairseq's LSTM wants them; two of the same length.
 SIZES = [(length, 1) for length in (6, 4, 4, 1)]

@@ -10,7 +10,8 @@ from fairseq_sparse.models.lstm_sparse import LSTMSparseModel
 from fairseq_sparse.modules import global_attention
 from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
 from fairseq_sparse.modules.global_attention import GlobalAttention
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.ops.source_states import SourceStates
 
 TWO_LAYERS = ("--encoder-layers", 2, "--decoder-layers", 2, "--encoder-bidirectional")
@@ -91,7 +92,7 @@ def test_every_attention_trains_with_every_transform(flags, transform, attention
         for_task=task,
     ).train()
     projection = model.decoder.output_projection
-    assert isinstance(projection, OutputProjection) and projection.transform == transform
+    assert isinstance(projection, OutputProjection) and projection.transform.name == transform
     assert isinstance(model.decoder.attention, GlobalAttention) == (attention != "softmax")
     logits = model(**sample["net_input"])[0]
     projection.loss(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
@@ -134,7 +135,7 @@ def test_a_stock_checkpoint_starts_a_model_with_any_transform_and_attention(flag
         for name, value in stock.state_dict().items():
             assert torch.equal(model.state_dict()[name], value)
         if transform == "alpha_relu":
-            assert model.decoder.output_projection.tau == 0.5
+            assert model.decoder.output_projection.transform.tau == 0.5
 
 
 @pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)

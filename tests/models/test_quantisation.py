@@ -13,8 +13,10 @@ from torch.ao.quantization import quantize_dynamic
 
 import toy
 from commands import output_flags
-from fairseq_sparse.criterions.alpha_relu_loss import AlphaReLULossCriterion
-from fairseq_sparse.criterions.entmax_loss import EntmaxLossCriterion
+from fairseq_sparse.criterions.sparse_criterion import (
+    AlphaReLULossCriterion,
+    EntmaxLossCriterion,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

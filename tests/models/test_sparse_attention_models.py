@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import toy
 from attention_cases import CASES
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.ops import attention as attention_op
 
 PAD = 1

@@ -10,7 +10,7 @@ import toy
 from commands import logged, output_flags
 from fairseq_sparse.checkpoints.safety import load_checkpoint
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 LAYOUTS = [

@@ -7,7 +7,8 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 import toy
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 ARCHITECTURES = ("", "_tiny", "_iwslt_de_en", "_wmt_en_de", "_wmt_en_de_big")
 SMALL = ("--encoder-layers", 1, "--decoder-layers", 1)
@@ -77,7 +78,7 @@ def test_every_layout_trains_with_every_transform(transform, flags):
         *flags, "--output-transform", transform, "--output-tau", 0.5, for_task=task
     ).train()
     projection = model.decoder.output_projection
-    assert isinstance(projection, OutputProjection) and projection.transform == transform
+    assert isinstance(projection, OutputProjection) and projection.transform.name == transform
     logits = logits_of(model, sample)
     loss = projection.loss(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1)
     loss.backward()
@@ -116,7 +117,7 @@ def test_a_stock_checkpoint_starts_a_model_with_any_transform():
             model.decoder.output_projection.weight, stock.decoder.output_projection.weight
         )
         if transform == "alpha_relu":
-            assert model.decoder.output_projection.tau == 0.5
+            assert model.decoder.output_projection.transform.tau == 0.5
 
 
 def test_incremental_decoding_equals_the_full_forward():

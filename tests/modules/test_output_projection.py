@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairseq_sparse import ops
-from fairseq_sparse.modules.output_projection import OUTPUT_TRANSFORMS, OutputProjection
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 PAD = 1
 
@@ -16,6 +17,10 @@ def projection(transform, vocab_size=50, width=16, tau=0.4, **options):
     linear = nn.Linear(width, vocab_size, bias=False)
     nn.init.normal_(linear.weight, std=width**-0.5)
     return OutputProjection(linear, transform, tau=tau, **options)
+
+
+def prepare(layer, logits, target):
+    layer.transform.prepare(layer.weight, logits, target, PAD)
 
 
 def logits_and_target(layer, rows=13, seed=2):
@@ -77,7 +82,7 @@ def test_gradient_of_the_loss_is_p_minus_q(transform, label_smoothing):
 def test_statistics_agree_with_counting_by_hand(transform):
     layer = projection(transform)
     logits, target = logits_and_target(layer)
-    statistics = layer.statistics(logits, target, PAD)
+    statistics = layer.transform.statistics(logits, target, PAD)
     rows = [row for row in range(len(target)) if target[row] != PAD]
     p = layer.probs(logits)
     assert statistics["tokens"] == len(rows)
@@ -91,7 +96,7 @@ def test_statistics_agree_with_counting_by_hand(transform):
     elif transform == "alpha_relu":
         assert statistics["tau"] == pytest.approx(0.4 * len(rows))
     else:
-        thresholds = ops.entmax_threshold(logits[rows], layer.alpha)
+        thresholds = ops.entmax_threshold(logits[rows], layer.transform.alpha)
         assert statistics["tau"] == pytest.approx(thresholds.sum().item())
 
 
@@ -101,8 +106,8 @@ def test_statistics_of_any_dtype_are_those_of_the_same_numbers_in_fp32(transform
     layer = projection(transform)
     logits, target = logits_and_target(layer)
     logits = logits.bfloat16().half()  # what all dtypes can hold
-    expected = layer.statistics(logits.float(), target, PAD)
-    actual = layer.statistics(logits.to(dtype), target, PAD)
+    expected = layer.transform.statistics(logits.float(), target, PAD)
+    actual = layer.transform.statistics(logits.to(dtype), target, PAD)
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value, rtol=1e-5, atol=1e-5)
 
@@ -110,19 +115,19 @@ def test_statistics_of_any_dtype_are_those_of_the_same_numbers_in_fp32(transform
 def test_statistics_of_no_token_are_zero():
     layer = projection("entmax15")
     logits, target = logits_and_target(layer)
-    statistics = layer.statistics(logits, torch.full_like(target, PAD), PAD)
+    statistics = layer.transform.statistics(logits, torch.full_like(target, PAD), PAD)
     assert all(value == 0 for value in statistics.values())
 
 
 def test_tau_from_data_is_the_mean_threshold_of_the_target_tokens(caplog):
     layer = projection("alpha_relu", tau="data")
     logits, target = logits_and_target(layer)
-    assert math.isnan(layer.tau)
+    assert math.isnan(layer.transform.tau)
     with caplog.at_level("INFO"):
-        layer.find_tau(logits, target, PAD)
-        layer.find_tau(logits * 2, target, PAD)
+        prepare(layer, logits, target)
+        prepare(layer, logits * 2, target)
     expected = ops.entmax_threshold(logits[target != PAD], 1.5).mean()
-    torch.testing.assert_close(layer.tau, expected)
+    torch.testing.assert_close(layer.transform.tau, expected)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 1
     assert f"{expected.item():.6f}" in messages[0] and "--output-tau data" in messages[0]
@@ -131,11 +136,11 @@ def test_tau_from_data_is_the_mean_threshold_of_the_target_tokens(caplog):
 def test_tau_from_weights_and_formula_do_not_look_at_the_data():
     weights = projection("alpha_relu", tau="weights", alpha=1.8)
     logits, target = logits_and_target(weights)
-    weights.find_tau(logits * 9, target, PAD)
-    assert weights.tau.item() == pytest.approx(ops.tau_from_weights(weights.weight, 1.8))
+    prepare(weights, logits * 9, target)
+    assert weights.transform.tau.item() == pytest.approx(ops.tau_from_weights(weights.weight, 1.8))
     formula = projection("alpha_relu", tau="formula", vocab_size=1000, width=64)
-    formula.find_tau(logits * 9, target, PAD)
-    assert formula.tau.item() == pytest.approx(ops.tau_from_formula(64, 1000))
+    prepare(formula, logits * 9, target)
+    assert formula.transform.tau.item() == pytest.approx(ops.tau_from_formula(64, 1000))
 
 
 def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
@@ -145,8 +150,8 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
         layer.load_state_dict(saved)
         caplog.clear()
         with caplog.at_level("INFO"):
-            layer.find_tau(*logits_and_target(layer), PAD)
-        assert layer.tau.item() == pytest.approx(0.73)
+            prepare(layer, *logits_and_target(layer))
+        assert layer.transform.tau.item() == pytest.approx(0.73)
         assert "from the checkpoint" in caplog.text
 
 
@@ -156,16 +161,18 @@ def test_a_checkpoint_that_has_no_tau_leaves_the_one_that_was_given(transform):
     saved = projection(transform, tau="data").state_dict()
     layer = projection("alpha_relu", tau=1.1)
     layer.load_state_dict(saved)
-    layer.find_tau(*logits_and_target(layer), PAD)
-    assert layer.tau.item() == pytest.approx(1.1)
+    prepare(layer, *logits_and_target(layer))
+    assert layer.transform.tau.item() == pytest.approx(1.1)
 
 
 def test_tau_stays_in_fp32_in_a_half_precision_model():
     layer = projection("alpha_relu", tau=1.2345678)
-    before = layer.tau.clone()
+    before = layer.transform.tau.clone()
     for convert in (nn.Module.half, nn.Module.bfloat16, nn.Module.double, nn.Module.float):
         convert(layer)
-        assert layer.tau.dtype == torch.float32 and torch.equal(layer.tau, before)
+        assert layer.transform.tau.dtype == torch.float32 and torch.equal(
+            layer.transform.tau, before
+        )
     assert projection("alpha_relu").half().weight.dtype == torch.float16
 
 
@@ -176,7 +183,7 @@ def test_tau_must_be_known_before_it_is_used():
         with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
             use(logits)
     with pytest.raises(ValueError, match="no target token"):
-        layer.find_tau(logits, torch.full_like(target, PAD), PAD)
+        prepare(layer, logits, torch.full_like(target, PAD))
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_models_are_those_of_fairseq_train(data: Path) -> None:
     assert type(stock.trainer.criterion).__name__ == "CrossEntropyCriterion"
     assert fused.trainer.criterion.fused_loss and not unfused.trainer.criterion.fused_loss
     decoder = fused.trainer.model.decoder
-    assert decoder.output_projection.transform == "alpha_relu"
+    assert decoder.output_projection.transform.name == "alpha_relu"
     assert decoder.layers[0].encoder_attn.attention_kind == "rela_g"
     assert fused.batches is batches and len(batches) == 2
     # The recipe's flags, but for what was overridden.

@@ -1,0 +1,164 @@
+"""The threshold of an output transform that is a constant of the model."""
+
+import logging
+import math
+from collections.abc import Collection
+from typing import Any, Union
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from fairseq_sparse.ops import entmax_threshold, tau_from_formula, tau_from_weights
+
+logger = logging.getLogger(__name__)
+
+TAU_ESTIMATORS = ("data", "formula", "weights")
+
+
+class ConstantTau:
+    """Mixin, in front of ``OutputTransform``, for one with a constant threshold ``tau``.
+
+    ``tau`` is a buffer that stays in fp32 whatever the model's dtype. It is NaN until
+    :meth:`prepare` finds it or a checkpoint is loaded that has one.
+
+    Args:
+        tau: how tau is found, one of ``TAU_ESTIMATORS``, or its value.
+
+    Raises:
+        ValueError: tau is neither, or its estimator does not hold for the alpha.
+    """
+
+    takes_tau = True
+    saved = ("tau",)
+
+    def __init__(self, name: str, alpha: float, topk: int = 0, tau: Union[str, float] = "data"):
+        super().__init__(name, alpha, topk)
+        self.estimator, value = _parse_tau(tau, alpha)
+        self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
+        self._given_tau = self.tau.item()
+        self._tau_is_known = math.isfinite(value)
+        self._tau_is_announced = False
+
+    def known_tau(self) -> Tensor:
+        """Return tau.
+
+        Raises:
+            RuntimeError: it is not known yet.
+        """
+        if not self._tau_is_known and not self._tau_is_finite():
+            raise RuntimeError(
+                f"tau of {self.name} is not set: it is found in the first training step "
+                f"(--output-tau {self.estimator}), given as a number (--output-tau 1.4), or "
+                "loaded from a checkpoint of such a model"
+            )
+        return self.tau
+
+    def _tau_is_finite(self) -> bool:
+        """Return whether tau is finite. It synchronises, so it is asked until tau is known."""
+        self._tau_is_known = bool(torch.isfinite(self.tau))
+        return self._tau_is_known
+
+    def is_prepared(self) -> bool:
+        """Return whether tau has been found and logged."""
+        return self._tau_is_announced
+
+    @torch.no_grad()
+    def prepare(self, weight: Tensor, logits: Tensor, target: Tensor, ignore_index: int) -> None:
+        """Set tau by the estimator that was asked for, and log it.
+
+        A tau that was given, found or loaded is kept. All workers agree on the mean over the target
+        tokens of all.
+        """
+        if self._tau_is_announced:
+            return
+        self._tau_is_announced = True
+        if not self._tau_is_finite():
+            found = self._estimate(weight, logits[target != ignore_index])
+            source = f"--output-tau {self.estimator}, {found}"
+        elif self._given_tau == self.tau.item():
+            source = "given by --output-tau"
+        else:
+            source = "from the checkpoint, --output-tau is not looked at"
+        if not _is_distributed() or torch.distributed.get_rank() == 0:
+            logger.info("tau of %s: %.6f (%s)", self.name, self.tau.item(), source)
+
+    def _estimate(self, weight: Tensor, logits: Tensor) -> str:
+        """Set tau to the workers' mean estimate and say how it was found."""
+        if self.estimator == "data":
+            values = entmax_threshold(logits, self.alpha)
+        elif self.estimator == "formula":
+            vocab_size, d_model = weight.shape
+            values = torch.tensor([tau_from_formula(d_model, vocab_size, alpha=self.alpha)])
+        else:
+            values = torch.tensor([tau_from_weights(weight, self.alpha)])
+        total = torch.tensor([values.double().sum(), len(values)], dtype=torch.float64)
+        total = total.to(self.tau.device)
+        if _is_distributed():
+            torch.distributed.all_reduce(total)
+        self.tau.copy_(total[0] / total[1])
+        if not self._tau_is_finite():
+            raise ValueError(
+                f"--output-tau {self.estimator} gave tau = {self.tau.item()}: the first batch "
+                "has no target token, or logits or weights are not finite"
+            )
+        return {
+            "data": f"the mean threshold over {int(total[1])} target tokens of the first batch",
+            "formula": "Lemmas 2 and 3 of 'Speeding Up Entmax', for Xavier-uniform weights",
+            "weights": "the mean-field threshold for the spread of the untrained weights",
+        }[self.estimator]
+
+    def check_start(self, names: Collection[str]) -> None:
+        """Refuse to estimate tau from weights that have been trained.
+
+        ``formula`` and ``weights`` hold for logits of weights as they are drawn. Training makes the
+        logits of a softmax model larger and far from independent: only their thresholds tell.
+
+        Raises:
+            ValueError: naming the flag and the remedy.
+        """
+        has_tau = any(name.endswith(".tau") for name in names)
+        if self.estimator in ("formula", "weights") and not has_tau:
+            raise ValueError(
+                f"--output-tau {self.estimator} holds for weights as they are drawn, but those "
+                "of this model come from a checkpoint, which has no tau: use --output-tau data, "
+                "which measures the thresholds of the model as it is, or a number"
+            )
+
+    def _apply(self, fn, *args, **kwargs):
+        # half() and its like must not round tau.
+        tau: Tensor = self._buffers["tau"]
+        super()._apply(fn, *args, **kwargs)
+        self._buffers["tau"] = tau.to(self._buffers["tau"].device)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
+        # A checkpoint of another transform has no tau, one from before training has NaN.
+        theirs = state_dict.get(f"{prefix}tau")
+        if theirs is None or theirs.isnan():
+            state_dict[f"{prefix}tau"] = self.tau
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _parse_tau(tau: Union[str, float], alpha: float) -> tuple[str, float]:
+    """Return the estimator ("" for a given number) and the value (NaN until it is found)."""
+    if tau in TAU_ESTIMATORS:
+        if tau == "formula" and alpha != 1.5:
+            raise ValueError(
+                f"--output-tau formula holds for --output-alpha 1.5 alone, got {alpha}; "
+                "use --output-tau weights, which holds for any alpha"
+            )
+        return str(tau), math.nan
+    try:
+        value = float(tau)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(
+            f"--output-tau must be {', '.join(TAU_ESTIMATORS)} or a finite number, got {tau!r}"
+        )
+    return "", value

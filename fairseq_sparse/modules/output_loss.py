@@ -1,0 +1,90 @@
+"""The loss of a batch, and what is logged of it, as a model computes them in its forward pass."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.modules.output_projection import OutputProjection
+
+# Number of positions of a training batch that the statistics are taken from: those of all would
+# cost as much as the loss. Validation takes them all.
+TRAINING_STATISTICS_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """What a model of this package is given as ``loss`` to return a loss in place of logits.
+
+    It is computed inside of the model's forward pass, where it belongs: fairseq's wrappers of a
+    distributed model see all parameters used there, and a sharded model has its weights at hand
+    only there.
+
+    Attributes:
+        target: tokens ``[batch, length]``.
+        padding: the token that does not count.
+        label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon / V``.
+        reduction: ``sum``, or ``none`` for a loss of each position.
+        fused: whether a sparse transform computes its training loss without keeping the logits.
+    """
+
+    target: Tensor
+    padding: int
+    label_smoothing: float = 0.0
+    reduction: str = "sum"
+    fused: bool = True
+
+    def __call__(
+        self, projection: OutputProjection, features: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of features ``[batch, length, d]``, and sums over its target tokens.
+
+        A model in training finds its tau first, if it has none yet.
+
+        Returns:
+            The loss in nats, and the sums of :meth:`OutputTransform.statistics`; in evaluation
+            also ``right_sentences``, the number of sentences whose every token has the largest
+            logit.
+        """
+        features = features.reshape(-1, features.size(-1))  # [batch * length, d]
+        target = self.target.reshape(-1)
+        options: dict[str, Any] = {
+            "label_smoothing": self.label_smoothing,
+            "ignore_index": self.padding,
+            "reduction": self.reduction,
+        }
+        if not projection.training:
+            logits = projection(features)
+            statistics = projection.transform.statistics(logits.detach(), target, self.padding)
+            statistics["right_sentences"] = self._right_sentences(logits)
+            return projection.loss(logits, target, **options), statistics
+        rows = _some_rows(target)
+        if self.fused and projection.is_sparse:
+            with torch.no_grad():
+                if not projection.transform.is_prepared():
+                    self._prepare(projection, projection(features))
+                sample = projection(features[rows])
+            loss = projection.loss_of_features(features, target, **options)
+        else:
+            logits = projection(features)
+            self._prepare(projection, logits.detach())
+            sample = logits.detach()[rows]
+            loss = projection.loss(logits, target, **options)
+        return loss, projection.transform.statistics(sample, target[rows], self.padding)
+
+    def _prepare(self, projection: OutputProjection, logits: Tensor) -> None:
+        target = self.target.reshape(-1)
+        projection.transform.prepare(projection.weight, logits, target, self.padding)
+
+    def _right_sentences(self, logits: Tensor) -> Tensor:
+        """Return how many sentences have no target token but the most probable ones."""
+        right = logits.argmax(-1).view_as(self.target).eq(self.target)
+        return (right | self.target.eq(self.padding)).all(dim=1).sum()
+
+
+def _some_rows(target: Tensor) -> Tensor:
+    """Return the positions that the statistics of a training batch are taken from."""
+    # Not every n-th: n could be the length of a sentence, and all would be first tokens.
+    count = min(target.size(0), TRAINING_STATISTICS_TOKENS)
+    return torch.linspace(0, target.size(0) - 1, count, device=target.device).long()

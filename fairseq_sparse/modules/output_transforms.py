@@ -1,0 +1,354 @@
+"""The output transforms: each maps logits to probabilities, and has the loss that trains it.
+
+The twin of the kinds of attention. A new transform is a subclass of :class:`OutputTransform` and an
+entry of ``OUTPUT_TRANSFORMS``: flags, criterions, checks, search and analysis ask the entry.
+"""
+
+import logging
+import math
+from collections.abc import Collection, Iterable
+from typing import Any, Optional, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_sparse.modules.constant_tau import ConstantTau
+from fairseq_sparse.ops import (
+    alpha_relu,
+    alpha_relu_loss,
+    entmax_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+    softmax,
+)
+from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
+from fairseq_sparse.ops.native.rows import log_probabilities, solves
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.threshold import entmax_rows
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ALPHA = 1.5
+
+
+class OutputTransform(nn.Module):
+    """A mapping from logits ``[..., V]`` to probabilities, with its loss.
+
+    A subclass must define :meth:`probs` and :meth:`loss`. It may replace the other methods by
+    faster ones, and says by class attributes what the transform is:
+
+    Attributes:
+        criterion: the ``--criterion`` that trains it.
+        is_sparse: whether a token can have probability exactly 0.
+        sums_to_one: whether :meth:`probs` sum to 1.
+        takes_alpha, takes_topk, takes_tau: whether it looks at ``--output-alpha``,
+            ``--output-topk``, ``--output-tau``.
+        alpha: its alpha, if it has a fixed one.
+        saved: names of its buffers that are saved in checkpoints.
+
+    Args:
+        name: its key in ``OUTPUT_TRANSFORMS``.
+        alpha: > 1, for transforms that take it.
+        topk: if > 0, only the ``topk`` largest logits are mapped.
+        tau: how the threshold is found, or its value.
+
+    Raises:
+        ValueError: an option is out of range or does not belong to the transform.
+    """
+
+    criterion = "entmax_loss"
+    is_sparse = True
+    sums_to_one = True
+    takes_alpha = takes_topk = takes_tau = False
+    alpha: Optional[float] = None
+    saved: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        alpha: float = DEFAULT_ALPHA,
+        topk: int = 0,
+        tau: Union[str, float] = "data",
+    ):
+        super().__init__()
+        self.name = name
+        self._check_alpha(alpha)
+        if self.takes_alpha:
+            self.alpha = alpha
+        self._check_topk(topk)
+        self.topk = topk
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Return the probabilities, in fp32 or better."""
+        raise NotImplementedError
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the logarithm of :meth:`probs`, exactly -inf where that is 0."""
+        return _log(self.probs(logits))
+
+    def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+        """Return the loss in nats.
+
+        Args:
+            logits: ``[rows, V]``.
+            target: ``[rows]``.
+            options: ``label_smoothing``, ``ignore_index`` and ``reduction``, as
+                :func:`fairseq_sparse.ops.entmax_loss` has them.
+        """
+        raise NotImplementedError
+
+    def loss_of_features(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        **options: Any,
+    ) -> Tensor:
+        """Return the :meth:`loss` of the logits ``F.linear(features, weight, bias)``.
+
+        A subclass that need not keep the logits saves time and memory here.
+        """
+        return self.loss(F.linear(features, weight, bias), target, **options)
+
+    def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        """Return :meth:`probs`, and the threshold of each row if there is one."""
+        return self.probs(logits), None
+
+    @torch.no_grad()
+    def statistics(self, logits: Tensor, target: Tensor, ignore_index: int) -> dict[str, Tensor]:
+        """Return sums over the target tokens that tell how sparse and how right the output is.
+
+        Args:
+            logits: ``[rows, V]``.
+            target: ``[rows]``; rows where it is ``ignore_index`` do not count.
+
+        Returns:
+            Scalars ``tokens`` (how many rows count), and summed over them: ``correct`` (the gold
+            token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
+            probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), and ``tau`` if there is a
+            threshold. No synchronisation.
+        """
+        counts = target != ignore_index
+        p, threshold = self.probs_and_threshold(logits)
+        gold = p.gather(-1, target.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1)
+        values = {
+            "tokens": torch.ones_like(gold),
+            "correct": logits.argmax(-1) == target,
+            "nonzeros": (p > 0).sum(-1),
+            "gold_zero": gold == 0,
+            "prob_sum": p.sum(-1),
+            "logit_norm": torch.linalg.vector_norm(logits, dim=-1, dtype=p.dtype),
+        }
+        if threshold is not None:
+            values["tau"] = threshold
+        # No boolean index: it would stall a GPU.
+        return {
+            name: value.double().masked_fill(~counts, 0.0).sum() for name, value in values.items()
+        }
+
+    def is_prepared(self) -> bool:
+        """Return whether :meth:`prepare` has nothing left to do."""
+        return True
+
+    def prepare(self, weight: Tensor, logits: Tensor, target: Tensor, ignore_index: int) -> None:
+        """Find what the transform needs to know before the first update.
+
+        Every worker of a distributed run must call this with its own first batch.
+
+        Args:
+            weight: of the output layer, ``[V, d]``.
+            logits: of the untrained model, ``[rows, V]``.
+            target: ``[rows]``; rows where it is ``ignore_index`` do not count.
+        """
+
+    def check_start(self, names: Collection[str]) -> None:
+        """Refuse to begin with the parameters of a checkpoint that has entries of these names.
+
+        Raises:
+            ValueError: naming the flag and the remedy.
+        """
+
+    def describe(self) -> str:
+        """Return the name, with the options that distinguish transforms of this name."""
+        details = [f"α {self.alpha:g}"] if self.takes_alpha else []
+        details += [f"k {self.topk}"] if self.topk else []
+        return f"{self.name} ({', '.join(details)})" if details else self.name
+
+    def _check_alpha(self, alpha: float) -> None:
+        if self.takes_alpha:
+            try:
+                check_alpha(alpha)
+            except ValueError as error:
+                raise ValueError(f"--output-alpha: {error}") from None
+        elif alpha not in (DEFAULT_ALPHA, self.alpha):
+            fixed = "no alpha" if self.alpha is None else f"alpha = {self.alpha}"
+            raise ValueError(
+                f"--output-transform {self.name} has {fixed}, so --output-alpha {alpha} has no "
+                f"effect; use --output-transform {_listed(transforms_with('takes_alpha'), 'or')}, "
+                "or leave --output-alpha out"
+            )
+
+    def _check_topk(self, topk: int) -> None:
+        if topk < 0:
+            raise ValueError(f"--output-topk must be 0 (exact) or a positive number, got {topk}")
+        if topk and not self.takes_topk:
+            raise ValueError(
+                f"--output-topk {topk} is for {_listed(transforms_with('takes_topk'), 'and')}; "
+                f"--output-transform {self.name} sorts nothing, leave it out"
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
+        for other, kind in OUTPUT_TRANSFORMS.items():
+            for name in set(kind.saved) - set(self.saved):
+                value = state_dict.pop(prefix + name, None)
+                if value is not None:
+                    logger.info(
+                        f"{name} of {other} ({value.item():.6f}) in the checkpoint is left out: "
+                        f"--output-transform {self.name} has none"
+                    )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return self.name if self.alpha is None else f"{self.name}, alpha={self.alpha}"
+
+
+class Softmax(OutputTransform):
+    """Softmax, trained by cross-entropy."""
+
+    is_sparse = False
+    alpha = 1.0
+
+    def probs(self, logits: Tensor) -> Tensor:
+        return softmax(at_least_fp32(logits))
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        return F.log_softmax(logits, dim=-1, dtype=dtype)
+
+    def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+        return entmax_loss(logits, target, 1.0, **options)
+
+
+class Entmax(OutputTransform):
+    """alpha-entmax, trained by its Fenchel-Young loss."""
+
+    takes_alpha = takes_topk = True
+
+    def probs(self, logits: Tensor) -> Tensor:
+        return entmax_topk(at_least_fp32(logits), self.alpha, self.topk)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        found = None if self.topk else _compiled_log_probs(logits, self.alpha)
+        return super().log_probs(logits) if found is None else found
+
+    def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+        return entmax_loss(logits, target, self.alpha, **options, topk=self.topk)
+
+    def loss_of_features(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        **options: Any,
+    ) -> Tensor:
+        """Return the loss without keeping the logits."""
+        options["topk"] = self.topk
+        return linear_entmax_loss(features, weight, target, self.alpha, bias, **options)
+
+    def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        return entmax_rows(at_least_fp32(logits), self.alpha, self.topk, conjugate=False)[:2]
+
+
+class Sparsemax(Entmax):
+    """alpha-entmax with alpha = 2."""
+
+    takes_alpha = False
+    alpha = 2.0
+
+
+class Entmax15(Entmax):
+    """alpha-entmax with alpha = 1.5."""
+
+    takes_alpha = False
+    alpha = 1.5
+
+
+class AlphaReLU(ConstantTau, OutputTransform):
+    """alpha-ReLU, whose threshold tau is a constant of the model."""
+
+    criterion = "alpha_relu_loss"
+    sums_to_one = False
+    takes_alpha = True
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Return the weights, which need not sum to 1."""
+        return alpha_relu(at_least_fp32(logits), self.known_tau(), self.alpha)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        found = _compiled_log_probs(logits, self.alpha, self.known_tau())
+        return super().log_probs(logits) if found is None else found
+
+    def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+        return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)
+
+    def loss_of_features(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        **options: Any,
+    ) -> Tensor:
+        """Return the loss without keeping the logits."""
+        tau = self.known_tau()
+        return linear_alpha_relu_loss(features, weight, target, tau, self.alpha, bias, **options)
+
+    def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        p = self.probs(logits)
+        return p, self.tau.expand(p.shape[:-1])
+
+    def describe(self) -> str:
+        return f"{self.name} (α {self.alpha:g}, τ {self.tau.item():.3g})"
+
+
+OUTPUT_TRANSFORMS: dict[str, type[OutputTransform]] = {
+    "softmax": Softmax,
+    "sparsemax": Sparsemax,
+    "entmax15": Entmax15,
+    "entmax": Entmax,
+    "alpha_relu": AlphaReLU,
+}
+
+
+def transforms_with(attribute: str, value: Any = True) -> list[str]:
+    """Return the names of the transforms with this value of a class attribute."""
+    return [name for name, kind in OUTPUT_TRANSFORMS.items() if getattr(kind, attribute) == value]
+
+
+def _listed(names: Iterable[str], conjunction: str) -> str:
+    *most, last = names
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
+
+
+def _compiled_log_probs(
+    logits: Tensor, alpha: float, tau: Optional[Tensor] = None
+) -> Optional[Tensor]:
+    """Return the log-probabilities by the compiled kernels, or None where they do not apply."""
+    if (logits.requires_grad and torch.is_grad_enabled()) or not solves(logits, alpha):
+        return None
+    rows = at_least_fp32(logits.detach()).reshape(-1, logits.size(-1)).contiguous()
+    return log_probabilities(rows, alpha, None if tau is None else float(tau)).view_as(logits)
+
+
+def _log(probs: Tensor) -> Tensor:
+    """Return the logarithm, -inf at 0, which on a CPU takes ten times as long as elsewhere."""
+    if probs.is_cuda or not probs.is_contiguous() or probs.requires_grad:
+        return probs.log()
+    flat = probs.view(-1)
+    nonzero = flat.nonzero().squeeze(1)
+    result = torch.full_like(flat, -math.inf)
+    result[nonzero] = flat[nonzero].log()
+    return result.view_as(probs)
