@@ -2,12 +2,21 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.models import register_model
-from fairseq.models.lstm import LSTMDecoder, LSTMModel, base_architecture
+from fairseq.models.lstm import (
+    DEFAULT_MAX_SOURCE_POSITIONS,
+    DEFAULT_MAX_TARGET_POSITIONS,
+    Embedding,
+    LSTMDecoder,
+    LSTMEncoder,
+    LSTMModel,
+    base_architecture,
+)
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
@@ -33,12 +42,13 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
     :class:`OutputProjection` as its last layer.
 
     Args:
-        stock: a decoder as the stock model builds it; all that it has is taken over.
         args: the flags.
+        dictionary: of the target language.
+        options: the other arguments of the stock decoder.
     """
 
-    def __init__(self, stock: LSTMDecoder, args: Namespace):
-        vars(self).update(vars(stock))  # in place of super().__init__, which would draw parameters
+    def __init__(self, args: Namespace, dictionary: Dictionary, **options: Any):
+        super().__init__(dictionary, **options)
         if args.attention_bias:
             add_bias(self.attention)
         if args.attention != "softmax":
@@ -62,7 +72,7 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
     def extract_features(
         self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None
     ):
-        """As of stock; arguments and result too."""
+        """Return the features ``[batch, length, d]`` and the attention, same as in fairseq."""
         attention = nullcontext()
         if isinstance(self.attention, GlobalAttention) and encoder_out is not None:
             steps = 1 if incremental_state else prev_output_tokens.size(1)
@@ -75,7 +85,7 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
         return x if self.adaptive_softmax is not None else self.fc_out(x)
 
     def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
-        """As of stock: an output layer that is the embedding is not there a second time."""
+        """Same as in fairseq: an output layer that is the embedding is not saved twice."""
         state = super().state_dict(
             *args, destination=destination, prefix=prefix, keep_vars=keep_vars
         )
@@ -115,12 +125,88 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
         check_settings(args)
         args = as_namespace(args, task)
         lstm_sparse(args)
-        check_global_attention(args, has_attention=utils.eval_bool(args.decoder_attention))
+        has_attention = utils.eval_bool(args.decoder_attention)
+        check_global_attention(args, has_attention)
         check_training(args, task)
-        model = super().build_model(args, task)
-        model.decoder = SparseLSTMDecoder(model.decoder, args)
+        _check_shapes(args, task)
+        embedding = _embedding(task.source_dictionary, args, "encoder")
+        encoder = LSTMEncoder(
+            task.source_dictionary,
+            embed_dim=args.encoder_embed_dim,
+            hidden_size=args.encoder_hidden_size,
+            num_layers=args.encoder_layers,
+            dropout_in=args.encoder_dropout_in,
+            dropout_out=args.encoder_dropout_out,
+            bidirectional=args.encoder_bidirectional,
+            pretrained_embed=embedding,
+            max_source_positions=getattr(
+                args, "max_source_positions", DEFAULT_MAX_SOURCE_POSITIONS
+            ),
+        )
+        if args.share_all_embeddings:
+            args.share_decoder_input_output_embed = True
+        else:
+            embedding = _embedding(task.target_dictionary, args, "decoder")
+        cutoff = args.adaptive_softmax_cutoff if args.criterion == "adaptive_loss" else None
+        decoder = SparseLSTMDecoder(
+            args,
+            task.target_dictionary,
+            embed_dim=args.decoder_embed_dim,
+            hidden_size=args.decoder_hidden_size,
+            out_embed_dim=args.decoder_out_embed_dim,
+            num_layers=args.decoder_layers,
+            dropout_in=args.decoder_dropout_in,
+            dropout_out=args.decoder_dropout_out,
+            attention=has_attention,
+            encoder_output_units=encoder.output_units,
+            pretrained_embed=embedding,
+            share_input_output_embed=args.share_decoder_input_output_embed,
+            adaptive_softmax_cutoff=utils.eval_str_list(cutoff, type=int),
+            max_target_positions=getattr(
+                args, "max_target_positions", DEFAULT_MAX_TARGET_POSITIONS
+            ),
+        )
+        model = cls(encoder, decoder)
         set_dropout(model, args)
         return model
+
+
+def _check_shapes(args: Namespace, task) -> None:
+    """Refuse sizes and embeddings that do not fit together.
+
+    Raises:
+        ValueError: naming the flags.
+    """
+    if args.encoder_layers != args.decoder_layers:
+        raise ValueError("--encoder-layers must match --decoder-layers")
+    if args.share_all_embeddings:
+        if task.source_dictionary != task.target_dictionary:
+            raise ValueError("--share-all-embeddings requires a joint dictionary")
+        if args.decoder_embed_path not in (None, "", args.encoder_embed_path):
+            raise ValueError("--share-all-embeddings does not go with --decoder-embed-path")
+        if args.encoder_embed_dim != args.decoder_embed_dim:
+            raise ValueError(
+                "--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim"
+            )
+    shared = args.share_all_embeddings or args.share_decoder_input_output_embed
+    if shared and args.decoder_embed_dim != args.decoder_out_embed_dim:
+        raise ValueError(
+            "--share-decoder-input-output-embed requires --decoder-embed-dim to match "
+            "--decoder-out-embed-dim"
+        )
+
+
+def _embedding(dictionary: Dictionary, args: Namespace, part: str) -> nn.Embedding:
+    """Build the embedding of the encoder or the decoder, with pretrained vectors if there are."""
+    path = getattr(args, f"{part}_embed_path")
+    embedding = Embedding(len(dictionary), getattr(args, f"{part}_embed_dim"), dictionary.pad())
+    if path:
+        vectors = utils.parse_embedding(path)
+        utils.print_embed_overlap(vectors, dictionary)
+        embedding = utils.load_embedding(vectors, dictionary, embedding)
+    if getattr(args, f"{part}_freeze_embed"):
+        embedding.weight.requires_grad = False
+    return embedding
 
 
 @architecture("lstm_sparse", "lstm_sparse")

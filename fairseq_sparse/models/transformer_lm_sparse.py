@@ -1,18 +1,22 @@
 """fairseq's Transformer language model with a sparse output layer and sparse attention."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+from ast import literal_eval
 from dataclasses import dataclass, fields
 from typing import Any, Optional
 
+from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import (
     TransformerLanguageModel,
     TransformerLanguageModelConfig,
 )
+from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import II
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
@@ -45,21 +49,54 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
         check_settings(args)
         check_self_attention(args)
         check_training(args, task)
-        model = super().build_model(args, task)
-        stock = model.decoder
+        if args.decoder_layers_to_keep:
+            args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
+        if args.max_target_positions is None:
+            args.max_target_positions = args.tokens_per_sample
         cfg = TransformerConfig.from_namespace(args)
+        # It does not copy flags that it does not know.
         cfg.criterion_name = args.criterion_name
         for config in (OutputConfig, SelfAttentionConfig):
             for flag in fields(config):
                 setattr(cfg, flag.name, getattr(args, flag.name))
-        model.decoder = SparseTransformerDecoder(
-            cfg, task.target_dictionary, stock.embed_tokens, no_encoder_attn=True
+        embedding = cls.build_token_embedding(args, task.source_dictionary)
+        decoder = SparseTransformerDecoder(
+            cfg, task.target_dictionary, embedding, no_encoder_attn=True
         )
-        # What both have starts as stock would draw it.
-        model.decoder.load_state_dict(stock.state_dict(), strict=False)
+        model = cls(decoder)
         set_dropout(model, args)
         log_learned_alpha(model)
         return model
+
+    @classmethod
+    def build_token_embedding(cls, args: Any, dictionary: Dictionary) -> nn.Module:
+        """Build the layer that embeds tokens, of the kind that the flags ask for.
+
+        Raises:
+            ValueError: --tie-adaptive-weights does not fit the other flags.
+        """
+        if args.tie_adaptive_weights:
+            _check_tied_weights(args)
+        if args.character_embeddings:
+            return CharacterTokenEmbedder(
+                dictionary,
+                literal_eval(args.character_filters),
+                args.character_embedding_dim,
+                args.decoder_embed_dim,
+                args.char_embedder_highway_layers,
+            )
+        if args.adaptive_input:
+            return AdaptiveInput(
+                len(dictionary),
+                dictionary.pad(),
+                args.decoder_input_dim,
+                args.adaptive_input_factor,
+                args.decoder_embed_dim,
+                utils.eval_str_list(args.adaptive_input_cutoff, type=int),
+                args.quant_noise_pq,
+                args.quant_noise_pq_block_size,
+            )
+        return cls.build_embedding(args, dictionary, args.decoder_input_dim)
 
     def extract_features(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs):
         """Return the features ``[batch, length, d]``, and extras; the lengths are not needed."""
@@ -82,4 +119,23 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
             "its perplexity, so that a sparser model would look better. What works: "
             "fairseq-validate, whose loss and gold_zero count every token, and --lm-path of "
             "fairseq-generate under --task translation_sparse"
+        )
+
+
+def _check_tied_weights(args: Any) -> None:
+    """Refuse --tie-adaptive-weights where adaptive input and output are not alike.
+
+    Raises:
+        ValueError: naming the flags.
+    """
+    alike = (
+        args.adaptive_input
+        and args.adaptive_input_factor == args.adaptive_softmax_factor
+        and args.adaptive_input_cutoff == args.adaptive_softmax_cutoff
+        and args.decoder_input_dim == args.decoder_output_dim
+    )
+    if not alike:
+        raise ValueError(
+            "--tie-adaptive-weights needs --adaptive-input, with the factor, the cutoff and the "
+            "width (--decoder-input-dim) of adaptive softmax"
         )
