@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import torch
 from fairseq import utils
@@ -17,13 +17,10 @@ from fairseq.models.lstm import (
     LSTMModel,
     base_architecture,
 )
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
-from fairseq_sparse.modules.dropout import set_dropout
-from fairseq_sparse.modules.flags import add_flags, architecture, as_namespace, set_flag_defaults
+from fairseq_sparse.modules.flags import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.global_attention import GlobalAttention, add_bias
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.output_projection import OutputProjection
@@ -31,7 +28,6 @@ from fairseq_sparse.modules.sparse_output import (
     SparseOutputDecoder,
     SparseOutputModel,
     check_adaptive_softmax,
-    check_training,
 )
 
 _FLAGS = (OutputConfig, GlobalAttentionConfig)
@@ -121,13 +117,13 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
         add_flags(parser, *_FLAGS)
 
     @classmethod
-    def build_model(cls, args: Union[Namespace, DictConfig], task):
-        check_settings(args)
-        args = as_namespace(args, task)
+    def complete_flags(cls, args: Namespace) -> None:
         lstm_sparse(args)
-        has_attention = utils.eval_bool(args.decoder_attention)
-        check_global_attention(args, has_attention)
-        check_training(args, task)
+        check_global_attention(args, has_attention=utils.eval_bool(args.decoder_attention))
+
+    @classmethod
+    def assemble(cls, args: Namespace, task):
+        """Put encoder and decoder together as fairseq's LSTM does, which has no hooks for it."""
         _check_shapes(args, task)
         embedding = _embedding(task.source_dictionary, args, "encoder")
         encoder = LSTMEncoder(
@@ -157,7 +153,7 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
             num_layers=args.decoder_layers,
             dropout_in=args.decoder_dropout_in,
             dropout_out=args.decoder_dropout_out,
-            attention=has_attention,
+            attention=utils.eval_bool(args.decoder_attention),
             encoder_output_units=encoder.output_units,
             pretrained_embed=embedding,
             share_input_output_embed=args.share_decoder_input_output_embed,
@@ -166,9 +162,7 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
                 args, "max_target_positions", DEFAULT_MAX_TARGET_POSITIONS
             ),
         )
-        model = cls(encoder, decoder)
-        set_dropout(model, args)
-        return model
+        return cls(encoder, decoder)
 
 
 def _check_shapes(args: Namespace, task) -> None:

@@ -1,8 +1,9 @@
 """fairseq's Transformer language model with a sparse output layer and sparse attention."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+from argparse import Namespace
 from ast import literal_eval
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq import utils
@@ -18,13 +19,10 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
 from fairseq_sparse.modules.attention_config import SelfAttentionConfig, check_self_attention
-from fairseq_sparse.modules.dropout import set_dropout
-from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import OutputConfig
-from fairseq_sparse.modules.sparse_output import SparseOutputModel, check_training
+from fairseq_sparse.modules.sparse_output import SparseOutputModel
 
 
 @dataclass
@@ -45,28 +43,22 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
     """
 
     @classmethod
-    def build_model(cls, args: Any, task):
-        check_settings(args)
+    def complete_flags(cls, args: Namespace) -> None:
         check_self_attention(args)
-        check_training(args, task)
+
+    @classmethod
+    def assemble(cls, args: Namespace, task):
+        """Put the decoder together as fairseq's language model does, which has no hook for it."""
         if args.decoder_layers_to_keep:
             args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
         if args.max_target_positions is None:
             args.max_target_positions = args.tokens_per_sample
-        cfg = TransformerConfig.from_namespace(args)
-        # It does not copy flags that it does not know.
-        cfg.criterion_name = args.criterion_name
-        for config in (OutputConfig, SelfAttentionConfig):
-            for flag in fields(config):
-                setattr(cfg, flag.name, getattr(args, flag.name))
         embedding = cls.build_token_embedding(args, task.source_dictionary)
+        cfg = TransformerConfig.from_namespace(args)
         decoder = SparseTransformerDecoder(
             cfg, task.target_dictionary, embedding, no_encoder_attn=True
         )
-        model = cls(decoder)
-        set_dropout(model, args)
-        log_learned_alpha(model)
-        return model
+        return cls(decoder)
 
     @classmethod
     def build_token_embedding(cls, args: Any, dictionary: Dictionary) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import re
 from argparse import ArgumentParser, Namespace
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from fairseq.models import register_model
 from fairseq.models.transformer import (
@@ -16,20 +16,15 @@ from fairseq.models.transformer import (
     transformer_wmt_en_de,
     transformer_wmt_en_de_big,
 )
-from omegaconf import DictConfig
 from torch import Tensor
 
-from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
-from fairseq_sparse.modules.dropout import set_dropout
-from fairseq_sparse.modules.flags import add_flags, architecture, as_namespace, set_flag_defaults
-from fairseq_sparse.modules.learned_alpha import log_learned_alpha
+from fairseq_sparse.modules.flags import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.sparse_output import (
     SparseOutputDecoder,
     SparseOutputModel,
     check_adaptive_softmax,
-    check_training,
 )
 from fairseq_sparse.modules.transformer_layer import (
     SparseTransformerDecoderLayer,
@@ -108,16 +103,9 @@ class TransformerSparseModel(SparseOutputModel, TransformerModel):
         add_flags(parser, *_FLAGS)
 
     @classmethod
-    def build_model(cls, args: Union[Namespace, DictConfig], task):
-        check_settings(args)
-        args = as_namespace(args, task)
+    def complete_flags(cls, args: Namespace) -> None:
         set_flag_defaults(args, *_FLAGS)
         check_attention(args)
-        check_training(args, task)
-        model = super().build_model(args, task)
-        set_dropout(model, args)
-        log_learned_alpha(model)
-        return model
 
     @classmethod
     def build_encoder(cls, args, src_dict, embed_tokens):

@@ -1,15 +1,21 @@
-"""What the models of this package share around their output projection: probabilities, the loss,
-loading, and the checks that a model makes before it is trained or searched."""
+"""The mixins of this package's models: how they are built, their probabilities and loss, loading,
+and the checks before a model is trained or searched."""
 
 import copy
 import re
+from argparse import Namespace
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.dropout import set_dropout
+from fairseq_sparse.modules.flags import as_namespace
+from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.output_config import check_criterion, criterion_name
 from fairseq_sparse.modules.output_loss import OutputLoss
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
@@ -36,7 +42,40 @@ class SparseOutputDecoder:
 
 
 class SparseOutputModel:
-    """Mixin, in front of a model of fairseq's, whose decoder has an ``output_projection``."""
+    """Mixin, in front of a model of fairseq's, whose decoder has an ``output_projection``.
+
+    A model says what it adds to fairseq's by :meth:`complete_flags` and :meth:`assemble`.
+    """
+
+    @classmethod
+    def build_model(cls, args: Union[Namespace, DictConfig], task):
+        """Build the model that the settings ask for.
+
+        Raises:
+            ValueError: a setting holds code, or settings do not fit together.
+        """
+        check_settings(args)
+        args = as_namespace(args, task)
+        cls.complete_flags(args)
+        check_training(args, task)
+        model = cls.assemble(args, task)
+        set_dropout(model, args)
+        log_learned_alpha(model)
+        return model
+
+    @classmethod
+    def complete_flags(cls, args: Namespace) -> None:
+        """Fill in the flags of the model that are not set, and refuse bad ones.
+
+        Raises:
+            ValueError: naming the flag and the remedy.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def assemble(cls, args: Namespace, task):
+        """Put the model together; by default as fairseq does, from the parts of its hooks."""
+        return super().build_model(args, task)
 
     def forward(
         self, *args: Any, loss: Optional[OutputLoss] = None, **kwargs: Any

@@ -82,6 +82,38 @@ def test_with_softmax_it_is_the_stock_lstm(flags, task, sample):
         assert ours is None or torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_embeddings_are_read_and_frozen(shared, task, tmp_path):
+    size = len(task.target_dictionary)
+    rows = [f"w{i} " + " ".join([str(i)] * 12) for i in range(size - 4)]
+    (tmp_path / "vectors").write_text("\n".join([f"{size - 4} 12", *rows]) + "\n")
+    path = ("--encoder-embed-path", tmp_path / "vectors", "--encoder-freeze-embed")
+    flags = ("--share-all-embeddings",) if shared else ("--decoder-freeze-embed",)
+    model = build(*path, *flags, for_task=task)
+    expected = torch.arange(size - 4.0).repeat(12, 1).t()
+    assert torch.equal(model.encoder.embed_tokens.weight[4:], expected)
+    assert not model.encoder.embed_tokens.weight.requires_grad
+    assert not model.decoder.embed_tokens.weight.requires_grad
+    assert (model.decoder.embed_tokens is model.encoder.embed_tokens) == shared
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--encoder-layers", 2), "--encoder-layers must match"),
+        (("--share-all-embeddings", "--decoder-embed-path", "x"), "--decoder-embed-path"),
+        (("--share-all-embeddings", "--encoder-embed-dim", 8), "--encoder-embed-dim to match"),
+        (
+            ("--share-decoder-input-output-embed", "--decoder-out-embed-dim", 8),
+            "--decoder-embed-dim to match",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        build(*flags)
+
+
 @pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
 @pytest.mark.parametrize("flags", LAYOUTS[2:6], ids=ids)

@@ -19,6 +19,11 @@ LAYOUTS = [
     {"decoder_normalize_before": True, "decoder_output_dim": 8},
     {"character_embeddings": True},
     {"adaptive_softmax_cutoff": "8,12"},
+    {"adaptive_input": True, "adaptive_input_cutoff": "8,12"},
+    {
+        **{"adaptive_input": True, "adaptive_input_cutoff": "8,12", "tie_adaptive_weights": True},
+        "adaptive_softmax_cutoff": "8,12",
+    },
 ]
 
 
@@ -93,6 +98,11 @@ def test_every_attention_is_causal_and_decodes_step_by_step(kind):
         (
             {"output_transform": "entmax15", "adaptive_softmax_cutoff": "8,12"},
             "--adaptive-softmax-cutoff",
+        ),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
+        (
+            {"adaptive_softmax_cutoff": "8,12", "criterion_name": "entmax_loss"},
+            "entmax_loss does not fit --adaptive-softmax-cutoff: use --criterion adaptive_loss",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
