@@ -43,6 +43,20 @@ def test_ops_load_no_fairseq_and_leave_logging_alone():
     assert (result.stdout, result.stderr) == ("", "")
 
 
+def test_layers_that_need_no_fairseq_work_without_it():
+    run(
+        "import sys\n"
+        "sys.modules['fairseq'] = None\n"
+        "import torch\n"
+        "from fairseq_sparse.modules import *\n"
+        "layer = OutputProjection(torch.nn.Linear(4, 6), 'alpha_relu', tau=0.5)\n"
+        "features, target = torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.long)\n"
+        "loss, statistics = OutputLoss(target, padding=0)(layer, features)\n"
+        "assert loss.isfinite() and statistics['tokens'] == 6\n"
+        "assert 'SparseMultiheadAttention' not in globals() and 'rela_g' in ATTENTION_KINDS\n"
+    )
+
+
 def test_the_first_import_of_fairseq_registers_once_and_only_when_it_succeeds(tmp_path):
     broken = tmp_path / "fairseq"
     broken.mkdir()
@@ -72,6 +86,7 @@ WAYS_IN = {
         f"import_user_module(argparse.Namespace(user_dir={str(ROOT / 'fairseq_sparse')!r}))"
     ),
     "a model": "from fairseq_sparse.models.transformer_sparse import TransformerSparseModel",
+    "a layer": "from fairseq_sparse.modules import OutputProjection, SparseMultiheadAttention",
     "a flag": "import fairseq_sparse.modules.flags",
     "a criterion": "import fairseq_sparse.criterions.sparse_criterion",
     "a scheduler": "import fairseq_sparse.optim.reduce_lr_on_valid_loss",

@@ -158,7 +158,7 @@ def draw(options: argparse.Namespace) -> None:
     )
     from fairseq_sparse.analysis.decoding import with_best_translations
     from fairseq_sparse.analysis.pictures import save_figure
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     translator = load_one_model(options.path, options, chosen=[options.sentence])
     (model,), task = translator.models, translator.task

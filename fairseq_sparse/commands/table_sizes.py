@@ -87,8 +87,8 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
 
 
 def chosen_kinds(options: Namespace) -> list[str]:
-    """Return the kinds of attention to compare, softmax first."""
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    """The kinds of attention to compare, softmax first."""
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     known = [*ATTENTION_KINDS, LEARNED]
     kinds = options.kinds.split(",") if options.kinds else known

@@ -1,6 +1,28 @@
-"""Layers over the ops; those that take no configuration work without fairseq."""
+"""Layers over the ops, and what gives a model of fairseq's sparse outputs and attention.
+
+Without fairseq there are the output projection, its transforms and the kinds of attention.
+"""
 
 from importlib.util import find_spec
 
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS, AttentionKind
+from fairseq_sparse.modules.output_loss import OutputLoss
+from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, OutputTransform
+
+__all__ = [
+    "ATTENTION_KINDS",
+    "OUTPUT_TRANSFORMS",
+    "AttentionKind",
+    "OutputLoss",
+    "OutputProjection",
+    "OutputTransform",
+]
+
 if find_spec("fairseq") is not None:
     import fairseq  # noqa: F401  # registers all of fairseq_sparse, in the right order
+
+    from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+    from fairseq_sparse.modules.sparse_output import SparseOutputDecoder, SparseOutputModel
+
+    __all__ += ["SparseMultiheadAttention", "SparseOutputDecoder", "SparseOutputModel"]

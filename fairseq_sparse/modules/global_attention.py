@@ -8,7 +8,7 @@ import torch
 from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 from fairseq_sparse.ops.source_states import SourceStates
 

@@ -1,6 +1,6 @@
 """The output transforms: each maps logits to probabilities, and has the loss that trains it.
 
-The twin of the kinds of attention. A new transform is a subclass of :class:`OutputTransform` and an
+The twin of ``attention_kinds.py``. A new transform is a subclass of :class:`OutputTransform` and an
 entry of ``OUTPUT_TRANSFORMS``: flags, criterions, checks, search and analysis ask the entry.
 """
 

@@ -6,7 +6,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import AttentionWeights
 from fairseq_sparse.ops.capture import is_captured

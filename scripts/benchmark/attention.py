@@ -84,7 +84,7 @@ def names(text: str) -> list[str]:
 
 def check_kinds(kinds: list[str]) -> None:
     """Refuse what only the package can tell."""
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     places: tuple[str, ...] = ()
     if any(":" in name for name in kinds):  # the parts that need fairseq
@@ -106,7 +106,7 @@ def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
     import torch
     import torch.nn.functional as F
 
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.ops import attend
 
     head_dim = options.model_dim // options.heads

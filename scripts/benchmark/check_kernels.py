@@ -106,7 +106,7 @@ def checks_of_attention() -> Iterator[Check]:
     masks."""
     import torch
 
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.ops import attend
 
     def result(query, key, value, kind, causal=False, hidden=None):

@@ -130,7 +130,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
         ValueError: there is no such output, attention or precision.
     """
     from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
-    from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+    from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
     lstm = options.arch == "lstm_sparse"

@@ -3,7 +3,7 @@
 import torch
 
 import references
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 INF = float("inf")

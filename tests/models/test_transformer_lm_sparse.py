@@ -9,7 +9,7 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 import toy
 from commands import logged, output_flags
 from fairseq_sparse.checkpoints.safety import load_checkpoint
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 

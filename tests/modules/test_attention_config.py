@@ -14,7 +14,7 @@ from fairseq_sparse.modules.attention_config import (
     attention_kinds,
     check_attention,
 )
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attention_cases import INF
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops import attention_kernels, native
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_kernels import assert_causal, causal_mask, kernel_for

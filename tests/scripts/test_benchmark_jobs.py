@@ -21,7 +21,7 @@ from benchmark import (
 )
 from fairseq_sparse import ops
 from fairseq_sparse.models.transformer_sparse import TransformerSparseModel
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention_kernels import assert_causal
 
 ATTENTION = (

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES, sum_of_divergences
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import HIDES
 from fairseq_sparse.ops.attention_weights import relu
 

@@ -20,7 +20,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     watch_attention,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Ranks down to which precision is reported, beside the number of bad pairs.
 CUTOFFS = (10, 50, 100)

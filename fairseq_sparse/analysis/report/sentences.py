@@ -15,7 +15,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
 from fairseq_sparse.analysis.attention.forced_attention import SentenceAttention, forced_attention
 from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.output.alternatives import find_alternatives
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Alternatives of a step that are listed.
 MOST = 8

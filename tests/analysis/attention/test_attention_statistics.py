@@ -17,7 +17,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     watch_attention,
 )
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 STOCK = "fairseq's own"
 # Sizes of sentence pairs, the longest source first, as fairseq's LSTM wants them.

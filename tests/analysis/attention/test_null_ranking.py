@@ -24,7 +24,7 @@ from fairseq_sparse.analysis.attention.null_ranking import (
     read_labels,
 )
 from fairseq_sparse.analysis.trained_models import AnalysisError
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 PAD = toy.dictionary().pad()
 RECTIFIED = [kind for kind, made in ATTENTION_KINDS.items() if not made.sums_to_one]

@@ -3,7 +3,7 @@ import torch
 from fairseq.modules import FairseqDropout
 
 import toy
-from fairseq_sparse.modules.dropout import SeededDropout
+from fairseq_sparse.modules.seeded_dropout import SeededDropout
 
 SPARSE = {
     "an output": ("--output-transform", "entmax15"),

@@ -16,7 +16,7 @@ from attention_cases import (
     weights_function,
 )
 from fairseq_sparse.modules import attention_norm
-from fairseq_sparse.modules.attention_weights import ATTENTION_KINDS
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from op_cases import HALF_DTYPES, logits
 
 each_case = pytest.mark.parametrize("case", CASES)
