@@ -35,13 +35,13 @@ class ScoreBound:
     holds: bool
 
     def finished(self, scores: np.ndarray, step: Step) -> np.ndarray:
-        """The final scores of hypotheses that end after *step* tokens."""
+        """Return the final scores of hypotheses that end after *step* tokens."""
         if self.len_penalty is None:
             return scores
         return scores / ((np.asarray(step) + 1.0) ** self.len_penalty).astype(scores.dtype)
 
     def unfinished(self, scores: np.ndarray, step: Step) -> np.ndarray:
-        """Upper bounds of the final scores of hypotheses that have *step* + 1 tokens."""
+        """Return upper bounds of the final scores of hypotheses that have *step* + 1 tokens."""
         if not self.holds:
             return np.where(np.isneginf(scores), scores, np.float32(np.inf))
         last = self.max_len
@@ -51,21 +51,20 @@ class ScoreBound:
 
 
 class Verdicts(NamedTuple):
-    """What a search dropped, and what it could still go on with when it ended a sentence.
+    """What is proven about the hypotheses of each sentence; each array is ``[batch]``.
 
     Attributes:
-        dropped: whether anything was dropped.
+        exact: whether nothing of nonzero probability was dropped.
+        bound: the best final score that anything dropped could have had; -inf if nothing was.
         mass: sum of the probabilities of what was dropped (of prefixes, all their continuations);
             NaN unless it was to be added up.
-        bound: the best final score that anything dropped could have had; -inf if nothing was.
-        live_mass, live_bound: the same of the hypotheses that were live at the end.
+        steps: the number of steps that the sentence was searched for.
     """
 
-    dropped: np.ndarray
-    mass: np.ndarray
+    exact: np.ndarray
     bound: np.ndarray
-    live_mass: np.ndarray
-    live_bound: np.ndarray
+    mass: np.ndarray
+    steps: np.ndarray
 
 
 class Certificate:
@@ -75,14 +74,14 @@ class Certificate:
     goes on with it. Whether there are any is *counted*, candidate by candidate, so that no rounding
     can change the answer; their probability is a sum in floating point, and tells how much it was.
 
-    The candidates of each step are noted, in NumPy, and added up when the batch is done: many small
-    sums at each step would take as long as the search itself.
+    The candidates of each step are recorded, in NumPy, and added up when the batch is done: many
+    small sums at each step would take as long as the search itself.
 
     Args:
         score_bound: what a hypothesis can still become.
         batch: number of sentences.
-        beam: stock finishes the EOS among the first *beam* candidates of a step and goes on with
-            the first *beam* of the others.
+        beam: of the candidates of a step, the EOS among the first *beam* finish a hypothesis, and
+            the search goes on with the first *beam* of the others.
         add_up_mass: whether the probability of what is dropped is wanted.
     """
 
@@ -91,28 +90,28 @@ class Certificate:
         self.batch = batch
         self.beam = beam
         self.add_up_mass = add_up_mass
-        self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.recorded: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self.masses: list[Optional[np.ndarray]] = []
-        self.cut = np.zeros(batch, dtype=bool)
+        self.is_cut = np.zeros(batch, dtype=bool)
         self.cut_mass = np.zeros(batch)
+        self.unlisted: list[tuple[int, np.ndarray]] = []
 
-    def look_at(
+    def observe(
         self,
         sentences: np.ndarray,
-        lprobs: Tensor,
-        prefix: Tensor,
+        log_probs: Tensor,
+        prefix_scores: Tensor,
         unlimited: Optional[Tensor] = None,
         sums_to_one: bool = False,
     ) -> None:
-        """Take note of what is possible at a step, before candidates are chosen.
+        """Add up what is possible at a step, before candidates are chosen.
 
         Args:
-            sentences: the numbers in the batch of those that are still in work, ``[rows]``.
-            lprobs: log-probabilities of the continuations of their hypotheses,
-                ``[rows, beam, vocabulary]``.
-            prefix: the log-probabilities of these, ``[rows, beam]``, or of the one hypothesis that
-                they all are, ``[rows, 1]``.
-            unlimited: at the last step, ``lprobs`` before the limit of the length left EOS only.
+            sentences: the numbers in the batch of the active ones, ``[sentences]``.
+            log_probs: log-probabilities of the continuations of their hypotheses,
+                ``[sentences, beam, vocabulary]``.
+            prefix_scores: the log-probabilities of these, ``[sentences, beam]``.
+            unlimited: at the last step, ``log_probs`` before the limit of the length left EOS only.
                 What it cuts off is dropped, but has no bound: it is beyond the limit.
             sums_to_one: whether the probabilities after each hypothesis are known to sum to 1; it
                 saves adding them up.
@@ -121,90 +120,104 @@ class Certificate:
             return
         mass = None
         if self.add_up_mass and not (sums_to_one and unlimited is None):
-            mass = _candidate_mass(lprobs, prefix)
+            mass = _mass(log_probs, prefix_scores)
         self.masses.append(mass)
         if unlimited is not None:
-            self.cut[sentences] = _candidates(unlimited, prefix) > _candidates(lprobs, prefix)
+            before, after = (_count(each, prefix_scores) for each in (unlimited, log_probs))
+            self.is_cut[sentences] = before > after
             if self.add_up_mass:
-                lost = _candidate_mass(unlimited, prefix) - mass
+                lost = _mass(unlimited, prefix_scores) - mass
                 self.cut_mass[sentences] = np.maximum(lost, 0.0)
 
-    def note(self, sentences: np.ndarray, scores: np.ndarray, ends: np.ndarray) -> None:
-        """Note the candidates of a step.
+    def record(self, sentences: np.ndarray, scores: np.ndarray, is_eos: np.ndarray) -> None:
+        """Record the candidates of a step.
 
         Args:
             sentences: as before.
-            scores: of the candidates that the search chooses from, ``[rows, 2 * beam]``, best
+            scores: of the candidates that the search chooses from, ``[sentences, 2 * beam]``, best
                 first, -inf if dead.
-            ends: which of them are EOS.
+            is_eos: which of them are EOS.
         """
-        self.noted.append((sentences, scores.copy(), ends))
+        self.recorded.append((sentences, scores.copy(), is_eos))
 
-    def live_bounds(self) -> np.ndarray:
-        """Bounds of the final scores of what the search goes on with, after the last step."""
-        _, scores, ends = self.noted[-1]
-        return self.score_bound.unfinished(_best(scores, ~ends), len(self.noted) - 1)
+    def record_unlisted(self, sentence: int, scores: np.ndarray) -> None:
+        """Record the finished hypotheses of a sentence for which its list has no room."""
+        self.unlisted.append((sentence, scores))
+
+    def active_bounds(self) -> np.ndarray:
+        """Return bounds of the final scores of what the search goes on with, ``[sentences]``."""
+        _, scores, is_eos = self.recorded[-1]
+        return self.score_bound.unfinished(_best(scores, ~is_eos), len(self.recorded) - 1)
 
     def verdicts(self) -> Verdicts:
-        """Add up what was noted; each array is ``[batch]``."""
-        scores, ends, last = self._stack()
-        alive = scores > -np.inf
-        finishing = alive & ends
-        others = alive & ~ends
+        """Add up what was recorded."""
+        scores, is_eos, last = self._stack()
+        is_active = scores > -np.inf
+        finishing, others = is_active & is_eos, is_active & ~is_eos
         finishing[..., self.beam :] = False
         continuing = others & (others.cumsum(axis=2) <= self.beam)
         kept = finishing | continuing
-        # Where all candidates offered are alive, there may be more, no better than the worst. If
+        # Where all candidates offered are active, there may be more, no better than the worst. If
         # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
         lost = np.maximum(_best(scores, ~kept), scores.min(axis=2))  # [steps, batch]
         step = np.arange(len(scores))[:, None]
         bound = self.score_bound
-        bounds = np.maximum(bound.unfinished(lost, step), bound.finished(lost, step))
+        bounds = np.maximum(bound.unfinished(lost, step), bound.finished(lost, step)).max(axis=0)
+        # What was still active when its sentence ended is dropped, too.
         at_the_end = last, np.arange(self.batch)
-        live_bound = bound.unfinished(_best(scores, continuing), step)[at_the_end]
-        mass, live_mass = np.full((2, self.batch), np.nan)
+        active_bound = bound.unfinished(_best(scores, continuing), step)[at_the_end]
+        bounds = np.maximum(bounds, active_bound)
+        exact = (lost == -np.inf).all(axis=0) & ~self.is_cut & (active_bound == -np.inf)
+        mass = np.full(self.batch, np.nan)
         if self.add_up_mass:
             p = np.exp(scores, dtype=np.float64)
-            live = (p * continuing).sum(axis=2)
-            masses = self._candidate_masses(live) - (p * kept).sum(axis=2)
+            active = (p * continuing).sum(axis=2)
+            masses = self._masses(active) - (p * kept).sum(axis=2)
             masses = np.where(lost > -np.inf, np.maximum(masses, 0.0), 0.0)
-            mass, live_mass = masses.sum(axis=0) + self.cut_mass, live[at_the_end]
-        dropped = (lost > -np.inf).any(axis=0) | self.cut
-        return Verdicts(dropped, mass, bounds.max(axis=0), live_mass, live_bound)
+            mass = masses.sum(axis=0) + self.cut_mass + active[at_the_end]
+        for sentence, unlisted in self.unlisted:
+            exact[sentence] = False
+            best = bound.finished(unlisted, last[sentence]).max()
+            bounds[sentence] = max(bounds[sentence], best)
+            mass[sentence] += np.exp(unlisted, dtype=np.float64).sum()
+        return Verdicts(exact, bounds, mass, last + 1)
 
     def _stack(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scores and EOS of all candidates, ``[steps, batch, 2 * beam]``, dead in sentences that
-        have ended, and the number of each sentence's last step."""
-        shape = (len(self.noted), self.batch, 2 * self.beam)
+        """Return scores and EOS of all candidates, ``[steps, batch, 2 * beam]``, dead in sentences
+        that have ended, and the number of each sentence's last step."""
+        shape = (len(self.recorded), self.batch, 2 * self.beam)
         scores = np.full(shape, -np.inf, dtype=np.float32)
-        ends = np.zeros(shape, dtype=bool)
+        is_eos = np.zeros(shape, dtype=bool)
         last = np.zeros(self.batch, dtype=np.intp)
-        for step, (sentences, found, eos) in enumerate(self.noted):
-            scores[step, sentences], ends[step, sentences], last[sentences] = found, eos, step
-        return scores, ends, last
+        for step, (sentences, found, eos) in enumerate(self.recorded):
+            scores[step, sentences], is_eos[step, sentences], last[sentences] = found, eos, step
+        return scores, is_eos, last
 
-    def _candidate_masses(self, live: np.ndarray) -> np.ndarray:
-        """The probabilities of all candidates of each step, from what was live before it."""
-        masses = np.concatenate([np.ones((1, self.batch)), live[:-1]])
-        for step, (mass, (sentences, _, _)) in enumerate(zip(self.masses, self.noted, strict=True)):
+    def _masses(self, active: np.ndarray) -> np.ndarray:
+        """Return the probabilities of all candidates of each step, ``[steps, batch]``; *active* is
+        that of the hypotheses that were continued after it."""
+        masses = np.concatenate([np.ones((1, self.batch)), active[:-1]])
+        for step, (mass, (sentences, _, _)) in enumerate(
+            zip(self.masses, self.recorded, strict=True)
+        ):
             if mass is not None:
                 masses[step, sentences] = mass
         return masses
 
 
 def _best(scores: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """The best score of some of the candidates of a sentence; -inf if there are none."""
+    """Return the best score of some of the candidates of a sentence; -inf if there are none."""
     return np.where(which, scores, np.float32(-np.inf)).max(axis=-1)
 
 
-def _candidates(lprobs: Tensor, prefix: Tensor) -> np.ndarray:
-    """How many continuations have a probability above 0, ``[batch]``."""
-    possible = (lprobs[:, : prefix.size(1)] > -math.inf).sum(dim=-1)  # [batch, beam]
-    return possible.masked_fill(prefix.isneginf(), 0).sum(dim=-1).numpy(force=True)
+def _count(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
+    """Count the continuations of probability above 0, ``[sentences]``."""
+    possible = (log_probs > -math.inf).sum(dim=-1)  # [sentences, beam]
+    return possible.masked_fill(prefix_scores.isneginf(), 0).sum(dim=-1).numpy(force=True)
 
 
-def _candidate_mass(lprobs: Tensor, prefix: Tensor) -> np.ndarray:
-    """The sum of the probabilities of all continuations, ``[batch]``."""
+def _mass(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
+    """Sum the probabilities of all continuations, ``[sentences]``."""
     # exp(-inf) is slow on a CPU; that of _NEGLIGIBLE is as good as 0
-    mass = lprobs[:, : prefix.size(1)].clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [batch, beam]
-    return (mass.double() * prefix.double().exp()).sum(dim=-1).numpy(force=True)
+    mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
+    return (mass.double() * prefix_scores.double().exp()).sum(dim=-1).numpy(force=True)

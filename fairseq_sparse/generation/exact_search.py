@@ -314,7 +314,7 @@ class ExactSequenceGenerator(nn.Module):
         net_input = sample["net_input"]
         found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens)
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
-        search = self._build_search()
+        search = self._build_search(self.beam.length_limit(net_input["src_tokens"].size(1)))
         results = []
         for row, hypotheses in enumerate(found):
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])
@@ -324,12 +324,12 @@ class ExactSequenceGenerator(nn.Module):
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results
 
-    def _build_search(self) -> ExactSearch:
-        """The search for the batch that the beam has just translated."""
+    def _build_search(self, max_len: int) -> ExactSearch:
+        """Return the search for a batch with this limit of the length."""
         beam = self.beam
         return ExactSearch(
             beam.nbest,
-            beam.model.max_len,
+            max_len,
             beam.min_len,
             beam.len_penalty if beam.normalize_scores else None,
             self.node_limit,

@@ -13,7 +13,7 @@ DEAD = -math.inf
 
 
 class Scripted(search.Search):
-    """A strategy that offers the candidates it is given, and notes what it is told."""
+    """A strategy that offers the candidates it is given, and records its calls."""
 
     def __init__(self, *candidates):
         super().__init__(DICTIONARY)
@@ -46,13 +46,13 @@ def take_step(strategy, step=1, scores=None, batch=1, beam=2):
     return sparse, [part.tolist() for part in result]
 
 
-def test_live_candidates_come_first_and_dead_ones_fill_up():
+def test_active_candidates_come_first_and_dead_ones_fill_up():
     strategy = Scripted([[DEAD, -3.0, -1.0]], [[A, B, C]], [[0, 0, 1]])
     sparse, (scores, tokens, beams) = take_step(strategy)
     assert scores == [[-3.0, -1.0, DEAD, DEAD]]  # in the strategy's order, not by score
     assert tokens == [[B, C, EOS, EOS]]
     assert beams[0][:2] == [0, 1]
-    assert sparse.state.exhausted == sparse.state.marked == set()
+    assert sparse.exhausted == sparse.incomplete == set()
 
 
 def test_candidates_of_beam_search_are_left_as_they_are():
@@ -73,8 +73,8 @@ def test_exhausted_sentences():
     )
     scores = torch.tensor([[-0.5, -0.7], [-0.5, -0.7], [DEAD, -0.3]]).unsqueeze(2)
     sparse, (scores, tokens, beams) = take_step(strategy, scores=scores, batch=3)
-    assert sparse.state.exhausted == {1, 2}  # the second has just found its only string
-    assert sparse.state.marked == {2}
+    assert sparse.exhausted == {1, 2}  # the second has just found its only string
+    assert sparse.incomplete == {2}
     assert (scores[2][0], tokens[2][0], beams[2][0]) == (pytest.approx(-0.3), EOS, 1)
     assert scores[2][1:] == [DEAD] * 3
 
@@ -85,7 +85,7 @@ def test_empty_prefix_of_the_first_step():
     lprobs = torch.full((1, 2, len(DICTIONARY)), DEAD)
     scores, tokens, beams = sparse.step(0, lprobs, torch.zeros(1, 2, 0))
     assert (scores[0, 0].item(), tokens[0, 0].item(), beams[0, 0].item()) == (0.0, EOS, 0)
-    assert sparse.state.marked == {0}
+    assert sparse.incomplete == {0}
 
 
 def test_constraint_states_follow_their_candidates():

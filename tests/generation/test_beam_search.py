@@ -1,42 +1,32 @@
-"""The short cut of plain beam search against stock's loop: all that a hypothesis says."""
+"""Beam search against fairseq's loop over the safe strategy, and what only it can do."""
 
 import math
-from unittest import mock
 
 import pytest
 import torch
-from fairseq.search import DiverseBeamSearch
+from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toy
-from automata import FIRST_WORD, Table, TableModel, dense_table, make_dictionary, make_sample
-from fairseq_sparse.generation.plain_beam_search import PlainBeamSearch
+from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary, make_sample
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
 )
+from table_options import PAD, UNK, TableLanguageModel
 
 WORDS = 10
+PROVEN = {"exact", "optimal", "dropped_mass"}
 
 
-class StepByStep(SparseSequenceGenerator):
-    """The same generator without the short cut."""
-
-    def _is_plain(self, *args):
-        return False
-
-
-def both(models, words, sample, beam_size=1, **options):
-    """The hypotheses of both, after a look at whether the short cut is taken."""
-    found = []
-    for generator_class, taken in ((SparseSequenceGenerator, 1), (StepByStep, 0)):
-        generator = generator_class(models, words, beam_size=beam_size, **options)
-        run = PlainBeamSearch.run
-        with mock.patch.object(PlainBeamSearch, "run", autospec=True, side_effect=run) as short_cut:
-            found.append(generator.generate(None, sample))
-        assert short_cut.call_count == taken
-    return found
+@torch.no_grad()
+def both(models, words, sample, beam_size=1, prefix_tokens=None, bos_token=None, **options):
+    """The hypotheses of this beam search, and those of fairseq's loop."""
+    generator = SparseSequenceGenerator(models, words, beam_size=beam_size, **options)
+    given = {"prefix_tokens": prefix_tokens, "bos_token": bos_token}
+    found = generator.generate(None, sample, **given)
+    return found, SequenceGenerator._generate(generator, sample, **given)
 
 
 def assert_equal(found, expected):
@@ -44,13 +34,13 @@ def assert_equal(found, expected):
     for hypotheses, others in zip(found, expected, strict=True):
         assert len(hypotheses) == len(others) >= 1
         for one, other in zip(hypotheses, others, strict=True):
-            assert one.keys() == other.keys()
+            assert one.keys() == other.keys() | PROVEN
             for name, value in other.items():
                 if torch.is_tensor(value):
                     assert one[name].dtype == value.dtype and one[name].shape == value.shape, name
                     torch.testing.assert_close(one[name], value, rtol=1e-6, atol=1e-6)
                 else:
-                    assert one[name] == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
+                    assert one[name] == value, name
 
 
 tables = st.builds(
@@ -62,14 +52,21 @@ tables = st.builds(
     normalized=st.booleans(),
     salt=st.integers(0, 10**6),
 )
+some_word = st.sampled_from([UNK, *range(FIRST_WORD, FIRST_WORD + WORDS)])
+# The last one ends its hypothesis.
+prefix = st.builds(list.__add__, st.lists(some_word, max_size=2), st.sampled_from([[], [EOS]]))
 
 
-@settings(max_examples=400)
+def padded(rows):
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+
+
+@settings(max_examples=300)
 @given(
     tables=st.lists(tables, min_size=1, max_size=2),
-    batch=st.integers(1, 6),
+    prefixes=st.none() | st.lists(prefix, min_size=4, max_size=4).filter(any),
     beam_size=st.integers(1, 6),
-    nbest=st.integers(1, 6),
     max_len=st.integers(1, 6),
     min_len=st.integers(0, 2),
     len_penalty=st.sampled_from([-1.0, 0.0, 0.6, 1.0]),
@@ -77,14 +74,22 @@ tables = st.builds(
     unk_penalty=st.sampled_from([0.0, 1.0, math.inf]),
     temperature=st.sampled_from([1.0, 0.7]),
     add_up_mass=st.booleans(),
+    no_repeat_ngram_size=st.sampled_from([0, 2, 3]),
+    tokens_to_suppress=st.sampled_from([(), ("w1", "w4")]),
+    lm_weight=st.sampled_from([0.0, 0.5]),
 )
-def test_random_tables(tables, batch, max_len, min_len, nbest, **options):
+def test_random_tables(tables, prefixes, max_len, min_len, lm_weight, **options):
     words = make_dictionary(WORDS)
     models = [TableModel(words, table) for table in tables]
-    sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + batch)))
+    sample = make_sample(list(range(FIRST_WORD, FIRST_WORD + 4)))
     options |= {"max_len_b": max_len, "min_len": min(min_len, max_len)}
-    options["nbest"] = min(nbest, options["beam_size"])
-    assert_equal(*both(models, words, sample, **options))
+    if lm_weight > 0:
+        lm_model = TableLanguageModel(words, dense_table(WORDS))
+        options |= {"lm_model": lm_model, "lm_weight": lm_weight}
+    prefix_tokens = None if prefixes is None else padded(prefixes)
+    # A forced EOS has fairseq's loop repeat the tokens in all beams, but not the attention.
+    options["attention"] = not any(EOS in row for row in prefixes or [])
+    assert_equal(*both(models, words, sample, prefix_tokens=prefix_tokens, **options))
 
 
 def random_models(names, task, seed):
@@ -155,23 +160,49 @@ def test_other_dtypes(dtype, beam):
     assert_equal(found, expected)
 
 
-def test_the_short_cut_is_for_what_it_knows():
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("prefix", [None, [[5, 6], [7, PAD], [9, 8]]])
+def test_a_language_model_has_no_source(beam, prefix):
+    """As ``--task language_modeling`` searches: the text so far is a forced prefix."""
+    model = toy.language_model(output_transform="entmax15").eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    words = toy.dictionary()
+    sample = toy.batch(words)
+    given = None if prefix is None else torch.tensor(prefix)
+    options = {"max_len_b": 9, "min_len": 4}
+    found, expected = both([model], words, sample, beam, given, words.bos(), **options)
+    assert_equal(found, expected)
+    assert max(len(hypotheses[0]["tokens"]) for hypotheses in found) > 3
+    for row, hypotheses in enumerate(found):
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"]
+            length = len(tokens) - hypothesis.get("incomplete", False)
+            forced = [] if prefix is None else [x for x in prefix[row] if x != PAD]
+            assert tokens[: min(length, len(forced))].tolist() == forced[:length]
+            previous = torch.cat([torch.tensor([words.bos()]), tokens[:-1]])[None]
+            with torch.no_grad():
+                log_probs = model.get_normalized_probs(model(previous), log_probs=True)[0]
+            scores = log_probs.gather(1, tokens[:, None])[:, 0]
+            torch.testing.assert_close(
+                hypothesis["positional_scores"][:length], scores[:length], rtol=1e-3, atol=1e-3
+            )
+
+
+def test_limits_that_leave_no_length_are_refused():
     words = make_dictionary(WORDS)
     model = TableModel(words, dense_table(WORDS))
-    sample = make_sample([FIRST_WORD])
-    prefix = torch.tensor([[FIRST_WORD + 2]])
-    generator = SparseSequenceGenerator([model], words, beam_size=1, max_len_b=4)
-    found = generator.generate(None, sample, prefix_tokens=prefix)
-    assert [hypotheses[0]["tokens"][0].item() for hypotheses in found] == prefix[:, 0].tolist()
-    others = (
-        {"no_repeat_ngram_size": 1},
-        {"search_strategy": DiverseBeamSearch(words, num_groups=1, diversity_strength=0.5)},
-        {"tokens_to_suppress": [str(words[FIRST_WORD])]},
-    )
-    for options in others:
-        options = {"beam_size": 2, "max_len_b": 4} | options
-        assert not SparseSequenceGenerator([model], words, **options)._is_plain(4, None, None)
-    assert generator._is_plain(4, None, None)
+    generator = SparseSequenceGenerator([model], words, beam_size=2, min_len=5, max_len_b=4)
+    with pytest.raises(ValueError, match="--min-len 5 is more than the 4 tokens that --max-len-a"):
+        generator.generate(None, make_sample([FIRST_WORD]))
+
+
+def test_an_input_without_a_source_is_refused():
+    words = make_dictionary(WORDS)
+    generator = SparseSequenceGenerator([TableModel(words, dense_table(WORDS))], words, beam_size=2)
+    with pytest.raises(ValueError, match="expected src_tokens or source in net input"):
+        generator.generate(None, {"net_input": {"prev_output_tokens": torch.ones(1, 1)}})
 
 
 def test_alignment_goes_with_it():

@@ -1,0 +1,342 @@
+"""Beam search for models whose probabilities can be exactly zero."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_sparse.generation.certificate import Certificate
+from fairseq_sparse.generation.sparse_ensemble import spread
+
+if TYPE_CHECKING:
+    from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
+
+
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first, each ``[sentences, 2 * beam]``."""
+
+    scores: np.ndarray  # cumulative; -inf if dead
+    tokens: np.ndarray
+    parents: np.ndarray  # the continued hypothesis, counted within its sentence
+
+    def take(self, rows: np.ndarray, columns: np.ndarray) -> Candidates:
+        """Return the candidates in these columns of these rows, ``[rows, columns]``."""
+        return Candidates(*(np.take_along_axis(part[rows], columns, axis=1) for part in self))
+
+
+class Finished(NamedTuple):
+    """A finished hypothesis."""
+
+    tokens: np.ndarray  # with EOS
+    cumulative: np.ndarray  # the score after each token
+    score: float  # final
+    attention: Optional[Tensor]  # [source, tokens]
+    is_incomplete: bool = False
+
+
+class BeamSearch:
+    """Beam search over one batch of sentences; :meth:`run` is the whole of it.
+
+    A hypothesis is *active* while its probability is above 0 and *dead* from then on. The models
+    are run on active hypotheses only. The bookkeeping is in NumPy, because for a small model dozens
+    of small tensors at each step would take as long as the model.
+
+    Args:
+        generator: the models, the limits and the penalties.
+        net_input: the batch.
+        prefix_tokens: tokens that the hypotheses of each sentence must begin with,
+            ``[batch, length]``, padded.
+        bos_token: the first token of the decoder's input (default: EOS, as everywhere in fairseq).
+
+    Raises:
+        ValueError: the hypotheses cannot be both long and short enough.
+    """
+
+    def __init__(
+        self,
+        generator: SparseSequenceGenerator,
+        net_input: dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        bos_token: Optional[int] = None,
+    ):
+        self.generator = generator
+        self.model, self.lm_model = generator.model, generator.lm_model
+        self.beam, self.pad, self.eos = generator.beam_size, generator.pad, generator.eos
+        source = _source(net_input)
+        self.device, batch = source.device, len(source)
+        self.max_len = generator.length_limit(source.size(1))
+        if generator.min_len > self.max_len:
+            raise ValueError(
+                f"--min-len {generator.min_len} is more than the {self.max_len} tokens that "
+                "--max-len-a, --max-len-b and the model allow"
+            )
+        if prefix_tokens is None:
+            prefix_tokens = source.new_empty((batch, 0), dtype=torch.long)
+        self.prefix_tokens = prefix_tokens.numpy(force=True)  # [batch, length]
+        self.score_bound = generator.score_bound(self.max_len)
+        self.certificate = Certificate(self.score_bound, batch, self.beam, generator.add_up_mass)
+        # The step from which on the probabilities after each hypothesis are known to sum to 1.
+        self.sums_to_one_from = max(generator.sums_to_one_from(), self.prefix_tokens.shape[1])
+        self.finished: list[list[Finished]] = [[] for _ in range(batch)]
+        # The active sentences, by their numbers in the batch, and the final score that a hypothesis
+        # of each must exceed to be among its nbest best: [sentences].
+        self.sentences = np.arange(batch)
+        self.targets = np.full(batch, -np.inf, dtype=np.float32)
+        # Their hypotheses, one of each at first, then `beam` of each: [sentences, hypotheses].
+        self.scores = np.zeros((batch, 1), dtype=np.float32)  # cumulative; -inf if dead
+        # The same, one sentence after another: [hypotheses, ...].
+        self.tokens = np.full((batch, self.max_len + 2), self.pad)
+        self.tokens[:, 0] = self.eos if bos_token is None else bos_token
+        self.cumulative = np.zeros((batch, self.max_len + 1), dtype=np.float32)
+        self.attention: Optional[Tensor] = None  # [hypotheses, source, tokens]
+        # What the models remember has a row for each active hypothesis.
+        self.decoder_rows = self.model.encode(net_input, batch, self.device)
+        self.row = np.arange(batch)
+
+    def run(self) -> list[list[dict[str, Any]]]:
+        """Decode the batch.
+
+        In the shapes, ``sentences`` are the active ones, each with ``beam`` hypotheses (1 at the
+        first step), and ``hypotheses`` is their product.
+
+        Returns:
+            the hypotheses of each sentence, best first, as ``SequenceGenerator`` returns them and
+            with what is proven about them (see :class:`SparseSequenceGenerator`)
+        """
+        for step in range(self.max_len + 1):
+            # (1) Run the models on the active hypotheses; a dead one gets -inf for every token.
+            log_probs = self._next_log_probs(step)  # [hypotheses, vocabulary]
+
+            # (2) Mask the tokens that must not come next. What the length limit masks would have
+            # been possible: the certificate has to know.
+            unlimited = self._mask(step, log_probs)  # [hypotheses, vocabulary] at the last step
+
+            # (3) Choose the best continuations of each sentence as its candidates.
+            candidates = self._candidates(step, log_probs, unlimited)  # [sentences, 2 * beam]
+            is_active = candidates.scores > -np.inf
+            is_eos = is_active & (candidates.tokens == self.eos)
+            self.certificate.record(self.sentences, candidates.scores, is_eos)
+
+            # (4) Finish the hypotheses that end here, if they are among the first `beam`.
+            is_full = self._finish(step, candidates, is_eos)  # [sentences]
+
+            # (5) End a sentence whose list is full, or of which nothing is active, or nothing that
+            # can become one of the nbest best. One without a hypothesis gets its best prefix.
+            is_done = is_full | ~(is_active & ~is_eos).any(axis=1) | (step == self.max_len)
+            if (self.targets > -np.inf).any():
+                is_done |= self.certificate.active_bounds() <= self.targets
+            for row in np.flatnonzero(is_done):
+                if not self.finished[self.sentences[row]]:
+                    self._finish_best_prefix(step, row)
+            if is_done.all():
+                break
+
+            # (6) Continue the others with the first `beam` candidates that do not end.
+            self._continue(step, candidates, is_eos, np.flatnonzero(~is_done))
+        return self._hypotheses()
+
+    def _next_log_probs(self, step: int) -> Tensor:
+        """Return the scores of the next token, ``[hypotheses, vocabulary]``, and take down the
+        attention."""
+        scores = self.scores.ravel()
+        active = np.flatnonzero(scores > -np.inf)
+        index, number = self.row[active], np.arange(len(active))
+        if len(index) != len(self.decoder_rows.sentence) or (index != number).any():
+            self.model.select(self.decoder_rows, self._tensor(index))
+        self.row[active] = number
+        tokens = self._tensor(self.tokens[active, : step + 1])
+        log_probs, attention = self.model.next_log_probs(
+            tokens, self.decoder_rows, self.generator.temperature
+        )
+        if self.lm_model is not None:
+            output = self.lm_model(tokens)
+            lm_log_probs = self.lm_model.get_normalized_probs(output, log_probs=True, sample=None)
+            log_probs += self.generator.lm_weight * lm_log_probs[:, -1]
+        if len(active) < len(scores):
+            rows = self._tensor(active)
+            log_probs = spread(log_probs, rows, len(scores), -math.inf)
+            attention = None if attention is None else spread(attention, rows, len(scores), 0.0)
+        if attention is not None:
+            before = [] if self.attention is None else [self.attention]
+            self.attention = torch.cat([*before, attention.float().unsqueeze(2)], dim=2)
+        return log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+
+    def _mask(self, step: int, log_probs: Tensor) -> Optional[Tensor]:
+        """Mask, in place, what must not come next, and take off the penalty of unknown tokens.
+
+        Returns:
+            at the last step, where only EOS may come next, the scores that all tokens had before
+        """
+        generator, unlimited = self.generator, None
+        log_probs[:, self.pad] = -math.inf
+        if generator.unk_penalty != 0:
+            log_probs[:, generator.unk] -= generator.unk_penalty
+        if step < min(self.prefix_tokens.shape[1], self.max_len):
+            self._force(self.prefix_tokens[self.sentences, step], log_probs)
+        else:
+            if step < generator.min_len:
+                log_probs[:, self.eos] = -math.inf
+            if generator.token_indices_to_suppress is not None:
+                log_probs[:, generator.token_indices_to_suppress] = -math.inf
+        if generator.repeat_ngram_blocker is not None:
+            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs)
+        if step == self.max_len:
+            unlimited = log_probs.clone()
+            log_probs[:, : self.eos] = -math.inf
+            log_probs[:, self.eos + 1 :] = -math.inf
+        return unlimited
+
+    def _force(self, tokens: np.ndarray, log_probs: Tensor) -> None:
+        """Mask, in place, all but the token that must come next; padding stands for any token.
+
+        Args:
+            tokens: ``[sentences]``.
+            log_probs: ``[hypotheses, vocabulary]``.
+        """
+        tokens = tokens.repeat(self.scores.shape[1])  # [hypotheses]
+        rows = np.flatnonzero(tokens != self.pad)
+        row, token = self._tensor(rows), self._tensor(tokens[rows])
+        kept = log_probs[row, token]
+        log_probs[row] = -math.inf
+        log_probs[row, token] = kept
+
+    def _candidates(self, step: int, log_probs: Tensor, unlimited: Optional[Tensor]) -> Candidates:
+        """Return the best continuations of each sentence; the certificate sees them all.
+
+        Args:
+            step: the number of tokens that each hypothesis has.
+            log_probs: ``[hypotheses, vocabulary]``; changed in place.
+            unlimited: what :meth:`_mask` returned.
+        """
+        vocabulary = log_probs.size(1)
+        log_probs = log_probs.view(*self.scores.shape, vocabulary)
+        if unlimited is not None:
+            unlimited = unlimited.view_as(log_probs)
+        prefix_scores = self._tensor(self.scores)  # [sentences, beam]
+        self.certificate.observe(
+            self.sentences, log_probs, prefix_scores, unlimited, step >= self.sums_to_one_from
+        )
+        scores = log_probs.add_(prefix_scores.unsqueeze(2)).flatten(1)
+        count = 2 * self.beam
+        best, places = scores.topk(min(count, scores.size(1) - 1), dim=1)
+        if best.size(1) < count:
+            missing = (0, count - best.size(1))
+            best, places = F.pad(best, missing, value=-math.inf), F.pad(places, missing)
+        places = places.numpy(force=True)
+        return Candidates(best.numpy(force=True), places % vocabulary, places // vocabulary)
+
+    def _finish(self, step: int, candidates: Candidates, is_eos: np.ndarray) -> np.ndarray:
+        """Enter the hypotheses that end into the lists of their sentences; return which lists are
+        full, ``[sentences]``."""
+        is_full = np.zeros(len(is_eos), dtype=bool)
+        ends = is_eos[:, : self.beam]
+        if not ends.any():
+            return is_full
+        finals = self.score_bound.finished(candidates.scores, step)
+        for row in np.flatnonzero(ends.any(axis=1)):
+            sentence, columns = int(self.sentences[row]), np.flatnonzero(ends[row])
+            found = self.finished[sentence]
+            room = self.beam - len(found)
+            for column in columns[:room]:
+                parent, score = candidates.parents[row, column], candidates.scores[row, column]
+                found.append(self._ended(step, row, parent, score, finals[row, column]))
+            if len(columns) > room:
+                unlisted = candidates.scores[row, columns[room:]]
+                self.certificate.record_unlisted(sentence, unlisted)
+            if len(found) >= self.generator.nbest:
+                scores = sorted((each.score for each in found), reverse=True)
+                self.targets[row] = scores[self.generator.nbest - 1]
+            is_full[row] = len(found) == self.beam
+        return is_full
+
+    def _finish_best_prefix(self, step: int, row: int) -> None:
+        """End the best active prefix of a sentence by an EOS without a score of its own."""
+        best = int(self.scores[row].argmax())
+        score = self.scores[row, best]
+        ended = self._ended(step, row, best, score, self.score_bound.finished(score, step))
+        self.finished[self.sentences[row]].append(ended._replace(is_incomplete=True))
+
+    def _ended(
+        self, step: int, row: int, parent: int, score: np.floating, final: np.floating
+    ) -> Finished:
+        """Return a hypothesis of a sentence, ended by EOS at this step."""
+        number = row * self.scores.shape[1] + parent
+        tokens = np.append(self.tokens[number, 1 : step + 1], self.eos)
+        cumulative = np.append(self.cumulative[number, :step], score)
+        attention = None if self.attention is None else self.attention[number].clone()
+        return Finished(tokens, cumulative, float(final), attention)
+
+    def _continue(
+        self, step: int, candidates: Candidates, is_eos: np.ndarray, rows: np.ndarray
+    ) -> None:
+        """Go on with these sentences only, and of each with the first candidates but EOS."""
+        columns = is_eos[rows].argsort(axis=1, kind="stable")[:, : self.beam]
+        chosen = candidates.take(rows, columns)  # [sentences, beam]
+        parents = (rows[:, None] * self.scores.shape[1] + chosen.parents).ravel()  # [hypotheses]
+        self.sentences, self.targets = self.sentences[rows], self.targets[rows]
+        self.scores, self.row = chosen.scores, self.row[parents]
+        self.tokens = self.tokens[parents]
+        self.tokens[:, step + 1] = chosen.tokens.ravel()
+        self.cumulative = self.cumulative[parents].astype(chosen.scores.dtype, copy=False)
+        self.cumulative[:, step] = chosen.scores.ravel()
+        if self.attention is not None:
+            self.attention = self.attention[self._tensor(parents)]
+
+    def _hypotheses(self) -> list[list[dict[str, Any]]]:
+        """Return the lists of finished hypotheses, on the models' device."""
+        for found in self.finished:
+            found.sort(key=lambda each: -each.score)
+        every = [each for found in self.finished for each in found]
+        dtype = every[0].cumulative.dtype
+        tokens = np.full((len(every), self.max_len + 1), self.pad)
+        cumulative = np.zeros((len(every), self.max_len + 1), dtype)
+        for row, each in enumerate(every):
+            tokens[row, : len(each.tokens)] = each.tokens
+            cumulative[row, : len(each.tokens)] = each.cumulative
+        positional = np.diff(cumulative, axis=1, prepend=dtype.type(0))
+        finals = np.array([each.score for each in every], dtype)
+        rows = zip(every, *map(self._tensor, (tokens, finals, positional)), strict=True)
+        verdicts = zip(*self.certificate.verdicts(), strict=True)
+        lists = []
+        for found, (is_exact, bound, mass, steps) in zip(self.finished, verdicts, strict=True):
+            is_complete = not found[0].is_incomplete
+            proven = {
+                "exact": bool(is_complete and is_exact),
+                "optimal": bool(is_complete and (is_exact or bound <= found[0].score)),
+                "dropped_mass": float(mass),
+                "steps": int(steps),
+            }
+            lists.append([{**_as_fairseq(*next(rows)), **proven} for _ in found])
+        return lists
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        """Return an array as a tensor on the models' device."""
+        return torch.from_numpy(array).to(self.device)
+
+
+def _source(net_input: dict[str, Any]) -> Tensor:
+    """Return what the decoder's input stands beside, ``[batch, length, ...]``: text or speech."""
+    for name in ("src_tokens", "source", "features"):
+        if name in net_input:
+            return net_input[name]
+    raise ValueError(f"expected src_tokens or source in net input, got {sorted(net_input)}")
+
+
+def _as_fairseq(ended: Finished, tokens: Tensor, score: Tensor, positional: Tensor) -> dict:
+    """Return a hypothesis as ``SequenceGenerator`` does."""
+    length = len(ended.tokens)
+    hypothesis = {
+        "tokens": tokens[:length],
+        "score": score,
+        "attention": torch.empty(0) if ended.attention is None else ended.attention,
+        "alignment": torch.empty(0),
+        "positional_scores": positional[:length],
+    }
+    if ended.is_incomplete:
+        hypothesis["incomplete"] = True
+    return hypothesis

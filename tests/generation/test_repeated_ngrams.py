@@ -1,0 +1,25 @@
+"""What ``--no-repeat-ngram-size`` masks, against a search for the n-gram among those before it."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_sparse.generation.repeated_ngrams import RepeatedNGramMask
+
+BOS, WORDS = 2, range(3, 6)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 9), st.data())
+def test_a_token_that_would_repeat_an_ngram_is_masked(size, hypotheses, length, data):
+    row = st.lists(st.sampled_from(WORDS), min_size=length, max_size=length)
+    rows = data.draw(st.lists(row, min_size=hypotheses, max_size=hypotheses))
+    behind = [1] * 3  # padding, as fairseq's loop has it
+    tokens = torch.tensor([[BOS, *row, *behind] for row in rows])
+    log_probs = torch.zeros(hypotheses, 6)
+    result = RepeatedNGramMask(size)(tokens, log_probs, hypotheses, 1, step=length)
+    assert result is log_probs
+    for row, scores in zip(rows, log_probs, strict=True):
+        ngrams = [row[start : start + size] for start in range(length - size + 1)]
+        last = row[length - size + 1 :]
+        masked = {word for word in WORDS if length >= size and [*last, word] in ngrams}
+        assert set(torch.isneginf(scores).nonzero()[:, 0].tolist()) == masked
