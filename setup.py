@@ -48,7 +48,7 @@ setup(
     packages=find_packages(include=["fairseq_sparse", "fairseq_sparse.*"]),
     package_data={
         "fairseq_sparse.analysis.report": ["page.*", "published.json"],
-        "fairseq_sparse.ops.native": ["*.c", "*.h"],
+        "fairseq_sparse.ops.cpu": ["*.c", "*.h"],
     },
     entry_points={"console_scripts": ["fairseq-sparse = fairseq_sparse.commands.cli:main"]},
     python_requires=">=3.10",

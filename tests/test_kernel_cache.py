@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairseq_sparse.ops.native import build
+from fairseq_sparse.ops.cpu import build
 from fork_python import PYTHON
 
 pytestmark = [

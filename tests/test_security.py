@@ -17,7 +17,7 @@ CALLS = re.compile(
     r"|joblib\.load|tempfile\.mktemp|.*\.extractall|xml\..*|ElementTree\..*|.*allow_pickle"
 )
 # The sizes that the package's own C sources state.
-EVALUATES_SOURCES = "fairseq_sparse/ops/native/boundary.py"
+EVALUATES_SOURCES = "fairseq_sparse/ops/cpu/boundary.py"
 # Reading checkpoints has one place.
 LOADS = {"fairseq_sparse/checkpoints/safety.py": {"torch.load"}}
 

@@ -22,8 +22,8 @@ from fairseq_sparse.ops import (
     linear_entmax_loss,
     softmax,
 )
+from fairseq_sparse.ops.cpu.rows import log_probabilities, solves
 from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
-from fairseq_sparse.ops.native.rows import log_probabilities, solves
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows
 

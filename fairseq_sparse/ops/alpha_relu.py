@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from fairseq_sparse.ops.capture import is_captured
+from fairseq_sparse.ops.cpu.rows import solve_alpha_relu, solves
 from fairseq_sparse.ops.entmax import check_alpha, check_logits
-from fairseq_sparse.ops.native.rows import solve_alpha_relu, solves
+from fairseq_sparse.ops.gpu import usable
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import positive_power
-from fairseq_sparse.ops.triton import usable
 
 Tau = Union[float, Tensor]
 
@@ -77,7 +77,7 @@ class _AlphaReLU(Function):
         one_tau = not torch.is_tensor(tau) or tau.numel() == 1
         for_kernels = one_tau and not is_captured(*tensors)
         if for_kernels and usable(z):
-            from fairseq_sparse.ops.triton import alpha_relu as kernels
+            from fairseq_sparse.ops.gpu import alpha_relu as kernels
 
             return kernels.alpha_relu_weights(z, tau, alpha)
         if for_kernels and solves(z, alpha):
@@ -96,7 +96,7 @@ class _AlphaReLU(Function):
         (p,) = ctx.saved_tensors
         # Grad mode is on where a second derivative is wanted.
         if usable(p, grad) and not torch.is_grad_enabled():
-            from fairseq_sparse.ops.triton import alpha_relu as kernels
+            from fairseq_sparse.ops.gpu import alpha_relu as kernels
 
             return kernels.alpha_relu_gradient(p, grad, ctx.alpha), None, None
         # Jacobian diag(p ** (2 - alpha)) on the support.

@@ -27,7 +27,7 @@ from fairseq_sparse.ops.attention_kernels import (
 )
 from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS, AttentionWeights
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.native.attention import attend_step, sparse_attention
+from fairseq_sparse.ops.cpu.attention import attend_step, sparse_attention
 from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 from fairseq_sparse.ops.threshold import Alpha
 

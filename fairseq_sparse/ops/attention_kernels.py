@@ -1,7 +1,7 @@
 """Which attention a kernel takes, that never has the scores in memory.
 
 On a CPU the compiled kernels take rectified weights and entmax, in fp32. On a GPU, rectified
-weights (ReLA) have a kernel of this package's, :mod:`fairseq_sparse.ops.triton`; for
+weights (ReLA) have a kernel of this package's, :mod:`fairseq_sparse.ops.gpu`; for
 entmax there is AdaSplash (Goncalves, Treviso, Martins 2025, "AdaSplash: Adaptive Sparse Flash
 Attention"), where ``adasplash`` is installed. Nothing here looks at a value on the GPU.
 """
@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_sparse.ops import native
+from fairseq_sparse.ops import cpu
 from fairseq_sparse.ops.attention_weights import AttentionWeights
-from fairseq_sparse.ops.native.attention import RECTIFIED, is_fast, takes_width
-from fairseq_sparse.ops.native.rows import can_solve
-from fairseq_sparse.ops.triton import usable
+from fairseq_sparse.ops.cpu.attention import RECTIFIED, is_fast, takes_width
+from fairseq_sparse.ops.cpu.rows import can_solve
+from fairseq_sparse.ops.gpu import usable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def kernel_for(
     is_relu = weights.name == "relu"
     alpha = None if is_relu else weights.alpha
     if is_relu and _rela_takes(query):
-        from fairseq_sparse.ops.triton.rela_attention import rela_attention
+        from fairseq_sparse.ops.gpu.rela_attention import rela_attention
 
         dtype = torch.float32 if widen else value.dtype
         kernel = partial(
@@ -94,7 +94,7 @@ def compiled_takes(
     bias: Optional[Tensor],
     dropout: float,
 ) -> bool:
-    """Whether :func:`fairseq_sparse.ops.native.attention.sparse_attention` takes the arguments of
+    """Whether :func:`fairseq_sparse.ops.cpu.attention.sparse_attention` takes the arguments of
     :func:`fairseq_sparse.ops.attention.attend`, and is faster: on a CPU, in fp32."""
     scores = query.size(2), key.size(2)
     return (
@@ -103,7 +103,7 @@ def compiled_takes(
         and dropout < 1
         and (bias is None or bias.shape == scores)
         and _compiled_solve(query, key, value, weights)
-        and native.is_there_for(*(x for x in (hidden, bias) if x is not None))
+        and cpu.is_there_for(*(x for x in (hidden, bias) if x is not None))
     )
 
 
@@ -114,14 +114,14 @@ def compiled_takes_step(
     weights: AttentionWeights,
     hidden: Optional[Tensor],
 ) -> bool:
-    """Whether :func:`fairseq_sparse.ops.native.attention.attend_step` takes these arguments of
+    """Whether :func:`fairseq_sparse.ops.cpu.attention.attend_step` takes these arguments of
     :func:`fairseq_sparse.ops.attention.attend`, without bias and dropout: one query a head, and no
     gradient, as in generation."""
     return (
         query.size(2) == 1
         and not torch.is_grad_enabled()
         and _compiled_solve(query, key, value, weights)
-        and (hidden is None or native.is_there_for(hidden))
+        and (hidden is None or cpu.is_there_for(hidden))
     )
 
 
@@ -130,7 +130,7 @@ def _compiled_solve(query: Tensor, key: Tensor, value: Tensor, weights: Attentio
     return (
         alpha is not None
         and (alpha == RECTIFIED or can_solve(alpha))
-        and native.usable(query, key, value)
+        and cpu.usable(query, key, value)
         and is_fast()
         and value.shape == key.shape
         and takes_width(query.size(3))

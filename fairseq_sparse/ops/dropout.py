@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops import native
-from fairseq_sparse.ops.native.boundary import call
+from fairseq_sparse.ops import cpu
+from fairseq_sparse.ops.cpu.boundary import call
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -29,7 +29,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     Raises:
         ValueError: ``p`` is out of range.
     """
-    if not 0 <= p < 1 or not native.usable(x):
+    if not 0 <= p < 1 or not cpu.usable(x):
         return F.dropout(x, p)  # which refuses what is out of range
     return _Dropout.apply(x, p, int(torch.randint(1 << 62, (), device="cpu")))
 

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops import native
+from fairseq_sparse.ops import cpu
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.native.rows import can_solve, entmax_gradient
+from fairseq_sparse.ops.cpu.rows import can_solve, entmax_gradient
+from fairseq_sparse.ops.gpu import usable
 from fairseq_sparse.ops.operators import batch_first
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import (
@@ -34,7 +35,6 @@ from fairseq_sparse.ops.threshold import (
     entmax_rows,
     positive_power,
 )
-from fairseq_sparse.ops.triton import usable
 
 
 def softmax(z: Tensor, dim: int = -1) -> Tensor:
@@ -247,9 +247,9 @@ def _gradient_kernel(ctx, p: Tensor, grad: Tensor) -> Optional[Callable[..., Ten
     if ctx.alpha is None or p.numel() == 0 or torch.is_grad_enabled():
         return None
     if usable(p, grad):
-        from fairseq_sparse.ops.triton import entmax_gradient as kernels
+        from fairseq_sparse.ops.gpu import entmax_gradient as kernels
 
         return kernels.entmax_gradient
-    if native.usable(p, grad) and can_solve(ctx.alpha):
+    if cpu.usable(p, grad) and can_solve(ctx.alpha):
         return entmax_gradient
     return None

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.alpha_relu import Tau, check_tau
-from fairseq_sparse.ops.entmax import check_alpha
-from fairseq_sparse.ops.native import is_there_for
-from fairseq_sparse.ops.native.rows import (
+from fairseq_sparse.ops.cpu import is_there_for
+from fairseq_sparse.ops.cpu.rows import (
     Logits,
     SolvedRows,
     solve_alpha_relu,
     solve_entmax,
     solves,
 )
+from fairseq_sparse.ops.entmax import check_alpha
 
 
 class FenchelYoungLoss(NamedTuple):

@@ -22,12 +22,12 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.alpha_relu import Tau
+from fairseq_sparse.ops.cpu.products import SparseRows
+from fairseq_sparse.ops.cpu.screen import PackedRows, RoundedRows, candidates, is_fast
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.gpu import usable
 from fairseq_sparse.ops.losses import less_target, loss_of_logits
-from fairseq_sparse.ops.native.products import SparseRows
-from fairseq_sparse.ops.native.screen import PackedRows, RoundedRows, candidates, is_fast
 from fairseq_sparse.ops.precision import as_autocast, without_autocast
-from fairseq_sparse.ops.triton import usable
 
 # So many logits at a time: 32 MiB in fp32. A product with fewer rows than these is slow.
 _CHUNK_ELEMENTS = 1 << 23
@@ -107,7 +107,7 @@ def loss_of_features(
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     labels = target.reshape(-1)
     if on_gpu:
-        from fairseq_sparse.ops.triton.linear_loss import summed_linear_loss
+        from fairseq_sparse.ops.gpu.linear_loss import summed_linear_loss
 
         with without_autocast(x):
             return loss.reduced(summed_linear_loss(x, w, bias, labels, loss), target)

@@ -25,12 +25,12 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights
+from fairseq_sparse.ops.cpu.products import SparseRows
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.native.products import SparseRows
+from fairseq_sparse.ops.gpu import usable
 from fairseq_sparse.ops.operators import batch_first
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
-from fairseq_sparse.ops.triton import usable
 
 
 def entmax_loss(
@@ -102,7 +102,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     elif loss.has_compiled_kernels(rows, labels):
         losses = _CompiledLoss.apply(rows, labels, loss)
     elif loss.topk == 0 and usable(rows, labels):
-        from fairseq_sparse.ops.triton.losses import losses_of_rows
+        from fairseq_sparse.ops.gpu.losses import losses_of_rows
 
         losses = losses_of_rows(rows, labels, loss)
     else:

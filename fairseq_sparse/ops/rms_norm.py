@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops import native
+from fairseq_sparse.ops import cpu
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.native import norm as kernels
+from fairseq_sparse.ops.cpu import norms as kernels
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
 # Value used in the authors' code; bounds the gradient of rows near zero by 1 / sqrt(eps).
@@ -68,7 +68,7 @@ def _composed(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Te
 
 def _normed(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
     x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
-    if native.usable(x, g, w):
+    if cpu.usable(x, g, w):
         return kernels.rms_norm(x, g, w, eps)
     if w is None:
         return (x * _inverse_rms(x, eps)).mul_(g)
@@ -90,7 +90,7 @@ class _GatedRMSNorm(Function):
         z, gain, gate = ctx.saved_tensors
         x, g, w = (None if y is None else at_least_fp32(y) for y in (z, gain, gate))
         gradients = _gradients
-        if native.usable(x, grad, g, w):
+        if cpu.usable(x, grad, g, w):
             gradients = kernels.rms_norm_gradients
         grad_z, grad_gain, grad_gate = gradients(x, grad, g, w, ctx.eps)
         grad_gate = None if gate is None else grad_gate.to(gate.dtype)

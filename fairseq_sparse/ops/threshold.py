@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.native.rows import SolvedRows, solve_entmax, solves
+from fairseq_sparse.ops.cpu.rows import SolvedRows, solve_entmax, solves
+from fairseq_sparse.ops.gpu import usable
 from fairseq_sparse.ops.operators import define_entmax_rows, solve_captured
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.triton import usable
 
 # 2 MiB of fp32 logits.
 _CPU_CHUNK_ELEMENTS = 1 << 19
@@ -72,7 +72,7 @@ def _solve_rows(z: Tensor, alpha: Alpha, topk: int, conjugate: bool) -> EntmaxRo
         rows = _solve_rows(values, alpha, 0, conjugate)
         return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
     if usable(z):
-        from fairseq_sparse.ops.triton import entmax as kernels
+        from fairseq_sparse.ops.gpu import entmax as kernels
 
         return kernels.entmax_rows(z, alpha, conjugate)
     if solves(z, alpha):

@@ -16,8 +16,8 @@ from unittest import mock
 # Looked at when triton is first imported: kernels for GPUs run on the CPU, slowly.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from fairseq_sparse.ops import native, threshold
-from fairseq_sparse.ops.native import build
+from fairseq_sparse.ops import cpu, threshold
+from fairseq_sparse.ops.cpu import build
 
 COMPILED = "compiled"
 # What the kernels are compiled for elsewhere, where this processor can run it.
@@ -51,7 +51,7 @@ def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
 
 def has_triton() -> bool:
     """Return whether there is a Triton that the package would use on a GPU."""
-    from fairseq_sparse.ops.triton import _has_triton
+    from fairseq_sparse.ops.gpu import _has_triton
 
     return find_spec("triton") is not None and _has_triton()
 
@@ -63,7 +63,7 @@ def taken(path: str, library: Optional[ctypes.CDLL] = None) -> Iterator[None]:
         if library is not None:
             changed.enter_context(mock.patch.object(build, "library", lambda: library))
         if path in (PYTORCH, DENSE, TRITON):
-            changed.enter_context(native.turned_off())
+            changed.enter_context(cpu.turned_off())
         if path == DENSE:
             dense = threshold._solve_dense
             changed.enter_context(mock.patch.object(threshold, "_solve_candidates", dense))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_sparse import ops
 from fairseq_sparse.ops import linear_loss
-from fairseq_sparse.ops.native import attention, boundary, build, products, rows
+from fairseq_sparse.ops.cpu import attention, boundary, build, products, rows
 from numerics import patterns
 
 ALPHAS = (1.05, 1.3, 1.5, 1.75, 2.0)

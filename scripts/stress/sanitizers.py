@@ -40,7 +40,7 @@ TARGETS = {"native": (), "AVX2": ("-mno-avx512f",), "SSE2": ("-mno-avx",)}
 # kernel and a workspace of attention that are overrun, and a shift too far.
 ERRORS = (
     ("products.c", "size; j++)\n            to[j] =", "size + 1; j++)\n            to[j] ="),
-    ("norm.c", "allocate(&memory, threads, 1, size)", "allocate(&memory, threads, 1, size - 1)"),
+    ("norms.c", "allocate(&memory, threads, 1, size)", "allocate(&memory, threads, 1, size - 1)"),
     ("attention.c", "{&w->sums, w->queries * dim}", "{&w->sums, w->queries * dim - 1}"),
     ("dropout.c", "= share_of_32_bits(probability)", "= share_of_32_bits(0) << (size ? 32 : 0)"),
 )
@@ -115,7 +115,7 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
     }
     compiling = "import importlib.util as u, sys; s = u.spec_from_file_location('b', sys.argv[1]); "
     compiling += "m = u.module_from_spec(s); s.loader.exec_module(m); m._compiled()"
-    build = root / "fairseq_sparse" / "ops" / "native" / "build.py"
+    build = root / "fairseq_sparse" / "ops" / "cpu" / "build.py"
     # Without the sanitizers' libraries, under which the compiler is slow.
     subprocess.run([sys.executable, "-c", compiling, str(build)], env=environment, check=True)
     environment |= {
@@ -161,7 +161,7 @@ def copy_with_errors(folder: Path) -> Path:
     """Return a copy of the package whose kernels have errors."""
     shutil.copytree(ROOT / "fairseq_sparse", folder / "fairseq_sparse")
     for source, right, wrong in ERRORS:
-        path = folder / "fairseq_sparse" / "ops" / "native" / source
+        path = folder / "fairseq_sparse" / "ops" / "cpu" / source
         code = path.read_text()
         if right not in code:
             raise RuntimeError(f"{source} has changed: {right!r} is not in it")

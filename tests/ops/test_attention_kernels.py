@@ -1,6 +1,6 @@
 """Which attention goes to a kernel, and what is handed to it.
 
-The kernels' own tests are in the folder triton; here anything counts as a GPU.
+The kernels' own tests are in the folder gpu; here anything counts as a GPU.
 """
 
 import sys
@@ -10,7 +10,7 @@ import torch
 
 from attention_cases import INF
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.ops import attention_kernels, native
+from fairseq_sparse.ops import attention_kernels, cpu
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_kernels import assert_causal, causal_mask, kernel_for
 from fairseq_sparse.ops.attention_weights import entmax, relu
@@ -23,7 +23,7 @@ BUFFER = torch.full((1024, 1024), -INF).triu(1)
 def on_a_gpu(monkeypatch):
     monkeypatch.setattr(attention_kernels, "usable", lambda *x: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with native.turned_off():
+    with cpu.turned_off():
         yield
 
 

@@ -10,16 +10,16 @@ from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
     attend,
+    cpu,
     entmax,
     entmax_loss,
     gated_rms_norm,
     linear_alpha_relu_loss,
     linear_entmax_loss,
-    native,
     rms_norm,
 )
+from fairseq_sparse.ops.cpu.attention import sparse_attention
 from fairseq_sparse.ops.dropout import dropout
-from fairseq_sparse.ops.native.attention import sparse_attention
 
 SIZES = {"rows": 300, "vocabulary": 700, "width": 32}
 
@@ -112,7 +112,7 @@ def default_dtype(dtype):
 @pytest.fixture(params=["kernels", "pytorch"])
 def backend(request):
     if request.param == "pytorch":
-        with native.turned_off():
+        with cpu.turned_off():
             yield
     else:
         yield
@@ -122,7 +122,7 @@ def backend(request):
 @each_dtype
 @pytest.mark.parametrize("name", CASES)
 def test_any_default_dtype(name, dtype):
-    if name.endswith(" attention") and native.build.library() is None:
+    if name.endswith(" attention") and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     expected = value_and_gradients(CASES[name])
     with default_dtype(dtype):
@@ -134,7 +134,7 @@ def test_any_default_dtype(name, dtype):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", CASES)
 def test_any_default_device(name):
-    if name.endswith(" attention") and native.build.library() is None:
+    if name.endswith(" attention") and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     expected = value_and_gradients(CASES[name])
     with torch.device("meta"):
@@ -168,7 +168,7 @@ VIEWS = {
 @pytest.mark.parametrize("name", [name for name in CASES if name != "dropout"])
 def test_any_layout(name, view):
     """The same numbers, wherever they lie, and with their gradients."""
-    if name.endswith(" attention") and native.build.library() is None:
+    if name.endswith(" attention") and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     op, inputs = CASES[name]()
     expected = value_and_gradients(CASES[name])
@@ -179,7 +179,7 @@ def test_any_layout(name, view):
 
 @pytest.mark.parametrize("name", CASES)
 def test_inference_mode(name):
-    if name.endswith(" attention") and native.build.library() is None:
+    if name.endswith(" attention") and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     op, inputs = CASES[name]()
     torch.manual_seed(5)

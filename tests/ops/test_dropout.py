@@ -1,4 +1,4 @@
-"""What dropout promises, by the compiled kernel and by PyTorch's: which is in ops.native."""
+"""What dropout promises, by the compiled kernel and by PyTorch's: which is in ops.cpu."""
 
 import math
 from contextlib import nullcontext
@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from fairseq_sparse.ops import native
+from fairseq_sparse.ops import cpu
 from fairseq_sparse.ops.dropout import dropout
 
 
 @pytest.fixture(params=["compiled", "pytorch"])
 def kernels(request):
-    if request.param == "compiled" and native.build.library() is None:
+    if request.param == "compiled" and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
-    with nullcontext() if request.param == "compiled" else native.turned_off():
+    with nullcontext() if request.param == "compiled" else cpu.turned_off():
         yield request.param
 
 
@@ -105,7 +105,7 @@ def test_other_dtypes_are_kept(dtype):
 
 def test_derivatives_of_the_kernel():
     """Through the same seed, which gradcheck, that calls again and again, needs."""
-    if native.build.library() is None:
+    if cpu.build.library() is None:
         pytest.skip("needs a C compiler")
 
     def of_one_seed(x):
@@ -120,7 +120,7 @@ def test_derivatives_of_the_kernel():
 
 
 def test_the_mask_does_not_depend_on_the_number_of_threads():
-    if native.build.library() is None:
+    if cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     x, found = torch.ones(100_000), []
     before = torch.get_num_threads()
@@ -141,7 +141,7 @@ def test_it_can_be_traced():
 
 
 def test_nothing_but_a_seed_is_kept_for_the_gradient():
-    if native.build.library() is None:
+    if cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):

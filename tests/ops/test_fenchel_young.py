@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_sparse.ops import native
+from fairseq_sparse.ops import cpu
 from op_cases import LOSSES, batch
 from references import smoothed_target
 
@@ -17,9 +17,9 @@ LIBRARIES = ("compiled", "PyTorch")
 def library(request):
     """With the kernels and without them."""
     if request.param == "PyTorch":
-        with mock.patch.object(native.build, "library", return_value=None):
+        with mock.patch.object(cpu.build, "library", return_value=None):
             yield
-    elif native.build.library() is None:
+    elif cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     else:
         yield

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from fairseq_sparse.ops import linear_alpha_relu_loss, linear_entmax_loss, native
+from fairseq_sparse.ops import cpu, linear_alpha_relu_loss, linear_entmax_loss
 from fairseq_sparse.ops import linear_loss as linear_loss_module
-from fairseq_sparse.ops.native.rows import SolvedRows
+from fairseq_sparse.ops.cpu.rows import SolvedRows
 from op_cases import HALF_DTYPES, LOSSES, TAU, AlphaReLULoss
 from references import assert_close_to_naive
 
@@ -20,7 +20,7 @@ ROWS, WIDTH, SIZE = 30, 16, 90
 each_loss = pytest.mark.parametrize("kind", LOSSES, ids=str)
 each_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
-needs_kernels = pytest.mark.skipif(native.build.library() is None, reason="needs a C compiler")
+needs_kernels = pytest.mark.skipif(cpu.build.library() is None, reason="needs a C compiler")
 
 
 def fused(kind, x, w, target, alpha=1.5, bias=None, **options):
@@ -105,7 +105,7 @@ def path(request, monkeypatch):
     """How the loss is computed: a name, and the functions whose calls tell that it is so."""
     name = request.param
     if name != "whole":
-        if native.build.library() is None:
+        if cpu.build.library() is None:
             pytest.skip("needs a C compiler")
         patched(monkeypatch, _CHUNK_ELEMENTS=1, _CHUNK_ROWS=7)
     if name == "dense":

@@ -1,0 +1,183 @@
+"""Compiles the C sources beside this file on the user's machine, once, and loads them.
+
+Plain C without PyTorch's headers: compiling takes about a second. The library is kept in
+``FAIRSEQ_SPARSE_CACHE`` (default: ``fairseq_sparse`` in the user's cache folder) under a name made
+of the sources, the compiler and its arguments, the C library and the processor, so that an old one
+is never loaded; and of its own contents, so that a damaged one is not loaded either, which would
+end the process. Loading a library runs it: one that another user could have put there is compiled
+anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Optional
+
+logger = logging.getLogger(__name__)
+
+FOLDER = Path(__file__).parent
+SOURCES = (
+    *("rows.c", "screen.c", "products.c"),
+    *("attention.c", "attention_step.c", "norms.c", "dropout.c"),
+)
+_HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h", "random.h")
+# Some compilers, such as icx, do not honour NaN and infinity unless they are told to.
+_ARGUMENTS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
+_ARGUMENTS += ("-shared", "-fPIC")
+# Not every compiler knows all of them. OpenMP's functions resolve to those that PyTorch has loaded.
+# Without threads, -fopenmp-simd still lets the compiler put sums of floats into vectors.
+_OPTIONAL = (
+    *(("-march=native", "-fopenmp"), ("-fopenmp",)),
+    *(("-march=native", "-fopenmp-simd"), ("-fopenmp-simd",)),
+    *(("-march=native",), ()),
+)
+
+# Folders for this process alone: they go when the library is loaded.
+_temporary: list[str] = []
+# Two threads that ask at the same time: one compiles, and the other waits for its library.
+_lock = threading.Lock()
+
+
+@cache
+def library() -> Optional[ctypes.CDLL]:
+    """The compiled kernels, or None where they are turned off or cannot be compiled.
+
+    ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. That they cannot be compiled is said once in the
+    log; everything works without them, but slower.
+    """
+    with _lock:
+        return _library()
+
+
+@cache
+def _library() -> Optional[ctypes.CDLL]:
+    if os.environ.get("FAIRSEQ_SPARSE_NATIVE", "1") == "0":
+        return None
+    try:
+        return ctypes.CDLL(str(_compiled()))
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        logger.warning(
+            "the kernels for this CPU could not be compiled, so that sparse outputs and attention "
+            "are computed by slower ones: %s (to have them: install a C compiler, or name one in "
+            "CC; FAIRSEQ_SPARSE_NATIVE=0 silences this)",
+            " ".join(str(error).split()),
+        )
+        return None
+    finally:
+        while _temporary:
+            shutil.rmtree(_temporary.pop(), ignore_errors=True)
+
+
+def _compiled() -> Path:
+    """The library's file, compiled if it is not there or damaged."""
+    compiler = _compiler()
+    parts = [compiler, _identity(compiler), _ARGUMENTS, _OPTIONAL, platform.libc_ver()]
+    parts += [_processor(), *((FOLDER / name).read_bytes() for name in SOURCES + _HEADERS)]
+    name = f"kernels-{_digest(repr(parts).encode())}"
+    folder = _cache_folder()
+    for path in folder.glob(f"{name}-*.so"):
+        if _is_whole(path):
+            return path
+    # Two processes may compile at once: each into a folder of its own, then moved into place. A
+    # damaged file is replaced but never removed, since it may be whole again by then.
+    with tempfile.TemporaryDirectory(dir=folder, prefix="compiling-") as scratch:
+        output = Path(scratch) / "kernels.so"
+        _compile(compiler, output)
+        path = folder / f"{name}-{_digest(output.read_bytes())}.so"
+        output.chmod(0o700)
+        os.replace(output, path)
+        return path
+
+
+def _compile(compiler: list[str], output: Path) -> None:
+    """Compile the sources with as many of the optional arguments as the compiler takes."""
+    for optional in _OPTIONAL:
+        command = [*compiler, *_ARGUMENTS, *optional, "-o", str(output)]
+        command += [*(str(FOLDER / name) for name in SOURCES), "-lm"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+        if done.returncode == 0:
+            return
+    error = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+    raise RuntimeError(f"{shlex.join(compiler)}: {error}")
+
+
+def _digest(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()[:16]
+
+
+def _is_whole(path: Path) -> bool:
+    """True if a file in the cache is what the compiler wrote, and nobody else can change it."""
+    try:
+        return _is_ours_alone(path) and path.stem.endswith(_digest(path.read_bytes()))
+    except OSError:  # removed just now, or a folder
+        return False
+
+
+def _compiler() -> list[str]:
+    name = os.environ.get("CC", "").strip() or "cc"
+    try:
+        return shlex.split(name)
+    except ValueError as error:  # half a quote
+        raise RuntimeError(f"CC is {name!r}: {error}") from None
+
+
+def _identity(compiler: list[str]) -> list[tuple[str, int, int]]:
+    """Tell versions of a compiler apart, without the time that it takes to start one: by the files
+    that the command names, also behind a launcher such as ccache, their sizes and dates."""
+    files = [Path(file).resolve() for file in map(shutil.which, compiler) if file]
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def _cache_folder() -> Path:
+    """A folder that nobody else can write to: the user's, or one for this process."""
+    try:
+        named = os.environ.get("FAIRSEQ_SPARSE_CACHE")
+        if not named:
+            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            named = Path(caches) / "fairseq_sparse"
+        folder = Path(named)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours_alone(folder):
+            logger.warning(
+                "other users can write to %s: the kernels for this CPU are not kept there, and "
+                "each process compiles them (to keep them: chmod go-w, or another folder in "
+                "FAIRSEQ_SPARSE_CACHE)",
+                folder,
+            )
+        elif os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        pass
+    _temporary.append(tempfile.mkdtemp(prefix="fairseq_sparse-"))
+    return Path(_temporary[-1])
+
+
+def _is_ours_alone(path: Path) -> bool:
+    """True if no other user, except the administrator, can change the file or folder."""
+    if not hasattr(os, "getuid"):  # Windows
+        return True
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _processor() -> str:
+    """What the code is compiled for: the cache may be shared by machines."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return platform.machine() + line
+    except OSError:
+        pass
+    return platform.machine() + platform.processor()

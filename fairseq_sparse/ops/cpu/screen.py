@@ -1,0 +1,100 @@
+"""Logits that can be in the support, found with products in bfloat16, see screen.c."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops.cpu.boundary import call, empty
+from fairseq_sparse.ops.cpu.products import starts_of
+
+# Up to one in so many of a row's logits are kept from finding candidates to filling them in.
+_ROOM = 8
+
+
+@cache
+def is_fast() -> bool:
+    """Whether this processor multiplies bfloat16 faster than fp32."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return torch.backends.mkldnn.is_available() and not {"avx512_bf16", "amx_bf16"}.isdisjoint(
+        flags
+    )
+
+
+class RoundedRows(NamedTuple):
+    """A matrix ``[rows, width]`` in bfloat16, with what is needed to bound its error."""
+
+    full: Tensor  # [rows, width], fp32
+    half: Tensor  # [rows, width], bfloat16
+    norm: Tensor  # [rows], of the rounded rows
+    error: Tensor  # [rows], the norm of what rounding took away
+
+    @classmethod
+    def of(cls, full: Tensor) -> RoundedRows:
+        """Round ``full``, fp32 and contiguous."""
+        half = torch.empty_like(full, dtype=torch.bfloat16)
+        norm, error = full.new_empty(2, full.size(0))
+        call("round_rows", full.numel(), full, *full.shape, half, norm, error)
+        return cls(full, half, norm, error)
+
+    def some(self, rows: slice) -> RoundedRows:
+        return RoundedRows(*(part[rows] for part in self))
+
+
+class PackedRows(NamedTuple):
+    """Some of the logits of each row."""
+
+    z: Tensor  # [entries], fp32, row after row
+    start: Tensor  # [rows + 1], int64: where those of each row begin
+    columns: Tensor  # [entries], int32, which of the row's logits they are
+    size: int  # how many logits a whole row has
+
+
+def candidates(
+    features: RoundedRows,
+    weight: RoundedRows,
+    target: Tensor,
+    alpha: float,
+    tau: Optional[float],
+    most: float,
+) -> Optional[tuple[PackedRows, Tensor]]:
+    """The logits that can be in the support, and those of the targets.
+
+    Args:
+        features: ``[rows, d]``.
+        weight: ``[V, d]``.
+        target: ``[rows]``, int64, all in range.
+        tau: the threshold of alpha-ReLU, None for alpha-entmax.
+        most: a share of the logits.
+
+    Returns:
+        The candidates and ``[rows]``, or None if the candidates are more than ``most`` of all.
+    """
+    about = features.half @ weight.half.t()  # [rows, V]
+    rows, size = about.shape
+    cut, gold = about.new_empty(2, rows, dtype=torch.float32)
+    count = empty(rows, dtype=torch.int64)
+    screen = (about, rows, size, features.norm, features.error, weight.norm, weight.error)
+    threshold = math.nan if tau is None else tau
+    room = max(1, size // _ROOM)
+    found = empty(rows, room, dtype=torch.int32)
+    arguments = (*screen, alpha, threshold, room, cut, count, found)
+    call("find_candidates", about.numel(), *arguments)
+    start = starts_of(count)
+    total = int(start[-1])
+    if total > most * about.numel():
+        return None
+    columns, z = empty(total, dtype=torch.int32), empty(total)
+    matrices = (features.full, weight.full, weight.full.size(1))
+    arguments = (*screen, cut, room, found, *matrices, target, start, columns, z, gold)
+    call("fill_candidates", about.numel(), *arguments)
+    return PackedRows(z, start, columns, size), gold

@@ -1,0 +1,80 @@
+"""The gradient of alpha-entmax on a GPU: one program for each row, which it reads twice."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_sparse.ops.gpu.entmax import contiguous_rows, positive_power, sweep_options
+
+
+def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """``grad`` times the Jacobian ``diag(s) - s s^T / sum(s)``, ``s = p ** (2 - alpha)`` on the
+    support (Peters et al. 2019, Prop. 1).
+
+    Args:
+        p: probabilities ``[rows, size]``, any floating dtype; computed in fp32 or better.
+        grad: in the shape of ``p``. Off the support it may hold anything.
+        alpha: a number > 1.
+
+    Returns:
+        ``[rows, size]`` in the dtype of ``p``.
+    """
+    p, grad = contiguous_rows(p), contiguous_rows(grad)
+    rows, size = p.shape
+    result = torch.empty_like(p, memory_format=torch.contiguous_format)
+    if result.numel() > 0:
+        options = sweep_options(size, p.dtype)
+        with torch.cuda.device_of(p):
+            _gradient_kernel[(rows,)](
+                p, grad, result, p.stride(0), grad.stride(0), size, ALPHA=float(alpha), **options
+            )
+    return result
+
+
+@triton.jit
+def _gradient_kernel(
+    p,
+    grad,
+    result,
+    p_stride,
+    grad_stride,
+    size,
+    ALPHA: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    p += row * p_stride
+    grad += row * grad_stride
+    result += row * size
+    total = tl.zeros([BLOCK], DTYPE)
+    product = tl.zeros([BLOCK], DTYPE)
+    for start in range(0, size, BLOCK):
+        s, incoming = _load(p, grad, start, size, ALPHA, BLOCK, DTYPE)
+        total += s
+        product += s * incoming
+    total_of_row = tl.sum(total, 0)
+    mean = tl.sum(product, 0) / tl.where(total_of_row == 0, 1.0, total_of_row)
+    for start in range(0, size, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        s, incoming = _load(p, grad, start, size, ALPHA, BLOCK, DTYPE)
+        outgoing = (s * (incoming - mean)).to(result.dtype.element_ty)
+        tl.store(result + column, outgoing, mask=column < size)
+
+
+@triton.jit
+def _load(p, grad, start, size, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
+    """s and the incoming gradient, both 0 off the support."""
+    column = start + tl.arange(0, BLOCK)
+    weight = tl.load(p + column, mask=column < size, other=0.0).to(DTYPE)
+    incoming = tl.load(grad + column, mask=column < size, other=0.0).to(DTYPE)
+    if ALPHA == 1.5:
+        s = tl.sqrt(weight)
+    elif ALPHA == 2:
+        s = tl.where(weight > 0, 1.0, weight)
+    else:
+        s = positive_power(weight, 2 - ALPHA)
+    return s, tl.where(weight > 0, incoming, 0.0)

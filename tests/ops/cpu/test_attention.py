@@ -1,0 +1,299 @@
+"""The compiled attention gives the values and gradients of PyTorch's in double precision."""
+
+import pytest
+import torch
+
+from fairseq_sparse.ops import cpu
+from fairseq_sparse.ops.attention import attend
+from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes
+from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
+from fairseq_sparse.ops.cpu import attention
+from fairseq_sparse.ops.cpu.attention import is_fast, sparse_attention
+from op_cases import SPARSE_WEIGHTS, logits
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+INF = float("inf")
+each_weights = pytest.mark.parametrize("weights", SPARSE_WEIGHTS.values(), ids=SPARSE_WEIGHTS)
+# batch, heads, queries, keys, width of a head: smaller, equal and greater than the kernel's blocks.
+SIZES = {
+    "one query, one key": (1, 1, 1, 1, 16),
+    "a few": (2, 3, 5, 9, 16),
+    "blocks": (1, 2, 64, 64, 64),
+    "one more than blocks": (2, 1, 65, 129, 48),
+    "wide heads": (1, 2, 33, 70, 144),
+    "few queries, many keys": (1, 2, 3, 2000, 32),
+    "many queries, few keys": (1, 1, 300, 2, 32),
+    "many keys": (1, 1, 40, 5000, 16),
+}
+
+
+def inputs(batch, heads, queries, keys, width):
+    """Query, key, value and the gradient of the result, as a module lays them out."""
+    return [
+        logits(time, batch, heads, width, dtype=torch.float32).permute(1, 2, 0, 3)
+        for time in (queries, keys, keys, queries)
+    ]
+
+
+def values_and_gradients(function, tensors, dtype=torch.float32):
+    *leaves, grad = (x.detach().to(dtype).requires_grad_() for x in tensors)
+    result = function(*leaves)
+    return [result.detach(), *torch.autograd.grad(result, leaves, grad.detach())]
+
+
+def by_pytorch(tensors, dtype=torch.float64, **arguments):
+    with cpu.turned_off():
+        return values_and_gradients(
+            lambda q, k, v: attend(q, k, v, sums_to_one=False, **arguments)[0], tensors, dtype
+        )
+
+
+def compiled(tensors, weights, **arguments):
+    return values_and_gradients(
+        lambda q, k, v: sparse_attention(q, k, v, alpha_of(weights), **arguments), tensors
+    )
+
+
+def assert_right(tensors, weights, **arguments):
+    """No further from the exact result than a few times what PyTorch is in single precision."""
+    found = compiled(tensors, weights, **arguments)
+    exact = by_pytorch(tensors, weights=weights, **arguments)
+    rough = by_pytorch(tensors, torch.float32, weights=weights, **arguments)
+    for actual, expected, other in zip(found, exact, rough, strict=True):
+        assert actual.dtype == torch.float32 and actual.shape == expected.shape
+        fair = 5 * float((other - expected).abs().max()) + 1e-6 * float(expected.abs().max())
+        assert float((actual - expected).abs().max()) <= fair + 1e-30
+
+
+def causal(queries, keys):
+    return torch.full((queries, keys), -INF).triu(1)
+
+
+MASKS = {
+    "nothing": lambda batch, queries, keys: {},
+    "padding": lambda batch, queries, keys: {"hidden": torch.rand(batch, keys) < 0.4},
+    "all hidden in one": lambda batch, queries, keys: {
+        "hidden": torch.arange(batch)[:, None].expand(batch, keys) == 0
+    },
+    "causal": lambda batch, queries, keys: {"bias": causal(queries, keys)},
+    "large numbers for -inf": lambda batch, queries, keys: {
+        "bias": causal(queries, keys).clamp(min=-1e4).double()
+    },
+    "bias and padding": lambda batch, queries, keys: {
+        "bias": torch.randn(keys, queries).T + causal(queries, keys),
+        "hidden": (torch.rand(keys, batch) < 0.4).T,
+    },
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@each_weights
+def test_agrees_with_pytorch(weights, sizes, masks):
+    batch, _, queries, keys, width = sizes
+    tensors = inputs(*sizes)
+    assert_right(tensors, weights, scale=width**-0.5, **masks(batch, queries, keys))
+
+
+@pytest.mark.parametrize("shift", [-4.0, 4.0], ids=["few", "most"])
+@each_weights
+def test_few_nonzeros_and_many(weights, shift):
+    """The products of gradients and values are found one by one where few of them count."""
+    query, key, value, grad = inputs(1, 2, 70, 150, 32)
+    query[..., 0], key[..., 0] = 1, shift
+    assert_right([query, key, value, grad], weights, scale=0.2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@each_weights
+def test_threads_share_the_heads_and_the_queries_of_one(weights, threads):
+    before = torch.get_num_threads()
+    tensors = inputs(1, 2, 100, 180, 16)
+    try:
+        torch.set_num_threads(threads)
+        found = compiled(tensors, weights)
+        again = compiled(tensors, weights)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+    for actual, expected in zip(found, compiled(tensors, weights), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@each_weights
+def test_any_layout(weights):
+    tensors = inputs(2, 3, 20, 30, 16)
+    expected = compiled(tensors, weights)
+    spread = [torch.stack([x, x], -1)[..., 0] for x in tensors]
+    transposed = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in tensors]
+    for layout in ([x.contiguous() for x in tensors], spread, transposed):
+        for pair in zip(compiled(layout, weights), expected, strict=True):
+            assert torch.equal(*pair)
+
+
+@each_weights
+def test_a_gradient_that_is_one_number_expanded(weights):
+    query, key, value, _ = inputs(1, 2, 20, 30, 16)
+    one = torch.ones(()).expand(query.shape)
+    for pair in zip(
+        compiled([query, key, value, one], weights),
+        compiled([query, key, value, torch.ones(query.shape)], weights),
+        strict=True,
+    ):
+        assert torch.equal(*pair)
+
+
+@each_weights
+def test_a_query_that_attends_to_nothing(weights):
+    tensors = inputs(2, 2, 30, 40, 16)
+    hidden = torch.tensor([True, False])[:, None].expand(2, 40)
+    result, *gradients = compiled(tensors, weights, hidden=hidden)
+    assert (result[0] == 0).all() and (result[1] != 0).any()
+    for gradient in gradients:
+        assert (gradient[0] == 0).all() and torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), INF])
+@each_weights
+def test_what_is_not_finite_stays_in_its_row(weights, value):
+    query, key, other, grad = inputs(1, 1, 40, 50, 16)
+    expected = compiled([query, key, other, grad], weights)[0]
+    query[0, 0, 7, 0] = value
+    result = compiled([query, key, other, grad], weights)[0]
+    rows = torch.arange(40) != 7
+    assert torch.equal(result[:, :, rows], expected[:, :, rows])
+    assert not torch.isfinite(result[0, 0, 7]).any()
+
+
+def kept_weights(query, key, weights, **arguments):
+    """The weights that attention uses, ``[batch, heads, queries, keys]``."""
+    width = -(-key.size(2) // 16) * 16
+    columns = torch.eye(key.size(2), width).expand(*key.shape[:2], -1, -1)
+    query, key = (torch.nn.functional.pad(x, (0, width - x.size(3))) for x in (query, key))
+    return sparse_attention(query, key, columns, alpha_of(weights), **arguments)[..., : key.size(2)]
+
+
+@each_weights
+def test_dropout_falls_on_single_weights(weights):
+    query, key, _, _ = inputs(2, 3, 100, 130, 16)
+    query *= 0.1
+    whole = kept_weights(query, key, weights)
+    torch.manual_seed(1)
+    dropped = kept_weights(query, key, weights, dropout=0.3)
+    is_kept = dropped != 0
+    torch.testing.assert_close(dropped, torch.where(is_kept, whole / 0.7, 0.0))
+    # Of those that are not 0 anyway, in every part alike; five deviations are allowed.
+    count = (whole != 0).float()
+    for dims in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
+        number, share = count.sum(dims), (is_kept * count).sum(dims) / count.sum(dims).clamp(min=1)
+        assert ((share - 0.7).abs() <= 5 * (0.21 / number.clamp(min=1)).sqrt()).all()
+
+
+@each_weights
+def test_dropout_is_drawn_anew_and_from_the_seed(weights):
+    query, key, _, _ = inputs(1, 2, 30, 40, 16)
+    torch.manual_seed(1)
+    first, second = (kept_weights(query, key, weights, dropout=0.5) for _ in range(2))
+    torch.manual_seed(1)
+    assert torch.equal(kept_weights(query, key, weights, dropout=0.5), first)
+    assert not torch.equal(first, second)
+
+
+@each_weights
+def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weights):
+    tensors = inputs(2, 2, 70, 100, 16)
+    tensors[0] *= 0.3
+    bias = causal(70, 100)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        is_kept = kept_weights(tensors[0], tensors[1], weights, bias=bias, dropout=0.4) != 0
+    torch.manual_seed(3)
+    found = compiled(tensors, weights, bias=bias, dropout=0.4)
+
+    def expected(query, key, value):
+        scores = query @ key.transpose(2, 3) + bias
+        return (weights(scores) * is_kept / 0.6) @ value
+
+    with cpu.turned_off():
+        right = values_and_gradients(expected, tensors, torch.float64)
+    for actual, exact in zip(found, right, strict=True):
+        torch.testing.assert_close(actual.double(), exact, rtol=1e-3, atol=2e-4)
+
+
+def test_the_arguments_are_left_alone():
+    tensors = inputs(2, 2, 30, 40, 16)
+    masks = {"hidden": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
+    copies = [x.clone() for x in (*tensors, *masks.values())]
+    compiled(tensors, relu, **masks)
+    assert all(map(torch.equal, (*tensors, *masks.values()), copies))
+
+
+@each_weights
+def test_a_second_derivative_is_refused_rather_than_wrong(weights):
+    *tensors, _ = (x.requires_grad_() for x in inputs(1, 1, 4, 5, 16))
+    result = sparse_attention(*tensors, alpha_of(weights))
+    of_query, *_ = torch.autograd.grad(result.square().sum(), tensors, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        of_query.square().sum().backward()
+
+
+def test_memory_does_not_grow_with_the_square_of_the_length():
+    tensors = inputs(1, 1, 3000, 3000, 16)
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        compiled(tensors, relu)
+    most = max(event.self_cpu_memory_usage for event in profiled.events())
+    assert 0 < most < 4 * 3000 * 3000 / 8
+
+
+def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None, dropout=0.0):
+    query, key, value, _ = (x.to(dtype) for x in inputs(*sizes))
+    return compiled_takes(query, key, value, weights, None, bias, dropout)
+
+
+@pytest.mark.usefixtures("fast")
+@each_weights
+def test_attend_hands_over_what_the_kernels_take(weights):
+    tensors = inputs(2, 3, 30, 40, 16)
+    assert takes(weights)
+    masks = {"hidden": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
+    options = {"scale": 0.3, **masks}
+    whole = values_and_gradients(lambda q, k, v: attend(q, k, v, weights, **options)[0], tensors)
+    for pair in zip(whole, compiled(tensors, weights, **options), strict=True):
+        assert torch.equal(*pair)
+
+
+OTHERS = {
+    "softmax": {"weights": softmax},
+    "gelu": {"weights": gelu},
+    "alpha near 1": {"weights": entmax.with_alpha(1.01)},
+    "alpha above 2": {"weights": entmax.with_alpha(2.5)},
+    "fp64": {"dtype": torch.float64},
+    "bf16": {"dtype": torch.bfloat16},
+    "a step of generation": {"sizes": (2, 3, 1, 500, 16)},
+    "a few scores": {"sizes": (20, 30, 5, 40, 16)},
+    "narrow heads": {"sizes": (2, 3, 30, 40, 8)},
+    "a bias for each sentence": {"bias": torch.zeros(2, 1, 30, 40)},
+    "a bias for each key": {"bias": torch.zeros(1, 40)},
+    "all dropped": {"dropout": 1.0},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_what_the_kernels_do_not_take(other):
+    assert not takes(**other)
+
+
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_with_short_vectors_pytorch_is_faster(lanes, monkeypatch):
+    monkeypatch.setattr(attention.build.library(), "attention_lanes", lambda: lanes)
+    is_fast.cache_clear()
+    try:
+        assert takes() == (lanes == 8)
+    finally:
+        is_fast.cache_clear()
+
+
+def test_turned_off_they_take_nothing():
+    with cpu.turned_off():
+        assert not takes()
