@@ -162,6 +162,9 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
                 args, "max_target_positions", DEFAULT_MAX_TARGET_POSITIONS
             ),
         )
+        for part, name in ((encoder, "encoder"), (decoder, "decoder")):
+            if getattr(args, f"{name}_freeze_embed"):
+                part.embed_tokens.weight.requires_grad = False
         return cls(encoder, decoder)
 
 
@@ -198,8 +201,6 @@ def _embedding(dictionary: Dictionary, args: Namespace, part: str) -> nn.Embeddi
         vectors = utils.parse_embedding(path)
         utils.print_embed_overlap(vectors, dictionary)
         embedding = utils.load_embedding(vectors, dictionary, embedding)
-    if getattr(args, f"{part}_freeze_embed"):
-        embedding.weight.requires_grad = False
     return embedding
 
 

@@ -84,8 +84,8 @@ class OutputProjection(nn.Module):
 
         For the arguments see :func:`fairseq_sparse.ops.entmax_loss`.
         """
-        options = _loss_options(label_smoothing, ignore_index, reduction)
-        return self.transform.loss(logits, target, **options)
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        return self.transform.loss(logits, target, **options, reduction=reduction)
 
     def loss_of_features(
         self,
@@ -99,10 +99,12 @@ class OutputProjection(nn.Module):
 
         A layer that is more than its weights, because it is quantised or has hooks, is called.
         """
-        options = _loss_options(label_smoothing, ignore_index, reduction)
         if not self._is_plain():
-            return self.transform.loss(self.linear(features), target, **options)
-        return self.transform.loss_of_features(features, self.weight, self.bias, target, **options)
+            logits = self.linear(features)
+            return self.loss(logits, target, label_smoothing, ignore_index, reduction)
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        options["reduction"] = reduction
+        return self.transform.loss_of_features(features, self.linear, target, **options)
 
     def _is_plain(self) -> bool:
         """Return whether the layer computes ``F.linear`` of its parameters and nothing else."""
@@ -127,11 +129,3 @@ class OutputProjection(nn.Module):
             part = "transform" if name in of_transforms else "linear"
             state_dict[f"{prefix}{part}.{name}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _loss_options(label_smoothing: float, ignore_index: int, reduction: str) -> dict[str, Any]:
-    return {
-        "label_smoothing": label_smoothing,
-        "ignore_index": ignore_index,
-        "reduction": reduction,
-    }

@@ -45,7 +45,7 @@ class OutputTransform(nn.Module):
         takes_alpha, takes_topk, takes_tau: whether it looks at ``--output-alpha``,
             ``--output-topk``, ``--output-tau``.
         alpha: its alpha, if it has a fixed one.
-        saved: names of its buffers that are saved in checkpoints.
+        saved: names of its buffers and parameters that are saved in checkpoints.
 
     Args:
         name: its key in ``OUTPUT_TRANSFORMS``.
@@ -99,18 +99,13 @@ class OutputTransform(nn.Module):
         raise NotImplementedError
 
     def loss_of_features(
-        self,
-        features: Tensor,
-        weight: Tensor,
-        bias: Optional[Tensor],
-        target: Tensor,
-        **options: Any,
+        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
     ) -> Tensor:
-        """Return the :meth:`loss` of the logits ``F.linear(features, weight, bias)``.
+        """Return the :meth:`loss` of the logits ``linear(features)``.
 
         A subclass that need not keep the logits saves time and memory here.
         """
-        return self.loss(F.linear(features, weight, bias), target, **options)
+        return self.loss(linear(features), target, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         """Return :meth:`probs`, and the threshold of each row if there is one."""
@@ -204,8 +199,9 @@ class OutputTransform(nn.Module):
             for name in set(kind.saved) - set(self.saved):
                 value = state_dict.pop(prefix + name, None)
                 if value is not None:
+                    shown = f" ({value.item():.6f})" if value.numel() == 1 else ""
                     logger.info(
-                        f"{name} of {other} ({value.item():.6f}) in the checkpoint is left out: "
+                        f"{name} of {other}{shown} in the checkpoint is left out: "
                         f"--output-transform {self.name} has none"
                     )
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -247,15 +243,11 @@ class Entmax(OutputTransform):
         return entmax_loss(logits, target, self.alpha, **options, topk=self.topk)
 
     def loss_of_features(
-        self,
-        features: Tensor,
-        weight: Tensor,
-        bias: Optional[Tensor],
-        target: Tensor,
-        **options: Any,
+        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
     ) -> Tensor:
         """Return the loss without keeping the logits."""
         options["topk"] = self.topk
+        weight, bias = linear.weight, linear.bias
         return linear_entmax_loss(features, weight, target, self.alpha, bias, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
@@ -295,15 +287,10 @@ class AlphaReLU(ConstantTau, OutputTransform):
         return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)
 
     def loss_of_features(
-        self,
-        features: Tensor,
-        weight: Tensor,
-        bias: Optional[Tensor],
-        target: Tensor,
-        **options: Any,
+        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
     ) -> Tensor:
         """Return the loss without keeping the logits."""
-        tau = self.known_tau()
+        weight, bias, tau = linear.weight, linear.bias, self.known_tau()
         return linear_alpha_relu_loss(features, weight, target, tau, self.alpha, bias, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:

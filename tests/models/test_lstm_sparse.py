@@ -87,9 +87,9 @@ def test_embeddings_are_read_and_frozen(shared, task, tmp_path):
     size = len(task.target_dictionary)
     rows = [f"w{i} " + " ".join([str(i)] * 12) for i in range(size - 4)]
     (tmp_path / "vectors").write_text("\n".join([f"{size - 4} 12", *rows]) + "\n")
-    path = ("--encoder-embed-path", tmp_path / "vectors", "--encoder-freeze-embed")
-    flags = ("--share-all-embeddings",) if shared else ("--decoder-freeze-embed",)
-    model = build(*path, *flags, for_task=task)
+    flags = ("--encoder-embed-path", tmp_path / "vectors", "--decoder-freeze-embed")
+    flags += ("--share-all-embeddings",) if shared else ("--encoder-freeze-embed",)
+    model = build(*flags, for_task=task)
     expected = torch.arange(size - 4.0).repeat(12, 1).t()
     assert torch.equal(model.encoder.embed_tokens.weight[4:], expected)
     assert not model.encoder.embed_tokens.weight.requires_grad
