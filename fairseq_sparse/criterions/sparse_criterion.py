@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II, OmegaConf
 
-from fairseq_sparse.modules.output_config import check_architecture, check_output
+from fairseq_sparse.modules.output_config import check_output, check_settings_of_model
 from fairseq_sparse.modules.output_loss import OutputLoss
 
 
@@ -52,14 +52,14 @@ class SparseCriterion(FairseqCriterion):
 
     @classmethod
     def build_criterion(cls, cfg, task):
-        """Same as in fairseq, except that an architecture of fairseq's own is refused.
+        """Same as in fairseq, except that a model that does not fit is refused by its settings.
 
         Raises:
-            ValueError: naming the architecture and the one to use.
+            ValueError: naming the architecture or the transform, and the one to use.
         """
         run = cfg._get_parent() if OmegaConf.is_config(cfg) else None
         if run is not None and "model" in run:
-            check_architecture(cls.name, run["model"])
+            check_settings_of_model(cls.name, run["model"])
         return super().build_criterion(cfg, task)
 
     def check_model(self, model) -> None:

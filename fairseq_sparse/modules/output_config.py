@@ -153,19 +153,20 @@ def check_output(criterion: str, model: nn.Module) -> None:
         )
 
 
-def check_architecture(criterion: str, settings: Any) -> None:
-    """Refuse a criterion of this package for an architecture of fairseq's own.
+def check_settings_of_model(criterion: str, settings: Any) -> None:
+    """Refuse a criterion of this package for another output, or an architecture of fairseq's own.
 
     Args:
         criterion: its name.
         settings: of the model.
 
     Raises:
-        ValueError: naming the architecture and the one to use.
+        ValueError: naming the architecture or the transform, and the one to use.
     """
     arch = getattr(settings, "arch", None) or getattr(settings, "_name", None)
     kind = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
     if not getattr(kind, "__module__", "").startswith("fairseq.models."):
+        check_criterion(criterion, str(getattr(settings, "output_transform", None)))
         return
     twins = [name for name in ARCH_MODEL_REGISTRY if name.replace("_sparse", "") == arch]
     twins = [name for name in twins if name != arch] or ["transformer_sparse"]

@@ -2,12 +2,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fairseq.logging import metrics
+from omegaconf import OmegaConf
 
 import toy
 from fairseq_sparse.criterions.sparse_criterion import (
     AlphaReLULossCriterion,
     EntmaxLossCriterion,
     SparseCriterion,
+    SparseCriterionConfig,
 )
 from fairseq_sparse.modules import output_loss
 
@@ -171,6 +173,19 @@ def test_a_model_that_does_not_fit_is_refused_by_name():
         criterion.check_model(toy.model("--output-transform", "sparsemax"))
     with pytest.raises(ValueError, match="not one of fairseq_sparse"):
         criterion.check_model(toy.model(arch="transformer_tiny"))
+
+
+@pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
+def test_settings_of_a_model_that_does_not_fit_are_refused_under_any_task(transform):
+    """As fairseq-validate has them, where --model-overrides names another criterion."""
+    run = OmegaConf.create({"criterion": OmegaConf.structured(SparseCriterionConfig)})
+    run.criterion.sentence_avg = False
+    run.model = {"_name": "transformer_lm_sparse", "output_transform": transform}
+    kinds = (AlphaReLULossCriterion, EntmaxLossCriterion)
+    right, wrong = kinds if transform == "alpha_relu" else kinds[::-1]
+    assert isinstance(right.build_criterion(run.criterion, toy.task()), right)
+    with pytest.raises(ValueError, match=f"does not fit --output-transform {transform}: .* use"):
+        wrong.build_criterion(run.criterion, toy.task())
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
