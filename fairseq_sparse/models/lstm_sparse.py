@@ -34,13 +34,13 @@ _FLAGS = (OutputConfig, GlobalAttentionConfig)
 
 
 class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
-    """The stock decoder, with the attention that the flags ask for, and with an
+    """fairseq's decoder, with the attention that the flags ask for, and with an
     :class:`OutputProjection` as its last layer.
 
     Args:
         args: the flags.
         dictionary: of the target language.
-        options: the other arguments of the stock decoder.
+        options: the other arguments of fairseq's decoder.
     """
 
     def __init__(self, args: Namespace, dictionary: Dictionary, **options: Any):
@@ -62,7 +62,7 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
 
     @property
     def output_projection(self) -> Optional[OutputProjection]:
-        """The last layer, under the name that it has in all models of this package."""
+        """The last layer, by the name that it has in all models of this package."""
         return getattr(self, "fc_out", None)  # none with adaptive softmax
 
     def extract_features(
@@ -211,8 +211,8 @@ def lstm_sparse(args: Namespace) -> None:
 
 
 def _two_layers(args: Namespace, size: int) -> None:
-    """The model of "Sparse Sequence-to-Sequence Models": two layers of *size* units, in
-    the encoder one half for each direction, and dropout 0.3."""
+    """Set the sizes of "Sparse Sequence-to-Sequence Models": two layers of *size* units, half of
+    them for each direction in the encoder, and dropout 0.3."""
     defaults = {
         "encoder_embed_dim": size,
         "encoder_hidden_size": size // 2,

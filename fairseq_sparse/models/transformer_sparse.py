@@ -39,13 +39,13 @@ FUSED_COPIES = re.compile(r"\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bi
 
 
 class SparseTransformerEncoder(TransformerEncoderBase):
-    """The stock encoder, with the attention that the flags ask for."""
+    """fairseq's encoder, with the attention that the flags ask for."""
 
     def build_encoder_layer(self, cfg):
         return wrap_layer(SparseTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str):
-        """As in stock, without the copies that only fairseq 0.12.2 has, and makes again."""
+        """Same as in fairseq, without the copies that fairseq 0.12.2 makes of parameters."""
         for key in list(state_dict):
             if key.startswith(f"{name}.") and FUSED_COPIES.fullmatch(key, len(name)):
                 del state_dict[key]
@@ -53,7 +53,7 @@ class SparseTransformerEncoder(TransformerEncoderBase):
 
 
 class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
-    """The stock decoder, with the attention that the flags ask for, and with an
+    """fairseq's decoder, with the attention that the flags ask for, and with an
     :class:`OutputProjection` as its last layer."""
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
@@ -68,7 +68,7 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ):
-        """As in stock, but in training no layer returns its attention unless it is asked to:
+        """Same as in fairseq, but in training no layer returns its attention unless asked to:
         returned weights are all in memory at once."""
         if alignment_layer is None and self.training:
             alignment_layer = -1

@@ -13,7 +13,7 @@ from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
 PLACES = ("enc", "dec", "cross")
-# What an LSTM attends with: a weighted mean of the source, so the weights must sum to 1.
+# The kinds for an LSTM, which attends to a weighted mean of the source: weights must sum to 1.
 GLOBAL_ATTENTION_KINDS = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.sums_to_one)
 _DEFAULT_ALPHA = 1.5
 
@@ -73,14 +73,14 @@ class GlobalAttentionConfig(FairseqDataclass):
 
 
 def attention_kinds(args: Any) -> dict[str, str]:
-    """The kind of attention in each of ``PLACES`` that the flags ask for."""
+    """Return the kind of attention in each of ``PLACES`` that the flags ask for."""
     return {
         place: str(getattr(args, f"attention_{place}", None) or args.attention) for place in PLACES
     }
 
 
 def attention_options(args: Any, place: str) -> dict[str, Any]:
-    """Arguments of :class:`SparseMultiheadAttention` for a place."""
+    """Return the arguments of :class:`SparseMultiheadAttention` for a place."""
     kind = attention_kinds(args)[place]
     takes_alpha = ATTENTION_KINDS[kind].takes_alpha
     return {
@@ -115,7 +115,7 @@ def check_attention(args: Namespace) -> None:
 
 
 def check_self_attention(args: Any) -> None:
-    """Refuse flags of a model that is a decoder alone; as :func:`check_attention`.
+    """Do what :func:`check_attention` does, for a model that is a decoder alone.
 
     Raises:
         ValueError: naming the flag and the remedy.

@@ -31,7 +31,7 @@ from fairseq_sparse.ops.attention_weights import (
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """What a value of ``--attention`` stands for.
+    """A kind of attention: a value of ``--attention``.
 
     Args:
         weights: from scores to weights.
@@ -43,11 +43,12 @@ class AttentionKind:
 
     @property
     def takes_alpha(self) -> bool:
+        """Return whether it looks at ``--attention-alpha``."""
         return self.weights == entmax
 
     @property
     def sums_to_one(self) -> bool:
-        """Whether the weights of a query sum to 1 (or are all zero)."""
+        """Return whether the weights of a query sum to 1 (or are all zero)."""
         return self.weights.sums_to_one
 
 

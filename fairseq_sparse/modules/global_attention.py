@@ -44,8 +44,8 @@ class GlobalAttention(AttentionLayer):
 
     @contextmanager
     def over(self, source_hids: Tensor, steps: int) -> Iterator[None]:
-        """A context in which all queries, so many at most, attend to these states: their gradient
-        is made once, at the end."""
+        """Return a context in which all queries, at most ``steps``, attend to these states, whose
+        gradient is computed once, at the end."""
         self._source = SourceStates(source_hids, steps)
         try:
             yield
@@ -55,7 +55,7 @@ class GlobalAttention(AttentionLayer):
     def forward(
         self, input: Tensor, source_hids: Tensor, encoder_padding_mask: Optional[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Attend with the states of a step.
+        """Attend with the decoder states of one step.
 
         Args:
             input: states of the decoder, ``[batch, decoder size]``.
@@ -71,8 +71,8 @@ class GlobalAttention(AttentionLayer):
         with without_autocast(source_hids):
             scores = source.scores(query)  # [batch, source length]
             if encoder_padding_mask is not None:
-                hidden = encoder_padding_mask.t()
-                scores = at_least_fp32(scores).masked_fill(hidden, float("-inf"))
+                masked = encoder_padding_mask.t()
+                scores = at_least_fp32(scores).masked_fill(masked, float("-inf"))
             weights = self.weights(scores).type_as(source_hids)
             context = source.context(weights)
         output = torch.tanh(self.output_proj(torch.cat((context, input), dim=1)))

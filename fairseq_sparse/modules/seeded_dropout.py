@@ -15,7 +15,7 @@ class SeededDropout(FairseqDropout):
     """fairseq's dropout module; on a CPU its masks are made from a seed, and not kept."""
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """As of stock, though never in place."""
+        """Same as in fairseq, but never in place."""
         if self.p > 0 and (self.training or self.apply_during_inference):
             if torch.jit.is_scripting():  # it compiles PyTorch's operations only
                 return F.dropout(x, self.p)
@@ -24,10 +24,10 @@ class SeededDropout(FairseqDropout):
 
 
 def set_dropout(model: nn.Module, args: Any) -> None:
-    """Put :class:`SeededDropout` in the place of fairseq's in a model that these flags have built.
+    """Replace fairseq's dropout by :class:`SeededDropout` in a model built from these flags.
 
-    Not where output and attention are softmax everywhere: such a model has the numbers of the stock
-    one, of dropout too.
+    A model whose output and attention are softmax everywhere keeps fairseq's: it gives the numbers
+    of the stock model, dropout included.
     """
     kinds = {str(args.output_transform), *attention_kinds(args).values()}
     if kinds == {"softmax"}:

@@ -21,7 +21,7 @@ from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transfor
 from fairseq_sparse.modules.seeded_dropout import set_dropout
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
-# What some kinds of attention have beside the parameters of stock's.
+# Parameters that some kinds of attention add to those of fairseq's own.
 _OF_ATTENTION = re.compile(r"\.(norm\.\w+|alpha_logit)$")
 
 
@@ -203,7 +203,7 @@ def _check_attention_parameters(model: nn.Module, state_dict: dict[str, Tensor])
 
 
 def _any_layer(name: str) -> str:
-    """The name of a parameter or module, without the number of its layer."""
+    """Return the name of a parameter or module with ``*`` for the number of its layer."""
     return re.sub(r"\.\d+\.", ".*.", name)
 
 

@@ -15,7 +15,7 @@ from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 
 class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
-    """The stock encoder layer, with the attention that the flags ask for."""
+    """fairseq's encoder layer, with the attention that the flags ask for."""
 
     def __init__(self, cfg, return_fc: bool = False):
         super().__init__(cfg, return_fc)
@@ -32,7 +32,7 @@ class SparseTransformerEncoderLayer(TransformerEncoderLayerBase):
 
 
 class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
-    """The stock decoder layer, with the attention that the flags ask for."""
+    """fairseq's decoder layer, with the attention that the flags ask for."""
 
     def build_self_attention(self, embed_dim: int, cfg, **kwargs) -> nn.Module:
         options = attention_options(cfg, "dec")
@@ -55,7 +55,7 @@ class SparseTransformerDecoderLayer(TransformerDecoderLayerBase):
 def _sparse_attention(
     layer: nn.Module, cfg: Any, embed_dim: int, heads: int, **options: Any
 ) -> SparseMultiheadAttention:
-    """The attention module of a layer, with what all places have in common."""
+    """Build the attention of a layer, with the settings that all places share."""
     return SparseMultiheadAttention(
         embed_dim,
         heads,
