@@ -15,10 +15,10 @@ TRAINING_STATISTICS_TOKENS = 64
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """What a model of this package is given as ``loss`` to return a loss in place of logits.
+    """The targets of a batch and the options of their loss, for ``model(..., loss=...)``.
 
-    It is computed inside of the model's forward pass, where it belongs: fairseq's wrappers of a
-    distributed model see all parameters used there, and a sharded model has its weights at hand
+    The model calls it inside its forward pass, where the loss belongs: fairseq's wrappers of a
+    distributed model see all parameters that are used there, and a sharded model has its weights
     only there.
 
     Attributes:
