@@ -102,7 +102,15 @@ class SparseSequenceGenerator(SequenceGenerator):
         Args:
             generator: of fairseq's, not yet used.
             options: further arguments.
+
+        Raises:
+            ValueError: it is none of fairseq's that this class knows.
         """
+        if type(generator) not in (SequenceGenerator, SequenceGeneratorWithAlignment):
+            raise ValueError(
+                f"the task decodes by a {type(generator).__name__}, which cannot search models "
+                "with probabilities of exactly 0; only fairseq's SequenceGenerator can be replaced"
+            )
         settings = {name: getattr(generator, name) for name in _SETTINGS}
         if generator.repeat_ngram_blocker is not None:
             settings["no_repeat_ngram_size"] = generator.repeat_ngram_blocker.no_repeat_ngram_size
@@ -206,6 +214,12 @@ class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, Spars
         super().__init__(*args, print_alignment=print_alignment, **kwargs)
         if print_alignment == "hard":
             self.extract_alignment = extract_hard_alignment
+
+    @classmethod
+    def like(cls, generator: SequenceGeneratorWithAlignment, **options) -> SparseSequenceGenerator:
+        """Return a generator that searches with the models and settings of another one."""
+        left_pad_target = getattr(generator, "left_pad_target", False)
+        return super().like(generator, left_pad_target=left_pad_target, **options)
 
     @torch.no_grad()
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:

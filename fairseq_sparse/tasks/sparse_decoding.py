@@ -1,0 +1,312 @@
+"""Lets any task of fairseq decode sparse models."""
+
+import logging
+import math
+import weakref
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
+from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
+from fairseq_sparse.generation.normalized_scores import NormalizedScores
+from fairseq_sparse.generation.search_report import SearchReport
+from fairseq_sparse.generation.sparse_sequence_generator import (
+    SparseSequenceGenerator,
+    SparseSequenceGeneratorWithAlignment,
+    is_sparse_model,
+    scores_are_log_probs,
+)
+from fairseq_sparse.modules.sparse_attention import has_sparse_attention
+
+logger = logging.getLogger(__name__)
+
+# What --exact-search does not know, and the value that each has where it is not given.
+_NOT_EXACT = {
+    "sampling": False,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "constraints": None,
+    "match_source_len": False,
+    "no_repeat_ngram_size": 0,
+    "unkpen": 0,
+    "lm_path": None,
+    "print_alignment": None,
+    "print_step": False,
+    "retain_dropout": False,
+}
+# Numbers that scores are multiplied by or added to: with an infinite one, 0 * inf would be NaN.
+_FINITE = ("temperature", "lenpen", "max_len_a", "lm_weight", "diverse_beam_strength")
+_FINITE += ("diversity_rate", "sampling_topp")
+
+
+@dataclass
+class SparseDecodingConfig(FairseqDataclass):
+    search_report: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "write what the search proved of each sentence to this file (JSON lines; "
+            "scores in nats, whereas the lines H, D and P are in bits)"
+        },
+    )
+    score_normalization: ChoiceEnum(["none", "sum"]) = field(
+        default="none",
+        metadata={
+            "help": "what search adds up for alpha_relu: the logarithm of its weights as they are, "
+            "or (sum) of the weights divided by their sum"
+        },
+    )
+    exact_search: bool = field(
+        default=False,
+        metadata={
+            "help": "after the beam search, look for better translations until the best are proven "
+            "or --exact-search-nodes is reached; never worse than the beam. Best with "
+            "--unnormalized: a score divided by the length prunes so little that few sentences are "
+            "proven, unless --max-len-a and --max-len-b are close to the real lengths"
+        },
+    )
+    exact_search_nodes: int = field(
+        default=10_000,
+        metadata={
+            "help": "prefixes of a sentence that --exact-search expands before it gives up and "
+            "returns the best translations found, the beam's included"
+        },
+    )
+
+
+class SparseDecodingMixin:
+    """Mixin, in front of a task of fairseq's, that makes its decoding safe for sparse models.
+
+    A task whose flags are in a dataclass needs that dataclass, too::
+
+        @dataclass
+        class MyConfig(SparseDecodingConfig, TheirConfig): ...
+
+        @register_task("my_task", dataclass=MyConfig)
+        class MyTask(SparseDecodingMixin, TheirTask): ...
+
+    and one with ``add_args`` only the second part, without ``dataclass=``.
+
+    ``fairseq-generate``, ``fairseq-interactive`` and validation decode with
+    :class:`SparseSequenceGenerator` as soon as one model of the ensemble is sparse, or a search
+    report is wanted, and with the task's own generator otherwise. Under ``--print-alignment``, a
+    target token that attends to no source token gets no link, and an LSTM's links do not depend on
+    the padding of the batch.
+
+    After the last sentence of ``fairseq-generate`` or ``fairseq-interactive`` the log says how many
+    sentences are certified, and how many have no complete translation.
+    """
+
+    supports_sparse_outputs = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.batches = None
+        self.report = SearchReport()
+        # The lines that fairseq-interactive has read: number of the first of its buffer, and count.
+        self.first_line = self.lines = 0
+
+    @classmethod
+    def add_args(cls, parser) -> None:
+        """Same as in fairseq; adds the flags of :class:`SparseDecodingConfig`."""
+        super().add_args(parser)
+        if getattr(cls, "__dataclass", None) is None:
+            gen_parser_from_dataclass(parser, SparseDecodingConfig())
+
+    @property
+    def _settings(self) -> Any:
+        """The task's settings, by whichever name the task has them."""
+        return self.args if self.cfg is None else self.cfg
+
+    @property
+    def decoding(self) -> SparseDecodingConfig:
+        """The settings of the mixin; those of an old checkpoint can lack them."""
+        defaults = {each.name: each.default for each in fields(SparseDecodingConfig)}
+        found = {name: getattr(self._settings, name, x) for name, x in defaults.items()}
+        return SparseDecodingConfig(**found)
+
+    def build_generator(
+        self,
+        models,
+        args,
+        seq_gen_cls=None,
+        extra_gen_cls_kwargs=None,
+        prefix_allowed_tokens_fn=None,
+    ):
+        """Build the generator that *args* asks for; sparse-aware where a model needs it.
+
+        Raises:
+            ValueError: flags do not go together, or a file cannot be written.
+        """
+        decoding = self.decoding
+        _check_search(decoding, args)
+        align = getattr(args, "print_alignment", False)
+        if getattr(args, "score_reference", False):
+            return SparseSequenceScorer(self.target_dictionary, compute_alignment=align)
+        extra = _with_useful_language_model(extra_gen_cls_kwargs or {})
+        models = _with_log_probs(models) if decoding.score_normalization == "sum" else models
+        if decoding.exact_search:
+            _check_exact_search(models)
+        self.report = SearchReport(decoding.search_report)
+        # fairseq-interactive does not say when its input is at an end.
+        weakref.finalize(self, self.report.finish)
+        self.first_line = self.lines = 0
+
+        kwargs = {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra}
+        if prefix_allowed_tokens_fn is not None:  # which some tasks do not know
+            kwargs["prefix_allowed_tokens_fn"] = prefix_allowed_tokens_fn
+        generator = super().build_generator(models, args, **kwargs)
+        if seq_gen_cls is not None:
+            return generator
+        nbest, has_report = getattr(args, "nbest", 1), decoding.search_report is not None
+        if decoding.exact_search:
+            options = {"nbest": nbest, "add_up_mass": False, "attention": False}
+            beam = SparseSequenceGenerator.like(generator, **options)
+            return ExactSequenceGenerator(beam, decoding.exact_search_nodes)
+        ours = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
+        ours |= has_report or getattr(args, "print_step", False)  # fairseq's knows no steps
+        options = {"nbest": nbest, "add_up_mass": has_report, "attention": bool(align)}
+        misaligns = any(has_sparse_attention(m) or moves_padding(m) for m in models)
+        if align and (ours or misaligns):
+            options["print_alignment"] = align
+            return SparseSequenceGeneratorWithAlignment.like(generator, **options)
+        return SparseSequenceGenerator.like(generator, **options) if ours else generator
+
+    def get_batch_iterator(self, dataset, *args, **kwargs):
+        """Return the batches of a data set; but for the training set, no sentence is left out.
+
+        fairseq-fixed drops a last batch whose size is no multiple of
+        ``--required-batch-size-multiple`` (8): 30 test sentences would become 24 translations.
+        """
+        if dataset is not self.datasets.get(getattr(self._settings, "train_subset", "train")):
+            kwargs["required_batch_size_multiple"] = 1
+            if self.decoding.exact_search:  # each translation is printed as soon as it is found
+                kwargs["max_sentences"] = 1
+        # fairseq-generate tells a task when it asks for batches, but not when it is done with them.
+        self.batches = super().get_batch_iterator(dataset, *args, **kwargs)
+        return self.batches
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
+        """Same as in fairseq; counts the lines."""
+        self.first_line += self.lines
+        self.lines = len(src_tokens)
+        return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """Decode a batch, and after the last one log what the search found out."""
+        hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        total = None
+        if isinstance(generator, ExactSequenceGenerator) and self.batches is not None:
+            total = sum(map(len, self.batches.frozen_batches)) if "id" in sample else None
+        self.report.add(self._ids(sample, len(hypotheses)), hypotheses, total)
+        is_validation = generator is getattr(self, "sequence_generator", None)
+        more = self.batches is not None and self.batches.iterations_in_epoch < len(self.batches)
+        if not is_validation and not more and "id" in sample:
+            self.report.finish()
+        return hypotheses
+
+    def _ids(self, sample: dict[str, Any], size: int) -> list[int]:
+        """Return the numbers of a batch's sentences; fairseq-interactive does not hand them on."""
+        if "id" in sample:
+            return sample["id"].tolist()
+        if self.batches is None:
+            return list(range(size))
+        batch = self.batches.frozen_batches[self.batches.iterations_in_epoch - 1]
+        dataset = self.batches.dataset
+        # In the order of the batch, which is not that of the lines.
+        numbers = dataset.collater([dataset[number] for number in batch])["id"]
+        return [self.first_line + number for number in numbers.tolist()]
+
+
+def _flags(names: list[str]) -> str:
+    """Return options as they are given on the command line."""
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+def _check_search(decoding: SparseDecodingConfig, args) -> None:
+    """Refuse what is out of range or without effect, for any generator.
+
+    Raises:
+        ValueError: naming the flag and the remedy.
+    """
+    changed = [
+        each.name
+        for each in fields(SparseDecodingConfig)
+        if each.name != "_name" and getattr(decoding, each.name) != each.default
+    ]
+    if changed and getattr(args, "score_reference", False):
+        raise ValueError(f"--score-reference does not go with {_flags(changed)}")
+    if "exact_search_nodes" in changed and not decoding.exact_search:
+        raise ValueError("--exact-search-nodes is for --exact-search: give both or neither")
+    if decoding.exact_search_nodes < 1:
+        raise ValueError(
+            f"--exact-search-nodes must be at least 1, got {decoding.exact_search_nodes}"
+        )
+    for name in ("beam", "nbest"):
+        if getattr(args, name, 1) < 1:
+            raise ValueError(f"{_flags([name])} must be at least 1, got {getattr(args, name)}")
+    for name in _FINITE:
+        if not math.isfinite(getattr(args, name, 1)):
+            raise ValueError(f"{_flags([name])} must be a finite number, got {getattr(args, name)}")
+    if not getattr(args, "unkpen", 0) > -math.inf:  # infinite: never <unk>
+        raise ValueError(f"--unkpen must be a number above -inf, got {args.unkpen}")
+    if getattr(args, "temperature", 1) <= 0:
+        raise ValueError(f"--temperature must be greater than 0, got {args.temperature}")
+    given = [name for name, no in _NOT_EXACT.items() if getattr(args, name, no) != no]
+    if decoding.exact_search and given:
+        raise ValueError(f"--exact-search does not go with {_flags(given)}")
+
+
+def _check_exact_search(models) -> None:
+    """Refuse models that exact search does not know, and warn of those that it is no use for.
+
+    Raises:
+        ValueError: a model has no source sentence.
+    """
+    if not all(hasattr(model, "encoder") for model in models):
+        raise ValueError("--exact-search does not go with a language model: it translates")
+    if not all(map(scores_are_log_probs, models)):
+        logger.warning(
+            "--exact-search can prove nothing here before it has seen every translation: the "
+            "weights of alpha_relu can exceed 1, so that a prefix bounds no continuation; use "
+            "--score-normalization sum"
+        )
+
+
+def _with_log_probs(models) -> list:
+    """Return the models with probabilities that sum to 1.
+
+    Raises:
+        ValueError: they do as they are.
+    """
+    if all(map(scores_are_log_probs, models)):
+        raise ValueError(
+            "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
+            "of other models sum to 1 as they are, leave it out"
+        )
+    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
+
+
+def _with_useful_language_model(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the generator's options without a language model whose weight is 0.
+
+    The search would still multiply its log-probabilities by the weight: 0 * -inf is NaN.
+
+    Raises:
+        ValueError: a sparse language model has a negative weight.
+    """
+    lm_model, weight = options.get("lm_model"), options.get("lm_weight", 1.0)
+    if lm_model is None:
+        return dict(options)
+    if weight == 0:
+        logger.warning("--lm-path has no effect, because --lm-weight is 0")
+        return {name: options[name] for name in options.keys() - {"lm_model", "lm_weight"}}
+    if weight < 0 and is_sparse_model(lm_model):
+        raise ValueError(
+            f"--lm-weight must not be negative, got {weight}: the language model of --lm-path has "
+            "a sparse output, so that a token to which it gives probability 0 would get an "
+            "infinite score; use a language model with --output-transform softmax"
+        )
+    return dict(options)
