@@ -230,6 +230,34 @@ def test_the_last_line_says_why_training_cannot_begin(flags, words, data, runs, 
     assert all(word in result.stderr.strip().splitlines()[-1] for word in words)
 
 
+def test_a_stock_task_resumes_no_run_of_another_transform(data, tmp_path):
+    """What it loads would fit; fairseq-validate and a run that begins anew may have another."""
+    stock = ("--task", "translation", "--no-epoch-checkpoints", "--disable-validation")
+    ours = (*stock, *output_flags("entmax15"))
+    train(data, tmp_path, *ours, "--max-update", 1)
+    last = tmp_path / "checkpoint_last.pt"
+    before = last.read_bytes()
+    other = (*stock, *output_flags("sparsemax"), "--max-update", 2)
+    result = train(data, tmp_path, *other, check=False)
+    assert result.returncode == 1 and list(tmp_path.iterdir()) == [last]
+    assert last.read_bytes() == before
+    message = result.stderr.strip().splitlines()[-1]
+    assert f"{last} was trained with --output-transform entmax15" in message
+    assert "this run, which would resume it, has --output-transform sparsemax" in message
+    assert "choose another --save-dir" in message and f"--finetune-from-model {last}" in message
+
+    train(data, tmp_path / "tuned", *other, "--finetune-from-model", last)
+    copy = tmp_path / "copy.pt"
+    copy.write_bytes(before)
+    train(data, tmp_path, *other, "--reset-optimizer", "--reset-dataloader")
+    assert last.read_bytes() != before
+    validation = (data, "--path", copy, "--user-dir", toy.USER_DIR, "--cpu", "--max-tokens", 600)
+    toy.run("fairseq_cli.validate", *validation, "--task", "translation")
+    result = train(data, tmp_path, *ours, "--max-update", 3, check=False)
+    assert "was trained with --output-transform sparsemax" in result.stderr
+    train(data, tmp_path, *other[:-1], 3)
+
+
 @pytest.mark.slow_except("flags0-words0")
 @pytest.mark.parametrize(
     "flags, words",

@@ -49,6 +49,26 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
             raise ValueError(f"{path}: {error}") from None
 
 
+def check_resumed_run(run: DictConfig) -> None:
+    """Refuse to resume a run with another output transform or another attention.
+
+    Args:
+        run: all settings of ``fairseq-train``.
+
+    Raises:
+        ValueError: naming the checkpoint, what does not fit, and the remedy.
+    """
+    path, is_resumed = _first_checkpoint(run["checkpoint"])
+    if path is None or not is_resumed or not os.path.isfile(path):
+        return
+    try:
+        settings = _model_settings(load_checkpoint(path))
+    except CheckpointError:
+        return  # fairseq has just read it
+    if settings is not None:
+        _check_resumed(path, _described(settings), _described(run["model"]))
+
+
 def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     """Return the checkpoint that fairseq will load, if any, and whether it resumes a run."""
     options = args
@@ -56,14 +76,15 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
         run = args._get_parent()
         options = run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
     restore_file = getattr(options, "restore_file", _LAST)
+    is_resumed = not getattr(options, "reset_optimizer", False)
     if restore_file != _LAST:
-        return restore_file, not getattr(options, "reset_optimizer", False)
+        return restore_file, is_resumed
     save_dir = getattr(options, "save_dir", None)
     if save_dir is None:  # nothing is trained
         return None, False
     last = os.path.join(save_dir, _LAST)
     if os.path.isfile(last):
-        return last, True
+        return last, is_resumed
     return getattr(options, "finetune_from_model", None), False
 
 

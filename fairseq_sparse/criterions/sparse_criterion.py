@@ -9,6 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II, OmegaConf
 
+from fairseq_sparse.checkpoints.compatibility import check_resumed_run
 from fairseq_sparse.modules.output_config import check_output, check_settings_of_model
 from fairseq_sparse.modules.output_loss import OutputLoss
 
@@ -41,6 +42,8 @@ class SparseCriterion(FairseqCriterion):
     """
 
     name = ""
+    # The settings of a run whose task does not check what it resumes.
+    run = None
 
     def __init__(self, task, label_smoothing: float, no_fused_loss: bool, sentence_avg: bool):
         super().__init__(task)
@@ -58,9 +61,25 @@ class SparseCriterion(FairseqCriterion):
             ValueError: naming the architecture or the transform, and the one to use.
         """
         run = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-        if run is not None and "model" in run:
+        has_model = run is not None and "model" in run
+        if has_model:
             check_settings_of_model(cls.name, run["model"])
-        return super().build_criterion(cfg, task)
+        criterion = super().build_criterion(cfg, task)
+        if has_model and not getattr(task, "checks_first_checkpoint", False):
+            criterion.run = run
+        return criterion
+
+    def train(self, mode: bool = True):
+        """Same as in PyTorch. fairseq-train, and nothing else, calls it with a run to check: before
+        the first update, with the checkpoint loaded that the run begins with.
+
+        Raises:
+            ValueError: the run would resume one with another output transform or attention.
+        """
+        if mode and self.run is not None:
+            run, self.run = self.run, None
+            check_resumed_run(run)
+        return super().train(mode)
 
     def check_model(self, model) -> None:
         """Refuse a model that has no output, or another one than the criterion is for.

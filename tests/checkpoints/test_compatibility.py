@@ -157,6 +157,8 @@ def test_another_file_to_restore_is_looked_at(tmp_path):
     with pytest.raises(ValueError, match="choose another --save-dir"):
         begin(tmp_path, {}, restore_file=str(path))
     begin(tmp_path, {}, restore_file=str(path), reset_optimizer=True)
+    save(tmp_path, ENTMAX)
+    begin(tmp_path, {}, reset_optimizer=True)
 
 
 @pytest.mark.parametrize(
