@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 def moves_padding(model: nn.Module) -> bool:
-    """Whether a model's attention has the padding of a source at its end, wherever a batch has it:
-    so an LSTM's, whose encoder in fairseq moves it there."""
+    """Return whether a model's attention has the padding of a source at its end, wherever the batch
+    has it: an LSTM's does, because its encoder in fairseq moves it there."""
     return isinstance(getattr(model, "encoder", None), LSTMEncoder)
 
 
 def attended_source(models: Sequence[nn.Module], src_tokens: Tensor, pad: int) -> Tensor:
-    """The source tokens in the order in which the attention of an ensemble has them.
+    """Return the source tokens in the order in which the attention of an ensemble has them.
 
-    Stock takes that of the batch, and so links words with wrong ones where an LSTM's source has
-    padding on its left.
+    fairseq takes that of the batch, and so makes wrong links where an LSTM's source has padding on
+    its left.
 
     Args:
         models: of the ensemble.
@@ -45,8 +45,8 @@ def extract_hard_alignment(
 ) -> list[tuple[int, int]]:
     """Link each target token to the source token that it attends to most, if it attends to any.
 
-    Stock ``utils.extract_hard_alignment`` takes the maximum of a row of zeros as well, and so links
-    a token that attends to nothing with the first source token.
+    fairseq's ``utils.extract_hard_alignment`` takes the maximum of a row of zeros as well, and so
+    links a token that attends to nothing with the first source token.
 
     Args:
         attention: ``[target length, source length]``.
@@ -59,16 +59,16 @@ def extract_hard_alignment(
     links = utils.extract_hard_alignment(attention, source, target, pad, eos)
     if not links:
         return links
-    # Stock gives one link to each of these target tokens, in this order. The attention of a batch
-    # can be shorter than its padded targets.
-    words = ((target != pad) & (target != eos)).nonzero().squeeze(-1)
-    is_source_word = (source != pad) & (source != eos)
-    attends = (attention[words][:, is_source_word] > 0).any(-1).tolist()
+    # fairseq gives one link to each of these target tokens, in this order. The attention of a
+    # batch can be shorter than its padded targets.
+    linked = ((target != pad) & (target != eos)).nonzero().squeeze(-1)
+    is_source_token = (source != pad) & (source != eos)
+    attends = (attention[linked][:, is_source_token] > 0).any(-1).tolist()
     return [link for link, attended in zip(links, attends, strict=True) if attended]
 
 
 class SparseSequenceScorer(SequenceScorer):
-    """Stock's scorer of ``--score-reference``, which links nothing where attention is null."""
+    """fairseq's scorer of ``--score-reference``, which links nothing where attention is null."""
 
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
         hypotheses = super().generate(models, sample, **kwargs)

@@ -109,11 +109,12 @@ class BeamSearch:
             with what is proven about them (see :class:`SparseSequenceGenerator`)
         """
         for step in range(self.max_len + 1):
-            # (1) Run the models on the active hypotheses; a dead one gets -inf for every token.
+            # (1) Run the models, with the language model if there is one, on active hypotheses. A
+            # dead one gets -inf for every token.
             log_probs = self._next_log_probs(step)  # [hypotheses, vocabulary]
 
-            # (2) Mask the tokens that must not come next. What the length limit masks would have
-            # been possible: the certificate has to know.
+            # (2) Mask the tokens that must not come next. The certificate has to know what the
+            # limit of the length cuts off.
             unlimited = self._mask(step, log_probs)  # [hypotheses, vocabulary] at the last step
 
             # (3) Choose the best continuations of each sentence as its candidates.
@@ -125,8 +126,8 @@ class BeamSearch:
             # (4) Finish the hypotheses that end here, if they are among the first `beam`.
             is_full = self._finish(step, candidates, is_eos)  # [sentences]
 
-            # (5) End a sentence whose list is full, or of which nothing is active, or nothing that
-            # can become one of the nbest best. One without a hypothesis gets its best prefix.
+            # (5) End a sentence whose list is full, that has nothing active, or nothing that can
+            # become one of the nbest best. One without a hypothesis gets its best prefix.
             is_done = is_full | ~(is_active & ~is_eos).any(axis=1) | (step == self.max_len)
             if (self.targets > -np.inf).any():
                 is_done |= self.certificate.active_bounds() <= self.targets
@@ -138,11 +139,12 @@ class BeamSearch:
 
             # (6) Continue the others with the first `beam` candidates that do not end.
             self._continue(step, candidates, is_eos, np.flatnonzero(~is_done))
+
+        # (7) Sort the finished hypotheses, and add what the certificate proves about them.
         return self._hypotheses()
 
     def _next_log_probs(self, step: int) -> Tensor:
-        """Return the scores of the next token, ``[hypotheses, vocabulary]``, and take down the
-        attention."""
+        """Return the scores of the next token, ``[hypotheses, vocabulary]``; keep the attention."""
         scores = self.scores.ravel()
         active = np.flatnonzero(scores > -np.inf)
         index, number = self.row[active], np.arange(len(active))

@@ -43,7 +43,7 @@ class NextTokens:
     def of_sentence(
         cls, models: list[nn.Module], encoder_outs: list[Any], row: int, tgt_dict, temperature=1.0
     ) -> "NextTokens":
-        """Those of one sentence of a batch, *encoder_outs* being what the encoders make of all."""
+        """Return that of one sentence of a batch, *encoder_outs* being those of the whole batch."""
         device = next((parameter.device for parameter in models[0].parameters()), None)
         index = torch.tensor([row], device=device)
         encoder_outs = [
@@ -54,7 +54,7 @@ class NextTokens:
 
     @torch.no_grad()
     def log_probs(self, prefixes: list[tuple[int, ...]]) -> Tensor:
-        """Log-probabilities ``[prefixes, vocabulary]`` of the next token; -inf for padding."""
+        """Return log-probabilities of the next token, ``[prefixes, vocabulary]``."""
         rows = [torch.tensor([self.eos, *prefix]) for prefix in prefixes]
         tokens = collate_tokens(rows, self.pad)  # [prefixes, longest]
         last = torch.tensor([len(prefix) for prefix in prefixes])
@@ -92,7 +92,7 @@ class BestTranslations:
         self._known: set[tuple[int, ...]] = set()
 
     def offer(self, translation: Translation) -> bool:
-        """Enter a translation if it is one of the best; says whether all have still a place."""
+        """Enter a translation if it is one of the best; return whether all still have a place."""
         if translation.tokens in self._known:
             return True  # an incumbent that the search has come to
         self._known.add(translation.tokens)
@@ -211,7 +211,7 @@ class ExactSearch:
         return result
 
     def _root(self, next_tokens: NextTokens, start: tuple[int, ...]) -> Optional[Prefix]:
-        """The prefix that all translations share; None if the model cannot produce it."""
+        """Return the prefix that all translations share; None if the model cannot produce it."""
         if next_tokens.eos in start:
             start = start[: start.index(next_tokens.eos) + 1]
         if not start:
@@ -236,8 +236,8 @@ class ExactSearch:
     def _expand(
         self, node: Prefix, row: np.ndarray, eos: int, frontier: Frontier, best: BestTranslations
     ) -> bool:
-        """Finish a prefix where it can end, and put its continuations on the frontier; says whether
-        nothing was left out."""
+        """Finish a prefix where it can end, and put its continuations on the frontier; return
+        whether nothing was left out."""
         length, complete = len(node.tokens), True
         if row[eos] > -math.inf and length >= self.min_len:
             complete = best.offer(self._translation(node.longer(eos, float(row[eos]))))
@@ -254,7 +254,7 @@ class ExactSearch:
         return Translation(final, node.tokens, node.log_probs)
 
     def _conclude(self, frontier: Frontier, best: BestTranslations, result: ExactResult) -> None:
-        """Say what is proven, from what is left on the frontier."""
+        """Enter into the result what is proven, given what is left on the frontier."""
         result.translations = best.sorted()
         first = result.translations[0].score if result.translations else -math.inf
         left = frontier.left()
@@ -267,8 +267,7 @@ class ExactSearch:
         result.proven_length = min([*lengths, self.max_len + 1])
 
     def _proven_length(self, total: float, length: int, first: float) -> int:
-        """How long a continuation of a prefix can be at most, none of which is better than
-        *first*."""
+        """Return the length up to which no continuation of a prefix is better than *first*."""
         penalty = self.score_bound.len_penalty
         if not self.score_bound.holds or penalty is None or penalty <= 0 or first == -math.inf:
             return length  # its continuations have one token more, or are longer still
@@ -277,7 +276,7 @@ class ExactSearch:
         return max(length, math.floor(reach - 1e-9))
 
     def _bound(self, total: float, length: int) -> float:
-        """The best final score that a prefix of this log-probability and length can have."""
+        """Return the best final score that a prefix of this log-probability and length can have."""
         return float(self.score_bound.unfinished(np.float64(total), length - 1))
 
 
@@ -308,7 +307,7 @@ class ExactSequenceGenerator(nn.Module):
     def generate(
         self, models, sample: dict[str, Any], prefix_tokens=None, constraints=None
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch, one sentence after another; *models* is not looked at, as in stock."""
+        """Translate a batch, one sentence after another; *models* is ignored, as in fairseq."""
         if constraints is not None:
             raise ValueError("--exact-search does not go with --constraints")
         net_input = sample["net_input"]
@@ -342,7 +341,7 @@ class ExactSequenceGenerator(nn.Module):
     def _improve(
         self, search: ExactSearch, hypotheses: list[dict], next_tokens: NextTokens, start: tuple
     ) -> list[dict[str, Any]]:
-        """The hypotheses of a sentence, from those of the beam."""
+        """Return the hypotheses of a sentence, none worse than those of the beam."""
         incomplete = hypotheses[0].get("incomplete", False)
         known = {} if incomplete else {tuple(h["tokens"].tolist()): h for h in hypotheses}
         incumbents = [
@@ -371,7 +370,7 @@ class ExactSequenceGenerator(nn.Module):
 
 
 def _hypothesis(found: Translation, device: torch.device) -> dict[str, Any]:
-    """A translation as ``SequenceGenerator`` returns it."""
+    """Return a translation as ``SequenceGenerator`` does."""
     return {
         "tokens": torch.tensor(found.tokens, device=device),
         "score": torch.tensor(found.score, device=device),

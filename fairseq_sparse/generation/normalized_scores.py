@@ -35,7 +35,7 @@ class NormalizedScores(nn.Module):
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
     ) -> Tensor:
-        """(Log-)probabilities that sum to 1, or are all 0 where the model's are."""
+        """Return (log-)probabilities that sum to 1, or are all 0 where the model's are."""
         scores = self.model.get_normalized_probs(net_output, True, sample)
         total = torch.logsumexp(scores, dim=-1, keepdim=True)
         scores = scores - total.masked_fill(torch.isneginf(total), 0.0)

@@ -134,7 +134,7 @@ def _line(sentence: int, hypos: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Whether there is no file, an empty one, a report, or no regular file (a pipe)."""
+    """Return whether there is no file, an empty one, a report, or no regular file (a pipe)."""
     if not path.is_file():
         return True
     with open(path, "rb") as file:
