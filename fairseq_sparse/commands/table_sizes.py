@@ -120,7 +120,7 @@ def operations(run) -> dict[str, int]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from fairseq_sparse.ops import cpu
+    from fairseq_sparse.ops import backends
 
     def attention(query, key, value, *arguments, out_shape=None, **options):
         return 2 * query[:3].numel() * key[2] * (key[3] + value[3])
@@ -129,7 +129,7 @@ def operations(run) -> dict[str, int]:
     on_cpu = getattr(torch.ops.aten, f"{FUSED_ATTENTION}_for_cpu", None)
     entries = {} if on_cpu is None else {on_cpu: attention}
     # PyTorch counts only what it computes itself.
-    with torch.no_grad(), cpu.turned_off():
+    with torch.no_grad(), backends.use("reference"):
         with FlopCounterMode(display=False, custom_mapping=entries) as products:
             run()
         with elementwise_counter() as others:
@@ -178,14 +178,14 @@ def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int
     from fairseq.modules import MultiheadAttention
 
     from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
-    from fairseq_sparse.ops import cpu
+    from fairseq_sparse.ops import backends
 
     if kind == BASELINE:  # a model with softmax everywhere has fairseq's module
         module = MultiheadAttention(width, heads, self_attention=True).eval()
     else:
         module = SparseMultiheadAttention(width, heads, self_attention=True, attention=kind).eval()
     x = torch.randn(tokens, 1, width)
-    with torch.no_grad(), cpu.turned_off(), elementwise_counter() as others:
+    with torch.no_grad(), backends.use("reference"), elementwise_counter() as others:
         module(x, x, x, need_weights=False)
     return sum(others.counts.values()) - x.numel()
 

@@ -20,12 +20,13 @@ from fairseq_sparse.ops import (
     entmax_loss,
     linear_alpha_relu_loss,
     linear_entmax_loss,
+    log_alpha_relu,
+    log_entmax,
     softmax,
 )
-from fairseq_sparse.ops.cpu.rows import log_probabilities, solves
-from fairseq_sparse.ops.entmax import check_alpha, entmax_topk
+from fairseq_sparse.ops.checks import check_alpha
+from fairseq_sparse.ops.mappings import entmax_rows, entmax_topk
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.threshold import entmax_rows
 
 logger = logging.getLogger(__name__)
 
@@ -236,8 +237,7 @@ class Entmax(OutputTransform):
         return entmax_topk(at_least_fp32(logits), self.alpha, self.topk)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        found = None if self.topk else _compiled_log_probs(logits, self.alpha)
-        return super().log_probs(logits) if found is None else found
+        return log_entmax(logits, self.alpha, self.topk)
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return entmax_loss(logits, target, self.alpha, **options, topk=self.topk)
@@ -280,8 +280,7 @@ class AlphaReLU(ConstantTau, OutputTransform):
         return alpha_relu(at_least_fp32(logits), self.known_tau(), self.alpha)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        found = _compiled_log_probs(logits, self.alpha, self.known_tau())
-        return super().log_probs(logits) if found is None else found
+        return log_alpha_relu(logits, self.known_tau(), self.alpha)
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)
@@ -318,16 +317,6 @@ def transforms_with(attribute: str, value: Any = True) -> list[str]:
 def _listed(names: Iterable[str], conjunction: str) -> str:
     *most, last = names
     return f"{', '.join(most)} {conjunction} {last}" if most else last
-
-
-def _compiled_log_probs(
-    logits: Tensor, alpha: float, tau: Optional[Tensor] = None
-) -> Optional[Tensor]:
-    """Return the log-probabilities by the compiled kernels, or None where they do not apply."""
-    if (logits.requires_grad and torch.is_grad_enabled()) or not solves(logits, alpha):
-        return None
-    rows = at_least_fp32(logits.detach()).reshape(-1, logits.size(-1)).contiguous()
-    return log_probabilities(rows, alpha, None if tau is None else float(tau)).view_as(logits)
 
 
 def _log(probs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import AttentionWeights
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.checks import check_alpha
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.recomputation import computed_again
 

@@ -1,14 +1,27 @@
-"""Sparse mappings, their losses, attention over them and its norms, in pure PyTorch.
+"""Sparse mappings, their losses, attention over them and its norms.
 
-Usable on its own: nothing here imports fairseq.
+Usable on its own: nothing here imports fairseq. ``reference`` has the formulas in PyTorch, ``cpu``
+and ``gpu`` have kernels, and ``backends`` decides between them.
 """
 
-from fairseq_sparse.ops.alpha_relu import alpha_relu
 from fairseq_sparse.ops.attention import attend
-from fairseq_sparse.ops.entmax import entmax, entmax15, entmax_threshold, softmax, sparsemax
-from fairseq_sparse.ops.linear_loss import linear_alpha_relu_loss, linear_entmax_loss
-from fairseq_sparse.ops.losses import alpha_relu_loss, entmax_loss
-from fairseq_sparse.ops.rms_norm import gated_rms_norm, rms_norm
+from fairseq_sparse.ops.losses import (
+    alpha_relu_loss,
+    entmax_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+)
+from fairseq_sparse.ops.mappings import (
+    alpha_relu,
+    entmax,
+    entmax15,
+    entmax_threshold,
+    log_alpha_relu,
+    log_entmax,
+    softmax,
+    sparsemax,
+)
+from fairseq_sparse.ops.norms import gated_rms_norm, rms_norm
 from fairseq_sparse.ops.tau import tau_from_formula, tau_from_logits, tau_from_weights
 
 __all__ = [
@@ -22,6 +35,8 @@ __all__ = [
     "gated_rms_norm",
     "linear_alpha_relu_loss",
     "linear_entmax_loss",
+    "log_alpha_relu",
+    "log_entmax",
     "rms_norm",
     "softmax",
     "sparsemax",

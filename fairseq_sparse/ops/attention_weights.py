@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_sparse.ops import entmax as mappings
+from fairseq_sparse.ops import mappings
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.threshold import Alpha
+from fairseq_sparse.ops.reference.entmax import Alpha
 
 # TensorFlow's default, the framework of ReLA's authors.
 LEAKY_RELU_SLOPE = 0.2
@@ -52,6 +52,20 @@ class AttentionWeights:
     def with_alpha(self, alpha: float) -> AttentionWeights:
         """Return alpha-entmax with this alpha."""
         return AttentionWeights(self.name, self.function, self.sums_to_one, alpha)
+
+
+class AttentionOptions(NamedTuple):
+    """The arguments of :func:`fairseq_sparse.ops.attention.attend` besides query, key and value."""
+
+    weights: AttentionWeights
+    alpha: Optional[Tensor]  # [heads, 1, 1], which gets a gradient; a number is in the weights
+    hidden: Optional[Tensor]
+    bias: Optional[Tensor]
+    causal: bool
+    dropout: float
+    need_weights: bool
+    scale: float
+    widen: bool  # whether the weighted sum is in fp32 whatever the inputs
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 _PLAIN_TYPES = (Tensor, Parameter)
 
-# Set by cpu.turned_off(): a dispatch mode then watches PyTorch's own operators.
+# Set by backends.use("reference"): a dispatch mode then watches PyTorch's own operators.
 kernels_are_off = False
 
 if hasattr(torch.compiler, "is_compiling"):

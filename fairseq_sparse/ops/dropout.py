@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from fairseq_sparse.ops import cpu
-from fairseq_sparse.ops.cpu.boundary import call
+from fairseq_sparse.ops import reference
+from fairseq_sparse.ops.backends import choose
+from fairseq_sparse.ops.cpu.dropout import drop
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """``x`` with each entry set to 0 with probability ``p``, and else divided by ``1 - p``.
+    """Set each entry of ``x`` to 0 with probability ``p``, and else divide it by ``1 - p``.
 
     Args:
         x: any shape, dtype and device; the compiled kernel takes fp32 on a CPU, PyTorch the others.
@@ -29,7 +30,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     Raises:
         ValueError: ``p`` is out of range.
     """
-    if not 0 <= p < 1 or not cpu.usable(x):
+    if choose("dropout", (x,), p=p) is reference:
         return F.dropout(x, p)  # which refuses what is out of range
     return _Dropout.apply(x, p, int(torch.randint(1 << 62, (), device="cpu")))
 
@@ -38,10 +39,7 @@ class _Dropout(Function):
     @staticmethod
     def forward(ctx, x, p, seed):
         ctx.p, ctx.seed = p, seed
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        call("dropout", x.numel(), x, x.numel(), p, seed, out)
-        return out
+        return drop(x, p, seed)
 
     @staticmethod
     def backward(ctx, grad):

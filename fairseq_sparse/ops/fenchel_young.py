@@ -1,4 +1,4 @@
-"""What the losses of all sparse mappings have in common: Fenchel-Young losses.
+"""Fenchel-Young losses, which those of all sparse mappings are.
 
 A convex function Omega has the conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``, and the mapping
 from logits z to the p where the maximum is. The loss of z and a target distribution q is
@@ -13,20 +13,11 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.alpha_relu import Tau, check_tau
-from fairseq_sparse.ops.cpu import is_there_for
-from fairseq_sparse.ops.cpu.rows import (
-    Logits,
-    SolvedRows,
-    solve_alpha_relu,
-    solve_entmax,
-    solves,
-)
-from fairseq_sparse.ops.entmax import check_alpha
+from fairseq_sparse.ops.checks import Tau, check_alpha, check_tau, check_topk
 
 
 class FenchelYoungLoss(NamedTuple):
-    """What the loss depends on besides logits and targets. For the fields see ``losses.py``."""
+    """The options of a Fenchel-Young loss, and its formulas. For the fields see ``losses.py``."""
 
     alpha: float
     tau: Optional[Tau]  # None: alpha-entmax
@@ -36,7 +27,7 @@ class FenchelYoungLoss(NamedTuple):
     topk: int = 0
 
     def checked(self, shape: tuple[int, ...], target: Tensor) -> FenchelYoungLoss:
-        """The same loss, with tau of shape ``[]`` if it is a tensor.
+        """Return the same loss, with tau of shape ``[]`` if it is a tensor.
 
         Raises:
             ValueError: an option is out of range, or the target does not fit logits of this shape.
@@ -51,8 +42,7 @@ class FenchelYoungLoss(NamedTuple):
             raise ValueError(f"label_smoothing must lie in [0, 1], got {self.label_smoothing}")
         if self.reduction not in ("none", "sum", "mean"):
             raise ValueError(f"reduction must be none, sum or mean, got {self.reduction!r}")
-        if self.topk < 0:
-            raise ValueError(f"topk must be 0 (exact) or a positive number, got {self.topk}")
+        check_topk(self.topk)
         if self.tau is None:
             if self.alpha != 1:
                 check_alpha(self.alpha)
@@ -68,7 +58,7 @@ class FenchelYoungLoss(NamedTuple):
         return self._replace(tau=self.tau.reshape(()))
 
     def reduced(self, losses: Tensor, target: Tensor) -> Tensor:
-        """The losses of all rows, ``[rows]``, as the reduction wants them."""
+        """Reduce the losses of all rows, ``[rows]``, or their sum."""
         if self.reduction == "none":
             return losses.view(target.shape)
         if self.reduction == "sum":
@@ -76,15 +66,22 @@ class FenchelYoungLoss(NamedTuple):
         return losses.sum() / self.counts(target).sum().clamp(min=1)
 
     def counts(self, target: Tensor) -> Tensor:
-        """Which targets are not ignored."""
+        """Return which targets are not ignored."""
         return target != self.ignore_index
 
     def losses(
-        self, conjugate: Tensor, shift: Tensor, gold: Tensor, mean: Optional[Tensor], size: int
+        self,
+        counts: Tensor,
+        conjugate: Tensor,
+        shift: Tensor,
+        gold: Tensor,
+        mean: Optional[Tensor],
+        size: int,
     ) -> Tensor:
-        """The loss of each row, as if no target were ignored.
+        """Return the loss of each row, fp32 or better; 0 where the target is ignored.
 
         Args:
+            counts: which targets are not ignored.
             conjugate: of the logits less ``shift``: for alpha-entmax ``max_p <p, z> + H_alpha(p)``,
                 which takes the place of cross-entropy's logsumexp, for alpha-ReLU
                 ``sum p ** alpha / alpha``.
@@ -103,10 +100,10 @@ class FenchelYoungLoss(NamedTuple):
         losses = conjugate - expected + self.constant(size)
         if self.topk == 0 or epsilon == 0:
             losses = losses.clamp(min=0)  # rounding
-        return losses
+        return losses.masked_fill(~counts, 0.0)
 
     def constant(self, size: int) -> float:
-        """The part of a row's loss that does not depend on its ``size`` logits: that of q alone."""
+        """Return the part of a row's loss that depends on q alone, not on its ``size`` logits."""
         rest = self.label_smoothing / max(size, 1)
         power_sum = (1 - self.label_smoothing + rest) ** self.alpha + (size - 1) * rest**self.alpha
         if self.tau is None:
@@ -114,21 +111,6 @@ class FenchelYoungLoss(NamedTuple):
         return power_sum / (self.alpha * (self.alpha - 1))
 
     def logits_of_target(self, z: Tensor, target: Tensor) -> tuple[Tensor, Optional[Tensor]]:
-        """The logit of each row's target, and with label smoothing the mean logit."""
+        """Return the logit of each row's target, and with label smoothing the mean logit."""
         label = target.masked_fill(~self.counts(target), 0).unsqueeze(-1)
         return z.gather(-1, label).squeeze(-1), z.mean(-1) if self.label_smoothing > 0 else None
-
-    def has_compiled_kernels(self, z: Tensor, *others: Optional[Tensor]) -> bool:
-        """Return whether the compiled kernels solve logits of the dtype and device of ``z``, not
-        empty, with these other arguments."""
-        others = [x for x in (*others, self.tau) if torch.is_tensor(x)]
-        return self.topk == 0 and solves(z, self.alpha) and is_there_for(*others)
-
-    def solve(self, z: Logits) -> tuple[SolvedRows, Tensor]:
-        """Solve rows of logits by the compiled kernels; also the shift of :meth:`losses`."""
-        if self.tau is None:
-            solved = solve_entmax(z, self.alpha)
-            return solved, solved.shift
-        tau = float(self.tau)
-        solved = solve_alpha_relu(z, tau, self.alpha)
-        return solved, torch.full_like(solved.shift, tau / (self.alpha - 1))

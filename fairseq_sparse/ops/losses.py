@@ -14,9 +14,15 @@ which differs because alpha-ReLU does not sum to 1, the value would not match th
 
 q is the one-hot target, or with label smoothing ``(1 - eps) e_y + eps / V`` (Peters & Martins
 2021). Both losses are >= 0 and 0 only where p = q.
+
+The ``linear_`` losses take features and output weights in place of logits. For features ``x`` and
+weights ``W``, whose logits are ``z = x W^T``, the gradients are ``(p - q) W`` and ``(p - q)^T x``;
+the kernels make use of a sparse p, and do not keep the logits. Nothing is approximated.
 """
 
 from __future__ import annotations
+
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +30,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.alpha_relu import Tau, alpha_relu_weights
-from fairseq_sparse.ops.cpu.products import SparseRows
+from fairseq_sparse.ops import reference
+from fairseq_sparse.ops.backends import choose
+from fairseq_sparse.ops.checks import Tau
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu import usable
+from fairseq_sparse.ops.mappings import entmax_rows
 from fairseq_sparse.ops.operators import batch_first
-from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.threshold import entmax_rows, row_chunks
+from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
+from fairseq_sparse.ops.reference.alpha_relu import weights_and_base
 
 
 def entmax_loss(
@@ -42,7 +49,7 @@ def entmax_loss(
     reduction: str = "mean",
     topk: int = 0,
 ) -> Tensor:
-    """The alpha-entmax loss, see the head of this file.
+    """Compute the alpha-entmax loss, see the head of this file.
 
     Args:
         z: logits ``[..., V]``, any floating dtype; the loss is computed in fp32 or better.
@@ -75,7 +82,7 @@ def alpha_relu_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The alpha-ReLU loss, see the head of this file.
+    """Compute the alpha-ReLU loss, see the head of this file.
 
     Args:
         tau: the threshold of ``(alpha - 1) * z``, a finite number or a tensor with one element.
@@ -87,8 +94,54 @@ def alpha_relu_loss(
     return loss_of_logits(z, target, loss)
 
 
+def linear_entmax_loss(
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    alpha: float = 1.5,
+    bias: Optional[Tensor] = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    topk: int = 0,
+) -> Tensor:
+    """Compute ``entmax_loss(F.linear(features, weight, bias), target, ...)`` in one.
+
+    Args:
+        features: ``[..., d]``, any floating dtype.
+        weight: ``[V, d]``.
+        target: class indices ``[...]``.
+        bias: ``[V]``.
+
+    The other arguments, the result and the errors are those of
+    :func:`fairseq_sparse.ops.entmax_loss`.
+    """
+    loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
+    return loss_of_features(features, weight, bias, target, loss)
+
+
+def linear_alpha_relu_loss(
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    tau: Tau,
+    alpha: float = 1.5,
+    bias: Optional[Tensor] = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Compute ``alpha_relu_loss(F.linear(features, weight, bias), target, tau, ...)`` in one.
+
+    For the arguments see :func:`linear_entmax_loss` and
+    :func:`fairseq_sparse.ops.alpha_relu_loss`.
+    """
+    loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
+    return loss_of_features(features, weight, bias, target, loss)
+
+
 def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
-    """The loss of logits ``[..., V]``, of any mapping and on any device."""
+    """Compute the loss of logits ``[..., V]``, of any mapping and on any device."""
     loss = loss.checked(tuple(z.shape), target)
     rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
     if loss.alpha == 1:
@@ -99,21 +152,43 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
             reduction="none",
             label_smoothing=loss.label_smoothing,
         )
-    elif loss.has_compiled_kernels(rows, labels):
-        losses = _CompiledLoss.apply(rows, labels, loss)
-    elif loss.topk == 0 and usable(rows, labels):
-        from fairseq_sparse.ops.gpu.losses import losses_of_rows
-
-        losses = losses_of_rows(rows, labels, loss)
-    else:
+        return loss.reduced(losses, target)
+    backend = choose("row_losses", (rows, labels), loss=loss, tau=loss.tau)
+    if backend is reference:
         # A tensor must be an argument of its own for PyTorch to see it.
         options = loss._replace(tau=0.0) if torch.is_tensor(loss.tau) else loss
-        losses, _ = _Loss.apply(rows, labels, loss.tau, options)
+        losses, _ = _RowLosses.apply(rows, labels, loss.tau, options)
+    else:
+        losses = backend.row_losses(rows, labels, loss)
     return loss.reduced(losses, target)
 
 
-class _Loss(Function):
-    """In PyTorch alone. The second result, ``p - q``, is kept for the gradient."""
+def loss_of_features(
+    features: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    target: Tensor,
+    loss: FenchelYoungLoss,
+) -> Tensor:
+    """Compute the loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
+    if not torch.is_grad_enabled():
+        # A Function is told what requires a gradient, also where none can be taken.
+        features, weight = features.detach(), weight.detach()
+        bias = None if bias is None else bias.detach()
+    # What autocast would multiply in; the gradients go back through this conversion.
+    x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
+    backend = choose("linear_losses", (x, w, bias, target), loss=loss, tau=loss.tau)
+    if backend is reference:  # a product and a loss, for which a backend is chosen again
+        return loss_of_logits(F.linear(features, weight, bias), target, loss)
+    loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
+    with without_autocast(x):
+        losses = backend.linear_losses(x, w, bias, target.reshape(-1), loss)
+    return loss.reduced(losses, target)
+
+
+class _RowLosses(Function):
+    """In PyTorch, but for the search of alpha-entmax. The second result, ``p - q``, is kept for the
+    gradient."""
 
     @staticmethod
     def forward(z, target, tau, loss):
@@ -121,20 +196,15 @@ class _Loss(Function):
         if tau is None:
             p, _, conjugate, shift = entmax_rows(z, loss.alpha, loss.topk)
         else:
-            parts = []
-            for rows in row_chunks(z):
-                weights, above = alpha_relu_weights(z[rows], tau, loss.alpha)
-                # p ** alpha = p * p ** (alpha - 1)
-                parts.append((weights, (weights * above).sum(-1) / loss.alpha))
-            p, conjugate = map(torch.cat, zip(*parts, strict=True)) if parts else (z, z.sum(-1))
+            p, base = weights_and_base(z, tau, loss.alpha)
+            conjugate = (p * base).sum(-1) / loss.alpha  # p ** alpha = p * p ** (alpha - 1)
             shift = tau / (loss.alpha - 1)
-        gold, mean = loss.logits_of_target(z, target)
-        losses = loss.losses(conjugate, shift, gold, mean, z.size(-1))
         counts = loss.counts(target)
+        gold, mean = loss.logits_of_target(z, target)
+        losses = loss.losses(counts, conjugate, shift, gold, mean, z.size(-1))
         if loss.label_smoothing > 0:
             p = p - loss.label_smoothing / p.size(-1)
-        residual = less_target(p, target, counts, loss.label_smoothing).to(dtype)
-        return losses.masked_fill(~counts, 0.0), residual
+        return losses, reference.residual(p, target, counts, loss.label_smoothing).to(dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -154,39 +224,5 @@ class _Loss(Function):
             raise NotImplementedError("vmap over tau of the alpha-ReLU loss")
         z = batch_first(z, in_dims[0], info.batch_size)
         target = batch_first(target, in_dims[1], info.batch_size)
-        losses, residual = _Loss.apply(z.flatten(0, 1), target.flatten(), tau, loss)
+        losses, residual = _RowLosses.apply(z.flatten(0, 1), target.flatten(), tau, loss)
         return (losses.view(target.shape), residual.view(z.shape)), (0, 0)
-
-
-def less_target(p: Tensor, target: Tensor, counts: Tensor, label_smoothing: float) -> Tensor:
-    """``p - (1 - label_smoothing) e_target`` in place, 0 in the rows that do not count."""
-    ignored = ~counts.unsqueeze(-1)
-    label = target.unsqueeze(-1).masked_fill(ignored, 0)
-    p.scatter_add_(-1, label, p.new_full(label.shape, label_smoothing - 1))
-    return p.masked_fill_(ignored, 0.0)
-
-
-class _CompiledLoss(Function):
-    """By the compiled kernels. Only the nonzeros of ``p - e_y`` are kept for the gradient."""
-
-    @staticmethod
-    def forward(ctx, z, target, loss):
-        counts = loss.counts(target)
-        logits = z.float().contiguous()
-        solved, shift = loss.solve(logits)
-        gold, mean = loss.logits_of_target(logits, target)
-        losses = loss.losses(solved.conjugate, shift, gold, mean, z.size(-1))
-        if ctx.needs_input_grad[0]:
-            residual = solved.residual(target, 1 - loss.label_smoothing, counts)
-            ctx.save_for_backward(counts, *residual[:-1])
-            ctx.dtype, ctx.size = z.dtype, residual.size
-            ctx.smoothing = loss.label_smoothing / residual.size
-        return losses.float().masked_fill(~counts, 0.0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        counts, *entries = ctx.saved_tensors
-        scale = grad.float().masked_fill(~counts, 0.0)
-        residual = SparseRows(*entries, ctx.size)
-        return residual.dense(scale, -ctx.smoothing).to(ctx.dtype), None, None

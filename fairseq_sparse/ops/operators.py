@@ -17,25 +17,29 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
+
 _NAME = "fairseq_sparse::entmax_rows"
 _library = torch.library.Library("fairseq_sparse", "FRAGMENT")
 
-Solve = Callable[[Tensor, Optional[Tensor], float, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
+def define_entmax_rows(solve: Callable[[Tensor, Alpha, int], EntmaxRows]) -> None:
+    """Define the operator, computed by ``solve`` from logits, alpha and topk."""
 
-def define_entmax_rows(solve: Solve) -> None:
-    """Define the operator, computed by ``solve``.
+    def compute(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):
+        """Solve the rows; results must not share memory with arguments, nor with each other."""
+        if z.numel() == 0:
+            nothing = at_least_fp32(z).new_zeros(3, z.size(0))
+            return torch.zeros_like(z, memory_format=torch.contiguous_format), *nothing.clone()
+        rows = solve(z, alpha if row_alpha is None else row_alpha, topk)
+        return rows.p, *(x.clone() for x in rows[1:])
 
-    Args:
-        solve: from logits ``[rows, size]``, one alpha a row ``[rows, 1]`` or None, one alpha for
-            all rows, and topk, to probabilities ``[rows, size]``, contiguous and in the dtype of
-            the logits, and the thresholds, conjugates and maxima ``[rows]`` in fp32 or better.
-    """
     _library.define(
         "entmax_rows(Tensor z, Tensor? row_alpha, float alpha, int topk) "
         "-> (Tensor, Tensor, Tensor, Tensor)"
     )
-    _library.impl("entmax_rows", solve, "CompositeExplicitAutograd")
+    _library.impl("entmax_rows", compute, "CompositeExplicitAutograd")
     # torch before 2.4 has the former names.
     register_fake = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract
     register_fake(_NAME)(_fake)
@@ -60,14 +64,18 @@ def _vmap(info, in_dims, z: Tensor, row_alpha: Optional[Tensor], alpha: float, t
     return tuple(x.view(batch, rows, *x.shape[1:]) for x in found), (0, 0, 0, 0)
 
 
-def solve_captured(
-    z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Call the operator; for the arguments see :func:`define_entmax_rows`."""
+def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
+    """Return the probabilities of :func:`entmax_rows`."""
+    return entmax_rows(z, alpha).p
+
+
+def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True, topk: int = 0) -> EntmaxRows:
+    """Solve alpha-entmax by the operator; see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
     distributed = sys.modules.get("torch.distributed.tensor")  # slow to import for all others
     if distributed is not None and isinstance(z, distributed.DTensor):
         _share_rows()
-    return torch.ops.fairseq_sparse.entmax_rows(z, row_alpha, alpha, topk)
+    each = (alpha, 0.0) if torch.is_tensor(alpha) else (None, float(alpha))
+    return EntmaxRows(*torch.ops.fairseq_sparse.entmax_rows(z, *each, topk))
 
 
 @cache

@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
+    """Return ``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the dtype in which autocast, where it is on, would multiply matrices."""
+    """Return the tensors in the dtype in which autocast, if it is on, would multiply matrices."""
     dtype = _autocast_dtype(tensors[0].device.type)
     if dtype is None:
         return tensors
@@ -23,7 +23,7 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
-    """A context in which matrix products on the device of ``x`` keep their dtype."""
+    """Return a context in which matrix products on the device of ``x`` keep their dtype."""
     device = x.device.type
     if _autocast_dtype(device) is None:
         return nullcontext()
@@ -31,7 +31,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
 
 
 def _autocast_dtype(device: str) -> Optional[torch.dtype]:
-    """None where autocast is off."""
+    """Return the dtype of autocast on a device, None where it is off."""
     if device not in ("cpu", "cuda"):
         return None
     if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 and later

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 @contextmanager
 def computed_again(x: Tensor, compute: Callable[[], Tensor]) -> Iterator[Tensor]:
-    """A context in which what is done with ``x`` keeps ``compute`` for its gradient, not ``x``.
+    """Keep ``compute`` rather than ``x`` for the gradients of what is done with it in this context.
 
     Args:
         x: any tensor.
@@ -38,5 +38,5 @@ def computed_again(x: Tensor, compute: Callable[[], Tensor]) -> Iterator[Tensor]
 
 
 def _identity(x: Tensor) -> tuple:
-    """What a tensor and another shape of it have in common, and no other tensors have."""
+    """Return what a tensor and its other shapes have in common, and no other tensors have."""
     return x.data_ptr(), x.numel(), x.dtype, x.is_contiguous()

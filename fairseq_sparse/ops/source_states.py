@@ -46,14 +46,22 @@ class SourceStates:
             self._score_steps, self._context_steps = found[:steps], found[steps:]
 
     def scores(self, query: Tensor) -> Tensor:
-        """``query . state`` of each state, ``[batch, source length]``, for ``[batch, size]``."""
+        """Return ``query . state`` of each state, ``[batch, source length]``.
+
+        Args:
+            query: ``[batch, size]``.
+        """
         if self._leaves_gradient or not torch.is_grad_enabled():
             return _scores(query, self._states)
         step = self._next(self._score_steps, self._queries, query)
         return _Product.apply(query, step, self._states, _scores, _context)
 
     def context(self, weights: Tensor) -> Tensor:
-        """The sum of the states, ``[batch, size]``, under weights ``[batch, source length]``."""
+        """Return the sum of the states, ``[batch, size]``.
+
+        Args:
+            weights: those of the sum, ``[batch, source length]``.
+        """
         if self._leaves_gradient or not torch.is_grad_enabled():
             return _context(weights, self._states)
         step = self._next(self._context_steps, self._weights, weights)

@@ -15,7 +15,8 @@ from statistics import NormalDist
 import numpy as np
 from torch import Tensor
 
-from fairseq_sparse.ops.entmax import check_alpha, entmax_threshold
+from fairseq_sparse.ops.checks import check_alpha
+from fairseq_sparse.ops.mappings import entmax_threshold
 
 _NORMAL = NormalDist()
 # The tail of the standard normal beyond this many standard deviations is left out.
@@ -24,7 +25,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(256)
 
 
 def tau_from_logits(z: Tensor, alpha: float = 1.5) -> Tensor:
-    """The mean threshold tau(z) of alpha-entmax over the rows of ``z`` (SUE 3.1).
+    """Return the mean threshold tau(z) of alpha-entmax over the rows of ``z`` (SUE 3.1).
 
     Args:
         z: logits ``[..., V]``, at least one row.
@@ -37,7 +38,7 @@ def tau_from_logits(z: Tensor, alpha: float = 1.5) -> Tensor:
 
 
 def tau_from_weights(weight: Tensor, alpha: float = 1.5) -> float:
-    """tau for logits ``weight @ h`` with normalised features h (mean square 1), as drawn.
+    """Return tau for logits ``weight @ h`` with normalised features h (mean square 1), as drawn.
 
     Such logits are about N(0, sigma^2) with ``sigma^2`` the mean squared norm of the rows of
     ``weight``, and tau is the root of the mean-field equation
@@ -61,7 +62,7 @@ def tau_from_weights(weight: Tensor, alpha: float = 1.5) -> float:
 
 
 def mean_field_tau(sigma: float, vocab_size: int, alpha: float = 1.5) -> float:
-    """The root tau of the mean-field equation of :func:`tau_from_weights`."""
+    """Return the root tau of the mean-field equation of :func:`tau_from_weights`."""
     beta = 1 / (alpha - 1)
     scale = (alpha - 1) * sigma
     # Below this tau a single logit at the mean already has p >= 1 / V; far above the largest
@@ -72,7 +73,7 @@ def mean_field_tau(sigma: float, vocab_size: int, alpha: float = 1.5) -> float:
 
 
 def _log_mass(tau: float, scale: float, beta: float) -> float:
-    """``log E[[scale g - tau]_+ ** beta]`` by Gauss-Legendre quadrature, -inf where it is 0."""
+    """Return ``log E[[scale g - tau]_+ ** beta]`` by Gauss-Legendre quadrature, -inf for 0."""
     if scale == 0:
         return beta * math.log(-tau) if tau < 0 else -math.inf
     start = max(tau / scale, -_TAIL)
@@ -92,7 +93,7 @@ def _log_mass(tau: float, scale: float, beta: float) -> float:
 def tau_from_formula(
     d_model: int, vocab_size: int, sigma2: float | None = None, alpha: float = 1.5
 ) -> float:
-    """tau by Lemma 2 of SUE for logits N(0, sigma2): ``(sigma / 2) * Phi^-1(1 - p*)``.
+    """Return tau by Lemma 2 of SUE for logits N(0, sigma2): ``(sigma / 2) * Phi^-1(1 - p*)``.
 
     Args:
         d_model: the width d of the features.
@@ -121,7 +122,7 @@ def tau_from_formula(
 
 
 def expected_support_share(vocab_size: int, sigma2: float) -> float:
-    """p* of Lemma 2: the share of the vocabulary in the support of 1.5-entmax at N(0, sigma2).
+    """Return p* of Lemma 2, the share of the vocabulary in the support of 1.5-entmax.
 
     With t = Phi^-1(1 - p) and g standard normal, p* solves
 

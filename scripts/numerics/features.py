@@ -15,7 +15,7 @@ from fairseq_sparse.ops import (
     linear_entmax_loss,
     rms_norm,
 )
-from fairseq_sparse.ops.rms_norm import EPSILON
+from fairseq_sparse.ops.norms import EPSILON
 from numerics import exact
 from numerics.measures import (
     SMOOTHINGS,

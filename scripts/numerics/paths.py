@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
@@ -16,21 +15,19 @@ from unittest import mock
 # Looked at when triton is first imported: kernels for GPUs run on the CPU, slowly.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from fairseq_sparse.ops import cpu, threshold
+from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.cpu import build
 
 COMPILED = "compiled"
 # What the kernels are compiled for elsewhere, where this processor can run it.
 TARGETS = {"compiled, AVX2": "x86-64-v3", "compiled, SSE2": "x86-64"}
 PYTORCH = "PyTorch"
-DENSE = "PyTorch, whole rows"
 TRITON = "Triton"
 DESCRIPTIONS = {
     COMPILED: "the kernels in C, compiled for the processor at hand",
     "compiled, AVX2": "the same for one with AVX2 and no AVX-512",
     "compiled, SSE2": "the same for any x86-64",
-    PYTORCH: "without a compiler, and for fp64: candidates of long rows are searched in fp64",
-    DENSE: "as on a GPU without Triton: whole rows are searched in the dtype of the result",
+    PYTORCH: "the reference, for fp64 and where there are no kernels",
     TRITON: "the kernels for GPUs in Triton's interpreter, a part of the rows of up to 5,000",
 }
 
@@ -51,9 +48,7 @@ def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
 
 def has_triton() -> bool:
     """Return whether there is a Triton that the package would use on a GPU."""
-    from fairseq_sparse.ops.gpu import _has_triton
-
-    return find_spec("triton") is not None and _has_triton()
+    return find_spec("triton") is not None and backends.has_triton()
 
 
 @contextmanager
@@ -62,13 +57,9 @@ def taken(path: str, library: Optional[ctypes.CDLL] = None) -> Iterator[None]:
     with ExitStack() as changed:
         if library is not None:
             changed.enter_context(mock.patch.object(build, "library", lambda: library))
-        if path in (PYTORCH, DENSE, TRITON):
-            changed.enter_context(cpu.turned_off())
-        if path == DENSE:
-            dense = threshold._solve_dense
-            changed.enter_context(mock.patch.object(threshold, "_solve_candidates", dense))
+        if path == PYTORCH:
+            changed.enter_context(backends.use("reference"))
         if path == TRITON:
-            for module in ("alpha_relu", "entmax", "losses", "threshold"):
-                module = import_module(f"fairseq_sparse.ops.{module}")
-                changed.enter_context(mock.patch.object(module, "usable", lambda *x: True))
+            changed.enter_context(backends.use("gpu"))
+            changed.enter_context(mock.patch.object(backends, "_device_of", lambda tensors: "gpu"))
         yield

@@ -118,10 +118,9 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
 
 
 def ways(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
-    from fairseq_sparse.ops import threshold
     from numerics import paths
 
-    found = [paths.PYTORCH] if size <= threshold._SHORT_ROW else [paths.PYTORCH, paths.DENSE]
+    found = [paths.PYTORCH]
     if dtype != "fp64":
         # 5 and 12 have no common divisor, so that these have every pattern.
         others = libraries if number % 5 == 0 else ()

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse import ops
-from fairseq_sparse.ops import linear_loss
-from fairseq_sparse.ops.cpu import attention, boundary, build, products, rows
+from fairseq_sparse.ops.cpu import attention, boundary, build, linear_loss, products, rows
 from numerics import patterns
 
 ALPHAS = (1.05, 1.3, 1.5, 1.75, 2.0)

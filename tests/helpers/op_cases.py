@@ -12,8 +12,10 @@ from fairseq_sparse.ops import (
     softmax,
     sparsemax,
 )
+from fairseq_sparse.ops.attention_weights import AttentionOptions, relu
 from fairseq_sparse.ops.attention_weights import entmax as weights_by_entmax
-from fairseq_sparse.ops.attention_weights import relu
+from fairseq_sparse.ops.backends import choose
+from fairseq_sparse.ops.cpu.attention import RECTIFIED
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float64, torch.float32, *HALF_DTYPES)
@@ -88,3 +90,21 @@ def logits(*shape, dtype=torch.float64, scale=1.0):
 def batch(*shape, size=12, dtype=torch.float64, scale=1.5):
     """Logits ``[*shape, size]`` and targets ``shape``."""
     return logits(*shape, size, dtype=dtype, scale=scale), torch.randint(size, shape)
+
+
+def alpha_of(weights):
+    """alpha of a kind of attention weights, as the kernels in C are told."""
+    return RECTIFIED if weights.name == "relu" else weights.alpha
+
+
+def attention_options(weights, **options):
+    """The arguments of ``attend`` by their defaults, but for those given."""
+    defaults = {"alpha": None, "hidden": None, "bias": None, "causal": False, "dropout": 0.0}
+    defaults |= {"need_weights": False, "scale": 1.0, "widen": False}
+    return AttentionOptions(weights, **{**defaults, **options})
+
+
+def chosen_attention(query, key, value, weights, **options):
+    """The backend that computes an attention."""
+    options = attention_options(weights, **options)
+    return choose("attention", (query, key, value, options.hidden, options.bias), options=options)

@@ -28,7 +28,7 @@ from attention_cases import (
     sequence,
 )
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
-from fairseq_sparse.ops import attention as attention_op
+from fairseq_sparse.ops.reference import attention_parts
 
 each_case = pytest.mark.parametrize("case", CASES)
 each_mask = pytest.mark.parametrize("mask", MASKS)
@@ -39,8 +39,8 @@ in_both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", 
 def parts(request, monkeypatch):
     """Tests that take this run with the attention computed whole, and in parts."""
     if request.param == "parts":
-        monkeypatch.setitem(attention_op._PART_SCORES, "cpu", 20)
-        monkeypatch.setattr(attention_op, "_PART_QUERIES", 1)
+        monkeypatch.setitem(attention_parts._PART_SCORES, "cpu", 20)
+        monkeypatch.setattr(attention_parts, "_PART_QUERIES", 1)
 
 
 def close(actual, expected):

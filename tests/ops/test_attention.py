@@ -14,8 +14,8 @@ from attention_cases import (
     sums_to_one,
     weights_function,
 )
-from fairseq_sparse.ops import attention
 from fairseq_sparse.ops.attention import attend
+from fairseq_sparse.ops.reference import attention_parts
 from op_cases import HALF_DTYPES, logits
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 3, 4, 5, 4
@@ -33,8 +33,8 @@ WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
 
 def limit_parts(monkeypatch, scores, queries):
     for device in ("cpu", "meta"):
-        monkeypatch.setitem(attention._PART_SCORES, device, scores)
-    monkeypatch.setattr(attention, "_PART_QUERIES", queries)
+        monkeypatch.setitem(attention_parts._PART_SCORES, device, scores)
+    monkeypatch.setattr(attention_parts, "_PART_QUERIES", queries)
 
 
 def inputs(batch=BATCH, heads=HEADS, queries=QUERIES, keys=KEYS, width=WIDTH):

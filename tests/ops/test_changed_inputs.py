@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from fairseq_sparse.ops import attend, cpu, entmax, entmax15, gated_rms_norm, linear_entmax_loss
+from fairseq_sparse.ops import (
+    attend,
+    backends,
+    cpu,
+    entmax,
+    entmax15,
+    gated_rms_norm,
+    linear_entmax_loss,
+)
 from fairseq_sparse.ops.cpu.attention import sparse_attention
 from fairseq_sparse.ops.source_states import SourceStates
 
@@ -34,7 +42,7 @@ def test_masks_of_attention(alpha, mask):
 @pytest.mark.parametrize("mask", ["hidden", "bias"])
 def test_masks_of_attention_in_parts(weights, mask):
     hidden, bias = torch.zeros(2, 400, dtype=torch.bool), torch.zeros(400, 400)
-    with cpu.turned_off():
+    with backends.use("reference"):
         result, _ = attend(*heads(400), weights, hidden=hidden, bias=bias)
         {"hidden": hidden, "bias": bias}[mask].fill_(1)
         with refused():

@@ -5,7 +5,6 @@ import torch
 
 import references
 from fairseq_sparse.ops import entmax_loss
-from fairseq_sparse.ops import threshold as threshold_module
 from op_cases import DTYPES, HALF_DTYPES, LOSSES, AlphaReLULoss, batch
 
 INF = float("inf")
@@ -113,19 +112,6 @@ def test_layouts(kind):
     kind.loss(repeated, target).backward()
     expected = kind.naive_gradient(z[:, :1].expand(4, 5, 12), target) / 20
     torch.testing.assert_close(repeated.grad, expected)
-
-
-@each_loss
-def test_chunks_give_the_same_losses(kind, monkeypatch):
-    z, target = batch(13, size=7)
-    z.requires_grad_()
-    expected = kind.loss(z, target, reduction="none")
-    (expected_gradient,) = torch.autograd.grad(expected.sum(), z)
-    for rows_at_once in (1, 2, 5):
-        monkeypatch.setattr(threshold_module, "_CPU_CHUNK_ELEMENTS", 7 * rows_at_once)
-        losses = kind.loss(z, target, reduction="none")
-        torch.testing.assert_close(losses, expected)
-        torch.testing.assert_close(torch.autograd.grad(losses.sum(), z)[0], expected_gradient)
 
 
 @each_loss

@@ -22,7 +22,7 @@ from benchmark import (
 from fairseq_sparse import ops
 from fairseq_sparse.models.transformer_sparse import TransformerSparseModel
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.ops.attention_kernels import assert_causal
+from fairseq_sparse.ops.masks import assert_causal
 
 ATTENTION = (
     "--kinds rela_g,entmax_learned --max-len 3 --beam 2 --model-dim 8 --heads 2 --layers 1 "

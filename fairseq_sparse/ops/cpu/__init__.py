@@ -1,43 +1,30 @@
-"""Compiled kernels for the CPU: rows of logits, sparse products, attention, norms and dropout.
+"""The kernels for CPUs, in C: rows of logits, sparse products, attention, norms and dropout.
 
-They compute what the modules above this folder compute in PyTorch, which stays the readable
-reference and is used wherever :func:`usable` says no.
+They are compiled at their first use (``build.py``), and nothing reaches them but through one
+checked boundary (``boundary.py``). They compute in fp32.
 """
 
-from __future__ import annotations
+from fairseq_sparse.ops.cpu.attention import attend
+from fairseq_sparse.ops.cpu.linear_loss import linear_losses
+from fairseq_sparse.ops.cpu.losses import row_losses
+from fairseq_sparse.ops.cpu.norms import rms_norm, rms_norm_gradients
+from fairseq_sparse.ops.cpu.rows import (
+    alpha_relu_weights,
+    entmax_gradient,
+    entmax_probabilities,
+    entmax_rows,
+    log_probabilities,
+)
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Optional
-
-import torch
-from torch import Tensor
-
-from fairseq_sparse.ops import capture
-from fairseq_sparse.ops.cpu import build
-
-
-@contextmanager
-def turned_off() -> Iterator[None]:
-    """A context in which PyTorch computes everything, where it can be watched."""
-    before, capture.kernels_are_off = capture.kernels_are_off, True
-    try:
-        yield
-    finally:
-        capture.kernels_are_off = before
-
-
-def usable(*tensors: Optional[Tensor]) -> bool:
-    """Return whether the kernels take these tensors: fp32 on a CPU, and the kernels compiled."""
-    given = [x for x in tensors if x is not None]
-    return all(x.dtype == torch.float32 for x in given) and is_there_for(*given)
-
-
-def is_there_for(*tensors: Tensor) -> bool:
-    """Return whether the kernels would take these tensors if they were fp32."""
-    return (
-        not capture.kernels_are_off
-        and all(x.is_cpu for x in tensors)
-        and not capture.is_captured(*tensors)
-        and build.library() is not None
-    )
+__all__ = [
+    "alpha_relu_weights",
+    "attend",
+    "entmax_gradient",
+    "entmax_probabilities",
+    "entmax_rows",
+    "linear_losses",
+    "log_probabilities",
+    "rms_norm",
+    "rms_norm_gradients",
+    "row_losses",
+]

@@ -3,33 +3,34 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.cpu.boundary import call, empty, int64s
+from fairseq_sparse.ops.masks import causal_mask
+
+if TYPE_CHECKING:
+    from fairseq_sparse.ops.attention_weights import AttentionOptions
 
 RECTIFIED = 0.0
-# The width of a head is a multiple of this.
-_WIDTHS = 16
-_LEAST_LANES = 8
 
 
-def takes_width(width: int) -> bool:
-    """Whether the kernels take heads of this width."""
-    return width > 0 and width % _WIDTHS == 0
-
-
-@cache
-def is_fast() -> bool:
-    """Whether the kernels, once compiled, are faster than PyTorch's products, which find out by
-    themselves how long the vectors of the processor are."""
-    return build.library().attention_lanes() >= _LEAST_LANES
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+) -> tuple[Tensor, Optional[Tensor]]:
+    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend`: without
+    gradients for one query a head, and without the weights for more."""
+    weights, _, hidden, bias, causal, dropout, need_weights, scale, _ = options
+    alpha = RECTIFIED if weights.name == "relu" else weights.alpha
+    if query.size(2) == 1:
+        return attend_step(query, key, value, alpha, scale, hidden, need_weights)
+    if causal and bias is None:
+        bias = causal_mask(query.size(2), key.size(2), query)
+    return sparse_attention(query, key, value, alpha, scale, hidden, bias, dropout), None
 
 
 def sparse_attention(

@@ -51,7 +51,7 @@ _lock = threading.Lock()
 
 @cache
 def library() -> Optional[ctypes.CDLL]:
-    """The compiled kernels, or None where they are turned off or cannot be compiled.
+    """Return the compiled kernels, or None where they are turned off or cannot be compiled.
 
     ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. That they cannot be compiled is said once in the
     log; everything works without them, but slower.
@@ -80,7 +80,7 @@ def _library() -> Optional[ctypes.CDLL]:
 
 
 def _compiled() -> Path:
-    """The library's file, compiled if it is not there or damaged."""
+    """Return the library's file, compiled if it is not there or damaged."""
     compiler = _compiler()
     parts = [compiler, _identity(compiler), _ARGUMENTS, _OPTIONAL, platform.libc_ver()]
     parts += [_processor(), *((FOLDER / name).read_bytes() for name in SOURCES + _HEADERS)]
@@ -117,7 +117,7 @@ def _digest(contents: bytes) -> str:
 
 
 def _is_whole(path: Path) -> bool:
-    """True if a file in the cache is what the compiler wrote, and nobody else can change it."""
+    """Return whether a cached file is what the compiler wrote, and nobody else can change it."""
     try:
         return _is_ours_alone(path) and path.stem.endswith(_digest(path.read_bytes()))
     except OSError:  # removed just now, or a folder
@@ -140,7 +140,7 @@ def _identity(compiler: list[str]) -> list[tuple[str, int, int]]:
 
 
 def _cache_folder() -> Path:
-    """A folder that nobody else can write to: the user's, or one for this process."""
+    """Return a folder that nobody else can write to: the user's, or one for this process."""
     try:
         named = os.environ.get("FAIRSEQ_SPARSE_CACHE")
         if not named:
@@ -165,7 +165,7 @@ def _cache_folder() -> Path:
 
 
 def _is_ours_alone(path: Path) -> bool:
-    """True if no other user, except the administrator, can change the file or folder."""
+    """Return whether no other user, except the administrator, can change the file or folder."""
     if not hasattr(os, "getuid"):  # Windows
         return True
     status = path.stat()
@@ -173,7 +173,7 @@ def _is_ours_alone(path: Path) -> bool:
 
 
 def _processor() -> str:
-    """What the code is compiled for: the cache may be shared by machines."""
+    """Return what the code is compiled for: machines may share the cache."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

@@ -1,4 +1,4 @@
-"""RMSNorm and gated RMSNorm by the compiled kernels: see ``rms_norm.py`` and ``norms.c``."""
+"""RMSNorm and gated RMSNorm by the compiled kernels: see ``reference/norms.py`` and ``norms.c``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_sparse.ops.cpu.boundary import call
 
 
 def rms_norm(x: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
-    """The norm of ``x [..., size]``, fp32 as are ``gain [size]`` and ``gate [size]``."""
+    """Return the norm of ``x [..., size]``, fp32 as are ``gain [size]`` and ``gate [size]``."""
     x = x.contiguous()
     out = torch.empty_like(x)
     call("rms_norm", x.numel(), *_arguments(x, gain, gate, eps), out)
@@ -21,7 +21,7 @@ def rms_norm(x: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Ten
 def rms_norm_gradients(
     x: Tensor, grad: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of ``x``, of ``gain`` and, if there is one, of ``gate``."""
+    """Return the gradients of ``x``, of ``gain`` and, if there is one, of ``gate``."""
     x = x.contiguous()
     grad_x = torch.empty_like(x)
     sums = x.new_zeros(torch.get_num_threads(), 2, gain.numel(), dtype=torch.float64)

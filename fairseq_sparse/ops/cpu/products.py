@@ -11,7 +11,7 @@ from fairseq_sparse.ops.cpu.boundary import call, empty
 
 
 def starts_of(counts: Tensor) -> Tensor:
-    """Where rows of so many entries begin, and where the last one ends, ``[rows + 1]``."""
+    """Return where rows with these numbers of entries begin, and the last ends: ``[rows + 1]``."""
     start = counts.new_zeros(counts.numel() + 1, dtype=torch.int64)
     torch.cumsum(counts, 0, out=start[1:])
     return start
@@ -27,7 +27,7 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def concatenated(cls, parts: list[SparseRows]) -> SparseRows:
-        """The rows of all parts, one after another."""
+        """Return the rows of all parts, one after another."""
         if len(parts) == 1:
             return parts[0]
         ends, offset = [parts[0].start[:1]], 0
@@ -39,7 +39,7 @@ class SparseRows(NamedTuple):
         return cls(torch.cat(ends), columns, values, parts[0].size)
 
     def times(self, dense: Tensor, base: Tensor) -> Tensor:
-        """``base + self @ dense``, ``[rows, width]``.
+        """Return ``base + self @ dense``, ``[rows, width]``.
 
         Args:
             dense: ``[size, width]``, fp32 and contiguous.
@@ -53,7 +53,7 @@ class SparseRows(NamedTuple):
         return out
 
     def transposed(self, row_scale: Tensor) -> SparseRows:
-        """``(diag(row_scale) self)^T``, ``[size, rows]``; ``row_scale [rows]``, fp32."""
+        """Return ``(diag(row_scale) self)^T``, ``[size, rows]``; ``row_scale [rows]``, fp32."""
         rows = self.start.numel() - 1
         start = empty(self.size + 1, dtype=torch.int64)
         columns, values = torch.empty_like(self.columns), torch.empty_like(self.values)
@@ -62,7 +62,7 @@ class SparseRows(NamedTuple):
         return SparseRows(start, columns, values, rows)
 
     def dense(self, row_scale: Tensor, base: float) -> Tensor:
-        """``diag(row_scale) (self + base)``, ``[rows, size]``, fp32."""
+        """Return ``diag(row_scale) (self + base)``, ``[rows, size]``, fp32."""
         rows = self.start.numel() - 1
         out = empty(rows, self.size)
         arguments = (rows, self.size, row_scale, base, out)

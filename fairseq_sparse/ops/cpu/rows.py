@@ -9,34 +9,15 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.cpu import is_there_for
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.products import SparseRows, starts_of
 from fairseq_sparse.ops.cpu.screen import PackedRows
+from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
 
 Logits = Union[Tensor, PackedRows]
 
 # The rows of a solution, as in rows.c.
 _SHIFT, _TAU, _SCALE, _CUT, _CONJUGATE, _COUNT = range(6)
-
-
-# Nearer to 1, fp32 is too short for the powers of 1 / (alpha - 1).
-_MIN_ALPHA, _MAX_ALPHA = 1.05, 2.0
-
-
-def can_solve(alpha: Union[float, Tensor]) -> bool:
-    """Whether this alpha, or all of these, are in the range of the kernels: [1.05, 2]."""
-    if torch.is_tensor(alpha):
-        return bool(((alpha >= _MIN_ALPHA) & (alpha <= _MAX_ALPHA)).all())
-    return _MIN_ALPHA <= alpha <= _MAX_ALPHA
-
-
-def solves(z: Tensor, alpha: Union[float, Tensor]) -> bool:
-    """Return whether the kernels, which compute in fp32, take these logits: any but fp64."""
-    tensors = (z, alpha) if torch.is_tensor(alpha) else (z,)
-    return (
-        z.dtype != torch.float64 and z.numel() > 0 and is_there_for(*tensors) and can_solve(alpha)
-    )
 
 
 class SolvedRows:
@@ -45,7 +26,7 @@ class SolvedRows:
     The properties are fp64, one number a row.
     """
 
-    def __init__(self, z: Logits, alpha: Union[float, Tensor], table: Tensor):
+    def __init__(self, z: Logits, alpha: Alpha, table: Tensor):
         self.z = z
         self.alpha = alpha
         self._table = table  # [6, rows]
@@ -68,18 +49,18 @@ class SolvedRows:
 
     @property
     def count(self) -> Tensor:
-        """How many entries are above the threshold."""
+        """The number of entries above the threshold."""
         return self._table[_COUNT]
 
     def probabilities(self) -> Tensor:
-        """``[rows, size]``, fp32; not of packed rows."""
+        """Return the probabilities ``[rows, size]``, fp32; not of packed rows."""
         out = torch.empty_like(self.z)
         arguments = (*self.z.shape, *_alpha_of_rows(self.alpha), self._table, out)
         call("fill_dense", self.z.numel(), self.z, *arguments)
         return out
 
     def residual(self, target: Tensor, gold: float, counts: Tensor) -> SparseRows:
-        """The nonzeros of ``p - gold * e_target`` in the rows that count; the others are empty.
+        """Return the nonzeros of ``p - gold * e_target`` in the rows that count; others are empty.
 
         Args:
             target: ``[rows]``, int64, in range where the row counts.
@@ -100,10 +81,12 @@ class SolvedRows:
         return SparseRows(start, to_columns, values, size)
 
 
-def solve_entmax(z: Logits, alpha: Union[float, Tensor]) -> SolvedRows:
-    """alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
+def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
+    """Solve alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
 
-    ``alpha`` is a number or a tensor ``[rows, 1]``, see :func:`can_solve`.
+    ``alpha`` is a number or a tensor ``[rows, 1]``.
+
+    alpha lies in [1.05, 2].
     """
     described = _described(z)
     table = empty(6, described[2], dtype=torch.float64)
@@ -112,7 +95,7 @@ def solve_entmax(z: Logits, alpha: Union[float, Tensor]) -> SolvedRows:
 
 
 def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
-    """alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
+    """Solve alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
     described = _described(z)
     table = empty(6, described[2], dtype=torch.float64)
     arguments = (*described, alpha, tau, table)
@@ -120,32 +103,54 @@ def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
     return SolvedRows(z, alpha, table)
 
 
-def log_probabilities(z: Tensor, alpha: float, tau: Optional[float]) -> Tensor:
-    """The logarithm of alpha-entmax, or with a ``tau`` of alpha-ReLU, of the rows of ``z``, see
-    :func:`solve_entmax`; ``[rows, size]``, -inf where that is 0."""
-    out = torch.empty_like(z)
-    call("log_probabilities", z.numel(), z, *z.shape, alpha, math.nan if tau is None else tau, out)
-    return out
+def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
+    """Return the probabilities of rows ``[rows, size]``, in the dtype of ``z``, any but fp64."""
+    return solve_entmax(z.float().contiguous(), alpha).probabilities().to(z.dtype)
+
+
+def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
+    """Solve the rows of ``z``, see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
+    solved = solve_entmax(z.float().contiguous(), alpha)
+    step = alpha.squeeze(-1) - 1 if torch.is_tensor(alpha) else alpha - 1
+    tau = solved.tau + step * solved.shift
+    numbers = (x.float() for x in (tau, solved.conjugate, solved.shift))
+    return EntmaxRows(solved.probabilities().to(z.dtype), *numbers)
+
+
+def alpha_relu_weights(z: Tensor, tau: Union[float, Tensor], alpha: float) -> Tensor:
+    """Return alpha-ReLU of logits of any shape, in their dtype, any but fp64."""
+    rows = z.float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
+    return solve_alpha_relu(rows, float(tau), alpha).probabilities().view(z.shape).to(z.dtype)
+
+
+def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> Tensor:
+    """Return the logarithm of alpha-entmax, or with a ``tau`` of alpha-ReLU, of logits of any shape
+    over the last dimension, fp32: -inf where that is 0. No gradient."""
+    rows = z.detach().float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
+    out = torch.empty_like(rows)
+    threshold = math.nan if tau is None else tau
+    call("log_probabilities", rows.numel(), rows, *rows.shape, alpha, threshold, out)
+    return out.view(z.shape)
 
 
 def _described(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
-    """The logits, where each row begins (None where all are as long), how many, the longest."""
+    """Return the logits, where rows begin (None: all are as long), their number, the longest."""
     if not isinstance(z, PackedRows):
         return z, None, *z.shape
     rows = z.start.numel() - 1
     return z.z, z.start, rows, int(z.start.diff().max()) if rows else 0
 
 
-def entmax_gradient(p: Tensor, grad: Tensor, alpha: Union[float, Tensor]) -> Tensor:
-    """The gradient of alpha-entmax with respect to the logits, for rows ``[rows, size]``."""
+def entmax_gradient(p: Tensor, grad: Tensor, alpha: Alpha) -> Tensor:
+    """Return the gradient of alpha-entmax with respect to the logits, for rows ``[rows, size]``."""
     p, grad = p.contiguous(), grad.contiguous()
     out = torch.empty_like(p)
     call("entmax_gradient", p.numel(), p, grad, *p.shape, *_alpha_of_rows(alpha), out)
     return out
 
 
-def _alpha_of_rows(alpha: Union[float, Tensor]) -> tuple[Tensor, int]:
-    """alpha in fp64, and 1 if each row has its own, else 0."""
+def _alpha_of_rows(alpha: Alpha) -> tuple[Tensor, int]:
+    """Return alpha in fp64, and 1 if each row has its own, else 0."""
     if torch.is_tensor(alpha):
         return alpha.double().contiguous(), 1
     return _constant(alpha), 0
@@ -153,5 +158,5 @@ def _alpha_of_rows(alpha: Union[float, Tensor]) -> tuple[Tensor, int]:
 
 @lru_cache(maxsize=64)
 def _constant(alpha: float) -> Tensor:
-    """A tensor that nobody writes to; to make one takes as long as to solve a short row."""
+    """Return a tensor that nobody writes to; to make one takes as long as to solve a short row."""
     return torch.tensor([alpha], dtype=torch.float64, device="cpu")

@@ -13,13 +13,13 @@ from torch import Tensor
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.products import starts_of
 
-# Up to one in so many of a row's logits are kept from finding candidates to filling them in.
+# One in this many of a row's logits can be kept from finding candidates to filling them in.
 _ROOM = 8
 
 
 @cache
-def is_fast() -> bool:
-    """Whether this processor multiplies bfloat16 faster than fp32."""
+def multiplies_bfloat16() -> bool:
+    """Return whether this processor multiplies bfloat16 faster than fp32."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -38,20 +38,21 @@ class RoundedRows(NamedTuple):
     norm: Tensor  # [rows], of the rounded rows
     error: Tensor  # [rows], the norm of what rounding took away
 
-    @classmethod
-    def of(cls, full: Tensor) -> RoundedRows:
-        """Round ``full``, fp32 and contiguous."""
-        half = torch.empty_like(full, dtype=torch.bfloat16)
-        norm, error = full.new_empty(2, full.size(0))
-        call("round_rows", full.numel(), full, *full.shape, half, norm, error)
-        return cls(full, half, norm, error)
-
-    def some(self, rows: slice) -> RoundedRows:
+    def rows(self, rows: slice) -> RoundedRows:
+        """Return some of the rows."""
         return RoundedRows(*(part[rows] for part in self))
 
 
+def round_rows(full: Tensor) -> RoundedRows:
+    """Round ``full``, fp32 and contiguous."""
+    half = torch.empty_like(full, dtype=torch.bfloat16)
+    norm, error = full.new_empty(2, full.size(0))
+    call("round_rows", full.numel(), full, *full.shape, half, norm, error)
+    return RoundedRows(full, half, norm, error)
+
+
 class PackedRows(NamedTuple):
-    """Some of the logits of each row."""
+    """A few of the logits of each row."""
 
     z: Tensor  # [entries], fp32, row after row
     start: Tensor  # [rows + 1], int64: where those of each row begin
@@ -67,7 +68,7 @@ def candidates(
     tau: Optional[float],
     most: float,
 ) -> Optional[tuple[PackedRows, Tensor]]:
-    """The logits that can be in the support, and those of the targets.
+    """Find the logits that can be in the support, and those of the targets.
 
     Args:
         features: ``[rows, d]``.

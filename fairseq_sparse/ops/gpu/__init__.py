@@ -1,50 +1,24 @@
-"""GPU kernels in Triton, each behind the function of ``ops`` that it speeds up.
+"""The kernels for GPUs, in Triton; of entmax attention, those of the package ``adasplash``.
 
-Triton is imported when the first CUDA tensor comes, never before. Where it is missing, too old, or
-turned off by ``FAIRSEQ_SPARSE_TRITON=0`` in the environment, ``ops`` stays with plain PyTorch.
+Importing this imports Triton: see :mod:`fairseq_sparse.ops.backends`, which does it when the first
+CUDA tensor comes.
 """
 
-from __future__ import annotations
+from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_weights
+from fairseq_sparse.ops.gpu.attention import adasplash, attend
+from fairseq_sparse.ops.gpu.entmax import entmax_probabilities, entmax_rows
+from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient, entmax_gradient
+from fairseq_sparse.ops.gpu.linear_loss import summed_linear_loss as linear_losses
+from fairseq_sparse.ops.gpu.losses import losses_of_rows as row_losses
 
-import logging
-import os
-from functools import cache
-from typing import Optional
-
-from torch import Tensor
-
-from fairseq_sparse.ops.capture import is_captured
-
-logger = logging.getLogger(__name__)
-
-_OLDEST = (3, 0)
-
-
-def usable(*tensors: Optional[Tensor]) -> bool:
-    """Return whether an op on these tensors should go to its kernel in this package."""
-    given = [x for x in tensors if x is not None]
-    return all(x.is_cuda for x in given) and _has_triton() and not is_captured(*given)
-
-
-@cache
-def _has_triton() -> bool:
-    """Cached, so that what is missing is said once."""
-    if os.environ.get("FAIRSEQ_SPARSE_TRITON") == "0":
-        logger.info("FAIRSEQ_SPARSE_TRITON=0: no Triton kernels, plain PyTorch on the GPU")
-        return False
-    needed = ".".join(map(str, _OLDEST))
-    try:
-        import triton
-    except ImportError:
-        found = "is not installed"
-    else:
-        if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= _OLDEST:
-            return True
-        found = f"{triton.__version__} is older than {needed}"
-    logger.warning(
-        "triton %s: sparse ops run in plain PyTorch on the GPU, slower; the remedy is "
-        "pip install 'triton>=%s'",
-        found,
-        needed,
-    )
-    return False
+__all__ = [
+    "adasplash",
+    "alpha_relu_gradient",
+    "alpha_relu_weights",
+    "attend",
+    "entmax_gradient",
+    "entmax_probabilities",
+    "entmax_rows",
+    "linear_losses",
+    "row_losses",
+]

@@ -1,7 +1,7 @@
 """alpha-entmax on a GPU: one program for each row, no sort, and most rows read once to solve them.
 
-The problem and its notation are those of :mod:`fairseq_sparse.ops.threshold`. A vocabulary does
-not fit into registers, and L2 is not so much faster than memory that reading it again were cheap.
+The problem and its notation are those of ``reference/entmax.py``. A vocabulary does not fit into
+registers, and L2 is not so much faster than memory that reading it again were cheap.
 So what counts is the number of sweeps over a row:
 
 1. The first sweep keeps the three largest entries of each of BLOCK lanes (entry i is in lane
@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.threshold import Alpha, EntmaxRows
+from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
 
-# As in ops/threshold.py; 64 steps are for fp64.
+# As in reference/entmax.py; 64 steps are for fp64.
 _MAX_STEPS = tl.constexpr(64)
 
 # What a search runs over: the largest entry of each lane, all three, or the row in memory.
@@ -34,8 +34,13 @@ _LANES = tl.constexpr(1)
 _ROW = tl.constexpr(2)
 
 
+def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
+    """Return the probabilities of :func:`entmax_rows`."""
+    return entmax_rows(z, alpha, conjugate=False).p
+
+
 def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
-    """:func:`fairseq_sparse.ops.threshold.entmax_rows` without its ``topk``.
+    """Solve alpha-entmax for each row of ``z``.
 
     Args:
         z: logits, ``[rows, size]``, any floating dtype.
@@ -66,7 +71,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
 
 
 def contiguous_rows(z: Tensor) -> Tensor:
-    """``z`` with neighbouring entries of a row next to each other, copied only if need be."""
+    """Return ``z`` with neighbouring entries of a row side by side, copied only if need be."""
     return z if z.stride(-1) == 1 or z.size(-1) <= 1 else z.contiguous()
 
 
@@ -77,7 +82,7 @@ def row_options(size: int, dtype: torch.dtype) -> dict:
 
 
 def sweep_options(size: int, dtype: torch.dtype) -> dict:
-    """How a kernel of one program a row goes through rows of ``size`` logits: BLOCK at a time."""
+    """Return how a kernel of one program a row goes through ``size`` logits: BLOCK at a time."""
     whole = size <= 4096
     if whole:
         block = max(16, triton.next_power_of_2(size))
@@ -199,7 +204,7 @@ def solve_row(
 def _three_largest(
     z, size, SUM: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, DTYPE: tl.constexpr
 ):
-    """The three largest logits of each lane, and the sum of all in the lane if SUM."""
+    """Return the three largest logits of each lane, and the sum of all in the lane if SUM."""
     first = load_block(z, 0, size, BLOCK, DTYPE)
     second = tl.full([BLOCK], float("-inf"), DTYPE)
     third = tl.full([BLOCK], float("-inf"), DTYPE)
@@ -219,7 +224,7 @@ def _three_largest(
 
 @triton.jit
 def load_block(z, start, size, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
-    """The BLOCK logits from ``start`` on, -inf past the end of the row."""
+    """Load the BLOCK logits from ``start`` on, -inf past the end of the row."""
     return _load(z, start, size, BLOCK).to(DTYPE)
 
 
@@ -231,7 +236,7 @@ def _load(z, start, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _reachable(logits, maximum, alpha):
-    """``x``, for entries below -1, which are never in the support, -1: this spares 0 * -inf."""
+    """Return ``x``, but -1 for entries below, never in the support: this spares 0 * -inf."""
     return tl.maximum((logits - maximum) * (alpha - 1), -1.0)
 
 
@@ -239,7 +244,7 @@ def _reachable(logits, maximum, alpha):
 def _search(
     z, size, maximum, first, second, third, tau, alpha, ANY: tl.constexpr, OVER: tl.constexpr
 ):
-    """The threshold for the entries in OVER, from a ``tau`` that is not above it."""
+    """Find the threshold for the entries in OVER, from a ``tau`` that is not above it."""
     step = 0
     moved = maximum == maximum
     if alpha > 2:  # bisection, at the geometric mean
@@ -279,7 +284,7 @@ def _sums(
     OVER: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """The sums of :func:`_terms` over the entries in OVER."""
+    """Return the sums of :func:`_terms` over the entries in OVER."""
     if OVER == _ROW:
         a = tl.zeros_like(first)
         b = tl.zeros_like(first)
@@ -322,7 +327,7 @@ def _terms(x, tau, alpha, ANY: tl.constexpr, LAST: tl.constexpr):
 
 @triton.jit
 def power_above(x, tau, alpha, ANY: tl.constexpr):
-    """``above = [x - tau]_+`` and ``above ** (beta - 1)``, 0 where that is 0; their product is p.
+    """Return ``above = [x - tau]_+`` and ``above ** (beta - 1)``, 0 where that is 0: factors of p.
 
     NaN stays NaN in ``above`` and in the product.
     """
@@ -340,7 +345,7 @@ def power_above(x, tau, alpha, ANY: tl.constexpr):
 
 @triton.jit
 def _norm_power(mass, alpha, ANY: tl.constexpr):
-    """``mass ** (2 - alpha)``."""
+    """Return ``mass ** (2 - alpha)``."""
     if ANY:
         power = positive_power(mass, 2 - alpha)
     elif alpha == 1.5:
@@ -352,5 +357,5 @@ def _norm_power(mass, alpha, ANY: tl.constexpr):
 
 @triton.jit
 def positive_power(x, exponent):
-    """``x ** exponent`` where ``x > 0``, and ``x`` where it is 0 or NaN."""
+    """Return ``x ** exponent`` where ``x > 0``, and ``x`` where it is 0 or NaN."""
     return tl.where(x > 0, tl.exp2(exponent * tl.log2(x)), x)

@@ -34,7 +34,7 @@ from fairseq_sparse.ops.precision import without_autocast
 # large ones, for each part goes over the gradient of all weights.
 _CLASSES_AT_A_TIME = 32 << 20
 _ROWS_AT_A_TIME = 128 << 20
-# Parts are multiples of so many rows or classes: the tiles of matrix products.
+# Rows or classes of a part are a multiple of this: the tiles of matrix products.
 _TILE = 128
 # In fp16 R is kept times this: small probabilities keep their digits, and alpha-ReLU's may still
 # be 255 before they overflow.
@@ -59,7 +59,7 @@ def summed_linear_loss(
     target: Tensor,
     loss: FenchelYoungLoss,
 ) -> Tensor:
-    """The sum of the losses of all rows of ``F.linear(features, weight, bias)``, with its gradient.
+    """Return the summed losses of the rows of ``F.linear(features, weight, bias)``, with gradient.
 
     The gradients are made with the loss, in one go. For arguments see
     :func:`losses_and_gradients`.
@@ -78,7 +78,7 @@ def losses_and_gradients(
     loss: FenchelYoungLoss,
     needed: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor, Gradients]:
-    """The loss of each row of ``F.linear(features, weight, bias)``, and the sum's gradients.
+    """Return the loss of each row of ``F.linear(features, weight, bias)``, and the sum's gradients.
 
     Args:
         features: ``[N, d]``, any floating dtype: that in which matrices are multiplied, whatever
@@ -189,7 +189,7 @@ def _go_through_rows(
 
 
 def _parts(count: int, bytes_each: int, bytes_at_a_time: int) -> list[slice]:
-    """Slices of ``count`` rows or classes, as even as whole tiles can be."""
+    """Return slices of ``count`` rows or classes, as even as whole tiles can be."""
     parts = max(1, -(-count * bytes_each // bytes_at_a_time))
     step = -(-count // (parts * _TILE)) * _TILE
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -39,7 +39,7 @@ from fairseq_sparse.ops.gpu.residual import (
 
 
 def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
-    """The loss of each row, with its gradient.
+    """Return the loss of each row, with its gradient.
 
     Args:
         z: logits ``[rows, V]``, any floating dtype.
@@ -56,7 +56,7 @@ def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
 def losses_and_residual(
     z: Tensor, target: Tensor, loss: FenchelYoungLoss, scale: float = 1.0, uniform: bool = True
 ) -> Tensor:
-    """The loss of each row; ``z`` becomes ``scale * (p - q)``, 0 in the rows that are ignored.
+    """Return the loss of each row; ``z`` becomes ``scale * (p - q)``, 0 in the ignored rows.
 
     Args:
         z: logits ``[rows, V]``, any floating dtype, neighbours in a row next to each other.
@@ -77,7 +77,7 @@ def losses_and_residual(
 
 
 def starting_losses(z: Tensor, loss: FenchelYoungLoss, classes: int) -> Tensor:
-    """The part of the loss that does not depend on the logits, for each row of ``z``."""
+    """Return the part of the loss that does not depend on the logits, for each row of ``z``."""
     dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
     return torch.full((z.size(0),), loss.constant(classes), dtype=dtype, device=z.device)
 
@@ -306,7 +306,7 @@ def _alpha_relu_kernel(
 
 @triton.jit
 def _gold_logit(z, label, first, size, DTYPE: tl.constexpr):
-    """The logit of the label if it is among the columns; they are the classes from ``first`` on."""
+    """Load the logit of the label if it is among the columns, the classes from ``first`` on."""
     here = (label >= first) & (label < first + size)
     return tl.load(z + (label - first), mask=here, other=0.0).to(DTYPE)
 
@@ -315,7 +315,7 @@ def _gold_logit(z, label, first, size, DTYPE: tl.constexpr):
 def _expected_logit(
     gold, logits, shift, label, first, size, classes, SMOOTHING: tl.constexpr, DTYPE: tl.constexpr
 ):
-    """What the columns add to ``<q, z - shift>``; ``logits`` is the sum of theirs."""
+    """Return what the columns add to ``<q, z - shift>``; ``logits`` is the sum of theirs."""
     here = (label >= first) & (label < first + size)
     expected = tl.where(here, gold - shift, 0.0)
     expected = tl.where((label < 0) | (label >= classes), float("nan"), expected)

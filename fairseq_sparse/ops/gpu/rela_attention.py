@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-# What differs between batches: a kernel is not compiled again for it.
+# Arguments that change per batch; excluded from specialisation to avoid recompiling.
 _SIZES = ["rows", "heads", "queries", "keys", "reach"]
 # As many as Philox needs to pass the tests of randomness (Salmon et al. 2011).
 _PHILOX_ROUNDS = tl.constexpr(7)
@@ -43,7 +43,7 @@ def rela_attention(
     dropout: float = 0.0,
     output_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
-    """``relu(query key^T) value`` for each head, summed in fp32.
+    """Return ``relu(query key^T) value`` for each head, summed in fp32.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``, scaled already; fp32, fp16 or bf16, which the
@@ -97,7 +97,7 @@ class _RectifiedAttention(Function):
 
 
 def _length_first(x: Tensor) -> Tensor:
-    """``[batch, heads, length, head_dim]`` to ``[length, batch, heads, head_dim]``."""
+    """Turn ``[batch, heads, length, head_dim]`` into ``[length, batch, heads, head_dim]``."""
     return x.permute(2, 0, 1, 3).contiguous()
 
 
@@ -138,7 +138,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
 
 
 def _tile(query: Tensor, key: Tensor) -> tuple[int, int, int]:
-    """A program's own positions, those that it looks at in each step, and its warps.
+    """Return a program's number of own positions, of those in each step, and of warps.
 
     A few choices, so that little is compiled; each fits the registers and the shared memory.
     """
@@ -153,7 +153,7 @@ def _tile(query: Tensor, key: Tensor) -> tuple[int, int, int]:
 
 
 def _precision(query: Tensor) -> str:
-    """How fp32 is multiplied: as exactly as fp32, or as half precision is, but in its own range."""
+    """Return how fp32 is multiplied: as exactly as fp32, or as half precision, in its own range."""
     return "tf32x3" if query.dtype == torch.float32 else "tf32"
 
 
@@ -168,7 +168,7 @@ def _place(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Where ``BLOCK`` positions of a head lie, from ``start`` on, and which of them there are."""
+    """Return the places of ``BLOCK`` positions of a head from ``start`` on, and the valid ones."""
     position = start + tl.arange(0, BLOCK)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
     place = tensor + (position.to(tl.int64) * rows + row) * HEAD_DIM + column
@@ -186,7 +186,7 @@ def _load(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """``[BLOCK, WIDTH]``, zeros where there is nothing."""
+    """Load ``[BLOCK, WIDTH]``, zeros where there is nothing."""
     place, there = _place(tensor, row, rows, start, length, HEAD_DIM, WIDTH, BLOCK)
     return tl.load(place, mask=there, other=0.0)
 
@@ -209,7 +209,7 @@ def _store(
 
 @triton.jit
 def _attended(scores, query, key, hidden, row, heads, keys, reach, HAS_HIDDEN: tl.constexpr):
-    """Where weights are positive, or NaN; ``query`` and ``key`` are positions in the tile."""
+    """Return where weights are positive, or NaN; ``query`` and ``key`` are positions in a tile."""
     attended = (scores <= 0) == 0
     attended &= key <= query + reach
     if HAS_HIDDEN:
@@ -220,7 +220,7 @@ def _attended(scores, query, key, hidden, row, heads, keys, reach, HAS_HIDDEN: t
 
 @triton.jit
 def _kept(seed, row, query, key, keys, dropout):
-    """What dropout leaves: the same however the scores are cut into tiles."""
+    """Return what dropout keeps: the same however the scores are cut into tiles."""
     number = tl.rand(tl.load(seed) + row, query * keys + key, n_rounds=_PHILOX_ROUNDS)
     return number >= dropout
 

@@ -19,7 +19,7 @@ from fairseq_sparse.ops.gpu.entmax import load_block, power_above, sweep_options
 def residual_of_rows(
     z: Tensor, target: Tensor, found: Tensor, scale: Tensor, loss: FenchelYoungLoss
 ) -> Tensor:
-    """``scale * (p - q)``, 0 in the rows that are ignored.
+    """Return ``scale * (p - q)``, 0 in the rows that are ignored.
 
     Args:
         z: logits ``[rows, V]``, neighbours in a row next to each other.
@@ -140,7 +140,7 @@ def write_zeros(residual, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def less_target(p, column, label, classes, SMOOTHING: tl.constexpr, UNIFORM: tl.constexpr):
-    """``p - q``, without the part ``label_smoothing / classes`` of q unless UNIFORM."""
+    """Return ``p - q``, without the part ``label_smoothing / classes`` of q unless UNIFORM."""
     difference = p - tl.where(column == label, tl.full([], 1 - SMOOTHING, p.dtype), 0.0)
     if UNIFORM:
         if SMOOTHING > 0:

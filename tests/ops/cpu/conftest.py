@@ -1,7 +1,6 @@
 import pytest
 
-from fairseq_sparse.ops import cpu
-from fairseq_sparse.ops.cpu.attention import is_fast
+from fairseq_sparse.ops import backends, cpu
 
 
 @pytest.fixture
@@ -14,5 +13,5 @@ def compiled():
 @pytest.fixture
 def fast(compiled):
     """For tests of what is left to PyTorch where the compiler has no vectors of 8 floats."""
-    if not is_fast():
+    if not backends._has_wide_vectors():
         pytest.skip("needs a processor with AVX")

@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from fairseq_sparse.ops import cpu
+from fairseq_sparse.ops import backends, cpu
 from fairseq_sparse.ops.attention import attend
-from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
-from fairseq_sparse.ops.cpu import attention
-from fairseq_sparse.ops.cpu.attention import is_fast, sparse_attention
-from op_cases import SPARSE_WEIGHTS, logits
+from fairseq_sparse.ops.cpu.attention import sparse_attention
+from op_cases import SPARSE_WEIGHTS, alpha_of, chosen_attention, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -43,7 +41,7 @@ def values_and_gradients(function, tensors, dtype=torch.float32):
 
 
 def by_pytorch(tensors, dtype=torch.float64, **arguments):
-    with cpu.turned_off():
+    with backends.use("reference"):
         return values_and_gradients(
             lambda q, k, v: attend(q, k, v, sums_to_one=False, **arguments)[0], tensors, dtype
         )
@@ -215,7 +213,7 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weight
         scores = query @ key.transpose(2, 3) + bias
         return (weights(scores) * is_kept / 0.6) @ value
 
-    with cpu.turned_off():
+    with backends.use("reference"):
         right = values_and_gradients(expected, tensors, torch.float64)
     for actual, exact in zip(found, right, strict=True):
         torch.testing.assert_close(actual.double(), exact, rtol=1e-3, atol=2e-4)
@@ -248,7 +246,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length():
 
 def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None, dropout=0.0):
     query, key, value, _ = (x.to(dtype) for x in inputs(*sizes))
-    return compiled_takes(query, key, value, weights, None, bias, dropout)
+    return chosen_attention(query, key, value, weights, bias=bias, dropout=dropout) is cpu
 
 
 @pytest.mark.usefixtures("fast")
@@ -286,14 +284,14 @@ def test_what_the_kernels_do_not_take(other):
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_with_short_vectors_pytorch_is_faster(lanes, monkeypatch):
-    monkeypatch.setattr(attention.build.library(), "attention_lanes", lambda: lanes)
-    is_fast.cache_clear()
+    monkeypatch.setattr(cpu.build.library(), "attention_lanes", lambda: lanes)
+    backends._has_wide_vectors.cache_clear()
     try:
         assert takes() == (lanes == 8)
     finally:
-        is_fast.cache_clear()
+        backends._has_wide_vectors.cache_clear()
 
 
 def test_turned_off_they_take_nothing():
-    with cpu.turned_off():
+    with backends.use("reference"):
         assert not takes()

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from fairseq_sparse.ops import cpu
+from fairseq_sparse.ops import backends, cpu
 from fairseq_sparse.ops.attention import attend
-from fairseq_sparse.ops.attention_kernels import alpha_of, compiled_takes_step
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
 from fairseq_sparse.ops.cpu.attention import attend_step
-from op_cases import SPARSE_WEIGHTS, logits
+from op_cases import SPARSE_WEIGHTS, alpha_of, chosen_attention, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -45,7 +44,7 @@ def compiled(tensors, weights, **arguments):
 
 
 def by_pytorch(tensors, weights, dtype, **arguments):
-    with cpu.turned_off(), torch.no_grad():
+    with backends.use("reference"), torch.no_grad():
         tensors = [x.to(dtype) for x in tensors]
         return attend(*tensors, weights, sums_to_one=False, need_weights=True, **arguments)
 
@@ -121,7 +120,7 @@ def test_attend_hands_over_steps_of_generation(weights):
 def takes(weights=relu, dtype=torch.float32, queries=1, width=16):
     query, key, value = (torch.zeros(2, 3, time, width, dtype=dtype) for time in (queries, 9, 9))
     with torch.no_grad():
-        return compiled_takes_step(query, key, value, weights, None)
+        return chosen_attention(query, key, value, weights) is cpu
 
 
 OTHERS = {

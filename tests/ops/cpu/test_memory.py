@@ -12,7 +12,7 @@ import torch
 from fairseq_sparse.ops import alpha_relu_loss, entmax15, entmax_loss
 from fairseq_sparse.ops.cpu import boundary, build, norms, rows
 from fairseq_sparse.ops.cpu.attention import attend_step
-from fairseq_sparse.ops.cpu.screen import RoundedRows, candidates
+from fairseq_sparse.ops.cpu.screen import candidates, round_rows
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -59,9 +59,9 @@ def everything():
         "loss": lambda: value_and_gradient(lambda z: entmax_loss(z, target), z),
         "alpha-ReLU": lambda: value_and_gradient(lambda z: alpha_relu_loss(z, target, 0.3), z),
         "norm": lambda: norms.rms_norm_gradients(x, x, gain, gain, 1e-6),
-        "candidates": lambda: candidates(
-            RoundedRows.of(x), RoundedRows.of(w), target, 1.5, None, 1.0
-        )[0][:3],
+        "candidates": lambda: candidates(round_rows(x), round_rows(w), target, 1.5, None, 1.0)[0][
+            :3
+        ],
         "step": lambda: attend_step(query, key, value, 1.5),
     }
 
@@ -181,7 +181,7 @@ def test_a_row_with_more_or_fewer_nonzeros_than_counted_stays_in_its_place(compi
 def test_a_row_with_more_or_fewer_candidates_than_counted_stays_in_its_place(compiled, counted):
     x, w, target = torch.ones(1, 16), torch.zeros(300, 16), torch.tensor([71])
     w[[5, 70, 71, 72, 280]] = 1.0
-    features, weight = RoundedRows.of(x), RoundedRows.of(w)
+    features, weight = round_rows(x), round_rows(w)
     about = features.half @ weight.half.t()
     cut, found = torch.tensor([8.0]), torch.zeros(1, 1, dtype=torch.int32)
     start = torch.tensor([4, 4 + counted])

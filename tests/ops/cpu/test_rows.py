@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import references
-from fairseq_sparse.ops import cpu, entmax
-from fairseq_sparse.ops.alpha_relu import alpha_relu_weights
+from fairseq_sparse.ops import backends, cpu, entmax, reference
 from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.cpu.rows import (
-    can_solve,
     entmax_gradient,
     log_probabilities,
     solve_alpha_relu,
     solve_entmax,
 )
 from fairseq_sparse.ops.cpu.screen import PackedRows
+from fairseq_sparse.ops.reference.alpha_relu import weights_and_base
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -210,8 +209,11 @@ def test_threads_do_not_change_the_rows(threads):
 
 @pytest.mark.parametrize("alpha", [1.0, 1.04, 2.001, 3.0, NAN])
 def test_alpha_out_of_range(alpha):
-    assert not can_solve(alpha) and not can_solve(torch.tensor([[1.5], [alpha]]))
-    assert can_solve(1.05) and can_solve(2) and can_solve(torch.tensor([[1.05], [2.0]]))
+    z = torch.zeros(2, 3)
+    for outside in (alpha, torch.tensor([[1.5], [alpha]])):
+        assert backends.choose("entmax", (z,), alpha=outside) is reference
+    for inside in (1.05, 2, torch.tensor([[1.05], [2.0]])):
+        assert backends.choose("entmax", (z,), alpha=inside) is cpu
 
 
 # --- alpha-ReLU ----------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def test_alpha_relu_is_that_of_pytorch(alpha, tau):
     z[-1] += torch.arange(-150, 150) * EPS * z[-1].abs()
     solved = solve_alpha_relu(z, tau, alpha)
     p = solved.probabilities()
-    expected, above = alpha_relu_weights(z, tau, alpha)
+    expected, above = weights_and_base(z, tau, alpha)
     assert torch.equal(p.isinf(), expected.isinf())
     torch.testing.assert_close(p, expected, rtol=3e-6 / (alpha - 1), atol=1e-37)
     assert (p[(alpha - 1) * z <= torch.tensor(tau)] == 0).all()
@@ -245,7 +247,7 @@ def test_alpha_relu_of_logits_that_are_too_large(alpha):
     z = torch.cat([z, z.flip(-1), -z, z, z])
     z[3, 7], z[4, 9] = INF, NAN
     solved = solve_alpha_relu(z, 0.3, alpha)
-    p, expected = solved.probabilities(), alpha_relu_weights(z, 0.3, alpha)[0]
+    p, expected = solved.probabilities(), weights_and_base(z, 0.3, alpha)[0]
     torch.testing.assert_close(p, expected, rtol=6e-6 / (alpha - 1), atol=1e-37, equal_nan=True)
     assert (solved.conjugate[[0, 1, 3]] >= 3e38).all()
     assert solved.conjugate[2] == 0 and solved.conjugate[4].isnan()
@@ -360,8 +362,8 @@ def test_gradient_of_rows_without_an_answer():
 
 def test_turned_off_pytorch_computes_the_same():
     z = torch.randn(3, 400)
-    with cpu.turned_off():
-        assert not cpu.usable(z)
+    with backends.use("reference"):
         p = entmax(z, 1.5)
-    assert cpu.usable(z)
+        assert backends.last_used()["entmax"] == "reference"
     torch.testing.assert_close(p, entmax(z, 1.5))
+    assert backends.last_used()["entmax"] == "cpu"

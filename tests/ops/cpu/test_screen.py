@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import references
 from fairseq_sparse.ops.cpu.rows import solve_alpha_relu, solve_entmax
-from fairseq_sparse.ops.cpu.screen import RoundedRows, candidates
+from fairseq_sparse.ops.cpu.screen import candidates, round_rows
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -47,7 +47,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def rounded(x, w):
-    return RoundedRows.of(x), RoundedRows.of(w)
+    return round_rows(x), round_rows(w)
 
 
 def found(x, w, alpha=1.5, tau=None, target=None, most=1.0):
@@ -97,7 +97,7 @@ def test_rows_are_rounded_as_pytorch_rounds(shape):
     special = torch.tensor([0.0, -0.0, INF, -INF, NAN, 3.4e38, -3.4e38, 1e-45, 1e-39])
     special = special.repeat(shape[0] * shape[1])[: shape[0] * shape[1]].view(shape)
     for x in (torch.randn(shape), bits.view(torch.float32), halfway.view(torch.float32), special):
-        half = RoundedRows.of(x).half
+        half = round_rows(x).half
         expected = x.bfloat16()
         assert half.dtype == torch.bfloat16
         assert torch.equal(half.isnan(), expected.isnan())
@@ -109,7 +109,7 @@ def test_rows_are_rounded_as_pytorch_rounds(shape):
 @pytest.mark.parametrize("width", [1, 16, 100, 1000])
 def test_norms_and_errors_are_bounds_but_not_by_much(width, scale):
     for x in (torch.randn(20, width) * scale, worst_in_bfloat16(20, width) * scale):
-        _, half, norm, error = RoundedRows.of(x)
+        _, half, norm, error = round_rows(x)
         exact_norm = (x.double() + half.double()).norm(dim=1) / 2
         exact_error = (x.double() - half.double()).norm(dim=1)
         assert (norm >= exact_norm).all() and (error >= exact_error).all()
@@ -232,8 +232,8 @@ def test_the_bound_is_not_idle(width):
 
 def test_rows_too_long_for_their_sums_are_not_bounded():
     x = torch.ones(1, (1 << 20) + 1)
-    assert RoundedRows.of(x[:, :-1].contiguous()).error.isfinite().all()
-    assert RoundedRows.of(x).error.isinf().all()
+    assert round_rows(x[:, :-1].contiguous()).error.isfinite().all()
+    assert round_rows(x).error.isinf().all()
 
 
 # --- candidates ----------------------------------------------------------------------------------

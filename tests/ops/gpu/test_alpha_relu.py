@@ -11,7 +11,9 @@ pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
 import references
 from fairseq_sparse.ops import alpha_relu
 from fairseq_sparse.ops.gpu import alpha_relu as kernels
-from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_gradient, alpha_relu_weights
+from fairseq_sparse.ops.gpu import gradients
+from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_weights
+from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient
 from kernel_compilation import compile_kernel, run_compiled
 from op_cases import DTYPES, TAU, logits
 from references import INF, assert_close_to_naive
@@ -78,8 +80,10 @@ def compile_kernels():
     for dtype, tau in (("bf16", "fp32"), ("fp64", "fp64")):
         types = dict.fromkeys(("z", "p", "grad", "result"), f"*{dtype}")
         types |= {"tau": f"*{tau}", "count": "i32"}
-        for kernel in (kernels._weights_kernel, kernels._gradient_kernel):
-            constants = kernels._options(torch.empty(0, dtype=getattr(torch, f"float{tau[2:]}")))
+        for kernel in (kernels._weights_kernel, gradients._alpha_relu_kernel):
+            constants = kernels.elementwise_options(
+                torch.empty(0, dtype=getattr(torch, f"float{tau[2:]}"))
+            )
             present = {name: x for name, x in types.items() if name in kernel.arg_names}
             compile_kernel(kernel, present, {"ALPHA": 1.1, **constants})
 

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
 
 import references
-from fairseq_sparse.ops import entmax, threshold
+from fairseq_sparse.ops import entmax, mappings
 from fairseq_sparse.ops.gpu import entmax as kernels
 from fairseq_sparse.ops.gpu.entmax import entmax_rows
 from kernel_compilation import compile_kernel, run_compiled
@@ -31,7 +31,7 @@ def on_device(*shape, **options):
 def assert_as_on_cpu(z, alpha, atol=2e-6):
     """p, tau, conjugate and maximum are those of the CPU, NaN where these are."""
     found = entmax_rows(z, alpha)
-    expected = threshold.entmax_rows(z.cpu(), alpha.cpu() if torch.is_tensor(alpha) else alpha)
+    expected = mappings.entmax_rows(z.cpu(), alpha.cpu() if torch.is_tensor(alpha) else alpha)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-6, atol=atol, equal_nan=True)
     return found

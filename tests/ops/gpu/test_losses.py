@@ -125,7 +125,7 @@ def test_residual_in_place_of_the_logits(kind, label_smoothing, dtype):
 @each_loss
 def test_rows_at_the_edge(kind, label_smoothing):
     """As in PyTorch, losses of all values: NaN, infinite, 0."""
-    from fairseq_sparse.ops.losses import _Loss
+    from fairseq_sparse.ops.losses import _RowLosses
 
     z, target = drawn(9, size=6, dtype=torch.float32)
     target[:] = torch.tensor([0, 1, 2, 3, 4, 5, 3, -1, -1])
@@ -140,7 +140,7 @@ def test_rows_at_the_edge(kind, label_smoothing):
     loss = options(kind, 1.5, label_smoothing, ignore_index=-1)
     losses, grad = losses_and_gradient(z, target, loss)
     expected = z.clone().requires_grad_()
-    expected_losses, _ = _Loss.apply(expected, target, loss.tau, loss)
+    expected_losses, _ = _RowLosses.apply(expected, target, loss.tau, loss)
     expected_losses.sum().backward()
     close = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
     torch.testing.assert_close(losses, expected_losses, **close)

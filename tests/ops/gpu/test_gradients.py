@@ -9,9 +9,9 @@ import torch
 pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
 
 import references
-from fairseq_sparse.ops.gpu import entmax_gradient as kernels
+from fairseq_sparse.ops.gpu import gradients as kernels
 from fairseq_sparse.ops.gpu.entmax import row_options
-from fairseq_sparse.ops.gpu.entmax_gradient import entmax_gradient
+from fairseq_sparse.ops.gpu.gradients import entmax_gradient
 from kernel_compilation import compile_kernel, run_compiled
 from op_cases import DTYPES, logits
 from references import INF, assert_close_to_naive
@@ -82,7 +82,7 @@ def compile_kernels():
         types = dict.fromkeys(("p", "grad", "result"), f"*{dtype}")
         types |= dict.fromkeys(("p_stride", "grad_stride", "size"), "i32")
         warps = options.pop("num_warps")
-        compile_kernel(kernels._gradient_kernel, types, {"ALPHA": alpha, **options}, warps=warps)
+        compile_kernel(kernels._entmax_kernel, types, {"ALPHA": alpha, **options}, warps=warps)
 
 
 def test_the_kernel_compiles(tmp_path):

@@ -1,29 +1,31 @@
-"""Which attention goes to a kernel, and what is handed to it.
-
-The kernels' own tests are in the folder gpu; here anything counts as a GPU.
-"""
+"""Which attention goes to a kernel, and what is handed to it; here anything counts as a GPU."""
 
 import sys
 
 import pytest
 import torch
 
+pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+
 from attention_cases import INF
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.ops import attention_kernels, cpu
+from fairseq_sparse.ops import backends, gpu
 from fairseq_sparse.ops.attention import attend
-from fairseq_sparse.ops.attention_kernels import assert_causal, causal_mask, kernel_for
 from fairseq_sparse.ops.attention_weights import entmax, relu
-from op_cases import logits
+from fairseq_sparse.ops.gpu import attention
+from fairseq_sparse.ops.masks import assert_causal, causal_mask
+from op_cases import attention_options, chosen_attention, logits
 
 BUFFER = torch.full((1024, 1024), -INF).triu(1)
 
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch):
-    monkeypatch.setattr(attention_kernels, "usable", lambda *x: True)
+    monkeypatch.setattr(backends, "_device_of", lambda tensors: "gpu")
+    attention_alone = {"attention": backends._ON_GPU["attention"]}
+    monkeypatch.setitem(backends._RULES, "gpu", attention_alone)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with cpu.turned_off():
+    with backends.use("gpu"):
         yield
 
 
@@ -48,7 +50,8 @@ class AdaSplash:
 @pytest.fixture
 def adasplash(monkeypatch):
     package = AdaSplash()
-    monkeypatch.setattr(attention_kernels, "_adasplash", lambda: package)
+    monkeypatch.setattr(gpu, "adasplash", lambda: package)
+    monkeypatch.setattr(attention, "adasplash", lambda: package)
     return package
 
 
@@ -57,9 +60,15 @@ def inputs(queries=600, keys=600, heads=1, head_dim=16, dtype=torch.float32):
     return [logits(1, heads, length, head_dim, dtype=dtype) for length in lengths]
 
 
-def chosen(weights, *tensors, hidden=None, bias=None, causal=None, dropout=0.0, widen=False):
+def arguments(weights, *tensors, bias=None, causal=None, **options):
     causal = bias is not None if causal is None else causal
-    return kernel_for(*tensors, weights, hidden, bias, causal, dropout, widen)
+    return *tensors, attention_options(weights, bias=bias, causal=causal, **options)
+
+
+def chosen(*given, **options):
+    """Whether an attention goes to a kernel."""
+    *tensors, options = arguments(*given, **options)
+    return chosen_attention(*tensors, **options._asdict()) is gpu
 
 
 def future(queries, keys):
@@ -67,24 +76,28 @@ def future(queries, keys):
     return BUFFER[:queries, :keys]
 
 
-def test_rectified_attention_has_a_kernel():
-    pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+@pytest.fixture
+def rela(monkeypatch):
+    """The arguments with which the kernel for rectified weights is called."""
+    calls = []
+    monkeypatch.setattr(attention, "rela_attention", lambda *x: calls.append(x[3:]))
+    return calls
+
+
+def test_rectified_attention_has_a_kernel(rela):
     hidden = torch.rand(1, 40) < 0.5
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         tensors = inputs(30, 40, dtype=dtype)
         for bias in (None, future(30, 40)):
-            kernel = chosen(relu, *tensors, hidden=hidden, bias=bias, dropout=0.1, widen=True)
-            assert kernel.keywords == {
-                "hidden": hidden,
-                "causal": bias is not None,
-                "dropout": 0.1,
-                "output_dtype": torch.float32,
-            }
-            assert chosen(relu, *tensors).keywords["output_dtype"] == dtype
+            options = {"hidden": hidden, "bias": bias, "dropout": 0.1, "widen": True}
+            assert chosen(relu, *tensors, **options)
+            gpu.attend(*arguments(relu, *tensors, **options))
+            assert rela.pop() == (hidden, bias is not None, 0.1, torch.float32)
+        gpu.attend(*arguments(relu, *tensors))
+        assert rela.pop()[3] == dtype
 
 
 def test_its_kinds_are_those_that_take_the_positive_part():
-    pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
     kinds = {name for name, kind in ATTENTION_KINDS.items() if chosen(kind.weights, *inputs())}
     assert kinds == {"relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm"}
 
@@ -100,24 +113,24 @@ def test_its_kinds_are_those_that_take_the_positive_part():
     ids=str,
 )
 def test_what_the_kernel_does_not_take(case):
-    assert chosen(relu, *inputs(**case)) is None
+    assert not chosen(relu, *inputs(**case))
 
 
 def test_values_of_another_width_have_no_kernel():
     query, key, _ = inputs()
-    assert chosen(relu, query, key, logits(1, 1, 600, 32, dtype=torch.float32)) is None
+    assert not chosen(relu, query, key, logits(1, 1, 600, 32, dtype=torch.float32))
 
 
 def test_older_gpus_and_cpus_have_no_kernel(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert chosen(relu, *inputs()) is None
+    assert not chosen(relu, *inputs())
     monkeypatch.undo()
-    assert chosen(relu, *inputs()) is None
+    assert not chosen(relu, *inputs())
 
 
 def test_a_mask_that_is_not_said_to_be_causal_has_no_kernel():
-    assert chosen(relu, *inputs(30, 40), bias=torch.randn(30, 40), causal=False) is None
-    assert chosen(relu, *inputs(30, 40), bias=future(30, 40), causal=False) is None
+    assert not chosen(relu, *inputs(30, 40), bias=torch.randn(30, 40), causal=False)
+    assert not chosen(relu, *inputs(30, 40), bias=future(30, 40), causal=False)
 
 
 def test_weights_that_are_asked_for_come_from_no_kernel(adasplash):
@@ -139,11 +152,14 @@ def test_another_mask_than_the_causal_one_is_refused():
     more[3, 1], less[1, 3], slope[3, 1] = -INF, 0, -0.5
     for mask in (more, less, slope, causal.t(), torch.zeros(6, 6), causal[1:, :]):
         with pytest.raises(RuntimeError, match="mask is not causal"):
-            chosen(relu, *inputs(*mask.shape), bias=mask)
+            gpu.attend(*arguments(relu, *inputs(*mask.shape), bias=mask))
 
 
-def test_a_mask_is_not_read_by_the_host():
-    assert chosen(relu, *inputs(4, 4), bias=torch.full((4, 4), -INF, device="meta"))
+def test_a_mask_is_not_read_by_the_host(rela):
+    bias = torch.full((4, 4), -INF, device="meta")
+    assert chosen(relu, *inputs(4, 4), bias=bias)
+    gpu.attend(*arguments(relu, *inputs(4, 4), bias=bias))
+    assert rela
 
 
 @pytest.mark.parametrize("kind, alpha", [("entmax15", 1.5), ("sparsemax", 2.0)])
@@ -171,21 +187,21 @@ def test_entmax_of_long_inputs_goes_to_adasplash(kind, alpha, causal, adasplash)
     ids=str,
 )
 def test_what_adasplash_does_not_take(case, adasplash):
-    assert chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(**case)) is None
+    assert not chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(**case))
 
 
 def test_adasplash_knows_no_padding_no_dropout_and_no_alpha_above_2(adasplash):
     tensors, entmax15 = inputs(512, 512), ATTENTION_KINDS["entmax15"].weights
-    assert chosen(entmax15, *tensors) is not None
-    assert chosen(entmax15, *tensors, hidden=torch.rand(1, 512) < 0.5) is None
-    assert chosen(entmax15, *tensors, dropout=0.1) is None
-    assert chosen(entmax.with_alpha(2.5), *tensors) is None
+    assert chosen(entmax15, *tensors)
+    assert not chosen(entmax15, *tensors, hidden=torch.rand(1, 512) < 0.5)
+    assert not chosen(entmax15, *tensors, dropout=0.1)
+    assert not chosen(entmax.with_alpha(2.5), *tensors)
 
 
 def test_without_adasplash_entmax_has_no_kernel(monkeypatch):
     monkeypatch.setitem(sys.modules, "adasplash", None)
-    monkeypatch.setattr(attention_kernels, "_adasplash", attention_kernels._adasplash.__wrapped__)
-    assert chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(512, 512)) is None
+    monkeypatch.setattr(gpu, "adasplash", attention.adasplash.__wrapped__)
+    assert not chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(512, 512))
 
 
 def test_a_learned_alpha_has_no_kernel(adasplash):

@@ -1,4 +1,7 @@
-"""The gradient of alpha-entmax on a GPU: one program for each row, which it reads twice."""
+"""The gradients of the mappings on a GPU.
+
+alpha-entmax: one program for each row, which it reads twice. alpha-ReLU: an elementwise kernel.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_sparse.ops.gpu.alpha_relu import elementwise_grid, elementwise_options
 from fairseq_sparse.ops.gpu.entmax import contiguous_rows, positive_power, sweep_options
 
 
 def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
-    """``grad`` times the Jacobian ``diag(s) - s s^T / sum(s)``, ``s = p ** (2 - alpha)`` on the
-    support (Peters et al. 2019, Prop. 1).
+    """Return ``grad`` times the Jacobian of alpha-entmax, ``diag(s) - s s^T / sum(s)`` with
+    ``s = p ** (2 - alpha)`` on the support (Peters et al. 2019, Prop. 1).
 
     Args:
         p: probabilities ``[rows, size]``, any floating dtype; computed in fp32 or better.
@@ -28,14 +32,31 @@ def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     if result.numel() > 0:
         options = sweep_options(size, p.dtype)
         with torch.cuda.device_of(p):
-            _gradient_kernel[(rows,)](
+            _entmax_kernel[(rows,)](
                 p, grad, result, p.stride(0), grad.stride(0), size, ALPHA=float(alpha), **options
             )
     return result
 
 
+def alpha_relu_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """Return ``grad`` times the Jacobian ``diag(p ** (2 - alpha))`` on the support.
+
+    Args:
+        p: the result of alpha-ReLU.
+        grad: in the shape of ``p``.
+    """
+    p, grad = p.contiguous(), grad.contiguous()
+    result = torch.empty_like(p)
+    if p.numel() > 0:
+        with torch.cuda.device_of(p):
+            _alpha_relu_kernel[elementwise_grid(p)](
+                p, grad, result, p.numel(), ALPHA=float(alpha), **elementwise_options(p)
+            )
+    return result
+
+
 @triton.jit
-def _gradient_kernel(
+def _entmax_kernel(
     p,
     grad,
     result,
@@ -67,14 +88,32 @@ def _gradient_kernel(
 
 @triton.jit
 def _load(p, grad, start, size, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
-    """s and the incoming gradient, both 0 off the support."""
+    """Load s and the incoming gradient, both 0 off the support."""
     column = start + tl.arange(0, BLOCK)
     weight = tl.load(p + column, mask=column < size, other=0.0).to(DTYPE)
     incoming = tl.load(grad + column, mask=column < size, other=0.0).to(DTYPE)
+    return _slope(weight, ALPHA), tl.where(weight > 0, incoming, 0.0)
+
+
+@triton.jit
+def _alpha_relu_kernel(
+    p, grad, result, count, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
+):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    weight = tl.load(p + place, mask=place < count, other=0.0).to(DTYPE)
+    incoming = tl.load(grad + place, mask=place < count, other=0.0).to(DTYPE)
+    # Not 0 * incoming, which may be infinite.
+    product = tl.where(weight == 0, 0.0, _slope(weight, ALPHA) * incoming)
+    tl.store(result + place, product.to(result.dtype.element_ty), mask=place < count)
+
+
+@triton.jit
+def _slope(p, ALPHA: tl.constexpr):
+    """Return ``p ** (2 - alpha)``, 0 where p is 0."""
     if ALPHA == 1.5:
-        s = tl.sqrt(weight)
+        s = tl.sqrt(p)
     elif ALPHA == 2:
-        s = tl.where(weight > 0, 1.0, weight)
+        s = tl.where(p > 0, 1.0, p)
     else:
-        s = positive_power(weight, 2 - ALPHA)
-    return s, tl.where(weight > 0, incoming, 0.0)
+        s = positive_power(p, 2 - ALPHA)
+    return s

@@ -1,17 +1,19 @@
-"""The search for tau: on the rows that are hard for it, on both of its paths."""
+"""The search for tau: on the rows that are hard for it, in PyTorch and as it is chosen."""
 
 import math
 
 import pytest
 import torch
 
-from fairseq_sparse.ops import threshold
-from fairseq_sparse.ops.threshold import entmax_rows, positive_power
+from fairseq_sparse.ops import reference
+from fairseq_sparse.ops.cpu import build
+from fairseq_sparse.ops.mappings import entmax_rows
+from fairseq_sparse.ops.reference.powers import positive_power
 from references import assert_close_to_naive, entmax, entmax_threshold
 
 INF = float("inf")
 NAN = float("nan")
-# Long rows are thinned out before the search, short ones not; 517 is no multiple of anything.
+# The kernels thin out long rows before the search, short ones not; 517 is no multiple of anything.
 SIZES = (60, 517)
 ALPHAS = (1.001, 1.25, 1.5, 1.75, 2.0, 2.1, 3.0, 5.0)
 
@@ -44,12 +46,11 @@ def hard_rows(size=60, rows=12):
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("size", SIZES)
 def test_tau_is_exact_to_rounding(size, alpha, dtype):
-    # The dense path is the one of other devices.
     z = hard_rows(size).to(dtype)
     exact = entmax_threshold(z.double(), alpha)
     # A few roundings: of (alpha - 1) z, of the powers and of their sum.
     allowed = 16 * torch.finfo(dtype).eps * exact.abs()
-    for solve in (entmax_rows, threshold._solve_dense):
+    for solve in (entmax_rows, reference.entmax_rows):
         tau = solve(z, alpha).tau
         assert tau.dtype == dtype and tau.shape == z.shape[:1]
         assert ((tau.double() - exact).abs() <= allowed).all()
@@ -60,19 +61,19 @@ def test_tau_is_exact_to_rounding(size, alpha, dtype):
 @pytest.mark.parametrize("size", SIZES)
 def test_probabilities_of_both_paths_are_those_of_the_naive_version(size, alpha, dtype):
     z = (hard_rows(size) + 3).to(dtype)
-    for solve in (entmax_rows, threshold._solve_dense):
+    for solve in (entmax_rows, reference.entmax_rows):
         p = solve(z, alpha).p
         assert p.dtype == dtype
         # Ties share one rounding of tau, and so their sum is wrong by as many roundings as there
-        # are ties. On a CPU, long fp32 rows are solved in fp64.
+        # are ties. The kernels for a CPU end in fp64.
         ties = size * torch.finfo(dtype).eps
-        thinned = solve is entmax_rows and size > threshold._SHORT_ROW
-        exact = thinned and dtype == torch.float32
+        compiled = solve is entmax_rows and build.library() is not None and 1.05 <= alpha <= 2
+        exact = compiled and dtype == torch.float32
         assert_close_to_naive(p, lambda z: entmax(z, alpha), z, atol=0.0 if exact else ties)
         assert ((p.double().sum(-1) - 1).abs() <= ties).all()
 
 
-@pytest.mark.parametrize("solve", [entmax_rows, threshold._solve_dense])
+@pytest.mark.parametrize("solve", [entmax_rows, reference.entmax_rows])
 def test_an_alpha_for_each_row_is_that_alpha_alone(solve):
     z = hard_rows()
     alpha = torch.tensor(ALPHAS, dtype=torch.float64).repeat(len(z))[: len(z), None]
@@ -87,7 +88,7 @@ def test_an_alpha_for_each_row_is_that_alpha_alone(solve):
             torch.testing.assert_close(together.conjugate[rows], conjugate, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("solve", [entmax_rows, threshold._solve_dense])
+@pytest.mark.parametrize("solve", [entmax_rows, reference.entmax_rows])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
 def test_conjugate_is_the_attained_maximum_less_the_largest_logit(solve, alpha):
     z = torch.randn(20, 30, dtype=torch.float64) * torch.logspace(-2, 2, 20).double()[:, None]
@@ -108,7 +109,7 @@ def test_rows_without_an_answer_do_not_touch_the_others(size, alpha):
     z[3, 4] = INF
     z[4, :] = NAN
     z[2, 5] = z[3, 5] = -INF
-    for solve in (entmax_rows, threshold._solve_dense):
+    for solve in (entmax_rows, reference.entmax_rows):
         p, tau, _, _ = solve(z, alpha)
         assert (p[1] == 0).all()
         assert p[2:5].isnan().all()
@@ -117,30 +118,6 @@ def test_rows_without_an_answer_do_not_touch_the_others(size, alpha):
             row_alpha = alpha[good : good + 1] if torch.is_tensor(alpha) else alpha
             alone = solve(z[good : good + 1], row_alpha)
             torch.testing.assert_close(p[good], alone.p[0], rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 1000])
-@pytest.mark.parametrize("per_row", [False, True])
-def test_chunks_give_the_same_rows(monkeypatch, rows_at_once, per_row):
-    z = torch.randn(13, 7) * 3
-    alpha = torch.linspace(1.1, 2.5, 13)[:, None] if per_row else 1.5
-    monkeypatch.setattr(threshold, "_CPU_CHUNK_ELEMENTS", 7 * rows_at_once)
-    chunked = entmax_rows(z, alpha)
-    for row in range(13):
-        alone = entmax_rows(z[row : row + 1], alpha[row : row + 1] if per_row else alpha)
-        for many, one in zip(chunked, alone, strict=True):
-            torch.testing.assert_close(many[row : row + 1], one, rtol=1e-6, atol=1e-7)
-
-
-def test_more_logits_than_a_chunk_holds():
-    size = 2000
-    rows = 2 * (threshold._CPU_CHUNK_ELEMENTS // size) + 3
-    z = torch.randn(rows, size) * 4
-    p, tau, _, maximum = entmax_rows(z, 1.5)
-    assert p.shape == z.shape and len(tau) == len(maximum) == rows
-    # The last chunk is shorter than the others; look across all borders.
-    some = torch.arange(rows - 1, 0, -13)
-    torch.testing.assert_close(p[some], entmax_rows(z[some], 1.5).p, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])

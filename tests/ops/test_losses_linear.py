@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from fairseq_sparse.ops import cpu, linear_alpha_relu_loss, linear_entmax_loss
-from fairseq_sparse.ops import linear_loss as linear_loss_module
+from fairseq_sparse.ops.cpu import linear_loss as linear_loss_module
 from fairseq_sparse.ops.cpu.rows import SolvedRows
 from op_cases import HALF_DTYPES, LOSSES, TAU, AlphaReLULoss
 from references import assert_close_to_naive
@@ -114,10 +114,12 @@ def path(request, monkeypatch):
         patched(monkeypatch, _DENSE_SHARE=0.7)
     if name in ("screened", "until it fails"):
         share = 1.0 if name == "screened" else 0.5
-        patched(monkeypatch, is_fast=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share)
-    dense = mock.Mock(wraps=linear_loss_module.less_target)
+        patched(
+            monkeypatch, multiplies_bfloat16=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share
+        )
+    dense = mock.Mock(wraps=linear_loss_module.residual_of)
     screened = mock.Mock(wraps=linear_loss_module.candidates)
-    patched(monkeypatch, less_target=dense, candidates=screened)
+    patched(monkeypatch, residual_of=dense, candidates=screened)
     return name, dense, screened
 
 
@@ -391,7 +393,7 @@ def peak_memory(step):
 @pytest.mark.parametrize("screened", [False, True])
 @each_loss
 def test_memory_is_less_than_half_of_cross_entropy(kind, screened, monkeypatch):
-    patched(monkeypatch, is_fast=lambda: screened)
+    patched(monkeypatch, multiplies_bfloat16=lambda: screened)
     x, w = 3 * torch.randn(512, 64), torch.randn(5000, 64) / 8
     x.requires_grad_(), w.requires_grad_()
     target = torch.randint(5000, (512,))

@@ -1,0 +1,367 @@
+"""Which backend computes an op: the reference in PyTorch, the kernels for CPUs, those for GPUs.
+
+:func:`choose` is the one place that decides. It returns a module, ``reference``, ``cpu`` or
+``gpu``, in which an op has the same name and arguments; ops that the kernels do not have, or not
+for these tensors and options, are the reference's. Nothing here looks at a value on a GPU.
+
+    with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference
+        entmax15(z)
+    backends.last_used()  # {"entmax": "reference"}
+
+``FAIRSEQ_SPARSE_NATIVE=0`` and ``FAIRSEQ_SPARSE_TRITON=0`` turn the kernels for CPUs and for GPUs
+off. Each first use of a backend for an op is told in the log, at level DEBUG.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops import capture, cpu, operators, reference
+from fairseq_sparse.ops.cpu import build
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "FAIRSEQ_SPARSE_BACKEND"
+# The backends besides the reference that each choice of the user's allows.
+_CHOICES = {"auto": ("cpu", "gpu"), "reference": (), "cpu": ("cpu",), "gpu": ("gpu",)}
+
+# Nearer to 1, fp32 is too short for the powers of 1 / (alpha - 1).
+_LEAST_ALPHA, _LARGEST_ALPHA = 1.05, 2.0
+# Scores of a head, on a CPU: below, the products of PyTorch are as fast.
+_LEAST_SCORES = 20 * 20
+# The width of a head is a multiple of this in all kernels.
+_HEAD_WIDTHS = 16
+# With vectors of fewer floats, PyTorch's products, which find out by themselves how long those of
+# the processor are, are faster than kernels compiled for these.
+_LEAST_LANES = 8
+_RELA_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_RELA_LARGEST_HEAD = 128
+# What adasplash takes. It compiles anew for each length: so short inputs are not worth it.
+_ADASPLASH_HEADS = (16, 32, 64, 128, 256)
+_ADASPLASH_LEAST_LENGTH = 512
+_OLDEST_TRITON = (3, 0)
+
+Tensors = Sequence[Optional[Tensor]]
+
+
+def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
+    """Return the backend that computes an op, as a module.
+
+    Args:
+        op: a key of the tables at the end of this file.
+        tensors: the inputs, whose device decides; None for one that is not given.
+        options: what the op depends on besides, see the op's rule.
+
+    Returns:
+        ``reference``, ``cpu`` or ``gpu``. Where PyTorch looks on rather than computes, see
+        ``capture.py``, it is ``reference``, and ``operators`` for the search of alpha-entmax.
+    """
+    seen = [x for x in tensors if x is not None]
+    seen += [x for x in options.values() if isinstance(x, Tensor)]
+    if capture.is_captured(*seen):
+        return operators if op == "entmax" else reference
+    backend = reference
+    device = _device_of(tensors)
+    if device in _allowed:
+        rule = _RULES[device].get(op)
+        kernels = None if rule is None else _kernels_for(device)
+        if kernels is not None and rule(tensors, **options):
+            backend = kernels
+    if _last.get(op) is not backend:
+        _note(op, backend)
+    return backend
+
+
+@contextmanager
+def use(choice: str) -> Iterator[None]:
+    """A context in which the user chooses the backend.
+
+    Args:
+        choice: ``reference`` for PyTorch alone, where all of it can be watched; ``cpu`` or ``gpu``
+            for these kernels where they apply, and else the reference; ``auto`` for all of them.
+
+    Raises:
+        ValueError: the choice is another.
+    """
+    global _allowed
+    before = _allowed
+    _allow(choice)
+    try:
+        yield
+    finally:
+        _allowed = before
+        capture.kernels_are_off = not before
+
+
+def last_used() -> dict[str, str]:
+    """Return the name of the backend that each op was last computed by in this process."""
+    return {op: _name(backend) for op, backend in _last.items()}
+
+
+def _allow(choice: str) -> None:
+    global _allowed
+    if choice not in _CHOICES:
+        raise ValueError(f"the backend must be one of {', '.join(_CHOICES)}, got {choice!r}")
+    _allowed = _CHOICES[choice]
+    capture.kernels_are_off = not _allowed
+
+
+_allowed: tuple[str, ...] = ()
+_last: dict[str, ModuleType] = {}
+_told: set[tuple[str, str]] = set()
+
+
+def _note(op: str, backend: ModuleType) -> None:
+    """Keep which backend an op was last computed by, and tell it the first time."""
+    _last[op] = backend
+    use_of_it = op, _name(backend)
+    if use_of_it not in _told:
+        _told.add(use_of_it)
+        logger.debug("%s: computed by %s", *use_of_it)
+
+
+def _name(backend: ModuleType) -> str:
+    return backend.__name__.rpartition(".")[2]
+
+
+def _device_of(tensors: Tensors) -> str:
+    """Return which kernels could read these tensors, ``cpu`` or ``gpu``, or that none could."""
+    is_cpu = is_gpu = True
+    for x in tensors:
+        if x is not None:
+            is_cpu = is_cpu and x.is_cpu
+            is_gpu = is_gpu and x.is_cuda
+    return "cpu" if is_cpu else "gpu" if is_gpu else "another, or several"
+
+
+def _kernels_for(device: str) -> Optional[ModuleType]:
+    """Return the kernels for a device, or None where they cannot be had."""
+    if device == "cpu":
+        return None if build.library() is None else cpu
+    return _gpu() if has_triton() else None
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether there are kernels for GPUs. Cached, so that what is missing is said once."""
+    if os.environ.get("FAIRSEQ_SPARSE_TRITON") == "0":
+        logger.info("FAIRSEQ_SPARSE_TRITON=0: no Triton kernels, plain PyTorch on the GPU")
+        return False
+    needed = ".".join(map(str, _OLDEST_TRITON))
+    try:
+        import triton
+    except ImportError:
+        found = "is not installed"
+    else:
+        if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= _OLDEST_TRITON:
+            return True
+        found = f"{triton.__version__} is older than {needed}"
+    logger.warning(
+        "triton %s: sparse ops run in plain PyTorch on the GPU, slower; the remedy is "
+        "pip install 'triton>=%s'",
+        found,
+        needed,
+    )
+    return False
+
+
+@cache
+def _gpu() -> ModuleType:
+    """Return the kernels for GPUs: Triton is imported when the first CUDA tensor comes."""
+    from fairseq_sparse.ops import gpu
+
+    return gpu
+
+
+# --- rules for CPUs: the kernels compute in fp32 -------------------------------------------------
+
+
+def _in_range(alpha) -> bool:
+    """Return whether this alpha, or all of these, are in the range of the kernels in C."""
+    if torch.is_tensor(alpha):
+        inside = (alpha >= _LEAST_ALPHA) & (alpha <= _LARGEST_ALPHA)
+        return alpha.is_cpu and bool(inside.all())
+    return _LEAST_ALPHA <= alpha <= _LARGEST_ALPHA
+
+
+def _all_fp32(tensors: Tensors) -> bool:
+    for x in tensors:
+        if x is not None and x.dtype != torch.float32:
+            return False
+    return True
+
+
+def _cpu_entmax(tensors: Tensors, alpha) -> bool:
+    z = tensors[0]
+    return z.dtype != torch.float64 and z.numel() > 0 and _in_range(alpha)
+
+
+def _cpu_alpha_relu(tensors: Tensors, alpha: float, tau) -> bool:
+    return _is_one(tau) and _cpu_entmax(tensors, alpha)
+
+
+def _is_one(tau) -> bool:
+    return not torch.is_tensor(tau) or tau.numel() == 1
+
+
+def _cpu_entmax_gradient(tensors: Tensors, alpha: float) -> bool:
+    # Grad mode is on where a second derivative is wanted.
+    return _all_fp32(tensors) and _cpu_entmax(tensors, alpha) and not torch.is_grad_enabled()
+
+
+def _cpu_log_probabilities(tensors: Tensors, alpha: float, tau=0.0, topk: int = 0) -> bool:
+    wants_gradient = tensors[0].requires_grad and torch.is_grad_enabled()
+    return not wants_gradient and topk == 0 and _cpu_alpha_relu(tensors, alpha, tau)
+
+
+def _cpu_row_losses(tensors: Tensors, loss, tau) -> bool:
+    return loss.topk == 0 and _cpu_entmax(tensors, loss.alpha)
+
+
+def _cpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
+    return _fit(*tensors) and _cpu_row_losses(tensors, loss, tau)
+
+
+def _fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> bool:
+    """Return whether there is something to compute; what does not fit is for PyTorch to refuse."""
+    return (
+        x.numel() > 0
+        and weight.numel() > 0
+        and (x.dtype, x.device) == (weight.dtype, weight.device)
+        and weight.shape[1:] == x.shape[1:]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and target.dtype == torch.int64
+    )
+
+
+def _cpu_attention(tensors: Tensors, options) -> bool:
+    query, key, value, _, bias = tensors
+    weights = options.weights
+    if options.alpha is not None or not (weights.name == "relu" or weights.alpha is not None):
+        return False
+    queries, keys = query.size(2), key.size(2)
+    if queries == 1:  # a step of generation
+        plain = bias is None and not options.causal and options.dropout == 0
+        if not plain or torch.is_grad_enabled():
+            return False
+    elif (
+        options.need_weights
+        or options.dropout >= 1
+        or queries * keys < _LEAST_SCORES
+        or not (bias is None or bias.shape == (queries, keys))
+    ):
+        return False
+    return (
+        (weights.name == "relu" or _in_range(weights.alpha))
+        and query.dtype == key.dtype == value.dtype == torch.float32
+        and value.shape == key.shape
+        and 0 < query.size(3)
+        and query.size(3) % _HEAD_WIDTHS == 0
+        and _has_wide_vectors()
+    )
+
+
+@cache
+def _has_wide_vectors() -> bool:
+    return build.library().attention_lanes() >= _LEAST_LANES
+
+
+def _cpu_norm(tensors: Tensors) -> bool:
+    return _all_fp32(tensors)
+
+
+def _cpu_dropout(tensors: Tensors, p: float) -> bool:
+    return 0 <= p < 1 and _all_fp32(tensors)
+
+
+# --- rules for GPUs ------------------------------------------------------------------------------
+
+
+def _gpu_entmax(tensors: Tensors, alpha) -> bool:
+    return True
+
+
+def _gpu_entmax_gradient(tensors: Tensors, alpha: float) -> bool:
+    return tensors[0].numel() > 0 and not torch.is_grad_enabled()
+
+
+def _gpu_alpha_relu(tensors: Tensors, alpha: float, tau) -> bool:
+    return _is_one(tau)
+
+
+def _gpu_alpha_relu_gradient(tensors: Tensors) -> bool:
+    return not torch.is_grad_enabled()
+
+
+def _gpu_row_losses(tensors: Tensors, loss, tau) -> bool:
+    return loss.topk == 0
+
+
+def _gpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
+    return loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and _fit(*tensors)
+
+
+def _gpu_attention(tensors: Tensors, options) -> bool:
+    query, key, value, hidden, bias = tensors
+    if options.need_weights or options.alpha is not None or value.shape != key.shape:
+        return False
+    # One query alone, as in generation, is no work for blocks of queries.
+    if query.size(2) == 1 or (bias is not None and not options.causal):
+        return False
+    if options.weights.name == "relu":
+        return (
+            query.dtype in _RELA_DTYPES
+            and query.size(3) % _HEAD_WIDTHS == 0
+            and query.size(3) <= _RELA_LARGEST_HEAD
+            and torch.cuda.get_device_capability(query.device) >= (8, 0)
+        )
+    length, alpha = query.size(2), options.weights.alpha
+    return (
+        not (alpha is None or alpha > 2 or options.widen or options.dropout > 0)
+        and hidden is None
+        and query.dtype in _RELA_DTYPES
+        and query.shape == key.shape
+        and query.size(3) in _ADASPLASH_HEADS
+        and length >= _ADASPLASH_LEAST_LENGTH
+        and (options.causal or length & (length - 1) == 0)  # else a power of two
+        and _gpu().adasplash() is not None
+    )
+
+
+Rule = Callable[..., bool]
+_ON_CPU: dict[str, Rule] = {
+    "entmax": _cpu_entmax,
+    "entmax_gradient": _cpu_entmax_gradient,
+    "alpha_relu": _cpu_alpha_relu,
+    "log_probabilities": _cpu_log_probabilities,
+    "row_losses": _cpu_row_losses,
+    "linear_losses": _cpu_linear_losses,
+    "attention": _cpu_attention,
+    "rms_norm": _cpu_norm,
+    "rms_norm_gradients": _cpu_norm,
+    "dropout": _cpu_dropout,
+}
+_ON_GPU: dict[str, Rule] = {
+    "entmax": _gpu_entmax,
+    "entmax_gradient": _gpu_entmax_gradient,
+    "alpha_relu": _gpu_alpha_relu,
+    "alpha_relu_gradient": _gpu_alpha_relu_gradient,
+    "row_losses": _gpu_row_losses,
+    "linear_losses": _gpu_linear_losses,
+    "attention": _gpu_attention,
+}
+_RULES = {"cpu": _ON_CPU, "gpu": _ON_GPU}
+
+try:
+    _allow(os.environ.get(VARIABLE) or "auto")
+except ValueError as error:
+    raise ValueError(f"{VARIABLE}: {error}") from None

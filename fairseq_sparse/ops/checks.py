@@ -1,0 +1,47 @@
+"""Checks of the arguments that mappings and losses share."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Union
+
+import torch
+from torch import Tensor
+
+Tau = Union[float, Tensor]
+
+
+def check_logits(z: Tensor) -> None:
+    """Raise TypeError unless ``z`` is floating point."""
+    if not z.is_floating_point():
+        raise TypeError(f"logits must be floating point, got {z.dtype}: convert them, z.float()")
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise an error unless ``alpha`` is a finite number above 1.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is out of range.
+    """
+    if type(alpha) is not float and not isinstance(alpha, Real):  # the latter takes its time
+        raise TypeError(f"alpha must be a number, got {alpha!r}")
+    if not 1.0 < alpha < float("inf"):
+        raise ValueError(f"alpha must be a finite number above 1, got {alpha}")
+
+
+def check_tau(tau: Tau) -> None:
+    """Raise an error if ``tau`` is no number, or not finite; tensors are not looked into."""
+    if torch.is_tensor(tau):
+        return
+    if type(tau) is not float and not isinstance(tau, Real):
+        raise TypeError(f"tau must be a number or a tensor, got {tau!r}")
+    if not math.isfinite(tau):
+        raise ValueError(f"tau must be a finite number, got {tau}")
+
+
+def check_topk(topk: int) -> None:
+    """Raise ValueError if ``topk`` is negative."""
+    if topk < 0:
+        raise ValueError(f"topk must be 0 (exact) or a positive number, got {topk}")

@@ -1,0 +1,33 @@
+"""Masks of attention scores, to be added to them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+# An additive mask masks a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
+HIDES = -1e4
+
+
+def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
+    """Return the mask ``[queries, keys]`` of the keys after each query's own position."""
+    return like.new_full((queries, keys), -float("inf")).triu(1)
+
+
+def assert_causal(bias: Tensor) -> None:
+    """Fail if a mask that is said to be causal is not, without waiting for the GPU to see it."""
+    future = torch.ones_like(bias, dtype=torch.bool).triu(1)
+    is_causal = ((bias <= HIDES) == future).logical_and_(future | (bias == 0)).all()
+    torch._assert_async(is_causal, "the attention mask is not causal, as attend() was told")
+
+
+def apply_masks(scores: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+    """Add ``bias`` to scores ``[batch, heads, queries, keys]``, in place, and put -inf where a key
+    is masked by it or by ``hidden [batch, keys]``."""
+    if bias is not None:
+        scores += bias.masked_fill(bias <= HIDES, -float("inf")).to(scores.dtype)
+    if hidden is not None:
+        scores.masked_fill_(hidden[:, None, None], -float("inf"))
+    return scores

@@ -1,0 +1,190 @@
+"""Which backend is chosen, how a user chooses, and how it is told."""
+
+import importlib
+import logging
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+from fairseq_sparse.ops import backends, entmax, entmax15, entmax_loss, reference
+from fairseq_sparse.ops.cpu import build
+from fork_python import PYTHON
+
+needs_kernels = pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_found():
+    backends.has_triton.cache_clear()
+    yield
+    backends.has_triton.cache_clear()
+
+
+def set_version(monkeypatch, version):
+    module = None if version is None else types.SimpleNamespace(__version__=version)
+    monkeypatch.setitem(sys.modules, "triton", module)  # None: importing it raises
+
+
+@pytest.mark.parametrize("version", ["3.0.0", "3.12.1+git123", "4.0"])
+def test_new_versions_will_do(monkeypatch, caplog, version):
+    set_version(monkeypatch, version)
+    assert backends.has_triton()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", [None, "2.2.0"])
+def test_what_is_missing_is_said_once(monkeypatch, caplog, version):
+    set_version(monkeypatch, version)
+    for _ in range(3):
+        assert not backends.has_triton()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "pip install 'triton>=3.0'" in record.getMessage()
+
+
+def test_a_variable_turns_kernels_off(monkeypatch):
+    set_version(monkeypatch, "3.0.0")
+    monkeypatch.setenv("FAIRSEQ_SPARSE_TRITON", "0")
+    assert not backends.has_triton()
+
+
+def test_never_on_a_cpu(monkeypatch):
+    set_version(monkeypatch, "3.0.0")
+    for op in backends._ON_GPU:
+        with backends.use("gpu"):
+            assert backends.choose(op, (torch.zeros(3),)) is reference
+
+
+# --- what a user chooses -------------------------------------------------------------------------
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "choice, name",
+    [("auto", "cpu"), ("cpu", "cpu"), ("gpu", "reference"), ("reference", "reference")],
+)
+def test_a_choice_holds_in_its_context(choice, name):
+    z = torch.randn(3, 40)
+    expected = entmax15(z)
+    with backends.use(choice):
+        torch.testing.assert_close(entmax15(z), expected)
+        assert backends.last_used()["entmax"] == name
+    entmax15(z)
+    assert backends.last_used()["entmax"] == "cpu"
+
+
+@needs_kernels
+def test_contexts_can_be_nested_and_end_with_an_error():
+    z = torch.randn(3, 40)
+    with pytest.raises(KeyError), backends.use("reference"):
+        with backends.use("cpu"):
+            entmax15(z)
+            assert backends.last_used()["entmax"] == "cpu"
+        entmax15(z)
+        assert backends.last_used()["entmax"] == "reference"
+        raise KeyError
+    entmax15(z)
+    assert backends.last_used()["entmax"] == "cpu"
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(ValueError, match="auto, reference, cpu, gpu, got 'tpu'"):
+        with backends.use("tpu"):
+            pass
+    entmax15(torch.zeros(2))  # nothing was left behind
+    assert backends.last_used()["entmax"] == ("reference" if build.library() is None else "cpu")
+
+
+def run(script, **environment):
+    command = [PYTHON, "-c", script]
+    return subprocess.run(command, env={**backends.os.environ, **environment},
+                          capture_output=True, text=True)  # fmt: skip
+
+
+SCRIPT = """
+import torch
+from fairseq_sparse.ops import backends, entmax15
+entmax15(torch.zeros(2))
+print(backends.last_used())
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"FAIRSEQ_SPARSE_BACKEND": "reference"}, {"FAIRSEQ_SPARSE_NATIVE": "0"}],
+    ids=str,
+)
+def test_the_environment_chooses(environment):
+    assert run(SCRIPT, **environment).stdout == "{'entmax': 'reference'}\n"
+
+
+def test_a_choice_of_the_environment_is_checked():
+    done = run(SCRIPT, FAIRSEQ_SPARSE_BACKEND="tpu")
+    assert done.returncode != 0
+    assert "FAIRSEQ_SPARSE_BACKEND: the backend must be one of" in done.stderr
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+def test_each_backend_of_an_op_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr(backends, "_told", set())
+    monkeypatch.setattr(backends, "_last", {})
+    caplog.set_level(logging.DEBUG, "fairseq_sparse.ops.backends")
+    for _ in range(2):
+        with backends.use("reference"):
+            entmax15(torch.randn(3, 4))
+        entmax15(torch.randn(3, 4))
+    expected = ["entmax: computed by reference"]
+    if build.library() is not None:
+        expected.append("entmax: computed by cpu")
+    assert caplog.messages == expected
+
+
+def test_a_loss_tells_what_computed_it():
+    z, target = torch.randn(3, 40, dtype=torch.float64, requires_grad=True), torch.zeros(3).long()
+    entmax_loss(z, target).backward()
+    used = backends.last_used()
+    assert used["row_losses"] == used["entmax"] == "reference"
+    entmax(z.float(), 3.0)  # out of the kernels' range
+    assert backends.last_used()["entmax"] == "reference"
+
+
+# --- the backends --------------------------------------------------------------------------------
+
+# The functions of an op, where that is not its own name.
+FUNCTIONS = {
+    "entmax": ("entmax_rows", "entmax_probabilities"),
+    "alpha_relu": ("alpha_relu_weights",),
+    "attention": ("attend",),
+    "dropout": (),  # by no function of the same arguments
+}
+
+
+@pytest.mark.parametrize("name, rules", [("cpu", backends._ON_CPU), ("gpu", backends._ON_GPU)])
+def test_a_backend_has_the_functions_of_its_ops(name, rules):
+    if name == "gpu":
+        pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+    module = importlib.import_module(f"fairseq_sparse.ops.{name}")
+    for op in rules:
+        for function in FUNCTIONS.get(op, (op,)):
+            assert callable(getattr(module, function))
+
+
+def test_the_reference_decides_nothing():
+    """It imports neither the kernels nor what chooses between them."""
+    script = """
+import sys, types
+for name in ("backends", "cpu", "gpu", "mappings"):
+    sys.modules["fairseq_sparse.ops." + name] = None
+package = types.ModuleType("fairseq_sparse.ops")
+import fairseq_sparse
+package.__path__ = [fairseq_sparse.__path__[0] + "/ops"]
+sys.modules["fairseq_sparse.ops"] = package
+import fairseq_sparse.ops.reference
+"""
+    done = run(script)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,71 @@
+"""log_entmax and log_alpha_relu: the logarithms of the mappings, by whichever backend."""
+
+import pytest
+import torch
+
+from fairseq_sparse.ops import alpha_relu, backends, entmax, entmax15, log_alpha_relu, log_entmax
+from op_cases import DTYPES
+
+INF = float("inf")
+TAU = 0.3
+
+
+def logits(dtype=torch.float32):
+    z = (torch.randn(2, 3, 40) * 3).to(dtype)
+    z[0, 0] = -INF
+    z[0, 1, 3:] = -INF
+    return z
+
+
+@pytest.mark.parametrize("choice", ["auto", "reference"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
+def test_they_are_the_logarithms_of_the_mappings(alpha, dtype, choice):
+    z = logits(dtype)
+    wide = z if dtype == torch.float64 else z.float()
+    with backends.use(choice):
+        pairs = (
+            (log_entmax(z, alpha), entmax(wide, alpha)),
+            (log_alpha_relu(z, TAU, alpha), alpha_relu(wide, TAU, alpha)),
+            (log_alpha_relu(z, torch.tensor(TAU), alpha), alpha_relu(wide, TAU, alpha)),
+        )
+    for logs, p in pairs:
+        assert logs.shape == z.shape and logs.dtype == wide.dtype
+        assert torch.equal(logs == -INF, p == 0) and (p == 0).any() and (p > 0).any()
+        torch.testing.assert_close(logs, p.log(), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("topk", [1, 3, 100])
+def test_topk(topk):
+    z = logits()
+    torch.testing.assert_close(log_entmax(z, 1.5, topk), entmax15(z, topk=topk).log())
+
+
+def test_no_rows_and_no_dimensions():
+    assert log_entmax(torch.zeros(0, 5), 1.5).shape == (0, 5)
+    assert log_alpha_relu(torch.tensor(2.0), 0.0).item() == 0
+
+
+@pytest.mark.parametrize(
+    "function", [lambda z: log_entmax(z, 1.5), lambda z: log_alpha_relu(z, TAU)]
+)
+def test_a_gradient_is_that_of_the_probabilities(function):
+    z = torch.tensor([1.3, 1.1, 1.9], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, z)
+    z = z.detach().float().requires_grad_()
+    assert torch.isfinite(torch.autograd.grad(function(z).sum(), z)[0]).all()
+
+
+def test_what_is_refused():
+    z = torch.zeros(3)
+    with pytest.raises(TypeError, match="floating point"):
+        log_entmax(z.long(), 1.5)
+    for alpha in (1.0, 0.5, INF):
+        with pytest.raises(ValueError, match="alpha"):
+            log_entmax(z, alpha)
+        with pytest.raises(ValueError, match="alpha"):
+            log_alpha_relu(z, TAU, alpha)
+    with pytest.raises(ValueError, match="topk"):
+        log_entmax(z, 1.5, -1)
+    with pytest.raises(ValueError, match="tau"):
+        log_alpha_relu(z, INF)
