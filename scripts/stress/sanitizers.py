@@ -39,7 +39,7 @@ TARGETS = {"native": (), "AVX2": ("-mno-avx512f",), "SSE2": ("-mno-avx",)}
 # A source, what stands in it, and what is put there, which must be found: a tensor, a list of a
 # kernel and a workspace of attention that are overrun, and a shift too far.
 ERRORS = (
-    ("products.c", "size; j++)\n            to[j] =", "size + 1; j++)\n            to[j] ="),
+    ("products.c", "size; j++)\n            row[j] =", "size + 1; j++)\n            row[j] ="),
     ("norms.c", "allocate(&memory, threads, 1, size)", "allocate(&memory, threads, 1, size - 1)"),
     ("attention.c", "{&w->sums, w->queries * dim}", "{&w->sums, w->queries * dim - 1}"),
     ("dropout.c", "= share_of_32_bits(probability)", "= share_of_32_bits(0) << (size ? 32 : 0)"),

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.cpu.boundary import call, empty, int64s
+from fairseq_sparse.ops.cpu.boundary import Structure, call, empty, int64s, struct
 from fairseq_sparse.ops.masks import causal_mask
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def sparse_attention(
     bias: Optional[Tensor] = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Weighted sums as of :func:`fairseq_sparse.ops.attention.attend`; no second derivative.
+    """Return the weighted sums of :func:`fairseq_sparse.ops.attention.attend`; differentiable once.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``, fp32, as are ``key`` and ``value``.
@@ -57,16 +57,6 @@ def sparse_attention(
     return _SparseAttention.apply(query, key, value, alpha, scale, hidden, bias, dropout)
 
 
-class _Options(NamedTuple):
-    """Numbers that an attention depends on besides its tensors."""
-
-    alpha: float
-    scale: float
-    dropout: float
-    seed: int
-    splits: int  # of the queries of a head, so that all threads have work
-
-
 class _SparseAttention(Function):
     @staticmethod
     def forward(ctx, query, key, value, alpha, scale, hidden, bias, dropout):
@@ -78,13 +68,15 @@ class _SparseAttention(Function):
         batch, heads, queries, _ = query.shape
         seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout > 0 else 0
         splits = -(-torch.get_num_threads() // max(1, batch * heads))
-        ctx.options = _Options(alpha, scale, dropout, seed, splits)
+        sizes = (*query.shape[:3], key.size(2), query.size(3))
+        ctx.options = struct("attention_options")(*sizes, splits, seed, alpha, scale, dropout)
         solution = None
         if alpha != RECTIFIED:
             solution = empty(4, batch, heads, queries, dtype=torch.float64)
         result = _with_time_first(query)
-        tensors = query, key, value, result
-        _call("attend_forward", tensors, tensors, (hidden, bias), ctx.options, solution)
+        tensors = {"query": query, "key": key, "value": value, "result": result}
+        arguments = (*tensors.values(), hidden, bias, solution)
+        _call("attend_forward", ctx.options, tensors, arguments)
         # The masks are saved as the inputs are: PyTorch refuses to go on if one was changed since.
         ctx.save_for_backward(query, key, value, hidden, bias, solution)
         return result
@@ -97,28 +89,27 @@ class _SparseAttention(Function):
         grad_query = _with_time_first(query)
         # One head after another, as they are added up; for each split a part of the sum.
         grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))
-        tensors = query, key, value, grad, grad_query
-        strided = *tensors, grad_key[0], grad_value[0]
-        arguments = (*tensors, grad_key, grad_value), (hidden, bias), ctx.options, solution
-        _call("attend_backward", strided, *arguments)
+        tensors = {"query": query, "key": key, "value": value, "result": grad}
+        tensors["grad_query"] = grad_query
+        arguments = (*tensors.values(), grad_key, grad_value, hidden, bias, solution)
+        tensors |= {"grad_key": grad_key[0], "grad_value": grad_value[0]}
+        _call("attend_backward", ctx.options, tensors, arguments)
         grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
         return grad_query, grad_key, grad_value, *[None] * 5
 
 
-def _call(name, strided, tensors, masks, options: _Options, solution: Optional[Tensor]) -> None:
+def _call(name: str, options: Structure, tensors: dict[str, Tensor], arguments: tuple) -> None:
     """Call a kernel for tensors ``[batch, heads, time, width]``, with memory to work in.
 
     Args:
-        strided: the tensors whose strides the kernel is told.
+        tensors: those whose strides the kernel is told, by the strides' names.
     """
-    query, key = tensors[:2]
-    sizes = int64s(*query.shape[:3], key.size(2), query.size(3))
+    strides = struct("attention_strides")(**{n: x.stride()[:3] for n, x in tensors.items()})
     floats = int64s(0)
-    call("attention_workspace", 0, sizes, name == "attend_backward", floats)
+    call("attention_workspace", 0, options, name == "attend_backward", floats)
     memory = empty(torch.get_num_threads(), floats[0])
-    steps = int64s(*(step for x in strided for step in x.stride()[:3]))
-    work = query.shape[:3].numel() * key.size(2)
-    call(name, work, sizes, *tensors, steps, *masks, *options, solution, floats[0], memory)
+    work = options.batch * options.heads * options.queries * options.keys
+    call(name, work, options, strides, *arguments, floats[0], memory)
 
 
 def attend_step(
@@ -130,8 +121,8 @@ def attend_step(
     hidden: Optional[Tensor] = None,
     need_weights: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """Weighted sums and weights as of :func:`fairseq_sparse.ops.attention.attend`, of one query a
-    head: a step of generation. Without gradients.
+    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend` for one
+    query a head: a step of generation. Without gradients.
 
     Args:
         query: ``[batch, heads, 1, head_dim]``.
@@ -143,15 +134,15 @@ def attend_step(
         hidden = hidden.contiguous().view(torch.uint8)
     result = torch.empty_like(query)
     weights = query.new_empty(batch, heads, 1, keys) if need_weights else None
-    sizes = int64s(batch, heads, keys, width)
-    steps = int64s(*key.stride()[:3], *value.stride()[:3])
-    arguments = (query, key, value, steps, hidden, alpha, scale, result, weights)
+    strides = key.stride()[:3], value.stride()[:3]
+    sizes = struct("step_sizes")(batch, heads, keys, width, *strides)
+    arguments = (query, key, value, hidden, alpha, scale, result, weights)
     call("attend_step", key.numel() // 8, sizes, *arguments)  # eight are multiplied at once
     return result, weights
 
 
 def _with_time_first(like: Tensor) -> Tensor:
-    """A new tensor ``[batch, heads, time, width]`` in which a step in time is contiguous, as it is
+    """Return a new tensor ``[batch, heads, time, width]`` whose steps in time are contiguous, as
     in the projections of a module."""
     batch, heads, time, width = like.shape
     return like.new_empty(time, batch, heads, width).permute(1, 2, 0, 3)

@@ -9,6 +9,13 @@ values as they lie. Values with a weight of zero are not read. */
 #include "threads.h"
 #include "tiles.h"
 
+/* Sizes of a step, and strides of its keys and values in batch, heads and time. */
+typedef struct {
+    int64_t batch, heads, keys;
+    int64_t width; /* of a head, a multiple of 16 */
+    int64_t key_strides[3], value_strides[3];
+} step_sizes;
+
 /* The memory of a thread: numbers for each key. */
 typedef struct {
     float *scores, *weights; /* weights: of the keys in places */
@@ -44,21 +51,18 @@ static int64_t weigh(workspace w, int64_t keys, double alpha) {
     return count;
 }
 
-/* sizes: of batch, heads, keys, and the width of a head, a multiple of 16. query and result:
-[batch, heads, 1, width], contiguous. steps: of key and of value, in batch, heads and time. hidden:
-[batch, keys] or NULL. alpha: of entmax, or 0 for rectified weights. weights: [batch, heads, keys],
-written to, or NULL. */
-int64_t attend_step(const int64_t *sizes, /* 4 */
-                    const float *query, /* sizes[0] * sizes[1] * sizes[3] */
-                    float *key, /* [sizes[0], sizes[1], sizes[2], sizes[3]] by steps[0:3] */
-                    float *value, /* [sizes[0], sizes[1], sizes[2], sizes[3]] by steps[3:6] */
-                    const int64_t *steps, /* 6 */
-                    const uint8_t *hidden, /* sizes[0] * sizes[2] or NULL */
-                    double alpha, double scale, float *result, /* sizes[0] * sizes[1] * sizes[3] */
-                    float *weights, /* sizes[0] * sizes[1] * sizes[2] or NULL */
+/* query and result: [batch, heads, 1, width], contiguous. alpha: of entmax, or 0 for rectified
+weights. weights: [batch, heads, keys], written to, or NULL. */
+int64_t attend_step(const step_sizes *sizes, /* struct */
+                    const float *query, /* sizes.batch * sizes.heads * sizes.width */
+                    float *key, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.key_strides */
+                    float *value, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.value_strides */
+                    const uint8_t *hidden, /* sizes.batch * sizes.keys or NULL */
+                    double alpha, double scale, float *result, /* sizes.batch * sizes.heads * sizes.width */
+                    float *weights, /* sizes.batch * sizes.heads * sizes.keys or NULL */
                     int threads) {
-    int64_t heads = sizes[1], keys = sizes[2], dim = sizes[3];
-    tensor key_rows = {key, steps}, value_rows = {value, steps + 3};
+    int64_t heads = sizes->heads, keys = sizes->keys, dim = sizes->width;
+    tensor key_rows = {key, sizes->key_strides}, value_rows = {value, sizes->value_strides};
     working_memory memory;
     int64_t failure = allocate(&memory, threads, 3, keys + BLOCK);
     if (failure)
@@ -67,7 +71,7 @@ int64_t attend_step(const int64_t *sizes, /* 4 */
     {
         workspace w = {own_list(memory, 0), own_list(memory, 1), own_list(memory, 2)};
 #pragma omp for schedule(static)
-        for (int64_t head = 0; head < sizes[0] * heads; head++) {
+        for (int64_t head = 0; head < sizes->batch * heads; head++) {
             int64_t b = head / heads, h = head % heads;
             score(query + head * dim, row_at(key_rows, b, h, 0), key_rows.step[2], keys, dim,
                   (float)scale, hidden ? hidden + b * keys : NULL, w.scores);
@@ -82,6 +86,6 @@ int64_t attend_step(const int64_t *sizes, /* 4 */
             }
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }

@@ -4,7 +4,10 @@ Behind each pointer in the signature of a kernel, the C source states how many e
 writes, as a Python expression over the other parameters; ``or NULL`` if it may be None. A strided
 tensor states its shape and the strides of all dimensions but the last, which is contiguous:
 
-    float *key, /* [batch, heads, keys, width] by steps[0:3] */
+    float *key, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.key_strides */
+
+A parameter that is a ``struct`` is an instance of :func:`struct`, which has the fields of the C
+source: numbers and arrays of these, under their names.
 
 These statements are read when the library is loaded, and every call is checked against them.
 """
@@ -15,6 +18,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable
+from ctypes import Structure
 from functools import cache
 from typing import NamedTuple
 
@@ -28,6 +32,9 @@ _WORK_OF_A_THREAD = 1 << 14
 
 _FUNCTION = re.compile(r"^(void|int|int64_t) (\w+)\(([^)]*)\) \{", re.MULTILINE)
 _PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+),?(?: /\* (.*?)( or NULL)? \*/)?")
+_STRUCT = re.compile(r"^typedef struct \{\n((?:(?!^\}).)*?)^\} (\w+);", re.MULTILINE | re.DOTALL)
+_FIELDS = re.compile(r"^    (int64_t|double) ([^;]+);", re.MULTILINE)
+_FIELD = re.compile(r"(\w+)(?:\[(\d+)\])?")
 _NUMBERS = {
     "void": None,
     "int": ctypes.c_int,
@@ -69,6 +76,12 @@ class _Pointer(NamedTuple):
     is_strided: bool
 
 
+class _Struct(NamedTuple):
+    position: int
+    name: str
+    kind: type[Structure]
+
+
 class _Kernel:
     """A function of the library, with what its source states of its parameters."""
 
@@ -80,9 +93,12 @@ class _Kernel:
         self._function.argtypes = [
             ctypes.c_void_p if star else _NUMBERS[kind] for kind, star, *_ in found
         ]
-        self._pointers, sizes = [], []
+        self._structs, self._pointers, sizes = [], [], []
         for position, (kind, star, parameter, size, optional) in enumerate(found):
             if not star:
+                continue
+            if size == "struct":
+                self._structs.append(_Struct(position, parameter, struct(kind)))
                 continue
             shape, by, steps = size.partition(" by ")
             self._pointers.append(
@@ -95,6 +111,11 @@ class _Kernel:
 
     def __call__(self, *arguments: object) -> None:
         addresses = list(arguments)
+        for position, name, kind in self._structs:
+            if type(arguments[position]) is not kind:
+                found = repr(arguments[position])
+                raise KernelArgumentError(f"{self._name}: {name} must be {kind}, got {found}")
+            addresses[position] = ctypes.addressof(arguments[position])
         sizes = self._sizes(*arguments)
         for i, (position, _, dtype, optional, is_strided) in enumerate(self._pointers):
             x = arguments[position]
@@ -127,6 +148,23 @@ def _lies_as(x: Tensor, size: object, is_strided: bool) -> bool:
 def _holds_int64s(x: object, dtype: torch.dtype, size: int) -> bool:
     is_array = isinstance(x, ctypes.Array) and x._type_ is ctypes.c_int64
     return is_array and dtype is torch.int64 and len(x) >= size
+
+
+@cache
+def struct(name: str) -> type[Structure]:
+    """Return the struct of that name in the C sources."""
+    fields = []
+    for kind, names in _FIELDS.findall(_struct_bodies()[name]):
+        for field, length in _FIELD.findall(names):
+            number = _NUMBERS[kind]
+            fields.append((field, number * int(length) if length else number))
+    return type(name, (Structure,), {"_fields_": fields})
+
+
+@cache
+def _struct_bodies() -> dict[str, str]:
+    sources = (build.FOLDER / source for source in build.SOURCES)
+    return {name: body for path in sources for body, name in _STRUCT.findall(path.read_text())}
 
 
 @cache

@@ -4,7 +4,7 @@ A row is first solved, which leaves six numbers, and then filled in as
 
     p_j = scale * [(alpha - 1) (z_j - shift) - tau]_+ ** (1 / (alpha - 1))   where z_j > cut.
 
-The search for tau is that of threshold.py: Newton steps from the left, on few candidates. */
+The search for tau is that of reference/entmax.py: Newton steps from the left, on few candidates. */
 
 #include "threshold.h"
 
@@ -59,25 +59,25 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
     /* The last step in double precision, and what it does to the sums; where these have kinks, a few
     steps until it does little. */
-    sums of;
+    sums s;
     double moved;
     int steps = 0;
     do {
-        of = add_up_exactly(x, count_padded, tau, map);
-        moved = newton_step(of, map) - tau;
+        s = add_up_exactly(x, count_padded, tau, map);
+        moved = newton_step(s, map) - tau;
         tau += moved;
     } while (map.alpha > 1.5 && fabs(moved) > 1e-9 && ++steps < MAX_STEPS);
-    of.power -= (map.beta + 1) * moved * of.total;
-    of.total -= map.beta * moved * of.weights;
+    s.power -= (map.beta + 1) * moved * s.total;
+    s.total -= map.beta * moved * s.weights;
     /* Rounded down: an entry too many gets the probability 0. */
     float cut = maximum + (float)tau * map.beta - 2.4e-7f * (fabsf(maximum) + map.beta);
     int64_t count = 0;
     for (int64_t k = 0; k < candidates; k++)
         count += !(z[places[k]] <= cut);
     /* <p, z - maximum> + H_alpha(p), p = scale [x - tau]_+ ** beta: sum p x = sum p above + tau */
-    double scale = 1 / of.total, entropy_scale = 1 / (map.alpha * (map.alpha - 1));
-    double score = (of.power * scale + tau) / (map.alpha - 1);
-    double entropy = (1 - of.power * scale * scale / root_of(scale, map)) * entropy_scale;
+    double scale = 1 / s.total, entropy_scale = 1 / (map.alpha * (map.alpha - 1));
+    double score = (s.power * scale + tau) / (map.alpha - 1);
+    double entropy = (1 - s.power * scale * scale / root_of(scale, map)) * entropy_scale;
     solution[SHIFT * step] = maximum;
     solution[TAU * step] = tau;
     solution[SCALE * step] = scale;
@@ -122,8 +122,46 @@ static void probabilities(const float *restrict z, const int32_t *restrict place
         p[k] *= row.scale;
 }
 
-/* p ** (2 - alpha), of which the gradient is made. */
-static inline float slope_of(float p, float exponent) {
-    return exponent == 0.5f ? sqrtf(p)
-                            : positive_power(p, exponent, exponent == 0 ? FLAT : GENERAL);
+/* p ** exponent, the exponent being 2 - alpha and the kind that of alpha; 0 where p is 0. */
+static inline float slope_of(float p, float exponent, power_kind kind) {
+    int inside = !(p <= 0); /* a NaN stays one */
+    float slope = kind == LINEAR ? sqrtf(p) : positive_power(p, exponent, kind);
+    return inside ? slope : 0;
+}
+
+/* The gradient of a row of alpha-entmax (S2S, Prop. 1), s (g - <s, g> / sum s) with
+s = p ** (2 - alpha), times scale. slopes: memory for s; out may be grad or slopes. Where p is 0,
+grad is not looked at. */
+static inline void through_entmax_as(const float *p, const float *grad, int64_t size,
+                                     float exponent, power_kind kind, float scale, float *slopes,
+                                     float *out) {
+    double total = 0, product = 0;
+    for (int64_t start = 0; start < size; start += PART) {
+        int64_t end = least(start + PART, size);
+        float part = 0, part_product = 0;
+#pragma omp simd reduction(+ : part, part_product)
+        for (int64_t j = start; j < end; j++) {
+            float s = slope_of(p[j], exponent, kind);
+            slopes[j] = s;
+            part += s;
+            part_product += s <= 0 ? 0 : s * grad[j];
+        }
+        total += part;
+        product += part_product;
+    }
+    float mean = total > 0 ? (float)(product / total) : 0;
+#pragma omp simd
+    for (int64_t j = 0; j < size; j++)
+        out[j] = slopes[j] <= 0 ? 0 : scale * slopes[j] * (grad[j] - mean);
+}
+
+/* The kind as a constant, so that each gets a loop of its own. */
+static void through_entmax(const float *p, const float *grad, int64_t size, mapping map,
+                           float scale, float *slopes, float *out) {
+    float exponent = 2 - (float)map.alpha;
+    switch (map.kind) {
+    case FLAT: through_entmax_as(p, grad, size, exponent, FLAT, scale, slopes, out); break;
+    case LINEAR: through_entmax_as(p, grad, size, exponent, LINEAR, scale, slopes, out); break;
+    default: through_entmax_as(p, grad, size, exponent, GENERAL, scale, slopes, out);
+    }
 }

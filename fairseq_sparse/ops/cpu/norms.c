@@ -1,4 +1,4 @@
-/* RMSNorm and gated RMSNorm of the rows of a matrix, as in rms_norm.py:
+/* RMSNorm and gated RMSNorm of the rows of a matrix, as in reference/norms.py:
 
     y = g * x / RMS(x), RMS(x) = sqrt(<x, x> / size + eps), gated: times sigmoid(w * x). */
 
@@ -98,6 +98,6 @@ int64_t rms_norm_gradient(const float *z, /* rows * size */
             through_row(z + i * size, grad + i * size, size, gain, gate, eps, grad_z + i * size,
                         sums, sums + size, opened);
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }

@@ -64,9 +64,9 @@ int64_t transpose(const int64_t *start, /* rows + 1 */
         column_start[j] += column_start[j - 1];
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = start[i]; k < start[i + 1]; k++) {
-            int64_t to = column_start[columns[k] + (int64_t)1]++;
-            row_index[to] = (int32_t)i;
-            scaled[to] = values[k] * row_scale[i];
+            int64_t place = column_start[columns[k] + (int64_t)1]++;
+            row_index[place] = (int32_t)i;
+            scaled[place] = values[k] * row_scale[i];
         }
     return 0;
 }
@@ -80,10 +80,10 @@ void to_dense(const int64_t *start, /* rows + 1 */
               int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
-        float *to = out + i * size, everywhere = base * row_scale[i];
+        float *row = out + i * size, everywhere = base * row_scale[i];
         for (int64_t j = 0; j < size; j++)
-            to[j] = everywhere;
+            row[j] = everywhere;
         for (int64_t k = start[i]; k < start[i + 1]; k++)
-            to[columns[k]] += values[k] * row_scale[i];
+            row[columns[k]] += values[k] * row_scale[i];
     }
 }

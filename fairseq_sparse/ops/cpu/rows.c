@@ -45,7 +45,7 @@ int64_t solve_entmax(const float *z, /* start[rows] if start is not None else ro
             solve_entmax_row(row_of(all, i), length_of(all, i),
                              mapping_of(alpha[i * alpha_step]), solution + i, rows, places, x);
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
@@ -89,7 +89,7 @@ int64_t solve_alpha_relu(const float *z, /* start[rows] if start is not None els
             solve_alpha_relu_row(row_of(all, i), length_of(all, i), map, tau, solution + i, rows,
                                  places, x);
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
@@ -110,16 +110,16 @@ int64_t fill_dense(const float *z, /* rows * size */
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++) {
             const float *row = z + i * size;
-            float *to = out + i * size;
-            solved_row at = solved(solution, rows, i);
-            int64_t count = select_above(row, size, at.cut, places);
-            probabilities(row, places, count, at, mapping_of(alpha[i * alpha_step]), p);
-            memset(to, 0, size * sizeof *to);
+            float *filled = out + i * size;
+            solved_row found = solved(solution, rows, i);
+            int64_t count = select_above(row, size, found.cut, places);
+            probabilities(row, places, count, found, mapping_of(alpha[i * alpha_step]), p);
+            memset(filled, 0, size * sizeof *filled);
             for (int64_t k = 0; k < count; k++)
-                to[places[k]] = p[k];
+                filled[places[k]] = p[k];
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
@@ -142,27 +142,27 @@ int64_t log_probabilities(const float *z, /* rows * size */
 #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < rows; i++) {
             const float *row = z + i * size;
-            float *to = out + i * size;
+            float *filled = out + i * size;
             double solution[COUNT + 1];
             if (tau != tau)
                 solve_entmax_row(row, size, map, solution, 1, places, x);
             else
                 solve_alpha_relu_row(row, size, map, tau, solution, 1, places, x);
-            solved_row at = solved(solution, 1, 0);
-            int64_t count = select_above(row, size, at.cut, places);
-            probabilities(row, places, count, at, map, x);
+            solved_row found = solved(solution, 1, 0);
+            int64_t count = select_above(row, size, found.cut, places);
+            probabilities(row, places, count, found, map, x);
             for (int64_t j = 0; j < size; j++)
-                to[j] = -INFINITY;
+                filled[j] = -INFINITY;
             for (int64_t k = 0; k < count; k++)
-                to[places[k]] = logf(x[k]);
+                filled[places[k]] = logf(x[k]);
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
-/* The nonzeros of p - gold * e_target of each row, from to_start[i] on. names: the column of each of
-the logits, or NULL where that is its place in the row. A row whose to_start is that of the next one
+/* The nonzeros of p - gold * e_target of each row, from out_start[i] on. names: the column of each of
+the logits, or NULL where that is its place in the row. A row whose out_start is that of the next one
 is left out; all others have one place more than COUNT, for the target. */
 int64_t fill_sparse(const float *z, /* start[rows] if start is not None else rows * size */
                     const int64_t *start, /* rows + 1 or NULL */
@@ -170,9 +170,9 @@ int64_t fill_sparse(const float *z, /* start[rows] if start is not None else row
                     const int32_t *names, /* start[rows] if start is not None else 0 or NULL */
                     double alpha, const double *solution, /* 6 * rows */
                     const int64_t *target, /* rows */
-                    float gold, const int64_t *to_start, /* rows + 1 */
-                    int32_t *columns, /* to_start[rows] */
-                    float *values, /* to_start[rows] */
+                    float gold, const int64_t *out_start, /* rows + 1 */
+                    int32_t *columns, /* out_start[rows] */
+                    float *values, /* out_start[rows] */
                     int threads) {
     matrix all = {z, start, rows, size};
     mapping map = mapping_of(alpha);
@@ -185,16 +185,16 @@ int64_t fill_sparse(const float *z, /* start[rows] if start is not None else row
         int32_t *places = own_list(memory, 0);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++) {
-            if (to_start[i] == to_start[i + 1])
+            if (out_start[i] == out_start[i + 1])
                 continue;
-            int32_t *column = columns + to_start[i];
-            float *p = values + to_start[i], missing = gold;
-            solved_row at = solved(solution, rows, i);
+            int32_t *column = columns + out_start[i];
+            float *p = values + out_start[i], missing = gold;
+            solved_row found = solved(solution, rows, i);
             /* A thread that takes denormals for 0 may find fewer or more than COUNT. */
-            int64_t room = to_start[i + 1] - to_start[i] - 1;
-            int64_t count = select_above(row_of(all, i), length_of(all, i), at.cut, places);
+            int64_t room = out_start[i + 1] - out_start[i] - 1;
+            int64_t count = select_above(row_of(all, i), length_of(all, i), found.cut, places);
             count = least(count, room);
-            probabilities(row_of(all, i), places, count, at, map, p);
+            probabilities(row_of(all, i), places, count, found, map, p);
             for (int64_t k = 0; k < count; k++) {
                 column[k] = names ? names[start[i] + places[k]] : places[k];
                 if (column[k] == target[i]) {
@@ -208,11 +208,11 @@ int64_t fill_sparse(const float *z, /* start[rows] if start is not None else row
             }
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
-/* The gradient of alpha-entmax (S2S, Prop. 1): s (g - <s, g> / sum s), s = p ** (2 - alpha). */
+/* The gradient of alpha-entmax, see through_entmax. */
 void entmax_gradient(const float *p, /* rows * size */
                      const float *grad, /* rows * size */
                      int64_t rows, int64_t size,
@@ -220,28 +220,7 @@ void entmax_gradient(const float *p, /* rows * size */
                      int64_t alpha_step, float *out, /* rows * size */
                      int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
-        const float *p_row = p + i * size, *g = grad + i * size;
-        float *s = out + i * size, exponent = 2 - (float)alpha[i * alpha_step];
-        double total = 0, product = 0;
-        for (int64_t start = 0; start < size; start += PART) {
-            int64_t end = least(start + PART, size);
-            float part = 0, part_product = 0;
-#pragma omp simd reduction(+ : part, part_product)
-            for (int64_t j = start; j < end; j++) {
-                int inside = !(p_row[j] <= 0);
-                float slope = exponent == 0.5f ? sqrtf(p_row[j])
-                                               : positive_power(p_row[j], exponent, GENERAL);
-                s[j] = inside ? slope : 0;
-                part += s[j];
-                part_product += inside ? slope * g[j] : 0;
-            }
-            total += part;
-            product += part_product;
-        }
-        float mean = total > 0 ? (float)(product / total) : 0;
-#pragma omp simd
-        for (int64_t j = 0; j < size; j++)
-            s[j] = !(s[j] <= 0) ? s[j] * (g[j] - mean) : 0;
-    }
+    for (int64_t i = 0; i < rows; i++)
+        through_entmax(p + i * size, grad + i * size, size, mapping_of(alpha[i * alpha_step]), 1,
+                       out + i * size, out + i * size);
 }

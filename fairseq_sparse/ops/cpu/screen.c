@@ -70,7 +70,7 @@ static inline uint16_t rounded(float x) {
 /* x' of each row of x [rows, width], and bounds, see above: the norm of the midpoint of x and x', and
 the error |x - x'| with that of sums in single precision. */
 void round_rows(const float *x, /* rows * width */
-                int64_t rows, int64_t width, uint16_t *to, /* rows * width */
+                int64_t rows, int64_t width, uint16_t *halves, /* rows * width */
                 float *norm, /* rows */
                 float *error, /* rows */
                 int threads) {
@@ -83,7 +83,7 @@ void round_rows(const float *x, /* rows * width */
             float full = x[i * width + k];
             uint16_t half = rounded(full);
             float back = widened(half), middle = 0.5f * full + 0.5f * back;
-            to[i * width + k] = half;
+            halves[i * width + k] = half;
             squares += middle * middle;
             lost += (full - back) * (full - back);
         }
@@ -158,13 +158,13 @@ int64_t find_candidates(const uint16_t *z, /* rows * size */
             memcpy(found + i * room, columns, least(count[i], room) * sizeof *columns);
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }
 
 /* The products of x with four rows of w at a time: one sum alone would wait for itself. */
 static void products(const float *restrict x, const float *restrict weight, int64_t width,
-                     const int32_t *restrict columns, int64_t count, float *restrict to) {
+                     const int32_t *restrict columns, int64_t count, float *restrict out) {
     for (int64_t k = 0; k < count; k += 4) {
         int64_t last = count - 1;
         const float *a = weight + columns[k] * width;
@@ -180,7 +180,7 @@ static void products(const float *restrict x, const float *restrict weight, int6
             sum_d += x[j] * d[j];
         }
         sums[0] = sum_a, sums[1] = sum_b, sums[2] = sum_c, sums[3] = sum_d;
-        memcpy(to + k, sums, least(4, count - k) * sizeof *sums);
+        memcpy(out + k, sums, least(4, count - k) * sizeof *sums);
     }
 }
 
@@ -213,14 +213,14 @@ int64_t fill_candidates(const uint16_t *z, /* rows * size */
 #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < rows; i++) {
             int64_t count = start[i + 1] - start[i], listed = count;
-            const int32_t *from = found + i * room;
+            const int32_t *listed_columns = found + i * room;
             if (count > room) {
                 listed = least(candidates_of_row(all, i, cut[i], bound, again), count);
-                from = again;
+                listed_columns = again;
             }
             if (listed) /* else columns may be NULL, which memcpy must not get */
-                memcpy(columns + start[i], from, listed * sizeof *columns);
-            products(x + i * width, weight, width, from, listed, logits + start[i]);
+                memcpy(columns + start[i], listed_columns, listed * sizeof *columns);
+            products(x + i * width, weight, width, listed_columns, listed, logits + start[i]);
             /* A thread that takes denormals for 0 may find fewer than one that does not. */
             for (int64_t k = start[i] + listed; k < start[i + 1]; k++)
                 columns[k] = 0, logits[k] = -INFINITY;
@@ -228,6 +228,6 @@ int64_t fill_candidates(const uint16_t *z, /* rows * size */
             products(x + i * width, weight, width, &label, 1, gold + i);
         }
     }
-    free(memory.at);
+    free(memory.data);
     return 0;
 }

@@ -39,7 +39,7 @@ static void guard(const void *list, int64_t length, int64_t step) {
 /* Lists of floats or 32-bit integers, `lists` for each thread. All are allocated at once, before the
 threads start: one whose own allocation failed could not leave out a loop that all must enter. */
 typedef struct {
-    float *at;
+    float *data;
     int64_t length;
     int lists;
 } working_memory;
@@ -49,17 +49,17 @@ static int64_t allocate(working_memory *memory, int threads, int lists, int64_t 
     if (!fits_32_bits(length))
         return TOO_LONG;
     *memory = (working_memory){NULL, (length + 15) / 16 * 16 + GUARD, lists};
-    int64_t all = (int64_t)threads * lists, each = memory->length * (int64_t)sizeof *memory->at;
+    int64_t all = (int64_t)threads * lists, each = memory->length * (int64_t)sizeof *memory->data;
     if ((uint64_t)(all * each) <= SIZE_MAX)
-        memory->at = malloc((size_t)(all * each));
-    if (!memory->at)
+        memory->data = malloc((size_t)(all * each));
+    if (!memory->data)
         return all * each;
     for (int64_t i = 0; GUARD && i < all; i++)
-        guard(memory->at + i * memory->length, length, memory->length);
+        guard(memory->data + i * memory->length, length, memory->length);
     return 0;
 }
 
 /* One of the lists of the thread that asks. */
 static void *own_list(working_memory memory, int list) {
-    return memory.at + ((int64_t)thread_number() * memory.lists + list) * memory.length;
+    return memory.data + ((int64_t)thread_number() * memory.lists + list) * memory.length;
 }

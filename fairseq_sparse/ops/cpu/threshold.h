@@ -124,8 +124,8 @@ static double root_of(double total, mapping map) {
     return map.kind == FLAT ? 1 : map.kind == LINEAR ? sqrt(total) : pow(total, 2 - map.alpha);
 }
 
-static double newton_step(sums of, mapping map) {
-    return (of.weighted - root_of(of.total, map)) / of.weights;
+static double newton_step(sums s, mapping map) {
+    return (s.weighted - root_of(s.total, map)) / s.weights;
 }
 
 /* The root of ||[x - tau]_+||_beta = 1, from the left, to single precision. */

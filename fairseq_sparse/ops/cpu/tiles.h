@@ -17,12 +17,12 @@ enum { PANEL = 2 * LANES }; /* columns of a tile */
 
 /* A tensor [batch, heads, time, dim], whose last dimension is contiguous. */
 typedef struct {
-    float *at;
-    const int64_t *step; /* of batch, heads and time */
+    float *data;
+    const int64_t *step; /* in batch, heads and time */
 } tensor;
 
-static float *row_at(tensor of, int64_t batch, int64_t head, int64_t time) {
-    return of.at + batch * of.step[0] + head * of.step[1] + time * of.step[2];
+static float *row_at(tensor x, int64_t batch, int64_t head, int64_t time) {
+    return x.data + batch * x.step[0] + head * x.step[1] + time * x.step[2];
 }
 
 static int64_t up_to(int64_t size, int64_t multiple) {
@@ -43,15 +43,15 @@ static void pack_panels(const float *rows, int64_t step, int64_t count, int64_t 
     }
 }
 
-static void pack_rows(const float *rows, int64_t step, int64_t count, int64_t dim, float *to) {
+static void pack_rows(const float *rows, int64_t step, int64_t count, int64_t dim, float *packed) {
     for (int64_t i = 0; i < count; i++)
-        memcpy(to + i * dim, rows + i * step, dim * sizeof *to);
+        memcpy(packed + i * dim, rows + i * step, dim * sizeof *packed);
 }
 
-/* to [ROWS, step] = rows times each panel. */
+/* out [ROWS, step] = rows times each panel. */
 static void times_panels(const float *const *rows, const float *panels, int64_t count, int64_t dim,
-                         float *to, int64_t step) {
-    for (int64_t panel = 0; panel < count; panel++, panels += dim * PANEL, to += PANEL) {
+                         float *out, int64_t step) {
+    for (int64_t panel = 0; panel < count; panel++, panels += dim * PANEL, out += PANEL) {
         lane sum[ROWS][2] = {0};
         for (int64_t k = 0; k < dim; k++) {
             lane left = *(const lane *)(panels + k * PANEL);
@@ -64,18 +64,18 @@ static void times_panels(const float *const *rows, const float *panels, int64_t 
         }
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-            *(lane *)(to + r * step) = sum[r][0];
-            *(lane *)(to + r * step + LANES) = sum[r][1];
+            *(lane *)(out + r * step) = sum[r][0];
+            *(lane *)(out + r * step + LANES) = sum[r][1];
         }
     }
 }
 
 static inline __attribute__((always_inline)) void
-add_rows_as(int lanes, float *to, const int32_t *places, const float *factors, int64_t count,
+add_rows_as(int lanes, float *sum, const int32_t *places, const float *factors, int64_t count,
             const float *rows, int64_t step) {
     lane even[4], odd[4];
     for (int l = 0; l < lanes; l++) {
-        even[l] = *(lane *)(to + l * LANES);
+        even[l] = *(lane *)(sum + l * LANES);
         odd[l] = (lane){0};
     }
     int64_t k = 0;
@@ -90,20 +90,20 @@ add_rows_as(int lanes, float *to, const int32_t *places, const float *factors, i
     for (int l = 0; l < lanes; l++) {
         if (k < count)
             even[l] += factors[k] * *(const lane *)(rows + places[k] * step + l * LANES);
-        *(lane *)(to + l * LANES) = even[l] + odd[l];
+        *(lane *)(sum + l * LANES) = even[l] + odd[l];
     }
 }
 
-/* to [dim] += sum of factors[k] * rows[places[k]], which lie step apart. */
-static void add_rows(float *to, const int32_t *places, const float *factors, int64_t count,
+/* sum [dim] += the sum of factors[k] * rows[places[k]], which lie step apart. */
+static void add_rows(float *sum, const int32_t *places, const float *factors, int64_t count,
                      const float *rows, int64_t step, int64_t dim) {
     int64_t c = 0;
     for (; c + 4 * LANES <= dim; c += 4 * LANES)
-        add_rows_as(4, to + c, places, factors, count, rows + c, step);
+        add_rows_as(4, sum + c, places, factors, count, rows + c, step);
     for (; c + 2 * LANES <= dim; c += 2 * LANES)
-        add_rows_as(2, to + c, places, factors, count, rows + c, step);
+        add_rows_as(2, sum + c, places, factors, count, rows + c, step);
     for (; c < dim; c += LANES)
-        add_rows_as(1, to + c, places, factors, count, rows + c, step);
+        add_rows_as(1, sum + c, places, factors, count, rows + c, step);
 }
 
 static inline float dot(const float *a, const float *b, int64_t dim) {

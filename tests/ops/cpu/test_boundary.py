@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_sparse.ops.cpu import boundary, build
-from fairseq_sparse.ops.cpu.boundary import KernelArgumentError, call, int64s
+from fairseq_sparse.ops.cpu.boundary import KernelArgumentError, call, int64s, struct
 
 
 def rms_norm(**changes):
@@ -61,32 +61,36 @@ def test_right_memory_is_taken():
         {"key": torch.zeros(2, 3, 16, 4).mT},
         {"key": torch.zeros(2, 3, 4, 32)},
         {"value": torch.zeros(2, 3, 5, 16)},
-        {"steps": int64s(*[10_000] * 12)},
+        {"strides": struct("attention_strides")(*[(10_000,) * 3] * 4)},
+        {"strides": int64s(*(3 * 4 * 16, 4 * 16, 16) * 7)},
         {"hidden": torch.zeros(2, 3, dtype=torch.uint8)},
         {"hidden": torch.zeros(2, 4, dtype=torch.bool)},
         {"bias": torch.zeros(4, 4, dtype=torch.float64)},
         {"solution": torch.zeros(3, 2, 3, 4, dtype=torch.float64)},
         {"memory": torch.zeros(100)},
-        {"sizes": int64s(2, 3, 4, 4)},
+        {"options": struct("attention_options")(2, 3, 5, 4, 16, 1)},
+        {"options": struct("attention_options")(2, 3, 4, 5, 16, 1)},
+        {"options": struct("attention_strides")()},
+        {"options": None},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_strided_memory_and_masks(changes):
     query, key, value, result = (torch.zeros(2, 3, 4, 16) for _ in range(4))
     floats = int64s(0)
-    call("attention_workspace", 0, int64s(2, 3, 4, 4, 16), 0, floats)
+    options = struct("attention_options")(2, 3, 4, 4, 16, splits=1, alpha=1.5, scale=1.0)
+    call("attention_workspace", 0, options, 0, floats)
     arguments = {
-        "sizes": int64s(2, 3, 4, 4, 16),
+        "options": options,
+        "strides": struct("attention_strides")(*[(3 * 4 * 16, 4 * 16, 16)] * 4),
         **{"query": query, "key": key, "value": value, "result": result},
-        "steps": int64s(*(3 * 4 * 16, 4 * 16, 16) * 4),
-        **{"hidden": None, "bias": None, "alpha": 1.5, "scale": 1.0, "dropout": 0.0},
-        **{"seed": 0, "splits": 1},
+        **{"hidden": None, "bias": None},
         "solution": torch.zeros(4, 2, 3, 4, dtype=torch.float64),
         "floats": floats[0],
         "memory": torch.zeros(floats[0]),
     }
     call("attend_forward", 0, *arguments.values())
-    with pytest.raises((KernelArgumentError, IndexError)):
+    with pytest.raises(KernelArgumentError):
         call("attend_forward", 0, *(arguments | changes).values())
 
 
@@ -109,3 +113,15 @@ def test_nothing_reaches_c_but_through_the_boundary():
         if re.search(r"data_ptr\(|ctypes|\.library\(\)\.", path.read_text("utf-8"))
     }
     assert users == {"boundary.py", "build.py", "backends.py", "recomputation.py"}
+
+
+def test_a_struct_has_the_fields_of_the_c_source():
+    sizes = struct("step_sizes")(2, 3, 4, 16, (1, 2, 3), (4, 5, 6))
+    assert [name for name, _ in sizes._fields_] == [
+        *("batch", "heads", "keys", "width", "key_strides", "value_strides")
+    ]
+    assert (sizes.batch, sizes.width, list(sizes.value_strides)) == (2, 16, [4, 5, 6])
+    types = {name: kind.__name__ for name, kind in struct("attention_options")._fields_}
+    assert types["seed"] == "c_long" and types["alpha"] == "c_double" and len(types) == 10
+    with pytest.raises(TypeError):
+        struct("step_sizes")(batch=2.5)

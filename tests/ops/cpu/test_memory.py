@@ -107,8 +107,9 @@ def kernels_with(text):
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**40])
 def test_rows_that_are_too_long_are_refused_before_they_are_read(compiled, size):
     nothing = (None,) * 20
-    sizes = (ctypes.c_int64 * 5)(1, 1, 1, size, 16)
-    step_sizes = (ctypes.c_int64 * 4)(1, 1, size, 16)
+    options = boundary.struct("attention_options")(1, 1, 1, size, 16, splits=1, alpha=1.5)
+    strides = boundary.struct("attention_strides")()
+    sizes = boundary.struct("step_sizes")(1, 1, size, 16)
     alpha = torch.tensor([1.5], dtype=torch.float64)
     calls = {
         "solve_entmax": (None, None, 1, size, alpha, 0, None),
@@ -122,20 +123,16 @@ def test_rows_that_are_too_long_are_refused_before_they_are_read(compiled, size)
             *(16, *nothing[:5]),
         ),
         "transpose": (None, None, None, size, 1, *nothing[:4]),
-        "attend_forward": (
-            *(sizes, *nothing[:4], None, None, None),
-            *(1.5, 1.0, 0.0, 0, 1, None, 0, None),
-        ),
-        "attend_backward": (
-            *(sizes, *nothing[:7], None, None, None),
-            *(1.5, 1.0, 0.0, 0, 1, None, 0, None),
-        ),
-        "attend_step": (step_sizes, None, None, None, None, None, 1.5, 1.0, None, None),
+        "attend_forward": (options, strides, *nothing[:7], 0, None),
+        "attend_backward": (options, strides, *nothing[:10], 0, None),
+        "attend_step": (sizes, *nothing[:4], 1.5, 1.0, None, None),
         "rms_norm_gradient": (None, None, 1, size, None, None, 1e-6, None, None),
     }
     assert set(calls) == kernels_with("allocate(") | kernels_with("TOO_LONG")
     for name, arguments in calls.items():
         addresses = [x.data_ptr() if torch.is_tensor(x) else x for x in arguments]
+        addresses = [ctypes.addressof(x) if isinstance(x, ctypes.Structure) else x
+                     for x in addresses]  # fmt: skip
         assert kernel(name)._function(*addresses, 1) == -1, name
 
 
