@@ -62,8 +62,9 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
         options: what the op depends on besides, see the op's rule.
 
     Returns:
-        ``reference``, ``cpu`` or ``gpu``. Where PyTorch looks on rather than computes, see
-        ``capture.py``, it is ``reference``, and ``operators`` for the search of alpha-entmax.
+        ``reference``, ``cpu`` or ``gpu``, as its ``NAME`` says. Where PyTorch looks on rather than
+        computes, see ``capture.py``, it is ``reference``, and ``operators`` for the search of
+        alpha-entmax.
     """
     seen = [x for x in tensors if x is not None]
     seen += [x for x in options.values() if isinstance(x, Tensor)]
@@ -104,7 +105,7 @@ def use(choice: str) -> Iterator[None]:
 
 def last_used() -> dict[str, str]:
     """Return the name of the backend that each op was last computed by in this process."""
-    return {op: _name(backend) for op, backend in _last.items()}
+    return {op: backend.NAME for op, backend in _last.items()}
 
 
 def _allow(choice: str) -> None:
@@ -123,14 +124,10 @@ _told: set[tuple[str, str]] = set()
 def _note(op: str, backend: ModuleType) -> None:
     """Keep which backend an op was last computed by, and tell it the first time."""
     _last[op] = backend
-    use_of_it = op, _name(backend)
+    use_of_it = op, backend.NAME
     if use_of_it not in _told:
         _told.add(use_of_it)
         logger.debug("%s: computed by %s", *use_of_it)
-
-
-def _name(backend: ModuleType) -> str:
-    return backend.__name__.rpartition(".")[2]
 
 
 def _device_of(tensors: Tensors) -> str:

@@ -154,7 +154,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
         )
         return loss.reduced(losses, target)
     backend = choose("row_losses", (rows, labels), loss=loss, tau=loss.tau)
-    if backend is reference:
+    if backend.NAME == "reference":
         # A tensor must be an argument of its own for PyTorch to see it.
         options = loss._replace(tau=0.0) if torch.is_tensor(loss.tau) else loss
         losses, _ = _RowLosses.apply(rows, labels, loss.tau, options)
@@ -178,7 +178,7 @@ def loss_of_features(
     # What autocast would multiply in; the gradients go back through this conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     backend = choose("linear_losses", (x, w, bias, target), loss=loss, tau=loss.tau)
-    if backend is reference:  # a product and a loss, for which a backend is chosen again
+    if backend.NAME == "reference":  # a product and a loss, for which a backend is chosen again
         return loss_of_logits(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     with without_autocast(x):

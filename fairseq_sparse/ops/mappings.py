@@ -142,7 +142,7 @@ def log_entmax(z: Tensor, alpha: float, topk: int = 0) -> Tensor:
     check_alpha(alpha)
     check_topk(topk)
     backend = choose("log_probabilities", (z,), alpha=alpha, topk=topk)
-    if backend is reference:
+    if backend.NAME == "reference":
         return _log(entmax_topk(at_least_fp32(z), alpha, topk))
     return backend.log_probabilities(z, alpha)
 
@@ -156,7 +156,7 @@ def log_alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
     check_alpha(alpha)
     check_tau(tau)
     backend = choose("log_probabilities", (z,), alpha=alpha, tau=tau)
-    if backend is reference:
+    if backend.NAME == "reference":
         return _log(alpha_relu(at_least_fp32(z), tau, alpha))
     return backend.log_probabilities(z, alpha, float(tau))
 
@@ -197,7 +197,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) 
         conjugate: whether the conjugate is wanted.
     """
     backend = choose("entmax", (z,), alpha=alpha)
-    if backend is operators:
+    if backend.NAME == "operators":
         return operators.entmax_rows(z, alpha, topk=topk)
     return _solve(backend, z, alpha, topk, conjugate)
 
@@ -214,7 +214,7 @@ def _solve(backend, z: Tensor, alpha: Alpha, topk: int, conjugate: bool) -> Entm
 def _solve_in_operator(z: Tensor, alpha: Alpha, topk: int) -> EntmaxRows:
     """Solve the rows for ``operators.py``, never by the operator itself."""
     backend = choose("entmax", (z,), alpha=alpha)
-    return _solve(reference if backend is operators else backend, z, alpha, topk, True)
+    return _solve(reference if backend.NAME == "operators" else backend, z, alpha, topk, True)
 
 
 operators.define_entmax_rows(_solve_in_operator)

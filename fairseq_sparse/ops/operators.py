@@ -20,7 +20,8 @@ from torch import Tensor
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
 
-_NAME = "fairseq_sparse::entmax_rows"
+NAME = "operators"
+_OPERATOR = "fairseq_sparse::entmax_rows"
 _library = torch.library.Library("fairseq_sparse", "FRAGMENT")
 
 
@@ -42,9 +43,9 @@ def define_entmax_rows(solve: Callable[[Tensor, Alpha, int], EntmaxRows]) -> Non
     _library.impl("entmax_rows", compute, "CompositeExplicitAutograd")
     # torch before 2.4 has the former names.
     register_fake = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract
-    register_fake(_NAME)(_fake)
+    register_fake(_OPERATOR)(_fake)
     if hasattr(torch.library, "register_vmap"):
-        torch.library.register_vmap(_NAME, _vmap)
+        torch.library.register_vmap(_OPERATOR, _vmap)
 
 
 def _fake(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):

@@ -22,6 +22,8 @@ from fairseq_sparse.ops import (
     gated_rms_norm,
     linear_alpha_relu_loss,
     linear_entmax_loss,
+    log_alpha_relu,
+    log_entmax,
     rms_norm,
     softmax,
     sparsemax,
@@ -58,6 +60,10 @@ def source(z):
     return first + states.context(entmax15(states.scores(first)))
 
 
+def finite(logs):
+    return logs.masked_fill(logs.isneginf(), 0.0)
+
+
 # From logits [6, 300].
 OPS = {
     "softmax": softmax,
@@ -68,6 +74,9 @@ OPS = {
     "entmax of a tensor": lambda z: entmax(z, ALPHAS.to(z.device)),
     "alpha_relu": lambda z: alpha_relu(z, 0.3),
     "alpha_relu of a tensor": lambda z: alpha_relu(z, TAU.to(z.device)),
+    # -inf, of which there is no gradient to compare, is made 0.
+    "log_entmax": lambda z: finite(log_entmax(z, 1.5)),
+    "log_alpha_relu": lambda z: finite(log_alpha_relu(z, TAU.to(z.device))),
     "entmax_loss": lambda z: entmax_loss(z, TARGET.to(z.device)),
     "entmax_loss smoothed": lambda z: entmax_loss(
         z, TARGET.to(z.device), 1.3, label_smoothing=0.1, reduction="none"

@@ -16,7 +16,10 @@ from fairseq_sparse.ops.cpu.rows import (
     log_probabilities,
 )
 
+NAME = "cpu"
+
 __all__ = [
+    "NAME",
     "alpha_relu_weights",
     "attend",
     "entmax_gradient",

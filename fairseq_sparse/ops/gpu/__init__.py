@@ -11,7 +11,10 @@ from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient, entmax_gradien
 from fairseq_sparse.ops.gpu.linear_loss import summed_linear_loss as linear_losses
 from fairseq_sparse.ops.gpu.losses import losses_of_rows as row_losses
 
+NAME = "gpu"
+
 __all__ = [
+    "NAME",
     "adasplash",
     "alpha_relu_gradient",
     "alpha_relu_weights",

@@ -258,7 +258,7 @@ def _search(
             tau = tl.where(mass >= 1, middle, tau)
             high = tl.where(mass >= 1, high, middle)
             step += 1
-    else:  # Newton; for its form see ops/threshold.py
+    else:  # Newton; for its form see reference/entmax.py
         while moved & (step < _MAX_STEPS):
             mass, score, slope = _sums(
                 z, size, maximum, first, second, third, tau, alpha, ANY, OVER, False

@@ -14,7 +14,10 @@ from fairseq_sparse.ops.reference.entmax import (
 from fairseq_sparse.ops.reference.norms import rms_norm, rms_norm_gradients
 from fairseq_sparse.ops.reference.residual import residual
 
+NAME = "reference"
+
 __all__ = [
+    "NAME",
     "alpha_relu_gradient",
     "alpha_relu_weights",
     "attend",
