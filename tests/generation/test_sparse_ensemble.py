@@ -7,6 +7,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.lstm import LSTMDecoder, LSTMEncoder, LSTMModel
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 import toy
@@ -156,3 +157,13 @@ def test_attention_is_left_out_where_it_is_not_wanted(names: str) -> None:
             assert one["attention"].shape == (length, len(one["tokens"]))
             assert other["attention"].numel() == 0
             assert math.isfinite(one["score"])
+
+
+def test_no_model_is_promised_a_number_of_rows_for_a_sentence() -> None:
+    """As a BART is by fairseq's generator, which may have been built before over the same model."""
+    (model,), words = make_models("entmax15")
+    promised = []
+    model.set_beam_size = promised.append
+    stock = SequenceGenerator([model], words, beam_size=4)
+    SparseSequenceGenerator.like(stock)
+    assert promised == [4, 1]
