@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 from omegaconf import II, OmegaConf
 
 from fairseq_sparse.checkpoints.compatibility import check_resumed_run
-from fairseq_sparse.modules.output_config import check_output, check_settings_of_model
+from fairseq_sparse.modules.output_config import check_settings_of_model
 from fairseq_sparse.modules.output_loss import OutputLoss
 
 
@@ -80,14 +80,6 @@ class SparseCriterion(FairseqCriterion):
             run, self.run = self.run, None
             check_resumed_run(run)
         return super().train(mode)
-
-    def check_model(self, model) -> None:
-        """Refuse a model that has no output, or another one than the criterion is for.
-
-        Raises:
-            ValueError: naming the criterion and the flag to change.
-        """
-        check_output(self.name, model)
 
     def forward(self, model, sample: dict[str, Any], reduce: bool = True):
         """Return the loss of a batch, its sample size and what is logged, as fairseq wants it."""

@@ -136,23 +136,6 @@ def check_criterion(criterion: Optional[str], transform: str) -> None:
     )
 
 
-def check_output(criterion: str, model: nn.Module) -> None:
-    """Refuse a model whose output the criterion is not for.
-
-    Raises:
-        ValueError: naming the criterion and the flag to change.
-    """
-    # fairseq's wrapper of a distributed model hands attributes on.
-    projection = getattr(getattr(model, "decoder", None), "output_projection", None)
-    transform = getattr(getattr(projection, "transform", None), "name", None)
-    fits = _transforms_of(criterion) or ()
-    if transform not in fits:
-        raise ValueError(
-            f"--criterion {criterion} is for --output-transform {', '.join(fits)}, but the model's "
-            f"output is {transform or 'not one of fairseq_sparse (--arch transformer_sparse)'}"
-        )
-
-
 def check_settings_of_model(criterion: str, settings: Any) -> None:
     """Refuse a criterion of this package for another output, or an architecture of fairseq's own.
 
@@ -166,8 +149,13 @@ def check_settings_of_model(criterion: str, settings: Any) -> None:
     arch = getattr(settings, "arch", None) or getattr(settings, "_name", None)
     kind = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
     if not getattr(kind, "__module__", "").startswith("fairseq.models."):
-        check_criterion(criterion, str(getattr(settings, "output_transform", None)))
-        return
+        transform = getattr(settings, "output_transform", None)
+        if transform is not None:
+            return check_criterion(criterion, str(transform))
+        raise ValueError(
+            f"--criterion {criterion} is for the models of fairseq_sparse, and --arch {arch} is "
+            "none of them: use --arch transformer_sparse, or --criterion cross_entropy"
+        )
     twins = [name for name in ARCH_MODEL_REGISTRY if name.replace("_sparse", "") == arch]
     twins = [name for name in twins if name != arch] or ["transformer_sparse"]
     raise ValueError(

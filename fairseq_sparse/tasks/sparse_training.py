@@ -2,22 +2,19 @@
 
 from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
 from fairseq_sparse.checkpoints.safety import check_settings
-from fairseq_sparse.criterions.sparse_criterion import SparseCriterion
 from fairseq_sparse.tasks.energy_logging import LogsEnergy
 
 
 class SparseTrainingMixin(LogsEnergy):
     """Mixin, in front of a task of fairseq's, for training.
 
-    - Settings that contain code, checkpoints that do not fit and criterions that do not fit are
-      refused before training.
+    - Settings that contain code and checkpoints that do not fit are refused before training.
     - A resumed run sees the batches of an undisturbed one.
     - Under ``--store-ema``, validation is that of the exponential average of the parameters.
     - On GPUs the energy used is logged, see :class:`LogsEnergy`.
     """
 
     checks_first_checkpoint = True
-    built_model = None
     # Whether fairseq hands over the exponential average. Not before the first validation: asked
     # for earlier, it would be a copy of the model from before tau is found.
     uses_ema = False
@@ -30,21 +27,10 @@ class SparseTrainingMixin(LogsEnergy):
             ValueError: naming the setting, or the checkpoint and the remedy.
         """
         check_settings(cfg)
-        self.built_model = super().build_model(cfg, from_checkpoint)
+        model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
-            check_first_checkpoint(cfg, self.built_model)
-        return self.built_model
-
-    def build_criterion(self, cfg, *args, **kwargs):
-        """Same as in fairseq, except that one is refused that does not fit the model built before.
-
-        Raises:
-            ValueError: naming the criterion and what it is for.
-        """
-        criterion = super().build_criterion(cfg, *args, **kwargs)
-        if isinstance(criterion, SparseCriterion) and self.built_model is not None:
-            criterion.check_model(self.built_model)
-        return criterion
+            check_first_checkpoint(cfg, model)
+        return model
 
     def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
         """Return the batches of a data set, the same ones whatever epoch the process began with.

@@ -170,7 +170,6 @@ def test_another_file_to_restore_is_looked_at(tmp_path):
         ("transformer_lm", "--arch transformer_lm_sparse with"),
         ("fconv", "--arch transformer_sparse with"),
         ("transformer_sparse", None),
-        ("unknown_to_fairseq", None),
     ],
 )
 @pytest.mark.parametrize("key", ["arch", "_name"])
@@ -180,7 +179,7 @@ def test_a_criterion_for_a_stock_architecture_is_refused(arch, remedy, key):
         key = "arch"
     run = OmegaConf.create({"criterion": OmegaConf.structured(SparseCriterionConfig)})
     run.criterion.sentence_avg = False
-    run.model = {key: arch}
+    run.model = {key: arch, "output_transform": "entmax15"}
     if remedy is None:
         EntmaxLossCriterion.build_criterion(run.criterion, toy.task())
         return

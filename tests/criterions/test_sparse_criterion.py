@@ -167,14 +167,6 @@ def test_tau_is_found_by_the_first_training_step_and_kept():
     assert torch.equal(transform.tau, found)
 
 
-def test_a_model_that_does_not_fit_is_refused_by_name():
-    criterion, _, _ = build("alpha_relu")
-    with pytest.raises(ValueError, match="--criterion alpha_relu_loss is for .* is sparsemax"):
-        criterion.check_model(toy.model("--output-transform", "sparsemax"))
-    with pytest.raises(ValueError, match="not one of fairseq_sparse"):
-        criterion.check_model(toy.model(arch="transformer_tiny"))
-
-
 @pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
 def test_settings_of_a_model_that_does_not_fit_are_refused_under_any_task(transform):
     """As fairseq-validate has them, where --model-overrides names another criterion."""
@@ -186,6 +178,9 @@ def test_settings_of_a_model_that_does_not_fit_are_refused_under_any_task(transf
     assert isinstance(right.build_criterion(run.criterion, toy.task()), right)
     with pytest.raises(ValueError, match=f"does not fit --output-transform {transform}: .* use"):
         wrong.build_criterion(run.criterion, toy.task())
+    run.model = {"_name": "a_model_of_the_user"}
+    with pytest.raises(ValueError, match="--arch a_model_of_the_user is none of them: use"):
+        right.build_criterion(run.criterion, toy.task())
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])

@@ -243,14 +243,3 @@ def test_settings_of_any_architecture_are_no_code():
     cfg = Namespace(arch="lstm", decoder_attention="__import__('os').abort()")
     with pytest.raises(ValueError, match="--decoder-attention is .* code"):
         make_task().build_model(cfg)
-
-
-def test_a_criterion_that_does_not_fit_the_model_is_refused_when_it_is_built():
-    task = make_task()
-    criterion = Namespace(
-        criterion="entmax_loss", label_smoothing=0.0, no_fused_loss=False, sentence_avg=False
-    )
-    task.build_criterion(criterion)  # nothing is known of a model
-    task.built_model = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="--criterion entmax_loss is for --output-transform"):
-        task.build_criterion(criterion)
