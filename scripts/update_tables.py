@@ -22,9 +22,15 @@ BLOCK = re.compile(
 
 
 def markdown(path: Path) -> str:
-    """Return a CSV file, whose first line has the headings, as a table in Markdown."""
+    """Return a CSV file, whose first line has the headings, as a table in Markdown.
+
+    Raises:
+        ValueError: a row has more or fewer fields than the headings.
+    """
     with open(path, encoding="utf-8", newline="") as handle:
         head, *rows = csv.reader(handle)
+    if any(len(row) != len(head) for row in rows):
+        raise ValueError(f"{path}: a row has more or fewer fields than the first line has headings")
     return tabulate(rows, headers=head, tablefmt="github", disable_numparse=True)
 
 
@@ -33,6 +39,7 @@ def fill(page: str, results: Path) -> str:
 
     Raises:
         OSError: a table has no file.
+        ValueError: the rows of a file are not as long as its headings.
     """
     return BLOCK.sub(
         lambda block: "{begin}\n{table}\n\n{end}".format(
@@ -52,7 +59,7 @@ def main() -> int:
         page = path.read_text("utf-8")
         try:
             filled = fill(page, options.root / "docs" / "results")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             parser.error(f"{path}: {error}")
         if filled != page:
             stale.append(path)

@@ -47,3 +47,13 @@ def test_a_changed_figure_is_noticed_and_written(tmp_path):
     assert run("--check", "--root", tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "docs")
     assert run("--root", tmp_path).returncode == 2
+
+
+def test_a_row_that_does_not_fit_the_headings_is_refused(tmp_path):
+    (tmp_path / "docs/results").mkdir(parents=True)
+    page = "<!-- table speed -->\nold\n<!-- end of table -->\n"
+    (tmp_path / "README.md").write_text(page)
+    (tmp_path / "docs/results/speed.csv").write_text("what,of 7,944\none,0.40\n")
+    result = run("--root", tmp_path)
+    assert result.returncode == 2 and "speed.csv" in result.stderr
+    assert (tmp_path / "README.md").read_text() == page
