@@ -9,6 +9,7 @@ from argparse import Action, ArgumentDefaultsHelpFormatter, ArgumentParser
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRScheduleConfig
 from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_sparse.criterions.sparse_criterion import SparseCriterionConfig
@@ -19,6 +20,7 @@ from fairseq_sparse.modules.attention_config import (
     SelfAttentionConfig,
 )
 from fairseq_sparse.modules.output_config import OutputConfig
+from fairseq_sparse.optim.reduce_lr_on_valid_loss import ReduceLROnValidLossConfig
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _WIDTH = 100
@@ -37,6 +39,11 @@ def list_flags() -> str:
         (f"attention, of --arch {lstm}", GlobalAttentionConfig, None),
         ("--criterion entmax_loss, alpha_relu_loss", SparseCriterionConfig, None),
         ("--task translation_sparse", TranslationSparseConfig, TranslationConfig),
+        (
+            "--lr-scheduler reduce_lr_on_valid_loss",
+            ReduceLROnValidLossConfig,
+            ReduceLROnPlateauLRScheduleConfig,
+        ),
     ]
     return "\n\n".join(_section(*section) for section in sections) + "\n"
 

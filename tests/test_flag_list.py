@@ -7,6 +7,7 @@ import pytest
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 import fairseq_sparse.__main__ as command
@@ -30,12 +31,22 @@ def test_every_flag_of_ours_is_listed_and_no_other():
         flags(TASK_REGISTRY[name].add_args) for name in ("translation_sparse", "translation")
     )
     ours |= own - stock
+    own, stock = (
+        flags(LR_SCHEDULER_REGISTRY[name].add_args)
+        for name in ("reduce_lr_on_valid_loss", "reduce_lr_on_plateau")
+    )
+    ours |= own - stock
     assert set(re.findall(r"^  (--[\w-]+)", list_flags(), re.MULTILINE)) == ours
 
 
-def test_every_architecture_and_criterion_is_named():
+def test_all_that_is_registered_is_named():
     text = list_flags()
-    for registry in (ARCH_MODEL_REGISTRY, CRITERION_REGISTRY, TASK_REGISTRY):
+    for registry in (
+        ARCH_MODEL_REGISTRY,
+        CRITERION_REGISTRY,
+        TASK_REGISTRY,
+        LR_SCHEDULER_REGISTRY,
+    ):
         for name, item in registry.items():
             assert not item.__module__.startswith("fairseq_sparse.") or name in text
 

@@ -1,4 +1,4 @@
-"""Word alignments from the cross-attention of a trained translation model.
+"""Extract word alignments from the cross-attention of a trained translation model.
 
 The model reads each source sentence of a prepared data set with its reference, or with its own
 translation. In the folder DIR there is then for each layer, and for each of its heads and their

@@ -1,4 +1,4 @@
-"""Precision, recall and error rate (AER, Och & Ney 2000) of word alignments.
+"""Measure precision, recall and error rate (AER, Och & Ney 2000) of word alignments.
 
 GOLD has a line a sentence pair, with sure links as in 3-2 and possible ones as in 3p2 or 3?2; an
 empty line has no link. A HYPOTHESIS is a file of links in Pharaoh form, as in 3-2, or a folder that

@@ -1,4 +1,4 @@
-"""How sparse, and how diverse, the attention of trained translation models is, on prepared data.
+"""Measure how sparse, and how diverse, the attention of trained translation models is.
 
 The model reads each source sentence and its reference (no search). For the encoder, the decoder
 and cross-attention, for each layer, the table has

@@ -91,7 +91,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 def add_empty(commands) -> None:
     parser = add_command(
-        commands, "empty", run_empty, "how often the empty translation beats the beam's best"
+        commands, "empty", run_empty, "count how often the empty translation beats the beam's best"
     )
     add_limit(parser)
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
@@ -109,7 +109,7 @@ def add_support(commands) -> None:
         commands,
         "support",
         run_support,
-        "how many tokens, and hypotheses, have a nonzero probability",
+        "count the tokens, and hypotheses, of nonzero probability",
     )
     add_limit(parser)
     parser.add_argument(
@@ -144,7 +144,10 @@ def add_support(commands) -> None:
 
 def add_alternatives(commands) -> None:
     parser = add_command(
-        commands, "alternatives", run_alternatives, "the possible tokens at each step of a sentence"
+        commands,
+        "alternatives",
+        run_alternatives,
+        "list the possible tokens at each step of a sentence",
     )
     add_sentence(parser)
     parser.add_argument(
@@ -162,7 +165,7 @@ def add_alternatives(commands) -> None:
 
 def add_tree(commands) -> None:
     parser = add_command(
-        commands, "tree", run_tree, "the translations of nonzero probability, as a tree"
+        commands, "tree", run_tree, "draw the translations of nonzero probability as a tree"
     )
     add_sentence(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Parameters and floating-point operations of a Transformer with each kind of attention.
+"""Count parameters and floating-point operations of a Transformer, by kind of attention.
 
 Both are counted on the modules as they are built and run, not by formulas.
 

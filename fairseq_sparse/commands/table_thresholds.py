@@ -1,4 +1,4 @@
-"""Thresholds of 1.5-entmax in untrained Transformers: Table 3 of Speeding Up Entmax.
+"""Print thresholds of 1.5-entmax in untrained Transformers: Table 3 of Speeding Up Entmax.
 
 For each size of the vocabulary, or each folder of prepared data, an untrained model with a
 1.5-entmax output reads one batch. The table has its mean threshold (data), what the paper's
