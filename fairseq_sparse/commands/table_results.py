@@ -15,6 +15,7 @@ from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.analysis.runs.columns import COLUMNS, SPEEDS, cell, columns_of, conditions
 from fairseq_sparse.analysis.runs.run_summary import (
     SCORES,
+    SummaryError,
     read_score,
     statistics_of,
     summarize_attention,
@@ -52,7 +53,7 @@ def add_speeds(summaries: list[dict], results: list[dict]) -> None:
 PLAIN_PARTS = {
     "training": "speed and updates: --log FILE, what fairseq-train printed",
     "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
-    "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt",
+    "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
     "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
     "> RUN/validate-test.txt 2>&1",
     "attention": "zeros in attention: fairseq-sparse analyze attention --json RUN/attention.json",
@@ -80,7 +81,10 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
     }
     for part, (file, summarize) in files.items():
         if (run / file).is_file():  # never of a checkpoint alone: the folder may have others
-            summary[part] = summarize(run / file)
+            try:
+                summary[part] = summarize(run / file)
+            except SummaryError as error:  # the other parts can still be shown
+                print(f"{program(COMMAND)}: {one_line(error)}", file=sys.stderr)
     if any((run / file).is_file() for file in SCORES.values()):
         summary |= read_score(run)
     missing = [part for part in PLAIN_PARTS if part not in summary and part != "score"]

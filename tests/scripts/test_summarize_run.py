@@ -248,3 +248,18 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     (tmp_path / "empty.log").write_text("nothing")
     result = call("results_table.py", plain, "--log", tmp_path / "empty.log")
     assert result.returncode == 1 and "no numbers of a training" in result.stdout
+
+
+def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
+    run: Path, tmp_path: Path
+) -> None:
+    plain = tmp_path / "save-dir"
+    plain.mkdir()
+    (plain / "checkpoint_best.pt").write_bytes(b"")
+    (plain / "generate-test.txt").write_text("H-0\t-0.5\ta b\n")  # stderr was not redirected
+    result = call("results_table.py", plain, "--log", run / "logs" / "2_train.log")
+    assert result.returncode == 0, result.stdout
+    assert "no line 'Translated N sentences'" in result.stdout
+    assert "RUN/generate-test.txt 2>&1 (save-dir)" in result.stdout
+    rows = [line for line in rows_of(result.stdout) if len(line) > 1]
+    assert dict(zip(rows[0], rows[2], strict=True))["updates"] == "30"

@@ -141,7 +141,10 @@ def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[st
 def summarize_generation(run: Path) -> dict[str, object]:
     match = GENERATE_SPEED.search(read(run / "generate-test.txt"))
     if not match:
-        raise SummaryError(f"{run / 'generate-test.txt'}: incomplete; run the stage generate again")
+        raise SummaryError(
+            f"{run / 'generate-test.txt'}: no line 'Translated N sentences', which "
+            "fairseq-generate logs to stderr at its end; run it (or the stage generate) again"
+        )
     return {"sentences_per_second": float(match["speed"])}
 
 
