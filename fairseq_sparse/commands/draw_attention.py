@@ -104,13 +104,13 @@ def collect_weights(
 
     found = {}
 
-    def keep(where, number, weights, hidden):
-        found[where, number] = weights[:, 0], hidden.expand(weights.shape[1:])[0]
+    def keep(where, number, weights, masked):
+        found[where, number] = weights[:, 0], masked.expand(weights.shape[1:])[0]
 
     with torch.no_grad(), watch_attention(model, keep, [place]):
         model.extract_features(**net_input)
-    weights, hidden = found[place, layer]
-    return weights.float().cpu().numpy(), hidden.cpu().numpy()
+    weights, masked = found[place, layer]
+    return weights.float().cpu().numpy(), masked.cpu().numpy()
 
 
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
@@ -170,7 +170,7 @@ def draw(options: argparse.Namespace) -> None:
     if options.hypothesis:
         (sample,) = with_best_translations(translator, [sample], options.beam)
     net_input, target = sample["net_input"], sample["target"][0]
-    weights, hidden = collect_weights(model, net_input, options.place, layer)
+    weights, masked = collect_weights(model, net_input, options.place, layer)
     panels, titles = panels_of(weights, options.heads)
     text = "the model's translation" if options.hypothesis else "reference"
     queries, keys, query_label, key_label = labels(task, net_input, target, text)[options.place]
@@ -179,7 +179,7 @@ def draw(options: argparse.Namespace) -> None:
         queries,
         keys,
         titles,
-        hidden=hidden,
+        masked=masked,
         sums_to_one=ATTENTION_KINDS[kind].sums_to_one,
         query_label=query_label,
         key_label=key_label,

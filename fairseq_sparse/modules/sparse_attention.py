@@ -25,7 +25,7 @@ class SparseMultiheadAttention(MultiheadAttention):
 
     It takes the place of ``MultiheadAttention`` in a layer: arguments of ``forward``, results,
     parameters and incremental state are the stock module's. Differences: the weights can be asked
-    for by head in training too, a query whose keys are all hidden gets zeros instead of NaN, and
+    for by head in training too, a query whose keys are all masked gets zeros instead of NaN, and
     some kinds add parameters: a norm between the heads and the output projection (``norm.weight``,
     ``norm.gate``), a learned alpha (``alpha_logit``, one a head).
 
@@ -108,7 +108,7 @@ class SparseMultiheadAttention(MultiheadAttention):
             need_weights: return the weights, the mean over the heads.
             static_kv: the keys are those of the first step (cross-attention).
             attn_mask: ``[length, keys]``, or ``[batch * heads, length, keys]``: boolean, true for
-                hidden, or added to the scores, where -1e4 or less stands for hidden.
+                masked, or added to the scores, where -1e4 or less stands for masked.
             need_head_weights: return the weights of each head.
 
         Returns:
@@ -120,7 +120,7 @@ class SparseMultiheadAttention(MultiheadAttention):
                 f"before_softmax is not supported for --attention {self.attention_kind}"
             )
         length, batch, _ = query.shape
-        keys, values, hidden = self._keys_and_values(
+        keys, values, masked = self._keys_and_values(
             query, key, value, key_padding_mask, incremental_state, static_kv
         )
         context, weights = attend(
@@ -129,7 +129,7 @@ class SparseMultiheadAttention(MultiheadAttention):
             values,
             self._weights(),
             alpha=self.alpha()[:, None, None] if self.learns_alpha else None,
-            hidden=None if hidden is None else hidden.bool(),
+            masked=None if masked is None else masked.bool(),
             bias=self._bias(attn_mask, batch),
             dropout=self._dropout(),
             causal=self.is_causal and attn_mask is not None and attn_mask.dim() == 2,

@@ -15,11 +15,11 @@ from fairseq_sparse.ops.attention_weights import (
     AttentionWeights,
 )
 from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.masks import HIDES
+from fairseq_sparse.ops.masks import MASKED
 from fairseq_sparse.ops.precision import as_autocast
 from fairseq_sparse.ops.reference.entmax import Alpha
 
-__all__ = ["HIDES", "Weights", "attend"]
+__all__ = ["MASKED", "Weights", "attend"]
 
 Weights = Union[str, AttentionWeights, Callable[..., Tensor]]
 
@@ -30,7 +30,7 @@ def attend(
     value: Tensor,
     weights: Weights,
     alpha: Optional[Alpha] = None,
-    hidden: Optional[Tensor] = None,
+    masked: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
     causal: bool = False,
     dropout: float = 0.0,
@@ -53,9 +53,9 @@ def attend(
             for masked keys, and ``alpha`` if it is given, to weights in fp32 or better, each row
             looked at by itself. Another tensor that it holds need not get a gradient.
         alpha: of ``weights``: a number, or ``[heads, 1, 1]``, which gets a gradient.
-        hidden: boolean, ``[batch, keys]``, true for keys that no query may attend to.
+        masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, or four dimensions that broadcast over the scores; added to
-            them, with ``HIDES`` or less for keys that are masked from a query. It gets no gradient.
+            them, with ``MASKED`` or less where a key is masked. It gets no gradient.
         causal: mask from each query the keys after its own position. With a ``bias``, a promise
             that it is this mask, ``[queries, keys]``, which kernels for a GPU then need not read.
         dropout: probability of dropping a weight.
@@ -69,13 +69,13 @@ def attend(
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
     """
     weights, alpha = _named(weights, alpha, sums_to_one)
-    _check_masks(query, key, hidden, bias, causal)
+    _check_masks(query, key, masked, bias, causal)
     query, key, value = as_autocast(query, key, value)
     widen = not weights.sums_to_one and value.dtype == torch.float16
     options = AttentionOptions(
-        weights, alpha, hidden, bias, causal, dropout, need_weights, scale, widen
+        weights, alpha, masked, bias, causal, dropout, need_weights, scale, widen
     )
-    backend = choose("attention", (query, key, value, hidden, bias), options=options)
+    backend = choose("attention", (query, key, value, masked, bias), options=options)
     return backend.attend(query, key, value, options)
 
 
@@ -95,14 +95,14 @@ def _named(
 
 
 def _check_masks(
-    query: Tensor, key: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor], causal: bool
+    query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor], causal: bool
 ) -> None:
     """Raise ValueError where a mask does not fit the queries and keys."""
     batch, scores = query.size(0), (query.size(2), key.size(2))
-    if hidden is not None and (hidden.dtype, *hidden.shape) != (torch.bool, batch, scores[1]):
+    if masked is not None and (masked.dtype, *masked.shape) != (torch.bool, batch, scores[1]):
         raise ValueError(
-            f"hidden must be boolean, [{batch}, {scores[1]}], got {hidden.dtype} "
-            f"{list(hidden.shape)}"
+            f"masked must be boolean, [{batch}, {scores[1]}], got {masked.dtype} "
+            f"{list(masked.shape)}"
         )
     if not (bias is None or bias.shape == scores or (bias.dim() == 4 and not causal)):
         raise ValueError(f"bias must be {list(scores)}, got {list(bias.shape)}")

@@ -59,7 +59,7 @@ class AttentionOptions(NamedTuple):
 
     weights: AttentionWeights
     alpha: Optional[Tensor]  # [heads, 1, 1], which gets a gradient; a number is in the weights
-    hidden: Optional[Tensor]
+    masked: Optional[Tensor]
     bias: Optional[Tensor]
     causal: bool
     dropout: float

@@ -308,7 +308,7 @@ def _gpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
 
 
 def _gpu_attention(tensors: Tensors, options) -> bool:
-    query, key, value, hidden, bias = tensors
+    query, key, value, masked, bias = tensors
     if options.need_weights or options.alpha is not None or value.shape != key.shape:
         return False
     # One query alone, as in generation, is no work for blocks of queries.
@@ -324,7 +324,7 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
     length, alpha = query.size(2), options.weights.alpha
     return (
         not (alpha is None or alpha > 2 or options.widen or options.dropout > 0)
-        and hidden is None
+        and masked is None
         and query.dtype in _RELA_DTYPES
         and query.shape == key.shape
         and query.size(3) in _ADASPLASH_HEADS

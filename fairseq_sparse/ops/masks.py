@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # An additive mask masks a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
-HIDES = -1e4
+MASKED = -1e4
 
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
@@ -19,15 +19,15 @@ def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
 def assert_causal(bias: Tensor) -> None:
     """Fail if a mask that is said to be causal is not, without waiting for the GPU to see it."""
     future = torch.ones_like(bias, dtype=torch.bool).triu(1)
-    is_causal = ((bias <= HIDES) == future).logical_and_(future | (bias == 0)).all()
+    is_causal = ((bias <= MASKED) == future).logical_and_(future | (bias == 0)).all()
     torch._assert_async(is_causal, "the attention mask is not causal, as attend() was told")
 
 
-def apply_masks(scores: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+def apply_masks(scores: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
     """Add ``bias`` to scores ``[batch, heads, queries, keys]``, in place, and put -inf where a key
-    is masked by it or by ``hidden [batch, keys]``."""
+    is masked by it or by ``masked [batch, keys]``."""
     if bias is not None:
-        scores += bias.masked_fill(bias <= HIDES, -float("inf")).to(scores.dtype)
-    if hidden is not None:
-        scores.masked_fill_(hidden[:, None, None], -float("inf"))
+        scores += bias.masked_fill(bias <= MASKED, -float("inf")).to(scores.dtype)
+    if masked is not None:
+        scores.masked_fill_(masked[:, None, None], -float("inf"))
     return scores

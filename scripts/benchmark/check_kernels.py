@@ -109,9 +109,9 @@ def checks_of_attention() -> Iterator[Check]:
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.ops import attend
 
-    def result(query, key, value, kind, causal=False, hidden=None):
+    def result(query, key, value, kind, causal=False, masked=None):
         kind = ATTENTION_KINDS[kind]
-        settings = {"hidden": hidden, "sums_to_one": kind.sums_to_one}
+        settings = {"masked": masked, "sums_to_one": kind.sums_to_one}
         if causal:
             settings.update(bias=words_ahead(query), causal=True)
         return attend(query, key, value, kind.weights, **settings)[0]
@@ -123,20 +123,20 @@ def checks_of_attention() -> Iterator[Check]:
                 "key": torch.randn(2, 3, keys, width, dtype=torch.float64),
                 "value": torch.randn(2, 3, keys, width, dtype=torch.float64),
             }
-            hidden = torch.zeros(2, keys, dtype=torch.bool)
-            hidden[0, -keys // 3 :] = True
+            masked = torch.zeros(2, keys, dtype=torch.bool)
+            masked[0, -keys // 3 :] = True
             name = f"attend {kind} {queries} x {keys} heads of {width}"
             function = partial(result, kind=kind)
             yield name, function, inputs, {}
-            yield f"{name} padded", function, inputs, {"hidden": hidden}
+            yield f"{name} padded", function, inputs, {"masked": masked}
             if queries == keys:
                 function = partial(result, kind=kind, causal=True)
                 yield f"{name} causal", function, inputs, {}
-                yield f"{name} causal, padded", function, inputs, {"hidden": hidden}
+                yield f"{name} causal, padded", function, inputs, {"masked": masked}
 
 
 def words_ahead(query):
-    """Return the mask that hides them, cut from one that is kept, as fairseq does it."""
+    """Return the mask that masks them, cut from one that is kept, as fairseq does it."""
     import torch
 
     length = query.size(2)

@@ -110,13 +110,13 @@ def heads(batch: int, number: int, time: int, width: int) -> Tensor:
 
 def masks(batch: int, queries: int, keys: int) -> tuple:
     """Make masks of keys, for each sentence or for each query."""
-    hidden = bias = None
+    masked = bias = None
     if torch.rand(()) < 0.5:
-        hidden = torch.rand(batch, keys) < any_of((0.1, 0.9, 1.0))
+        masked = torch.rand(batch, keys) < any_of((0.1, 0.9, 1.0))
     if torch.rand(()) < 0.5:
         future = torch.full((queries, keys), any_of((-1e4, float("-inf")))).triu(1)
         bias = future if torch.rand(()) < 0.7 else torch.randn(queries, keys)
-    return hidden, bias
+    return masked, bias
 
 
 def attentions(most: int, seed: int) -> Iterator[int]:
@@ -126,13 +126,13 @@ def attentions(most: int, seed: int) -> Iterator[int]:
         queries = any_of((*QUERIES, keys))
         query, *both = (heads(batch, of_each, time, width) for time in (queries, keys, keys))
         alpha = any_of((attention.RECTIFIED, *ALPHAS))
-        hidden, bias = masks(batch, queries, keys)
+        masked, bias = masks(batch, queries, keys)
         dropout = any_of((0.0, 0.3, 0.99))
-        backwards(attention.sparse_attention(query, *both, alpha, 0.3, hidden, bias, dropout))
+        backwards(attention.sparse_attention(query, *both, alpha, 0.3, masked, bias, dropout))
         query = torch.randn(batch, of_each, 1, width)
         both = [x.detach() for x in both]
         for need_weights in (False, True):
-            attention.attend_step(query, *both, alpha, 0.3, hidden, need_weights)
+            attention.attend_step(query, *both, alpha, 0.3, masked, need_weights)
         yield 3
 
 

@@ -68,10 +68,10 @@ def test_rows_and_columns(
     assert [panel.shape for panel in call["panels"]] == [size, size]
     assert call["titles"] == ["head 1", "head 2"]
     future = np.triu(np.ones(size, dtype=bool), 1)
-    assert (call["hidden"] == (future if place == "decoder" else False)).all()
+    assert (call["masked"] == (future if place == "decoder" else False)).all()
     assert call["sums_to_one"] == (place == "encoder")
     for panel in call["panels"]:
-        assert (panel[call["hidden"]] == 0).all() and panel.any()
+        assert (panel[call["masked"]] == 0).all() and panel.any()
         assert place != "encoder" or panel.sum(1) == pytest.approx(1)
 
 
@@ -88,7 +88,7 @@ def test_an_lstm_has_one_panel(
     (call,) = drawn
     kind = "softmax" if arch == "lstm" else "sparsemax"
     assert call["title"] == f"{kind}: cross-attention, layer 1 of 1, sentence 7 of test"
-    assert call["sums_to_one"] and not call["hidden"].any()
+    assert call["sums_to_one"] and not call["masked"].any()
     (panel,) = call["panels"]
     assert panel.shape == tuple(len(sentence(data, side, 7)) + 1 for side in ("en", "de"))
     assert panel.sum(1) == pytest.approx(1)

@@ -105,41 +105,41 @@ def masks(length=5, keys=5, batch=3, heads=HEADS):
     left = padding(1, 0, 2, length=keys, left=True)
     everything = padding(0, keys, 1, length=keys)
     future = causal(length, keys)
-    hidden = torch.rand(length, keys) < 0.4
-    hidden_by_head = torch.rand(batch * heads, length, keys) < 0.4
+    masked = torch.rand(length, keys) < 0.4
+    masked_by_head = torch.rand(batch * heads, length, keys) < 0.4
     slopes = -0.3 * torch.rand(length, keys, dtype=FP64)
     slopes_by_head = torch.randn(batch * heads, length, keys, dtype=FP64)
-    near_by_head = slopes_by_head.masked_fill(hidden_by_head, -INF)
+    near_by_head = slopes_by_head.masked_fill(masked_by_head, -INF)
     seen = torch.zeros(batch, heads, length, keys, dtype=FP64)
 
     def hides(mask):
         return seen + as_bias(mask, batch, heads)
 
-    def hides_keys(mask):
+    def mask_keys(mask):
         return hides(mask[:, None, None])
 
     return {
         "none": ({}, seen),
-        "padding": ({"key_padding_mask": pad}, hides_keys(pad)),
-        "padding on the left": ({"key_padding_mask": left}, hides_keys(left)),
-        "uint8 padding": ({"key_padding_mask": pad.to(torch.uint8)}, hides_keys(pad)),
-        "all keys padded": ({"key_padding_mask": everything}, hides_keys(everything)),
+        "padding": ({"key_padding_mask": pad}, mask_keys(pad)),
+        "padding on the left": ({"key_padding_mask": left}, mask_keys(left)),
+        "uint8 padding": ({"key_padding_mask": pad.to(torch.uint8)}, mask_keys(pad)),
+        "all keys padded": ({"key_padding_mask": everything}, mask_keys(everything)),
         "causal": ({"attn_mask": future}, hides(future)),
         "causal with padding": (
             {"attn_mask": future, "key_padding_mask": pad},
-            hides(future) + hides_keys(pad),
+            hides(future) + mask_keys(pad),
         ),
         "causal with padding on the left": (
             {"attn_mask": future, "key_padding_mask": left},
-            hides(future) + hides_keys(left),
+            hides(future) + mask_keys(left),
         ),
-        "boolean": ({"attn_mask": hidden}, hides(hidden)),
-        "uint8": ({"attn_mask": hidden.to(torch.uint8)}, hides(hidden)),
+        "boolean": ({"attn_mask": masked}, hides(masked)),
+        "uint8": ({"attn_mask": masked.to(torch.uint8)}, hides(masked)),
         "-1e4": ({"attn_mask": causal(length, keys, -1e4)}, hides(future)),
         "-1e8": ({"attn_mask": causal(length, keys, -1e8)}, hides(future)),
         "added": ({"attn_mask": slopes}, hides(slopes)),
         "added in fp32": ({"attn_mask": slopes.float()}, hides(slopes.float())),
-        "boolean by head": ({"attn_mask": hidden_by_head}, hides(hidden_by_head)),
+        "boolean by head": ({"attn_mask": masked_by_head}, hides(masked_by_head)),
         "added by head": ({"attn_mask": near_by_head}, hides(near_by_head)),
     }
 

@@ -99,7 +99,7 @@ def alpha_of(weights):
 
 def attention_options(weights, **options):
     """The arguments of ``attend`` by their defaults, but for those given."""
-    defaults = {"alpha": None, "hidden": None, "bias": None, "causal": False, "dropout": 0.0}
+    defaults = {"alpha": None, "masked": None, "bias": None, "causal": False, "dropout": 0.0}
     defaults |= {"need_weights": False, "scale": 1.0, "widen": False}
     return AttentionOptions(weights, **{**defaults, **options})
 
@@ -107,4 +107,4 @@ def attention_options(weights, **options):
 def chosen_attention(query, key, value, weights, **options):
     """The backend that computes an attention."""
     options = attention_options(weights, **options)
-    return choose("attention", (query, key, value, options.hidden, options.bias), options=options)
+    return choose("attention", (query, key, value, options.masked, options.bias), options=options)

@@ -196,7 +196,7 @@ def attention(query, key, value, kind, bias, alpha=1.5):
     after another.
 
     Queries are scaled already. The bias ``[batch, heads, queries, keys]`` is -inf where a key is
-    hidden; ``alpha`` is a float, or one for each head.
+    masked; ``alpha`` is a float, or one for each head.
     """
     context, weights = torch.zeros_like(query), torch.zeros_like(bias, dtype=query.dtype)
     for place in itertools.product(*map(range, query.shape[:3])):

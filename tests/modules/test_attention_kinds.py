@@ -21,14 +21,14 @@ from op_cases import HALF_DTYPES, logits
 
 each_case = pytest.mark.parametrize("case", CASES)
 each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED)
-# The rows of scores that the tests share: hidden keys are -inf, the last row has no key.
+# The rows of scores that the tests share: masked keys are -inf, the last row has no key.
 HIDDEN = torch.tensor(
     [[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1]]
 ).bool()
 
 
 def scores(dtype=FP64, scale=2.0):
-    """``[batch, heads, queries, keys]``, some of them hidden."""
+    """``[batch, heads, queries, keys]``, some of them masked."""
     return logits(3, 2, 4, 6, dtype=dtype, scale=scale).masked_fill(HIDDEN, -INF)
 
 

@@ -132,9 +132,9 @@ def test_softmax_across_is_the_stock_module():
 def test_a_query_that_sees_no_key_gets_zeros(case, mask, parts):
     """Before the norm and the output projection; and no gradient is NaN."""
     if mask == "row":
-        hidden = torch.zeros(5, 5, dtype=torch.bool)
-        hidden[2] = True
-        options, blind = {"attn_mask": hidden}, hidden[:, :1].expand(5, 3)
+        masked = torch.zeros(5, 5, dtype=torch.bool)
+        masked[2] = True
+        options, blind = {"attn_mask": masked}, masked[:, :1].expand(5, 3)
     else:
         options, bias = masks()[mask]
         blind = (bias[:, 0] == -INF).all(-1).T  # [length, batch]

@@ -27,10 +27,10 @@ def step_by_step(layer, x, pad, state, first=0):
     """Outputs and weights of each step, as fairseq's decoder calls the module: with a padding
     mask of this step where there is padding in it."""
     for position in range(first, len(x)):
-        this, hidden = x[position : position + 1], pad[:, position : position + 1]
+        this, masked = x[position : position + 1], pad[:, position : position + 1]
         yield layer(
             *(this, this, this),
-            key_padding_mask=hidden if hidden.any() else None,
+            key_padding_mask=masked if masked.any() else None,
             incremental_state=state,
             need_head_weights=True,
         )
@@ -157,6 +157,6 @@ def test_attention_over_source_and_target_step_by_step():
     for position in range(LENGTH):
         this = x[position : position + 1]
         now = torch.cat([source, this]) if position == 0 else this
-        hidden = pad[:, :5] if position == 0 else pad[:, 4 + position : 5 + position]
-        output, _ = layer(this, now, now, hidden, incremental_state=state)
+        masked = pad[:, :5] if position == 0 else pad[:, 4 + position : 5 + position]
+        output, _ = layer(this, now, now, masked, incremental_state=state)
         close(output[0], full[position])

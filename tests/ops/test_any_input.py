@@ -137,11 +137,11 @@ def test_attention(sizes, width, kind, layout, number, causal, padded, seed):
         draw_values(seed + i, (batch, heads, n, width), "normal") for i, n in enumerate(lengths)
     ]
     generator = torch.Generator().manual_seed(seed)
-    hidden = torch.rand(batch, keys, generator=generator) < 0.4 if padded else None
+    masked = torch.rand(batch, keys, generator=generator) < 0.4 if padded else None
     weights, alpha = ("relu", None) if kind == "relu" else ("entmax", kind)
 
     def attention(*tensors):
-        options = {"hidden": hidden, "causal": causal, "scale": width**-0.5}
+        options = {"masked": masked, "causal": causal, "scale": width**-0.5}
         return attend(*tensors, weights, alpha, **options)[0]
 
     assert_agrees(attention, inputs, layout, number)

@@ -65,12 +65,12 @@ def some(*shape):
 
 HIDING = {
     "nothing": lambda: {},
-    "padding": lambda: {"hidden": hidden_keys(0, 4, KEYS)},
+    "padding": lambda: {"masked": hidden_keys(0, 4, KEYS)},
     "causal": lambda: {"bias": causal()},
-    "causal, padding": lambda: {"bias": causal(), "hidden": hidden_keys(2, 4, 0)},
+    "causal, padding": lambda: {"bias": causal(), "masked": hidden_keys(2, 4, 0)},
     "causal, padding on the left": lambda: {
         "bias": causal(),
-        "hidden": hidden_keys(2, KEYS, 0).flip(1),
+        "masked": hidden_keys(2, KEYS, 0).flip(1),
     },
     "[queries, keys]": lambda: {"bias": some(QUERIES, KEYS)},
     "[batch, heads, queries, keys]": lambda: {"bias": some(BATCH, HEADS, QUERIES, KEYS)},
@@ -82,12 +82,12 @@ HIDING = {
 each_hiding = pytest.mark.parametrize("hiding", HIDING.values(), ids=HIDING)
 
 
-def full_bias(bias=None, hidden=None):
+def full_bias(bias=None, masked=None):
     """Both kinds of mask as one bias ``[batch, heads, queries, keys]``."""
     full = torch.zeros(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64)
     if bias is not None:
         full = full + bias
-    return full if hidden is None else full.masked_fill(hidden[:, None, None], -INF)
+    return full if masked is None else full.masked_fill(masked[:, None, None], -INF)
 
 
 @each_hiding
@@ -184,12 +184,12 @@ def test_padding_does_not_matter(case, monkeypatch):
     query, key, value = inputs()
     options, _ = options_of(case)
     lengths = (KEYS, 3, 1)
-    hidden = hidden_keys(*(KEYS - length for length in lengths))
-    value = value.detach().masked_fill(hidden[:, None, :, None], 1e6)
-    key = key.detach().masked_fill(hidden[:, None, :, None], 1e6)
+    masked = hidden_keys(*(KEYS - length for length in lengths))
+    value = value.detach().masked_fill(masked[:, None, :, None], 1e6)
+    key = key.detach().masked_fill(masked[:, None, :, None], 1e6)
     for limits in (WHOLE, SOME_QUERIES):
         limit_parts(monkeypatch, *limits)
-        together, _ = attend(query, key, value, **options, hidden=hidden)
+        together, _ = attend(query, key, value, **options, masked=masked)
         for row, length in enumerate(lengths):
             one = slice(row, row + 1)
             alone, _ = attend(query[one], key[one, :, :length], value[one, :, :length], **options)
@@ -218,7 +218,7 @@ def test_derivative(case, limits, monkeypatch):
     limit_parts(monkeypatch, *limits)
     tensors = inputs(batch=1, queries=3, keys=3, width=2)
     options, alpha = options_of(case)
-    masks = {"bias": causal(3, 3), "hidden": hidden_keys(1, keys=3)}
+    masks = {"bias": causal(3, 3), "masked": hidden_keys(1, keys=3)}
 
     def result(query, key, value, *alpha):
         given = options | ({"alpha": alpha[0]} if alpha else {})
@@ -331,7 +331,7 @@ def test_no_value_is_looked_at(case, limits, monkeypatch):
     """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
     limit_parts(monkeypatch, *limits)
     tensors = [x.detach().float().to("meta") for x in inputs(batch=2, queries=4)]
-    masks = {"bias": causal(4).float().to("meta"), "hidden": hidden_keys(1, 2).to("meta")}
+    masks = {"bias": causal(4).float().to("meta"), "masked": hidden_keys(1, 2).to("meta")}
     options, alpha = options_of(case)
     options |= {"alpha": alpha[0].detach().float().to("meta")} if alpha else {}
     context, _ = attend(*tensors, **options, **masks)

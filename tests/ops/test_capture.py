@@ -48,8 +48,8 @@ def attention(weights, **options):
 
     def function(z):
         heads = z[:, :288].reshape(1, 6, 18, 16).transpose(1, 2)
-        hidden = PADDING[None].to(z.device)
-        return attend(heads, heads * 0.5, heads, weights, hidden=hidden, causal=True, **options)[0]
+        masked = PADDING[None].to(z.device)
+        return attend(heads, heads * 0.5, heads, weights, masked=masked, causal=True, **options)[0]
 
     return function
 

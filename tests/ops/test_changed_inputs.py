@@ -28,23 +28,23 @@ def heads(length=30):
 
 @needs_kernels
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
-@pytest.mark.parametrize("mask", ["hidden", "bias"])
+@pytest.mark.parametrize("mask", ["masked", "bias"])
 def test_masks_of_attention(alpha, mask):
-    hidden, bias = torch.zeros(2, 30, dtype=torch.bool), torch.zeros(30, 30)
+    masked, bias = torch.zeros(2, 30, dtype=torch.bool), torch.zeros(30, 30)
     tensors = heads()
-    result = sparse_attention(*tensors, alpha, 1.0, hidden, bias)
-    {"hidden": hidden, "bias": bias}[mask].fill_(1)
+    result = sparse_attention(*tensors, alpha, 1.0, masked, bias)
+    {"masked": masked, "bias": bias}[mask].fill_(1)
     with refused():
         result.sum().backward()
 
 
 @pytest.mark.parametrize("weights", ["relu", "entmax15", "softmax"])
-@pytest.mark.parametrize("mask", ["hidden", "bias"])
+@pytest.mark.parametrize("mask", ["masked", "bias"])
 def test_masks_of_attention_in_parts(weights, mask):
-    hidden, bias = torch.zeros(2, 400, dtype=torch.bool), torch.zeros(400, 400)
+    masked, bias = torch.zeros(2, 400, dtype=torch.bool), torch.zeros(400, 400)
     with backends.use("reference"):
-        result, _ = attend(*heads(400), weights, hidden=hidden, bias=bias)
-        {"hidden": hidden, "bias": bias}[mask].fill_(1)
+        result, _ = attend(*heads(400), weights, masked=masked, bias=bias)
+        {"masked": masked, "bias": bias}[mask].fill_(1)
         with refused():
             result.sum().backward()
 

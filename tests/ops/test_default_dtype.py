@@ -49,9 +49,9 @@ def on_heads(op):
 
 
 def masks():
-    hidden = torch.zeros(2, 30, dtype=torch.bool, device="cpu")
-    hidden[:, 25:] = True
-    return hidden, torch.full((30, 30), -1e8, dtype=torch.float32, device="cpu").triu(1)
+    masked = torch.zeros(2, 30, dtype=torch.bool, device="cpu")
+    masked[:, 25:] = True
+    return masked, torch.full((30, 30), -1e8, dtype=torch.float32, device="cpu").triu(1)
 
 
 def vector(seed):
@@ -75,7 +75,7 @@ CASES = {
     "rms_norm": on_logits(lambda z: rms_norm(z, vector(3))),
     "gated_rms_norm": on_logits(lambda z: gated_rms_norm(z, vector(3), vector(4))),
     "dropout": on_logits(lambda z: dropout(z, 0.4)),
-    "attend": on_heads(lambda q, k, v: attend(q, k, v, "relu", hidden=masks()[0])[0]),
+    "attend": on_heads(lambda q, k, v: attend(q, k, v, "relu", masked=masks()[0])[0]),
     "attend causal": on_heads(lambda q, k, v: attend(q, k, v, "entmax15", causal=True)[0]),
     "attend long": on_heads(
         lambda q, k, v: attend(*(x.repeat(1, 1, 40, 1) for x in (q, k, v)), "softmax")[0]

@@ -32,7 +32,7 @@ _FONT_SIZE = 8
 _OUTLINE = {"edgecolor": "0.4", "linewidth": 0.5}
 _ZERO = {"facecolor": "white", "edgecolor": "0.7", "linewidth": 0.6}
 _NULL = {"facecolor": "0.96", "edgecolor": "0.55", "hatch": "//////", "linewidth": 0}
-_HIDDEN = {"facecolor": "0.9", "edgecolor": "none"}
+_MASKED = {"facecolor": "0.9", "edgecolor": "none"}
 
 
 def draw_attention(
@@ -41,7 +41,7 @@ def draw_attention(
     keys: Sequence[str],
     titles: Sequence[str],
     *,
-    hidden: Optional[np.ndarray] = None,
+    masked: Optional[np.ndarray] = None,
     sums_to_one: bool = False,
     query_label: str = "",
     key_label: str = "",
@@ -56,7 +56,7 @@ def draw_attention(
         panels: the weights, each ``[queries, keys]``.
         queries, keys: the names of the rows and of the columns.
         titles: the names of the panels.
-        hidden: boolean ``[queries, keys]``, true for keys that a query may not see.
+        masked: boolean ``[queries, keys]``, true for keys that a query may not see.
         sums_to_one: the weights of a query sum to 1, so the shades run from 0 to 1 in all panels;
             otherwise from 0 to the largest weight of the panel.
         query_label, key_label: what the rows and the columns are.
@@ -66,15 +66,15 @@ def draw_attention(
         ValueError: the sizes do not agree, there is nothing to draw, or a weight is not finite.
     """
     shape = (len(queries), len(keys))
-    hidden = np.zeros(shape, dtype=bool) if hidden is None else hidden
-    _check(panels, titles, shape, hidden)
+    masked = np.zeros(shape, dtype=bool) if masked is None else masked
+    _check(panels, titles, shape, masked)
     fonts = font_families("".join([*queries, *keys, *titles, query_label, key_label, title]))
     columns = _columns(len(panels), shape)
     text = {"fontsize": _FONT_SIZE, "fontfamily": fonts, "parse_math": False}
     figure = Figure(figsize=(10, 10))
     for number, weights in enumerate(panels):
         axes = figure.add_axes((0.2, 0.2, *(_CELL * np.array(shape[::-1]) / 10)))
-        _draw_panel(axes, weights, hidden, sums_to_one)
+        _draw_panel(axes, weights, masked, sums_to_one)
         axes.set_title(titles[number], **text)
         axes.set_xlabel(key_label, **text)
         axes.set_xticks(np.arange(shape[1]) + 0.5, keys, rotation=90, **text)
@@ -83,14 +83,14 @@ def draw_attention(
         axes.set_ylabel(query_label if first else "", **text)
     _arrange(figure, columns, shape)
     figure.suptitle(title, y=1, va="top", **{**text, "fontsize": _FONT_SIZE + 2})
-    _add_legend(figure, panels, hidden)
+    _add_legend(figure, panels, masked)
     return figure
 
 
-def _check(panels, titles, shape, hidden) -> None:
+def _check(panels, titles, shape, masked) -> None:
     if not panels or len(panels) != len(titles) or 0 in shape:
         raise ValueError(f"{len(panels)} panels of size {shape} with {len(titles)} titles")
-    for weights in [*panels, hidden]:
+    for weights in [*panels, masked]:
         if weights.shape != shape:
             raise ValueError(f"{shape} queries and keys, but an array of size {weights.shape}")
         if not np.isfinite(weights).all():
@@ -107,12 +107,12 @@ def _columns(panels: int, shape: tuple[int, int]) -> int:
     return min(range(1, panels + 1), key=badness)
 
 
-def _draw_panel(axes: Axes, weights: np.ndarray, hidden: np.ndarray, sums_to_one: bool) -> None:
+def _draw_panel(axes: Axes, weights: np.ndarray, masked: np.ndarray, sums_to_one: bool) -> None:
     queries, keys = weights.shape
-    for row in np.flatnonzero(_null_queries(weights, hidden)):
+    for row in np.flatnonzero(_null_queries(weights, masked)):
         axes.add_patch(Rectangle((0, row), keys, 1, **_NULL))
-    axes.add_collection(PatchCollection(_cells(hidden), **_HIDDEN))
-    nonzero = (weights != 0) & ~hidden
+    axes.add_collection(PatchCollection(_cells(masked), **_MASKED))
+    nonzero = (weights != 0) & ~masked
     values = weights[nonzero]
     largest = 1.0 if sums_to_one else abs(values).max(initial=0.0) or 1.0
     negative = values.min(initial=0.0) < 0
@@ -132,24 +132,24 @@ def _draw_panel(axes: Axes, weights: np.ndarray, hidden: np.ndarray, sums_to_one
     bar.set_ylabel(label, fontsize=_FONT_SIZE - 1)
 
 
-def _null_queries(weights: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+def _null_queries(weights: np.ndarray, masked: np.ndarray) -> np.ndarray:
     """Find the queries that see keys and give none of them weight."""
-    return ~hidden.all(1) & ~((weights != 0) & ~hidden).any(1)
+    return ~masked.all(1) & ~((weights != 0) & ~masked).any(1)
 
 
 def _cells(mask: np.ndarray) -> list[Rectangle]:
     return [Rectangle((column, row), 1, 1) for row, column in zip(*np.nonzero(mask), strict=True)]
 
 
-def _add_legend(figure: Figure, panels: Sequence[np.ndarray], hidden: np.ndarray) -> None:
+def _add_legend(figure: Figure, panels: Sequence[np.ndarray], masked: np.ndarray) -> None:
     """Add a legend of the kinds of cells, as far as they occur."""
     entries = []
-    if any(((weights == 0) & ~hidden).any() for weights in panels):
+    if any(((weights == 0) & ~masked).any() for weights in panels):
         entries.append(("exactly 0", _ZERO))
-    if any(_null_queries(weights, hidden).any() for weights in panels):
+    if any(_null_queries(weights, masked).any() for weights in panels):
         entries.append(("null attention: all weights of the query are 0", _NULL))
-    if hidden.any():
-        entries.append(("not visible to the query", _HIDDEN))
+    if masked.any():
+        entries.append(("not visible to the query", _MASKED))
     if not entries:
         return
     figure.legend(

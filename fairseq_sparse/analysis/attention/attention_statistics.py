@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES, sum_of_divergences
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.ops.attention import HIDES
+from fairseq_sparse.ops.attention import MASKED
 from fairseq_sparse.ops.attention_weights import relu
 
 # The three places of attention in a Transformer, as reports call them.
@@ -101,16 +101,16 @@ class AttentionStatistics:
         target = net_input["prev_output_tokens"].eq(self.padding_index)
         words = self.merger and self.merger.batch(net_input)
 
-        def count(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
+        def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
             padding = source if place == "encoder" else target
             if words:
-                weights, hidden, padding = words.merge(place, weights, hidden)
-            self.counts[place][layer] += count_zeros(weights, hidden, padding)
+                weights, masked, padding = words.merge(place, weights, masked)
+            self.counts[place][layer] += count_zeros(weights, masked, padding)
             mean = weights.mean(0, keepdim=True)
-            self.layer_counts[place][layer] += count_zeros(mean, hidden, padding)
+            self.layer_counts[place][layer] += count_zeros(mean, masked, padding)
             sums = self.divergences[place][layer]
             for temperature in sums:
-                sums[temperature] += sum_of_divergences(weights, hidden, padding, temperature)
+                sums[temperature] += sum_of_divergences(weights, masked, padding, temperature)
 
         with watch_attention(self.model, count, self.modules):
             yield
@@ -168,12 +168,12 @@ def head_count(module: Attention) -> int:
     return getattr(module, "num_heads", 1)  # an LSTM's has no name for it
 
 
-def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
+def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
     """Count what the two rates are made of.
 
     Args:
         weights: ``[heads, batch, queries, keys]``.
-        hidden: boolean, true for keys that a query may not see; broadcasts with
+        masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
         padding: ``[batch, queries]``, boolean, true for queries that are padding.
 
@@ -182,7 +182,7 @@ def count_zeros(weights: Tensor, hidden: Tensor, padding: Tensor) -> Tensor:
         queries, weights that are NaN. Hidden keys, padding, and queries that see no key at all
         are left out.
     """
-    visible = (~(hidden | padding[:, :, None])).expand(weights.shape[1:])
+    visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
     nonzero = (weights != 0) & visible
     pairs, queries = visible.sum(), visible.any(-1).sum()
     return torch.stack(
@@ -251,12 +251,12 @@ def watch_attention(
 @contextmanager
 def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[None]:
     steps: list[Tensor] = []
-    hidden: list[Tensor] = []
+    masked: list[Tensor] = []
 
     def keep(module, arguments, result):
         _, _, padding = arguments  # [keys, batch]
         steps.append(result[1])  # [keys, batch]
-        hidden[:] = [padding.t()[:, None]]
+        masked[:] = [padding.t()[:, None]]
 
     handles = [module.register_forward_hook(keep) for module in modules]
     try:
@@ -266,7 +266,7 @@ def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[N
             handle.remove()
     if steps:
         weights = torch.stack(steps).permute(2, 0, 1)  # [batch, queries, keys]
-        observe("cross", 0, weights[None], hidden[0])
+        observe("cross", 0, weights[None], masked[0])
 
 
 @contextmanager
@@ -314,14 +314,14 @@ def _ask_for_weights(module, arguments, options):
 def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
     """Return which keys the arguments of an attention module hide, as in
     :func:`watch_attention`."""
-    hidden = weights.new_zeros((1, 1, 1), dtype=torch.bool)
+    masked = weights.new_zeros((1, 1, 1), dtype=torch.bool)
     padding: Optional[Tensor] = options.get("key_padding_mask")  # [batch, keys]
     mask: Optional[Tensor] = options.get("attn_mask")  # [queries, keys]
     if padding is not None:
-        hidden = hidden | padding.bool()[:, None, :]
+        masked = masked | padding.bool()[:, None, :]
     if mask is not None:
-        hidden = hidden | (mask <= HIDES if mask.is_floating_point() else mask.bool())
-    return hidden
+        masked = masked | (mask <= MASKED if mask.is_floating_point() else mask.bool())
+    return masked
 
 
 def _temperatures(module: Attention) -> tuple[Optional[float], ...]:

@@ -66,13 +66,13 @@ class BatchWords:
         self._input_ids = [np.append(0, ids[:-1] + 1) for ids in self._predicted_ids]
         self.targets = [words.text for words in targets[0]]
 
-    def merge(self, place: str, weights: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def merge(self, place: str, weights: Tensor, masked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Merge the weights of a place of attention.
 
         Args:
             place: one of ``PLACES``.
             weights: ``[heads, batch, queries, keys]``.
-            hidden: as :func:`watch_attention` gives it.
+            masked: as :func:`watch_attention` gives it.
 
         Returns:
             ``[heads, batch, query words, key words]`` in fp32 or better; the masked pairs, those of
@@ -84,12 +84,12 @@ class BatchWords:
         of_source = place == "encoder"
         padding = ~(source if of_source else target)
         # The encoder of an LSTM moves its padding to the end.
-        visible_keys = target if place == "decoder" else ~hidden[:, 0].expand(source.shape)
+        visible_keys = target if place == "decoder" else ~masked[:, 0].expand(source.shape)
         rows = _members(self._source_ids if of_source else self._predicted_ids, ~padding)
         columns = _members(
             self._input_ids if place == "decoder" else self._source_ids, visible_keys
         )
-        unseen = (hidden | padding[:, :, None]).expand(weights.shape[1:])
+        unseen = (masked | padding[:, :, None]).expand(weights.shape[1:])
         weights = at_least_fp32(weights).masked_fill(unseen, 0)
         mean = rows / rows.sum(-1, keepdim=True).clamp(min=1)
         columns = columns.to(weights).transpose(1, 2)

@@ -55,9 +55,9 @@ def forced_attention(
     if not set(places) <= set(PLACES):
         raise ValueError(f"places {', '.join(places)}: choose from {', '.join(PLACES)}")
 
-    def keep(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
-        found[place][layer] = weights.masked_fill(hidden, 0)
-        seen[place] = ~hidden.expand(weights.shape[1:])
+    def keep(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
+        found[place][layer] = weights.masked_fill(masked, 0)
+        seen[place] = ~masked.expand(weights.shape[1:])
 
     with watch_attention(model, keep, places):
         model.extract_features(**sample["net_input"])

@@ -37,7 +37,7 @@ def jensen_shannon(p: Tensor) -> Tensor:
     return divergence.clamp(min=0)  # equal heads differ by rounding
 
 
-def as_distributions(weights: Tensor, hidden: Tensor, temperature: float) -> Tensor:
+def as_distributions(weights: Tensor, masked: Tensor, temperature: float) -> Tensor:
     """Turn weights into distributions over the keys and one dummy position.
 
     A query whose weights are all 0 ("null attention") gives everything to the dummy. Any other has
@@ -46,7 +46,7 @@ def as_distributions(weights: Tensor, hidden: Tensor, temperature: float) -> Ten
 
     Args:
         weights: ``[heads, batch, queries, keys]``.
-        hidden: boolean, true for keys that a query may not see; broadcasts with
+        masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
         temperature: above 0; the lower, the smoother. Weights below 0, which GELU and leaky ReLU
             give, have no other power than the first.
@@ -57,7 +57,7 @@ def as_distributions(weights: Tensor, hidden: Tensor, temperature: float) -> Ten
     Raises:
         ValueError: a weight is below 0, and the temperature is not 1.
     """
-    weights = at_least_fp32(weights).masked_fill(hidden, 0)
+    weights = at_least_fp32(weights).masked_fill(masked, 0)
     null = weights.abs().sum(-1, keepdim=True) == 0
     if temperature != 1:
         if (weights < 0).any():
@@ -66,20 +66,20 @@ def as_distributions(weights: Tensor, hidden: Tensor, temperature: float) -> Ten
                 "GELU and leaky ReLU at temperature 1"
             )
         weights = weights.pow(temperature)
-    scores = weights.masked_fill(hidden, -torch.inf)
+    scores = weights.masked_fill(masked, -torch.inf)
     # Over rows of some dozen keys several times as fast as torch.softmax on a CPU.
     p = (scores - scores.logsumexp(-1, keepdim=True)).exp()
     return torch.cat([p.masked_fill(null, 0), null.to(p)], dim=-1)
 
 
 def sum_of_divergences(
-    weights: Tensor, hidden: Tensor, padding: Tensor, temperature: Optional[float] = None
+    weights: Tensor, masked: Tensor, padding: Tensor, temperature: Optional[float] = None
 ) -> Tensor:
     """Add up the Jensen-Shannon divergences of the heads over the queries.
 
     Args:
         weights: ``[heads, batch, queries, keys]``.
-        hidden: boolean, true for keys that a query may not see; broadcasts with
+        masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
         padding: ``[batch, queries]``, boolean, true for queries that are padding.
         temperature: of :func:`as_distributions`; None for weights that sum to 1.
@@ -89,9 +89,9 @@ def sum_of_divergences(
         in which the heads are the same.
     """
     if temperature is None:
-        p = at_least_fp32(weights).masked_fill(hidden, 0)
+        p = at_least_fp32(weights).masked_fill(masked, 0)
     else:
-        p = as_distributions(weights, hidden, temperature)
+        p = as_distributions(weights, masked, temperature)
     return jensen_shannon(p).masked_fill(padding, 0).sum(dtype=torch.float64)
 
 

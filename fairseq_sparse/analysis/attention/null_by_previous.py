@@ -53,8 +53,8 @@ class NullByPrevious:
         words = self.merger.batch(sample["net_input"])
         layers: dict[int, Tensor] = {}
 
-        def keep(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
-            merged, _, _ = words.merge(place, weights, hidden)
+        def keep(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
+            merged, _, _ = words.merge(place, weights, masked)
             layers[layer] = (merged == 0).all(-1)  # [heads, batch, words]
 
         with watch_attention(self.model, keep, ["cross"]):

@@ -155,10 +155,10 @@ def _count(
     queries = net_input["prev_output_tokens"].ne(padding_index)
     nulls = rows = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
 
-    def count(place: str, layer: int, weights: Tensor, hidden: Tensor) -> None:
+    def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
         nonlocal nulls, rows
         if layer + 1 in layers:
-            null = (weights == 0).all(-1)  # [heads, batch, queries]; hidden keys have 0
+            null = (weights == 0).all(-1)  # [heads, batch, queries]; masked keys have 0
             nulls = nulls + (null & queries).sum((0, 2))
             rows = rows + len(weights) * queries.sum(1)
 

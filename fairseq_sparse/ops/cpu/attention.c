@@ -41,13 +41,13 @@ typedef struct {
 typedef struct {
     const attention_options *options;
     tensor query, key, value;
-    const uint8_t *hidden; /* [batch, keys] or NULL */
-    const float *bias;     /* [queries, keys] or NULL; HIDES or less masks a key */
+    const uint8_t *masked; /* [batch, keys] or NULL */
+    const float *bias;     /* [queries, keys] or NULL; MASKED or less masks a key */
     double *solution;      /* [4, batch, heads, queries], SHIFT to CUT of entmax */
     int64_t keys, width;   /* those of the options, which are looked at most */
 } attention;
 
-static const float HIDES = -1e4f;
+static const float MASKED = -1e4f;
 
 /* The memory of a thread. */
 typedef struct {
@@ -112,13 +112,13 @@ void attention_workspace(const attention_options *options, /* struct */
 }
 
 /* Put -inf where a key is masked from a query, and add the bias. */
-static void mask(float *restrict scores, int64_t size, const uint8_t *hidden, const float *bias) {
+static void mask(float *restrict scores, int64_t size, const uint8_t *masked, const float *bias) {
     if (bias)
         for (int64_t j = 0; j < size; j++)
-            scores[j] = bias[j] <= HIDES ? -INFINITY : scores[j] + bias[j];
-    if (hidden)
+            scores[j] = bias[j] <= MASKED ? -INFINITY : scores[j] + bias[j];
+    if (masked)
         for (int64_t j = 0; j < size; j++)
-            scores[j] = hidden[j] ? -INFINITY : scores[j];
+            scores[j] = masked[j] ? -INFINITY : scores[j];
 }
 
 /* How many keys these queries can see, up to the last one that any of them does. */
@@ -129,7 +129,7 @@ static int64_t visible_keys(const attention *a, int64_t first, int64_t last) {
     int64_t visible = 0;
     for (int64_t i = first; i < last; i++)
         for (int64_t j = keys; j > visible; j--)
-            if (!(a->bias[i * keys + j - 1] <= HIDES))
+            if (!(a->bias[i * keys + j - 1] <= MASKED))
                 visible = j;
     return visible;
 }
@@ -143,7 +143,7 @@ static void score(const attention *a, workspace *w, int64_t b, int64_t h, int64_
         rows[r] = row_at(a->query, b, h, least(first + r, last - 1));
     times_panels(rows, w->key_panels, up_to(visible, PANEL) / PANEL, a->width, w->scores, step);
     for (int64_t i = first; i < last; i++)
-        mask(w->scores + (i - first) * step, visible, a->hidden ? a->hidden + b * keys : NULL,
+        mask(w->scores + (i - first) * step, visible, a->masked ? a->masked + b * keys : NULL,
              a->bias ? a->bias + i * keys : NULL);
 }
 
@@ -249,7 +249,7 @@ int64_t attend_forward(const attention_options *options, /* struct */
                        float *key, /* [options.batch, options.heads, options.keys, options.width] by strides.key */
                        float *value, /* [options.batch, options.heads, options.keys, options.width] by strides.value */
                        float *result, /* [options.batch, options.heads, options.queries, options.width] by strides.result */
-                       const uint8_t *hidden, /* options.batch * options.keys or NULL */
+                       const uint8_t *masked, /* options.batch * options.keys or NULL */
                        const float *bias, /* options.queries * options.keys or NULL */
                        double *solution, /* 4 * options.batch * options.heads * options.queries or NULL */
                        int64_t floats, float *memory, /* threads * floats */
@@ -258,7 +258,7 @@ int64_t attend_forward(const attention_options *options, /* struct */
         return TOO_LONG;
     int64_t keys = options->keys, dim = options->width, splits = options->splits;
     attention a = {options, {query, strides->query}, {key, strides->key},
-                   {value, strides->value}, hidden, bias, solution, keys, dim};
+                   {value, strides->value}, masked, bias, solution, keys, dim};
     tensor out = {result, strides->result};
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t task = 0; task < head_count(&a) * splits; task++) {
@@ -392,7 +392,7 @@ int64_t attend_backward(const attention_options *options, /* struct */
                         float *grad_query, /* [options.batch, options.heads, options.queries, options.width] by strides.grad_query */
                         float *grad_key, /* options.splits * options.batch * options.heads * options.keys * options.width */
                         float *grad_value, /* options.splits * options.batch * options.heads * options.keys * options.width */
-                        const uint8_t *hidden, /* options.batch * options.keys or NULL */
+                        const uint8_t *masked, /* options.batch * options.keys or NULL */
                         const float *bias, /* options.queries * options.keys or NULL */
                         double *solution, /* 4 * options.batch * options.heads * options.queries or NULL */
                         int64_t floats, float *memory, /* threads * floats */
@@ -401,7 +401,7 @@ int64_t attend_backward(const attention_options *options, /* struct */
         return TOO_LONG;
     int64_t keys = options->keys, dim = options->width, splits = options->splits;
     attention a = {options, {query, strides->query}, {key, strides->key},
-                   {value, strides->value}, hidden, bias, solution, keys, dim};
+                   {value, strides->value}, masked, bias, solution, keys, dim};
     tensor grad_result = {grad, strides->result};
     int64_t split_step = head_count(&a) * keys * dim;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)

@@ -24,13 +24,13 @@ def attend(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend`: without
     gradients for one query a head, and without the weights for more."""
-    weights, _, hidden, bias, causal, dropout, need_weights, scale, _ = options
+    weights, _, masked, bias, causal, dropout, need_weights, scale, _ = options
     alpha = RECTIFIED if weights.name == "relu" else weights.alpha
     if query.size(2) == 1:
-        return attend_step(query, key, value, alpha, scale, hidden, need_weights)
+        return attend_step(query, key, value, alpha, scale, masked, need_weights)
     if causal and bias is None:
         bias = causal_mask(query.size(2), key.size(2), query)
-    return sparse_attention(query, key, value, alpha, scale, hidden, bias, dropout), None
+    return sparse_attention(query, key, value, alpha, scale, masked, bias, dropout), None
 
 
 def sparse_attention(
@@ -39,7 +39,7 @@ def sparse_attention(
     value: Tensor,
     alpha: float,
     scale: float = 1.0,
-    hidden: Optional[Tensor] = None,
+    masked: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -49,20 +49,20 @@ def sparse_attention(
         query: ``[batch, heads, queries, head_dim]``, fp32, as are ``key`` and ``value``.
         alpha: of entmax, in [1.05, 2], or ``RECTIFIED``.
         scale: of the scores.
-        hidden: ``[batch, keys]``, true for keys that no query may attend to.
-        bias: ``[queries, keys]``, added to the scores; -1e4 or less hides a key.
+        masked: ``[batch, keys]``, true for keys that no query may attend to.
+        bias: ``[queries, keys]``, added to the scores; -1e4 or less masks a key.
         dropout: probability of dropping a weight, below 1. Which ones, a number says that is drawn
             from PyTorch's generator.
     """
-    return _SparseAttention.apply(query, key, value, alpha, scale, hidden, bias, dropout)
+    return _SparseAttention.apply(query, key, value, alpha, scale, masked, bias, dropout)
 
 
 class _SparseAttention(Function):
     @staticmethod
-    def forward(ctx, query, key, value, alpha, scale, hidden, bias, dropout):
+    def forward(ctx, query, key, value, alpha, scale, masked, bias, dropout):
         query, key, value = map(_with_contiguous_rows, (query, key, value))
-        if hidden is not None:
-            hidden = hidden.contiguous().view(torch.uint8)
+        if masked is not None:
+            masked = masked.contiguous().view(torch.uint8)
         if bias is not None:
             bias = bias.float().contiguous()
         batch, heads, queries, _ = query.shape
@@ -75,23 +75,23 @@ class _SparseAttention(Function):
             solution = empty(4, batch, heads, queries, dtype=torch.float64)
         result = _with_time_first(query)
         tensors = {"query": query, "key": key, "value": value, "result": result}
-        arguments = (*tensors.values(), hidden, bias, solution)
+        arguments = (*tensors.values(), masked, bias, solution)
         _call("attend_forward", ctx.options, tensors, arguments)
         # The masks are saved as the inputs are: PyTorch refuses to go on if one was changed since.
-        ctx.save_for_backward(query, key, value, hidden, bias, solution)
+        ctx.save_for_backward(query, key, value, masked, bias, solution)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        query, key, value, hidden, bias, solution = ctx.saved_tensors
+        query, key, value, masked, bias, solution = ctx.saved_tensors
         grad = _with_contiguous_rows(grad)
         grad_query = _with_time_first(query)
         # One head after another, as they are added up; for each split a part of the sum.
         grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))
         tensors = {"query": query, "key": key, "value": value, "result": grad}
         tensors["grad_query"] = grad_query
-        arguments = (*tensors.values(), grad_key, grad_value, hidden, bias, solution)
+        arguments = (*tensors.values(), grad_key, grad_value, masked, bias, solution)
         tensors |= {"grad_key": grad_key[0], "grad_value": grad_value[0]}
         _call("attend_backward", ctx.options, tensors, arguments)
         grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
@@ -118,7 +118,7 @@ def attend_step(
     value: Tensor,
     alpha: float,
     scale: float = 1.0,
-    hidden: Optional[Tensor] = None,
+    masked: Optional[Tensor] = None,
     need_weights: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend` for one
@@ -130,13 +130,13 @@ def attend_step(
     """
     batch, heads, keys, width = key.shape
     query, key, value = query.contiguous(), _with_contiguous_rows(key), _with_contiguous_rows(value)
-    if hidden is not None:
-        hidden = hidden.contiguous().view(torch.uint8)
+    if masked is not None:
+        masked = masked.contiguous().view(torch.uint8)
     result = torch.empty_like(query)
     weights = query.new_empty(batch, heads, 1, keys) if need_weights else None
     strides = key.stride()[:3], value.stride()[:3]
     sizes = struct("step_sizes")(batch, heads, keys, width, *strides)
-    arguments = (query, key, value, hidden, alpha, scale, result, weights)
+    arguments = (query, key, value, masked, alpha, scale, result, weights)
     call("attend_step", key.numel() // 8, sizes, *arguments)  # eight are multiplied at once
     return result, weights
 

@@ -23,14 +23,14 @@ typedef struct {
 } workspace;
 
 static void score(const float *query, const float *keys, int64_t step, int64_t count, int64_t dim,
-                  float scale, const uint8_t *hidden, float *scores) {
+                  float scale, const uint8_t *masked, float *scores) {
     for (int64_t j = 0; j < count; j++) {
         const float *key = keys + j * step;
         float total = 0;
 #pragma omp simd reduction(+ : total)
         for (int64_t c = 0; c < dim; c++)
             total += query[c] * key[c];
-        scores[j] = hidden && hidden[j] ? -INFINITY : scale * total;
+        scores[j] = masked && masked[j] ? -INFINITY : scale * total;
     }
 }
 
@@ -57,7 +57,7 @@ int64_t attend_step(const step_sizes *sizes, /* struct */
                     const float *query, /* sizes.batch * sizes.heads * sizes.width */
                     float *key, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.key_strides */
                     float *value, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.value_strides */
-                    const uint8_t *hidden, /* sizes.batch * sizes.keys or NULL */
+                    const uint8_t *masked, /* sizes.batch * sizes.keys or NULL */
                     double alpha, double scale, float *result, /* sizes.batch * sizes.heads * sizes.width */
                     float *weights, /* sizes.batch * sizes.heads * sizes.keys or NULL */
                     int threads) {
@@ -74,7 +74,7 @@ int64_t attend_step(const step_sizes *sizes, /* struct */
         for (int64_t head = 0; head < sizes->batch * heads; head++) {
             int64_t b = head / heads, h = head % heads;
             score(query + head * dim, row_at(key_rows, b, h, 0), key_rows.step[2], keys, dim,
-                  (float)scale, hidden ? hidden + b * keys : NULL, w.scores);
+                  (float)scale, masked ? masked + b * keys : NULL, w.scores);
             int64_t count = weigh(w, keys, alpha);
             memset(result + head * dim, 0, dim * sizeof *result);
             add_rows(result + head * dim, w.places, w.weights, count, row_at(value_rows, b, h, 0),

@@ -37,7 +37,7 @@ def attend(
     query = query if options.scale == 1 else query * options.scale
     if options.weights.name == "relu":
         dtype = torch.float32 if options.widen else value.dtype
-        masks = (options.hidden, options.causal, options.dropout)
+        masks = (options.masked, options.causal, options.dropout)
         return rela_attention(query, key, value, *masks, dtype), None
     return _by_adasplash(query, key, value, options.weights.alpha, options.causal), None
 

@@ -38,7 +38,7 @@ def rela_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    hidden: Optional[Tensor] = None,
+    masked: Optional[Tensor] = None,
     causal: bool = False,
     dropout: float = 0.0,
     output_dtype: Optional[torch.dtype] = None,
@@ -50,7 +50,7 @@ def rela_attention(
             scores must fit too. ``head_dim`` is a multiple of 16, at most 128.
         key: ``[batch, heads, keys, head_dim]``.
         value: ``[batch, heads, keys, head_dim]``.
-        hidden: ``[batch, keys]``, true for keys that no query may attend to.
+        masked: ``[batch, keys]``, true for keys that no query may attend to.
         causal: whether a query sees no key after its own position.
         dropout: probability of dropping a weight.
         output_dtype: that of the inputs, or fp32, in which the result of fp16 cannot overflow.
@@ -60,14 +60,14 @@ def rela_attention(
         ``[batch, heads, queries, head_dim]``.
     """
     seed = torch.randint(1 << 62, (1,), device=query.device) if dropout > 0 else None
-    if hidden is not None:
-        hidden = hidden.contiguous().view(torch.uint8)
-    mask = _Mask(hidden, 0 if causal else key.size(2), dropout, seed)
+    if masked is not None:
+        masked = masked.contiguous().view(torch.uint8)
+    mask = _Mask(masked, 0 if causal else key.size(2), dropout, seed)
     return _RectifiedAttention.apply(query, key, value, mask, output_dtype or query.dtype)
 
 
 class _Mask(NamedTuple):
-    hidden: Optional[Tensor]
+    masked: Optional[Tensor]
     reach: int  # how far behind its own position a query sees keys
     dropout: float
     seed: Optional[Tensor]
@@ -78,8 +78,8 @@ class _RectifiedAttention(Function):
     def forward(ctx, query, key, value, mask, output_dtype):
         query, key, value = (_length_first(x) for x in (query, key, value))
         # The tensors of the mask, too: PyTorch then sees it if one is changed.
-        ctx.save_for_backward(query, key, value, mask.hidden, mask.seed)
-        ctx.mask = mask._replace(hidden=None, seed=None)
+        ctx.save_for_backward(query, key, value, mask.masked, mask.seed)
+        ctx.mask = mask._replace(masked=None, seed=None)
         output = torch.empty_like(query, dtype=output_dtype)
         _launch(_forward, (query, key, value, output), mask)
         return _batch_first(output)
@@ -87,8 +87,8 @@ class _RectifiedAttention(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        query, key, value, hidden, seed = ctx.saved_tensors
-        mask = ctx.mask._replace(hidden=hidden, seed=seed)
+        query, key, value, masked, seed = ctx.saved_tensors
+        mask = ctx.mask._replace(masked=masked, seed=seed)
         inputs = (query, key, value, _length_first(grad))
         grads = tuple(torch.empty_like(x) for x in (query, key, value))
         _launch(_backward_query, (*inputs, grads[0]), mask)
@@ -116,7 +116,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         return
     kernel[(programs,)](
         *tensors,
-        mask.hidden,
+        mask.masked,
         mask.seed,
         float(mask.dropout),
         1 / (1 - mask.dropout) if mask.dropout < 1 else 0.0,
@@ -125,7 +125,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         queries,
         keys,
         mask.reach,
-        HAS_HIDDEN=mask.hidden is not None,
+        HAS_HIDDEN=mask.masked is not None,
         DROPS=mask.dropout > 0,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
@@ -208,12 +208,12 @@ def _store(
 
 
 @triton.jit
-def _attended(scores, query, key, hidden, row, heads, keys, reach, HAS_HIDDEN: tl.constexpr):
+def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_HIDDEN: tl.constexpr):
     """Return where weights are positive, or NaN; ``query`` and ``key`` are positions in a tile."""
     attended = (scores <= 0) == 0
     attended &= key <= query + reach
     if HAS_HIDDEN:
-        place = hidden + (row // heads).to(tl.int64) * keys + key
+        place = masked + (row // heads).to(tl.int64) * keys + key
         attended &= tl.load(place, mask=key < keys, other=1) == 0
     return attended
 
@@ -231,7 +231,7 @@ def _forward(
     key,
     value,
     output,
-    hidden,
+    masked,
     seed,
     dropout,
     scale,
@@ -262,7 +262,7 @@ def _forward(
         v = next_v
         next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
         if tl.max(attended.to(tl.int32)) > 0:
             if DROPS:
                 attended &= _kept(seed, row, q_at, k_at, keys, dropout)
@@ -278,7 +278,7 @@ def _backward_query(
     value,
     grad,
     grad_query,
-    hidden,
+    masked,
     seed,
     dropout,
     scale,
@@ -309,7 +309,7 @@ def _backward_query(
         v = next_v
         next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
         if tl.max(attended.to(tl.int32)) > 0:
             if DROPS:
                 attended &= _kept(seed, row, q_at, k_at, keys, dropout)
@@ -327,7 +327,7 @@ def _backward_key_value(
     grad,
     grad_key,
     grad_value,
-    hidden,
+    masked,
     seed,
     dropout,
     scale,
@@ -360,7 +360,7 @@ def _backward_key_value(
         g = next_g
         next_g = _load(grad, row, rows, start_q + BLOCK_Q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, hidden, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
         if tl.max(attended.to(tl.int32)) > 0:
             if DROPS:
                 attended &= _kept(seed, row, q_at, k_at, keys, dropout)

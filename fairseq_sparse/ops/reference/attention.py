@@ -21,7 +21,7 @@ def attend(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return ``weights(scale query key^T + bias) value`` for each head, and the weights if they are
     asked for; see :func:`fairseq_sparse.ops.attention.attend`."""
-    weights, alpha, hidden, bias, causal, dropout, need_weights, scale, widen = options
+    weights, alpha, masked, bias, causal, dropout, need_weights, scale, widen = options
     query = query if scale == 1 else query * scale
     if bias is None and causal:
         bias = causal_mask(query.size(2), key.size(2), query)
@@ -32,9 +32,9 @@ def attend(
     in_parts = can_repeat and not need_weights and not is_captured(query, key, value)
     with without_autocast(query):
         if in_parts and are_too_many(query, key):
-            arguments = (alpha, weights, hidden, bias, dropout, widen)
+            arguments = (alpha, weights, masked, bias, dropout, widen)
             return attend_in_parts(query, key, value, *arguments), None
-        scores = apply_masks(query @ key.transpose(-2, -1), hidden, bias)
+        scores = apply_masks(query @ key.transpose(-2, -1), masked, bias)
         chosen = weights(scores, alpha)  # [batch, heads, queries, keys]
         kept = F.dropout(chosen, dropout) if dropout > 0 else chosen
         if widen:

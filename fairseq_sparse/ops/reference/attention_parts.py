@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fairseq_sparse.ops.masks import HIDES, apply_masks
+from fairseq_sparse.ops.masks import MASKED, apply_masks
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ def attend_in_parts(
     value: Tensor,
     alpha: Optional[Tensor],
     weights: AttentionWeights,
-    hidden: Optional[Tensor],
+    masked: Optional[Tensor],
     bias: Optional[Tensor],
     dropout: float,
     widen: bool,
 ) -> Tensor:
     """Return the weighted sums of :func:`fairseq_sparse.ops.reference.attention.attend`."""
-    return _AttendInParts.apply(query, key, value, alpha, weights, hidden, bias, dropout, widen)
+    return _AttendInParts.apply(query, key, value, alpha, weights, masked, bias, dropout, widen)
 
 
 class _AttendInParts(Function):
     @staticmethod
-    def forward(ctx, query, key, value, alpha, weights, hidden, bias, dropout, widen):
-        ctx.save_for_backward(query, key, value, alpha, hidden, bias)
+    def forward(ctx, query, key, value, alpha, weights, masked, bias, dropout, widen):
+        ctx.save_for_backward(query, key, value, alpha, masked, bias)
         ctx.weights, ctx.dropout, ctx.widen = weights, dropout, widen
         ctx.random_state = _random_state(query) if dropout > 0 else None
         if widen:
@@ -66,11 +66,11 @@ class _AttendInParts(Function):
             (query.size(2), query.size(0), query.size(1), value.size(3)), dtype=value.dtype
         ).permute(1, 2, 0, 3)
         if weights.name == "relu" and bias is None:
-            key, hidden = _zero_where_masked(key, hidden), None
+            key, masked = _zero_where_masked(key, masked), None
         memory = _Memory(query)
-        for part in _parts(query, key, hidden, bias):
+        for part in _parts(query, key, masked, bias):
             scores = memory.product(query[part.queries], key[part.keys].transpose(-2, -1))
-            scores = apply_masks(scores, part.hidden, part.bias)
+            scores = apply_masks(scores, part.masked, part.bias)
             if weights.name == "relu":
                 kept = _rectify(scores, dropout)
             else:
@@ -87,12 +87,12 @@ class _AttendInParts(Function):
 
 
 def _gradients_in_parts(ctx, grad: Tensor) -> tuple[Optional[Tensor], ...]:
-    query, key, value, alpha, hidden, bias = ctx.saved_tensors
+    query, key, value, alpha, masked, bias = ctx.saved_tensors
     dtype = value.dtype
     if ctx.widen:
         value = value.float()
     if ctx.weights.name == "relu" and bias is None:
-        key, hidden = _zero_where_masked(key, hidden), None
+        key, masked = _zero_where_masked(key, masked), None
     grad_query = torch.zeros_like(query)
     # Sums over the parts.
     grad_key, grad_value = (
@@ -101,14 +101,14 @@ def _gradients_in_parts(ctx, grad: Tensor) -> tuple[Optional[Tensor], ...]:
     grad_alpha = None if alpha is None else torch.zeros_like(alpha)
     of_scores, of_grad = _Memory(query), _Memory(value)
     with _random_replay(query, ctx.random_state):
-        for part in _parts(query, key, hidden, bias):
+        for part in _parts(query, key, masked, bias):
             part_query, part_key, part_grad = (
                 query[part.queries],
                 key[part.keys],
                 grad[part.queries],
             )
             scores = apply_masks(
-                of_scores.product(part_query, part_key.transpose(-2, -1)), part.hidden, part.bias
+                of_scores.product(part_query, part_key.transpose(-2, -1)), part.masked, part.bias
             )
             grad_kept = of_grad.product(part_grad, value[part.keys].transpose(-2, -1))
             if ctx.weights.name == "relu":
@@ -153,9 +153,9 @@ def _through_rectify(kept: Tensor, grad: Tensor, dropout: float) -> Tensor:
     return torch.ops.aten.threshold_backward.grad_input(grad, kept, 0, grad_input=grad)
 
 
-def _zero_where_masked(key: Tensor, hidden: Optional[Tensor]) -> Tensor:
+def _zero_where_masked(key: Tensor, masked: Optional[Tensor]) -> Tensor:
     """Return keys whose scores are 0, and so their rectified weights, where they are masked."""
-    return key if hidden is None else key.masked_fill(hidden[:, None, :, None], 0.0)
+    return key if masked is None else key.masked_fill(masked[:, None, :, None], 0.0)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -185,12 +185,12 @@ class _Part(NamedTuple):
     queries: tuple[slice, ...]  # where its queries lie in [batch, heads, queries, head_dim]
     keys: tuple[slice, ...]  # where its keys lie in [batch, heads, keys, head_dim]
     heads: slice
-    hidden: Optional[Tensor]
+    masked: Optional[Tensor]
     bias: Optional[Tensor]
 
 
 def _parts(
-    query: Tensor, key: Tensor, hidden: Optional[Tensor], bias: Optional[Tensor]
+    query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]
 ) -> Iterator[_Part]:
     """Cut the queries into parts: some sentences or, where one is too long, some of its queries in
     a few heads, whose products run beside one another."""
@@ -213,7 +213,7 @@ def _parts(
                     (rows, some_heads, columns),
                     (rows, some_heads, visible),
                     some_heads,
-                    None if hidden is None else hidden[rows, visible],
+                    None if masked is None else masked[rows, visible],
                     part_bias if visible.stop == keys else part_bias[..., visible],
                 )
 
@@ -235,7 +235,7 @@ def _last_visible_key(bias: Optional[Tensor], keys: int) -> int:
     # Elsewhere looking would be a synchronisation.
     if bias is None or bias.device.type != "cpu" or bias.size(-1) != keys:
         return keys
-    visible = (bias > HIDES).flatten(0, -2).any(0)
+    visible = (bias > MASKED).flatten(0, -2).any(0)
     return int(visible.nonzero().max()) + 1 if visible.any() else 1
 
 

@@ -15,10 +15,10 @@ from fairseq_sparse.analysis.attention.attention_plots import draw_attention
 from fairseq_sparse.analysis.pictures import font_families, save_figure
 
 
-def draw(*panels, hidden=None, **options):
+def draw(*panels, masked=None, **options):
     queries, keys = (list(map(str, range(size))) for size in panels[0].shape)
     titles = [f"head {number}" for number in range(len(panels))]
-    return draw_attention(panels, queries, keys, titles, hidden=hidden, **options)
+    return draw_attention(panels, queries, keys, titles, masked=masked, **options)
 
 
 def panels_in(figure):
@@ -32,14 +32,14 @@ def corner(vertices):
 
 
 def cells_in(axes):
-    """The outlined cells with their weights, the hidden cells, and the hatched rows."""
-    hidden, shaded = axes.collections
+    """The outlined cells with their weights, the masked cells, and the hatched rows."""
+    masked, shaded = axes.collections
     places = [corner(path.vertices) for path in shaded.get_paths()]
     values = dict(zip(places, shaded.get_array().tolist(), strict=True))
     assert shaded.get_linewidth()[0] > 0
     rows = {patch.get_y() for patch in axes.patches if isinstance(patch, Rectangle)}
     assert all(patch.get_hatch() for patch in axes.patches)
-    return values, {corner(path.vertices) for path in hidden.get_paths()}, rows
+    return values, {corner(path.vertices) for path in masked.get_paths()}, rows
 
 
 def image(figure):
@@ -48,31 +48,31 @@ def image(figure):
     return np.asarray(canvas.buffer_rgba())
 
 
-def random_weights(rng, shape, hidden):
+def random_weights(rng, shape, masked):
     weights = np.where(rng.random(shape) < 0.4, rng.random(shape), 0.0).astype(np.float32)
     weights[rng.integers(shape[0])] = 0.0
-    return np.where(hidden, 0.0, weights)
+    return np.where(masked, 0.0, weights)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 7), (9, 3)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_cells_are_the_weights(shape, causal):
     rng = np.random.default_rng(1)
-    hidden = np.triu(np.ones(shape, dtype=bool), 1) if causal else np.zeros(shape, dtype=bool)
-    panels = [random_weights(rng, shape, hidden) for _ in range(3)]
-    drawn = panels_in(draw(*panels, hidden=hidden))
+    masked = np.triu(np.ones(shape, dtype=bool), 1) if causal else np.zeros(shape, dtype=bool)
+    panels = [random_weights(rng, shape, masked) for _ in range(3)]
+    drawn = panels_in(draw(*panels, masked=masked))
     assert len(drawn) == 3
     for axes, weights in zip(drawn, panels, strict=True):
         values, hidden_cells, hatched = cells_in(axes)
         nonzero = {tuple(place) for place in np.argwhere(weights).tolist()}
         assert values == pytest.approx({place: float(weights[place]) for place in nonzero})
-        assert hidden_cells == {tuple(place) for place in np.argwhere(hidden).tolist()}
+        assert hidden_cells == {tuple(place) for place in np.argwhere(masked).tolist()}
         assert hatched == set(np.flatnonzero((weights == 0).all(1)))
 
 
 def test_legend_says_what_occurs():
-    def legend(*panels, hidden=None):
-        legends = draw(*panels, hidden=hidden).legends
+    def legend(*panels, masked=None):
+        legends = draw(*panels, masked=masked).legends
         texts = [text for legend in legends for text in legend.get_texts()]
         return [text.get_text().split(":")[0] for text in texts]
 
@@ -81,8 +81,8 @@ def test_legend_says_what_occurs():
     assert legend(ones, np.eye(2)) == ["exactly 0"]
     assert legend(ones, np.diag([1, 0])) == ["exactly 0", "null attention"]
     future = np.triu(np.ones((2, 2), dtype=bool), 1)
-    assert legend(np.tril(ones), hidden=future) == ["not visible to the query"]
-    assert legend(np.diag([0, 1]), hidden=future)[1:] == [
+    assert legend(np.tril(ones), masked=future) == ["not visible to the query"]
+    assert legend(np.diag([0, 1]), masked=future)[1:] == [
         "null attention",
         "not visible to the query",
     ]

@@ -303,9 +303,9 @@ def test_padding_and_hidden_keys_do_not_count():
             [[0.0, 0.0, 0.7, 0.0], [0.1, -0.2, 0.0, 0.0], [nan, nan, nan, nan]],
         ]
     )[:, None]  # two heads, one sentence, three queries of which one is padding, four keys
-    hidden = torch.tensor([[[False, False, False, True]]])
+    masked = torch.tensor([[[False, False, False, True]]])
     padding = torch.tensor([[False, False, True]])
-    counts = count_zeros(weights, hidden, padding)
+    counts = count_zeros(weights, masked, padding)
     # zeros, weights, rows of zeros, rows, NaNs
     assert counts.tolist() == [[5, 6, 1, 2, 0], [3, 6, 0, 2, 0]]
     nothing_visible = torch.ones(1, 3, 4, dtype=torch.bool)
@@ -333,10 +333,10 @@ def test_watching_an_lstm_changes_nothing(kind):
     with watch_attention(model, lambda *call: seen.append(call)):
         logits, weights = model(**net_input)
     assert torch.equal(logits, expected) and torch.equal(weights, attention)
-    ((place, layer, watched, hidden),) = seen
+    ((place, layer, watched, masked),) = seen
     assert (place, layer) == ("cross", 0)
     assert torch.equal(watched[0], attention)  # [batch, queries, keys]
-    assert hidden.shape == (3, 1, 7) and not watched.masked_select(hidden).any()
+    assert masked.shape == (3, 1, 7) and not watched.masked_select(masked).any()
     with watch_attention(model, lambda *call: seen.append(call), ["encoder", "decoder"]):
         model(**net_input)
     model(**net_input)

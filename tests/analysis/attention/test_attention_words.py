@@ -82,8 +82,8 @@ def by_hand(model, net_input):
         sides = {"encoder": ("source",) * 2, "decoder": ("predicted", "input")}
         sides["cross"] = ("predicted", "source")
 
-        def keep(place, layer, weights, hidden, groups=groups, sides=sides):
-            seen = (~hidden).expand(weights.shape[1:])[0]
+        def keep(place, layer, weights, masked, groups=groups, sides=sides):
+            seen = (~masked).expand(weights.shape[1:])[0]
             queries, keys = (groups[side] for side in sides[place])
             for head, rows in enumerate(weights[:, 0]):
                 merged = merged_by_hand(rows, seen, queries, keys)
@@ -101,8 +101,8 @@ def test_words_are_merged_as_by_hand(kind):
     words = SubwordMerger(WORDS, WORDS, "subword_nmt").batch(net_input)
     found = {}
 
-    def keep(place, layer, weights, hidden):
-        merged, masked, padding = words.merge(place, weights, hidden)
+    def keep(place, layer, weights, masked):
+        merged, masked, padding = words.merge(place, weights, masked)
         for head, sentences in enumerate(merged):
             found[place, layer, head] = [
                 [
@@ -169,8 +169,8 @@ def test_a_sentence_of_marks_alone_is_one_word():
     }
     batch = SubwordMerger(words, words, "sentencepiece").batch(net_input)
     weights = torch.ones(1, 2, 3, 3)
-    hidden = torch.tensor([[[False] * 3], [[True, False, False]]])
-    merged, masked, padding = batch.merge("cross", weights, hidden)
+    masked = torch.tensor([[[False] * 3], [[True, False, False]]])
+    merged, masked, padding = batch.merge("cross", weights, masked)
     assert batch.targets == [["a"], ["a"]]
     assert padding.tolist() == [[False, False], [False, False]]
     assert merged[0].tolist() == [[[3, 0], [3, 0]], [[1, 1], [1, 1]]]

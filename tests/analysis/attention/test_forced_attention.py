@@ -33,8 +33,8 @@ def test_pairs_of_a_batch_equal_pairs_alone(name: str) -> None:
         assert pair.source[-1] == pair.target[-1] == task.source_dictionary.eos()
         alone = {}
 
-        def keep(place, layer, weights, hidden, alone=alone):
-            alone[place, layer] = weights[:, 0].masked_fill(hidden, 0)
+        def keep(place, layer, weights, masked, alone=alone):
+            alone[place, layer] = weights[:, 0].masked_fill(masked, 0)
 
         with torch.no_grad(), watch_attention(model, keep):
             model(pair.source[None], torch.tensor([source_length + 1]), pair.target.roll(1)[None])

@@ -48,10 +48,10 @@ def temperatures_of(case):
     return (1.0,) if weights_of(case, MASKS["none"]).min() < 0 else TEMPERATURES
 
 
-def divergence_by_loops(weights, hidden, padding, temperature):
-    total, hidden = 0.0, hidden.expand(weights.shape[1:])
+def divergence_by_loops(weights, masked, padding, temperature):
+    total, masked = 0.0, masked.expand(weights.shape[1:])
     for sentence, query in itertools.product(range(BATCH), range(LENGTH)):
-        seen = ~hidden[sentence, query]
+        seen = ~masked[sentence, query]
         if padding[sentence, query] or not seen.any():
             continue
         rows = [head[sentence, query][seen].tolist() for head in weights]
@@ -64,14 +64,14 @@ def divergence_by_loops(weights, hidden, padding, temperature):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("case", CASES)
 def test_divergences_are_those_of_the_definition(case, mask):
-    weights, hidden = weights_of(case, MASKS[mask]), MASKS[mask]
+    weights, masked = weights_of(case, MASKS[mask]), MASKS[mask]
     padding = PADDED if mask in ("keys", "both") else NOTHING
     for temperature in temperatures_of(case):
-        found = sum_of_divergences(weights, hidden, padding, temperature)
+        found = sum_of_divergences(weights, masked, padding, temperature)
         assert found.dtype == torch.float64
-        expected = divergence_by_loops(weights, hidden, padding, temperature)
+        expected = divergence_by_loops(weights, masked, padding, temperature)
         assert float(found) == pytest.approx(expected, rel=1e-9)
-        in_fp32 = sum_of_divergences(weights.float(), hidden, padding, temperature)
+        in_fp32 = sum_of_divergences(weights.float(), masked, padding, temperature)
         assert float(in_fp32) == pytest.approx(expected, rel=1e-5)
 
 
@@ -95,10 +95,10 @@ def test_equal_heads_have_none_and_heads_that_share_no_key_have_all():
 def test_distributions(temperature):
     row = [0.5, 0.0, 2.0, 3.0]
     weights = torch.tensor([row, [0.0] * 4, [0.0, 0.0, 9.0, 9.0], [1e-30, 0, 0, 0]])[:, None, None]
-    hidden = torch.tensor([[[False, False, True, True]]])
+    masked = torch.tensor([[[False, False, True, True]]])
     everything, some = (
         as_distributions(weights, mask, temperature)[:, 0, 0]
-        for mask in (torch.zeros_like(hidden), hidden)
+        for mask in (torch.zeros_like(masked), masked)
     )
     for p in (everything, some):
         torch.testing.assert_close(p.sum(-1), torch.ones(4))
@@ -109,7 +109,7 @@ def test_distributions(temperature):
     zero, smallest, larger, largest = (everything[0, key] for key in (1, 0, 2, 3))
     assert 0 < zero < smallest < larger < largest
     assert largest / zero == pytest.approx(math.exp(3**temperature), rel=1e-5)
-    # Weights of hidden keys count neither as weights nor as probability.
+    # Weights of masked keys count neither as weights nor as probability.
     assert some[:, 2:4].eq(0).all()
     assert some[:, 4].tolist() == [0, 1, 1, 0]
 
@@ -141,15 +141,15 @@ def test_negative_weights_have_no_power_but_the_first(temperature):
     with pytest.raises(ValueError, match="below 0 .* 1"):
         as_distributions(weights, none, temperature)
     # One that a query may not see is no weight.
-    hidden = torch.tensor([[[False, False, True]]])
-    assert as_distributions(weights, hidden, temperature).isfinite().all()
+    masked = torch.tensor([[[False, False, True]]])
+    assert as_distributions(weights, masked, temperature).isfinite().all()
 
 
 def test_heads_that_attend_to_nothing_differ_from_those_that_attend_to_something():
-    hidden, padding = torch.zeros(1, 1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool)
+    masked, padding = torch.zeros(1, 1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool)
 
     def divergence(*heads):
-        return float(sum_of_divergences(torch.tensor(heads)[:, None, None], hidden, padding, 1.0))
+        return float(sum_of_divergences(torch.tensor(heads)[:, None, None], masked, padding, 1.0))
 
     assert divergence([0.0, 0.0], [0.0, 0.0]) == 0
     assert divergence([0.0, 0.0], [5.0, 1.0]) == pytest.approx(math.log(2))
@@ -176,8 +176,8 @@ def test_large_weights_stay_finite():
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ["softmax", "entmax15", "rela_g", "rela_g_gelu"])
 def test_gpu_gives_the_same(case):
-    weights, hidden = weights_of(case, MASKS["both"]).float(), MASKS["both"]
+    weights, masked = weights_of(case, MASKS["both"]).float(), MASKS["both"]
     for temperature in temperatures_of(case):
-        here = sum_of_divergences(weights, hidden, PADDED, temperature)
-        there = sum_of_divergences(weights.cuda(), hidden.cuda(), PADDED.cuda(), temperature)
+        here = sum_of_divergences(weights, masked, PADDED, temperature)
+        there = sum_of_divergences(weights.cuda(), masked.cuda(), PADDED.cuda(), temperature)
         assert there.is_cuda and float(there) == pytest.approx(float(here), rel=1e-5)

@@ -46,7 +46,7 @@ def count(model, subwords, tags=None, sample=None):
 def test_tokens_as_in_the_weights(model):
     sample, found = sample_of(), defaultdict(list)
 
-    def keep(place, layer, weights, hidden):
+    def keep(place, layer, weights, masked):
         for row, inputs in enumerate(sample["net_input"]["prev_output_tokens"].tolist()):
             for query, token in enumerate(inputs):
                 if token != WORDS.pad():

@@ -70,9 +70,9 @@ def causal(queries, keys):
 
 MASKS = {
     "nothing": lambda batch, queries, keys: {},
-    "padding": lambda batch, queries, keys: {"hidden": torch.rand(batch, keys) < 0.4},
-    "all hidden in one": lambda batch, queries, keys: {
-        "hidden": torch.arange(batch)[:, None].expand(batch, keys) == 0
+    "padding": lambda batch, queries, keys: {"masked": torch.rand(batch, keys) < 0.4},
+    "all masked in one": lambda batch, queries, keys: {
+        "masked": torch.arange(batch)[:, None].expand(batch, keys) == 0
     },
     "causal": lambda batch, queries, keys: {"bias": causal(queries, keys)},
     "large numbers for -inf": lambda batch, queries, keys: {
@@ -80,7 +80,7 @@ MASKS = {
     },
     "bias and padding": lambda batch, queries, keys: {
         "bias": torch.randn(keys, queries).T + causal(queries, keys),
-        "hidden": (torch.rand(keys, batch) < 0.4).T,
+        "masked": (torch.rand(keys, batch) < 0.4).T,
     },
 }
 
@@ -145,8 +145,8 @@ def test_a_gradient_that_is_one_number_expanded(weights):
 @each_weights
 def test_a_query_that_attends_to_nothing(weights):
     tensors = inputs(2, 2, 30, 40, 16)
-    hidden = torch.tensor([True, False])[:, None].expand(2, 40)
-    result, *gradients = compiled(tensors, weights, hidden=hidden)
+    masked = torch.tensor([True, False])[:, None].expand(2, 40)
+    result, *gradients = compiled(tensors, weights, masked=masked)
     assert (result[0] == 0).all() and (result[1] != 0).any()
     for gradient in gradients:
         assert (gradient[0] == 0).all() and torch.isfinite(gradient).all()
@@ -221,7 +221,7 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weight
 
 def test_the_arguments_are_left_alone():
     tensors = inputs(2, 2, 30, 40, 16)
-    masks = {"hidden": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
+    masks = {"masked": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
     copies = [x.clone() for x in (*tensors, *masks.values())]
     compiled(tensors, relu, **masks)
     assert all(map(torch.equal, (*tensors, *masks.values()), copies))
@@ -254,7 +254,7 @@ def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None
 def test_attend_hands_over_what_the_kernels_take(weights):
     tensors = inputs(2, 3, 30, 40, 16)
     assert takes(weights)
-    masks = {"hidden": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
+    masks = {"masked": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
     options = {"scale": 0.3, **masks}
     whole = values_and_gradients(lambda q, k, v: attend(q, k, v, weights, **options)[0], tensors)
     for pair in zip(whole, compiled(tensors, weights, **options), strict=True):

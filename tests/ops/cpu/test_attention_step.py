@@ -26,7 +26,7 @@ SIZES = {
 MASKS = {
     "nothing": lambda batch, keys: None,
     "padding": lambda batch, keys: torch.rand(batch, keys) < 0.4,
-    "all hidden in one": lambda batch, keys: (torch.arange(batch) == 0)[:, None].expand(-1, keys),
+    "all masked in one": lambda batch, keys: (torch.arange(batch) == 0)[:, None].expand(-1, keys),
     "transposed": lambda batch, keys: (torch.rand(keys, batch) < 0.4).T,
 }
 
@@ -56,7 +56,7 @@ def test_agrees_with_pytorch(weights, sizes, mask):
     """No further from the exact result than a few times what PyTorch is in single precision."""
     batch, _, keys, width = sizes
     tensors = inputs(*sizes)
-    options = {"scale": width**-0.5, "hidden": mask(batch, keys)}
+    options = {"scale": width**-0.5, "masked": mask(batch, keys)}
     found = compiled(tensors, weights, **options)
     exact = by_pytorch(tensors, weights, torch.float64, **options)
     rough = by_pytorch(tensors, weights, torch.float32, **options)
@@ -65,10 +65,10 @@ def test_agrees_with_pytorch(weights, sizes, mask):
         fair = 5 * float((other - expected).abs().max()) + 1e-6 * float(expected.abs().max())
         assert float((actual - expected).abs().max()) <= fair + 1e-30
     sums, shares = found
-    if options["hidden"] is not None:
-        hidden = options["hidden"][:, None, None].expand_as(shares)
-        assert (shares[hidden] == 0).all()
-        assert (sums[options["hidden"].all(1)] == 0).all()
+    if options["masked"] is not None:
+        masked = options["masked"][:, None, None].expand_as(shares)
+        assert (shares[masked] == 0).all()
+        assert (sums[options["masked"].all(1)] == 0).all()
 
 
 @each_weights
@@ -110,7 +110,7 @@ def test_what_is_not_finite_stays_in_its_head(weights, value):
 @each_weights
 def test_attend_hands_over_steps_of_generation(weights):
     tensors = inputs(2, 3, 40, 16)
-    options = {"scale": 0.3, "hidden": torch.rand(2, 40) < 0.3}
+    options = {"scale": 0.3, "masked": torch.rand(2, 40) < 0.3}
     with torch.no_grad():
         found = attend(*tensors, weights, sums_to_one=False, need_weights=True, **options)
     for pair in zip(found, compiled(tensors, weights, **options), strict=True):

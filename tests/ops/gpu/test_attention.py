@@ -85,14 +85,14 @@ def rela(monkeypatch):
 
 
 def test_rectified_attention_has_a_kernel(rela):
-    hidden = torch.rand(1, 40) < 0.5
+    masked = torch.rand(1, 40) < 0.5
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         tensors = inputs(30, 40, dtype=dtype)
         for bias in (None, future(30, 40)):
-            options = {"hidden": hidden, "bias": bias, "dropout": 0.1, "widen": True}
+            options = {"masked": masked, "bias": bias, "dropout": 0.1, "widen": True}
             assert chosen(relu, *tensors, **options)
             gpu.attend(*arguments(relu, *tensors, **options))
-            assert rela.pop() == (hidden, bias is not None, 0.1, torch.float32)
+            assert rela.pop() == (masked, bias is not None, 0.1, torch.float32)
         gpu.attend(*arguments(relu, *tensors))
         assert rela.pop()[3] == dtype
 
@@ -193,7 +193,7 @@ def test_what_adasplash_does_not_take(case, adasplash):
 def test_adasplash_knows_no_padding_no_dropout_and_no_alpha_above_2(adasplash):
     tensors, entmax15 = inputs(512, 512), ATTENTION_KINDS["entmax15"].weights
     assert chosen(entmax15, *tensors)
-    assert not chosen(entmax15, *tensors, hidden=torch.rand(1, 512) < 0.5)
+    assert not chosen(entmax15, *tensors, masked=torch.rand(1, 512) < 0.5)
     assert not chosen(entmax15, *tensors, dropout=0.1)
     assert not chosen(entmax.with_alpha(2.5), *tensors)
 

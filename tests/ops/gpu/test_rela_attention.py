@@ -36,9 +36,9 @@ def inputs(queries, keys, head_dim=16, dtype=torch.float32, scale=1.0):
 
 def hidden_keys(keys):
     """Some keys of one sentence, all keys of the other."""
-    hidden = torch.rand(BATCH, keys, device=DEVICE) < 0.4
-    hidden[1] = True
-    return hidden
+    masked = torch.rand(BATCH, keys, device=DEVICE) < 0.4
+    masked[1] = True
+    return masked
 
 
 def values_and_gradients(attention, query, key, value, grad):
@@ -88,10 +88,10 @@ def test_causal_mask(lengths):
 
 @each_length
 def test_padding_and_causal_mask(lengths):
-    hidden = hidden_keys(lengths[1])
-    padding = torch.zeros(hidden.shape).masked_fill(hidden.cpu(), -INF)[:, None, None]
-    assert_agrees(inputs(*lengths), padding, hidden=hidden)
-    assert_agrees(inputs(*lengths), padding + causal(*lengths), hidden=hidden, causal=True)
+    masked = hidden_keys(lengths[1])
+    padding = torch.zeros(masked.shape).masked_fill(masked.cpu(), -INF)[:, None, None]
+    assert_agrees(inputs(*lengths), padding, masked=masked)
+    assert_agrees(inputs(*lengths), padding + causal(*lengths), masked=masked, causal=True)
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 128])
@@ -113,10 +113,10 @@ def test_null_attention_is_exactly_zero_with_zero_gradients():
 
 
 def test_a_query_without_keys_is_exactly_zero_with_finite_gradients():
-    tensors, hidden = inputs(40, 70), hidden_keys(70)
+    tensors, masked = inputs(40, 70), hidden_keys(70)
 
     def attention(query, key, value):
-        result = rela_attention(query, key, value, hidden=hidden, causal=True)
+        result = rela_attention(query, key, value, masked=masked, causal=True)
         assert (result[1] == 0).all() and (result[0] != 0).any()
         return result
 
@@ -124,10 +124,10 @@ def test_a_query_without_keys_is_exactly_zero_with_finite_gradients():
 
 
 def test_a_hidden_key_does_not_matter():
-    (query, key, value, _), hidden = inputs(40, 70), hidden_keys(70)
-    expected = rela_attention(query, key, value, hidden)
-    key = key.masked_fill(hidden[:, None, :, None], float("nan"))
-    assert torch.equal(rela_attention(query, key, value, hidden), expected)
+    (query, key, value, _), masked = inputs(40, 70), hidden_keys(70)
+    expected = rela_attention(query, key, value, masked)
+    key = key.masked_fill(masked[:, None, :, None], float("nan"))
+    assert torch.equal(rela_attention(query, key, value, masked), expected)
 
 
 def test_nan_stays_nan():
@@ -225,7 +225,7 @@ def compile_kernels():
         query = torch.empty(300, 1, 1, 64, dtype=dtype)
         own, other, warps = kernels._tile(query, query)
         of_input = ("query", "key", "value", "grad_query", "grad_key", "grad_value")
-        types = dict.fromkeys(of_input, f"*{name}") | {"hidden": "*u8", "seed": "*i64"}
+        types = dict.fromkeys(of_input, f"*{name}") | {"masked": "*u8", "seed": "*i64"}
         types |= dict.fromkeys(("grad", "output"), "*fp32")
         types |= dict.fromkeys(kernels._SIZES, "i32") | {"dropout": "fp32", "scale": "fp32"}
         for kernel in (kernels._forward, kernels._backward_query, kernels._backward_key_value):
@@ -258,15 +258,15 @@ def test_the_kernels_compile(tmp_path):
 @pytest.mark.parametrize("lengths", [(25, 30), (200, 150), (1000, 1500)], ids=str)
 def test_on_a_gpu(lengths, dtype, head_dim, is_causal):
     tensors = inputs(*lengths, head_dim, dtype)
-    hidden = hidden_keys(lengths[1])
+    masked = hidden_keys(lengths[1])
     tensors[0] /= head_dim**0.5
     buffer = torch.full((2000, 2000), -INF, device=DEVICE, dtype=dtype).triu(1)
     bias = buffer[: lengths[0], : lengths[1]] if is_causal else None
 
     def attention(*qkv):
-        return attend(*qkv, relu, hidden=hidden, bias=bias, sums_to_one=False)[0]
+        return attend(*qkv, relu, masked=masked, bias=bias, sums_to_one=False)[0]
 
-    seen = ~hidden[:, None, None].expand(BATCH, HEADS, *lengths)
+    seen = ~masked[:, None, None].expand(BATCH, HEADS, *lengths)
     exact = dense(*tensors, factor=seen if bias is None else seen & (bias == 0))
     tolerance = 4e-6 if dtype == torch.float32 else torch.finfo(dtype).eps
     assert relative_error(values_and_gradients(attention, *tensors), exact) < tolerance
@@ -284,8 +284,8 @@ def test_memory_on_a_gpu_does_not_grow_with_the_square_of_the_length():
 
 def test_a_mask_that_is_changed_before_the_gradient_is_refused():
     query, key, value, grad = inputs(5, 7)
-    hidden = torch.zeros(BATCH, 7, dtype=torch.bool, device=DEVICE)
-    result = rela_attention(query.requires_grad_(), key, value, hidden)
-    hidden[0, 3] = True
+    masked = torch.zeros(BATCH, 7, dtype=torch.bool, device=DEVICE)
+    result = rela_attention(query.requires_grad_(), key, value, masked)
+    masked[0, 3] = True
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.backward(grad)
