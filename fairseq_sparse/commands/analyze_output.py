@@ -137,7 +137,7 @@ def add_support(commands) -> None:
         type=Path,
         default=[],
         metavar="LOG",
-        help="the models' training logs, made with --log-format json: tau and the logits' norm",
+        help="the models' training logs, in any --log-format: tau and the logits' norm",
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
 

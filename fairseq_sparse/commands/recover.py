@@ -21,10 +21,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.checkpoints.recovery import recover_last_checkpoint, remove_outdated
-
     if not os.path.isdir(options.folder):
         raise NotADirectoryError(f"{options.folder}: no such folder")
+    from fairseq_sparse.checkpoints.recovery import recover_last_checkpoint, remove_outdated
+
     recovery = recover_last_checkpoint(options.folder)
     outdated = remove_outdated(options.folder)
     if recovery is not None:
