@@ -87,7 +87,7 @@ WAYS_IN = {
     ),
     "a model": "from fairseq_sparse.models.transformer_sparse import TransformerSparseModel",
     "a layer": "from fairseq_sparse.modules import OutputProjection, SparseMultiheadAttention",
-    "a flag": "import fairseq_sparse.modules.flags",
+    "a flag": "import fairseq_sparse.modules.model_settings",
     "a criterion": "import fairseq_sparse.criterions.sparse_criterion",
     "a scheduler": "import fairseq_sparse.optim.reduce_lr_on_valid_loss",
     "generation": "from fairseq_sparse.generation.sparse_search import SparseSearch",

@@ -36,7 +36,7 @@ class _Continuations:
         return self.prefix.total + float(self.log_probs[self.next])
 
     def totals(self) -> np.ndarray:
-        """The log-probabilities of all continuations."""
+        """Return the log-probabilities of all continuations."""
         return self.prefix.total + self.log_probs
 
     def take(self) -> Prefix:
@@ -71,7 +71,7 @@ class Frontier:
         heapq.heappush(self._queue, (-continuations.total, self._count, continuations))
 
     def first(self) -> tuple[float, int]:
-        """The log-probability and the length of the most probable prefix."""
+        """Return the log-probability and the length of the most probable prefix."""
         continuations = self._queue[0][2]
         return continuations.total, continuations.length
 
@@ -107,8 +107,8 @@ class Frontier:
         self._size = sum(len(part.tokens) for _, _, part in self._queue)
 
     def left(self) -> list[tuple[float, int]]:
-        """Log-probability and length of the most probable prefix of each length that was never
-        taken out, put away or not."""
+        """Return log-probability and length of the most probable prefix of each length that was
+        never taken out, put away or not."""
         best: dict[int, float] = {}
         queued = [(part.total, part.length) for _, _, part in self._queue]
         for total, length in queued + self._put_away:

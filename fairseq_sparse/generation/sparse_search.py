@@ -213,7 +213,7 @@ class _ActiveConstrainedSearch(LexicallyConstrainedBeamSearch):
     def step_sentence(
         self, step, sentno, lprobs, constraint_states, beams_buf, indices_buf, scores_buf
     ):
-        """Arguments and result are fairseq's; behind the active candidates come dead ones."""
+        """Take a step, as in fairseq; behind the active candidates come dead ones."""
         places = 2 * len(constraint_states)
         is_active = ~scores_buf.isneginf()
         scores, tokens, beams = scores_buf[is_active], indices_buf[is_active], beams_buf[is_active]

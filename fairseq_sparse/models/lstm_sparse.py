@@ -20,8 +20,8 @@ from fairseq.models.lstm import (
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
-from fairseq_sparse.modules.flags import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.global_attention import GlobalAttention, add_bias
+from fairseq_sparse.modules.model_settings import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.sparse_output import (
@@ -232,11 +232,11 @@ def _two_layers(args: Namespace, size: int) -> None:
 
 @architecture("lstm_sparse", "lstm_sparse_morph")
 def lstm_sparse_morph(args: Namespace) -> None:
-    """For morphological inflection."""
+    """Set the sizes for morphological inflection."""
     _two_layers(args, 300)
 
 
 @architecture("lstm_sparse", "lstm_sparse_mt")
 def lstm_sparse_mt(args: Namespace) -> None:
-    """For machine translation."""
+    """Set the sizes for machine translation."""
     _two_layers(args, 500)

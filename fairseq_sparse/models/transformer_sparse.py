@@ -19,7 +19,7 @@ from fairseq.models.transformer import (
 from torch import Tensor
 
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
-from fairseq_sparse.modules.flags import add_flags, architecture, set_flag_defaults
+from fairseq_sparse.modules.model_settings import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.sparse_output import (
     SparseOutputDecoder,

@@ -70,6 +70,6 @@ class GatedLayerNorm(nn.Module):
 
 
 def xavier_uniform_vector(width: int) -> Tensor:
-    """Xavier-uniform values for a vector, whose fan-in and fan-out are both its width."""
+    """Draw Xavier-uniform values for a vector, whose fan-in and fan-out are both its width."""
     bound = math.sqrt(3 / width)
     return torch.empty(width).uniform_(-bound, bound)

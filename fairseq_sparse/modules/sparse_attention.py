@@ -144,7 +144,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _project(self, context: Tensor, dtype: torch.dtype) -> Tensor:
-        """The norm, if there is one, and the output projection of the concatenated heads.
+        """Apply the norm, if there is one, and the output projection to the concatenated heads.
 
         The norm is computed again for the gradient of the projection, so that what it gives does
         not stay in memory beside what it was given.
@@ -167,13 +167,13 @@ class SparseMultiheadAttention(MultiheadAttention):
         return dropout.p if self.training or dropout.apply_during_inference else 0.0
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        """``[length, batch, embed_dim]`` to ``[batch, heads, length, head_dim]``, a view."""
+        """View ``[length, batch, embed_dim]`` as ``[batch, heads, length, head_dim]``."""
         return x.view(*x.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def _keys_and_values(
         self, query, key, value, key_padding_mask, incremental_state, static_kv
     ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
-        """Keys, values ``[batch, heads, keys, head_dim]`` and padding of this step and before."""
+        """Return keys, values ``[batch, heads, keys, head_dim]`` and padding up to this step."""
         state = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static_kv and "prev_key" in state:
             padding = state.get("prev_key_padding_mask")
@@ -202,7 +202,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         return keys, values, key_padding_mask
 
     def _bias(self, attn_mask: Optional[Tensor], batch: int) -> Optional[Tensor]:
-        """The mask as something to add to the scores."""
+        """Return the mask as something to add to the scores."""
         if attn_mask is None:
             return None
         if not attn_mask.is_floating_point():
@@ -224,7 +224,7 @@ class SparseMultiheadAttention(MultiheadAttention):
 
 
 def has_sparse_attention(model: nn.Module) -> bool:
-    """Whether *model* has an attention of this package, whose weights can be zero."""
+    """Return whether *model* has an attention of this package, whose weights can be zero."""
     return any(isinstance(module, SparseMultiheadAttention) for module in model.modules())
 
 

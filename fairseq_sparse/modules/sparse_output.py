@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.modules.flags import as_namespace
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
+from fairseq_sparse.modules.model_settings import as_namespace
 from fairseq_sparse.modules.output_config import check_criterion, criterion_name
 from fairseq_sparse.modules.output_loss import OutputLoss
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with

@@ -84,7 +84,7 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
 
 @contextmanager
 def use(choice: str) -> Iterator[None]:
-    """A context in which the user chooses the backend.
+    """Return a context in which the user chooses the backend.
 
     Args:
         choice: ``reference`` for PyTorch alone, where all of it can be watched; ``cpu`` or ``gpu``

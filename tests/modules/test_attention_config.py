@@ -15,7 +15,7 @@ from fairseq_sparse.modules.attention_config import (
     check_attention,
 )
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.modules.flags import add_flags, set_flag_defaults
+from fairseq_sparse.modules.model_settings import add_flags, set_flag_defaults
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 # Flags, and the kinds that they ask for in the encoder, in the decoder, and between them.

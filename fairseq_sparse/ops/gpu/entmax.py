@@ -76,7 +76,7 @@ def contiguous_rows(z: Tensor) -> Tensor:
 
 
 def row_options(size: int, dtype: torch.dtype) -> dict:
-    """:func:`sweep_options` for a kernel that solves a row: WHOLE if that is one block."""
+    """Return :func:`sweep_options` for a kernel that solves a row: WHOLE if that is one block."""
     options = sweep_options(size, dtype)
     return {**options, "WHOLE": size <= options["BLOCK"]}
 
