@@ -97,7 +97,17 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
     if dataset.tgt is None:
         raise ValueError(f"--data {folder}: the training data have no {task.cfg.target_lang} side")
     batches = task.get_batch_iterator(dataset, max_tokens=tokens, seed=1)
-    return task, next(iter(batches.next_epoch_itr(shuffle=True)))
+    batch = next(iter(batches.next_epoch_itr(shuffle=True)))
+    for language, words, ids in (
+        (task.cfg.source_lang, task.source_dictionary, batch["net_input"]["src_tokens"]),
+        (task.cfg.target_lang, task.target_dictionary, batch["target"]),
+    ):
+        if ids.max() >= len(words):
+            raise ValueError(
+                f"--data {folder}: dict.{language}.txt has {len(words)} entries, and the training "
+                "data have others: it is damaged, prepare the data again"
+            )
+    return task, batch
 
 
 def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
