@@ -81,6 +81,14 @@ def test_what_a_fork_cannot_give_comes_from_a_process(arguments, more, variables
     assert fork == process
 
 
+def test_commands_are_forks_whatever_the_other_tests_set():
+    """Tests of GPU kernels set a variable of Triton's for the rest of the suite."""
+    program = "import sys; print('forked_command' in sys.modules)"
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    fork, process = results("-c", program, env=environment)
+    assert (fork[1], process[1]) == (b"True\n", b"False\n")
+
+
 @pytest.mark.slow
 def test_fairseq_is_loaded_when_it_is_imported(variables):
     """With its handler of messages, unless there is one, and what is registered after it."""

@@ -27,7 +27,10 @@ def make_folder() -> str:
     settings |= {"environment": environment, "owner": os.getpid()}
     (folder / "settings.json").write_text(json.dumps(settings))
     command = shlex.join([sys.executable, "-IS", str(HERE / "fork_client.py"), str(folder)])
-    (folder / "python").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    # The tests of GPU kernels set this variable for all of pytest. Its value cannot be changed in
+    # a fork, so that every command would be a process of its own.
+    script = f'#!/bin/sh\nunset TRITON_INTERPRET\nexec {command} "$@"\n'
+    (folder / "python").write_text(script)
     (folder / "python").chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder)
