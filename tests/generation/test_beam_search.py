@@ -111,6 +111,7 @@ def random_models(names, task, seed):
     return models
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("attention", [True, False])
 @pytest.mark.parametrize(
     "names",

@@ -24,6 +24,7 @@ each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
 # --- value and gradient --------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @each_smoothing
 @each_alpha
 @each_loss
@@ -67,6 +68,7 @@ def test_k_limited_loss(alpha, topk):
     torch.testing.assert_close(z.grad, expected)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.1, 2.0, 20.0])
 @each_smoothing

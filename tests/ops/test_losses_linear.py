@@ -123,6 +123,7 @@ def path(request, monkeypatch):
     return name, dense, screened
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @each_smoothing
 @each_alpha
@@ -150,6 +151,7 @@ def test_value_and_gradients_are_those_of_the_definition(
         assert 2 <= dense.call_count < chunks
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("ignore_index", [-100, -1, 0, SIZE - 1])
 @each_loss
 def test_ignored_targets(kind, ignore_index, path):
@@ -196,6 +198,7 @@ def test_layouts(kind, path):
             torch.testing.assert_close(found[2], flat[2], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (1, 2), ()])
 @each_loss
 def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
@@ -274,6 +277,7 @@ def test_a_row_that_is_no_number_says_so_and_spoils_no_other(kind, value, path):
 # --- dtypes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("under_autocast", [False, True])
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
 @each_loss

@@ -20,6 +20,7 @@ def naive(name):
     return lambda z: references.entmax(z, ALPHA_OF[name])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("size", [50, 517])

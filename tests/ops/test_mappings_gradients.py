@@ -14,6 +14,7 @@ each_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPING
 each_sparse_mapping = pytest.mark.parametrize("name", ALPHA_OF)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
 @each_mapping

@@ -233,6 +233,7 @@ def test_numbers_are_converted_and_what_is_no_number_refused():
 
 
 @needs_compiler
+@pytest.mark.slow_except("-fopenmp", "-fopenmp|-fopenmp-simd|-march=native")
 @pytest.mark.parametrize(
     "refused",
     [
@@ -294,6 +295,7 @@ def test_a_file_that_cannot_be_loaded(compiler, caplog):
 
 
 @needs_compiler
+@pytest.mark.slow_except(" ")
 @pytest.mark.parametrize("named", ["", " "])
 def test_an_empty_name_of_a_compiler_is_none(monkeypatch, named):
     monkeypatch.setenv("CC", named)

@@ -56,6 +56,7 @@ def test_tau_is_exact_to_rounding(size, alpha, dtype):
         assert ((tau.double() - exact).abs() <= allowed).all()
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("size", SIZES)
