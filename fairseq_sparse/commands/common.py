@@ -197,11 +197,11 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
     return translator
 
 
-def with_progress(batches: Iterable[Any], label: str) -> Iterable[Any]:
-    """Show a progress bar while the batches are read."""
+def with_progress(batches: Iterable[Any], label: str, unit: str = "batch") -> Iterable[Any]:
+    """Show a progress bar while the batches, or other units, are read."""
     from tqdm import tqdm
 
-    return tqdm(batches, desc=label, unit="batch", mininterval=1)
+    return tqdm(batches, desc=label, unit=unit, mininterval=1)
 
 
 def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:

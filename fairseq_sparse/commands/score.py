@@ -13,38 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
+from fairseq_sparse.analysis.samples.printed import read_hypotheses
 from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_text
 
 # sacreBLEU's own default.
 TOKENIZE = "13a"
-# D-ID (as text) or H-ID (as tokens) <tab> score <tab> text
-HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
 
 
-def read_hypotheses(path: Path, kind: str = "D") -> list[str]:
-    """Read the best hypothesis of each sentence, in the order of the test set; of kind D or H."""
-    hypotheses: dict[int, str] = {}
-    for line in lines_of(path):
-        # the best of an n-best list comes first
-        if match := HYPOTHESIS[kind].fullmatch(line.rstrip("\r")):
-            hypotheses.setdefault(int(match[1]), match[2])
-    if not hypotheses:
-        raise AnalysisError(
-            f"{path}: no line that begins with {kind}-; is it fairseq-generate's output?"
-        )
-    missing = sorted(set(range(max(hypotheses) + 1)) - set(hypotheses))
-    if missing:
-        raise AnalysisError(
-            f"{path}: no translation of {len(missing)} sentences, first {missing[0]}"
-        )
-    return [hypotheses[number] for number in range(len(hypotheses))]
+def read_best(path: Path, kind: str = "D") -> list[str]:
+    """Read the best hypothesis of each sentence, which comes first; of kind D or H."""
+    return [hypotheses[0] for hypotheses in read_hypotheses(path, kind)]
 
 
 def score(
@@ -76,8 +61,8 @@ def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, obje
     }
 
 
-def read_lines(path: Path, hypotheses: list[str], generated: Path) -> list[str]:
-    """Read the lines of a reference, one for each hypothesis."""
+def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> list[str]:
+    """Read the lines of a file that has one for each sentence that was translated."""
     references = [line.rstrip("\r") for line in lines_of(path)]
     if len(hypotheses) != len(references):
         raise AnalysisError(
@@ -110,11 +95,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    hypotheses = read_hypotheses(options.generated)
+    hypotheses = read_best(options.generated)
     references = read_lines(options.reference, hypotheses, options.generated)
     result = score(hypotheses, references, options.tokenize)
     if options.tokenized_reference:
-        tokens = read_hypotheses(options.generated, "H")
+        tokens = read_best(options.generated, "H")
         references = read_lines(options.tokenized_reference, tokens, options.generated)
         result |= score_tokens(tokens, references)
     write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))

@@ -58,8 +58,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def find_systems(texts: list[str]) -> dict[str, Path]:
+def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
     """Find the files of the systems by their names.
+
+    Args:
+        texts: the arguments, ``[NAME=]SYSTEM``.
+        reference: whether there is a reference beside the systems, whose name is taken.
 
     Raises:
         SheetError: a name is given twice, or taken.
@@ -73,7 +77,7 @@ def find_systems(texts: list[str]) -> dict[str, Path]:
         path = Path(place)
         whole = path.resolve()
         name = name or (whole.name if path.is_dir() else whole.stem)
-        if name in (*systems, REFERENCE):
+        if name in systems or (reference and name == REFERENCE):
             raise SheetError(f"{text}: another one is called {name}; put NAME= before it")
         systems[name] = path / HYPOTHESES if path.is_dir() else path
     return systems

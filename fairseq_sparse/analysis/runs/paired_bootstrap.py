@@ -1,4 +1,4 @@
-"""Whether translations differ in BLEU by more than chance, with sacreBLEU's own paired test."""
+"""Whether translations differ in score by more than chance, with sacreBLEU's own paired test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.metrics import BLEU
-from sacrebleu.significance import PairedTest
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest, Result
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
@@ -16,12 +17,7 @@ from fairseq_sparse.files import read_json
 def paired_bootstrap(
     runs: Sequence[Path], reference: Path, samples: int
 ) -> tuple[list[float], str]:
-    """Compare the first run's translations with those of each other run.
-
-    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are drawn anew,
-    with replacement, for both runs alike; p is the share of draws whose difference in BLEU exceeds
-    the mean of all by more than the difference on the test set itself (Koehn 2004). The random
-    numbers start at ``SACREBLEU_SEED``, 12345 by default.
+    """Compare the first run's translations with those of each other run by :func:`paired_test`.
 
     Args:
         runs: folders with ``hyp.detok.txt`` and ``bleu.json``, two at least; the first is the
@@ -45,14 +41,14 @@ def paired_bootstrap(
             f"the runs were scored on different tokens: {', '.join(sorted(tokens))}"
         )
     references = _lines(reference)
-    systems = [(str(number), _lines(run / "hyp.detok.txt")) for number, run in enumerate(runs)]
-    for run, (_, translations) in zip(runs, systems, strict=True):
+    systems = [_lines(run / "hyp.detok.txt") for run in runs]
+    for run, translations in zip(runs, systems, strict=True):
         if len(translations) != len(references):
             raise AnalysisError(
                 f"{run} has {len(translations)} translations, {reference} {len(references)} lines"
             )
     metric = BLEU(tokenize=tokens.pop(), force=True)  # force: no warning that these are tokens
-    signatures, found = PairedTest(systems, {"BLEU": metric}, [references], "bs", samples)()
+    found, signatures = paired_test(systems, references, [metric], samples)
     results = found["BLEU"]
     for run, score, result in zip(runs, scores, results, strict=True):
         if abs(result.score - score["bleu"]) > 1e-6:
@@ -60,7 +56,39 @@ def paired_bootstrap(
                 f"{run} has BLEU {score['bleu']:.2f} in bleu.json but {result.score:.2f} with "
                 f"{reference}: run its stage generate again"
             )
-    return [result.p_value for result in results[1:]], str(signatures["BLEU"])
+    return [result.p_value for result in results[1:]], signatures["BLEU"]
+
+
+def paired_test(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    metrics: Sequence[Metric],
+    samples: int,
+) -> tuple[dict[str, list[Result]], dict[str, str]]:
+    """Compare the first system's translations with those of each other system.
+
+    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are drawn anew,
+    with replacement, for both systems alike; p is the share of draws whose difference in score
+    exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). The
+    random numbers start at ``SACREBLEU_SEED``, 12345 by default.
+
+    Args:
+        systems: the translations of each, two systems at least; the first is the baseline.
+        references: one for each translation.
+        metrics: sacreBLEU's.
+        samples: how many draws.
+
+    Returns:
+        sacreBLEU's results by the metric's name (``BLEU``, ``chrF2``), one a system, with ``score``
+        and ``p_value``; and the signatures of the tests.
+    """
+    named = [(str(number), list(translations)) for number, translations in enumerate(systems)]
+    by_number = {str(number): metric for number, metric in enumerate(metrics)}
+    signatures, found = PairedTest(named, by_number, [references], "bs", samples)()
+    return (
+        {name: found[name] for name in signatures},
+        {name: str(signature) for name, signature in signatures.items()},
+    )
 
 
 def reference_of(run: Path, data_dir: Path) -> Path:

@@ -1,0 +1,63 @@
+"""Measure how much samples repeat themselves, and how varied they are.
+
+Reads the tokens (lines `H-ID`) of the outputs of `fairseq-generate --sampling`; NAME= before a file
+says what to call it. --text adds plain text, a sample a line and its tokens between spaces, such as
+the test set itself, whose figures are those to aim at.
+
+  repetition    share of tokens that are among the L tokens before them, mean over L = 16, 32, 128
+                and 512, as Welleck et al. (2020) and Martins et al. (2020) have it of predictions
+  seq-rep-4     share of 4-grams that the sample had before (Welleck et al. 2020)
+  distinct-n    different n-grams over tokens, mean over the samples (Martins et al. 2020)
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.commands.sheets_make import find_systems
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of, write_json
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("analyze samples", __doc__)
+    parser.add_argument(
+        "samples", nargs="*", metavar="[NAME=]SAMPLES", help="output of fairseq-generate"
+    )
+    parser.add_argument(
+        "--text", nargs="+", default=[], metavar="[NAME=]FILE", help="plain text, a sample a line"
+    )
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+    options = parser.parse_args(arguments)
+    if not options.samples and not options.text:
+        parser.error("name SAMPLES or --text")
+    check_outputs(parser, options, "json")
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.samples.diversity import summarize, table
+    from fairseq_sparse.analysis.samples.printed import read_hypotheses
+
+    paths = list(find_systems([*options.samples, *options.text], reference=False).items())
+    if options.json and options.json.resolve() in {path.resolve() for _, path in paths}:
+        raise AnalysisError(f"{options.json} is read: what is written would take its place")
+    rows = []
+    for place, (name, path) in enumerate(paths):
+        if place < len(options.samples):
+            texts = [text for sentence in read_hypotheses(path, "H") for text in sentence]
+        else:
+            texts = lines_of(path)
+        if not texts:
+            raise AnalysisError(f"{path} is empty")
+        rows.append({"name": name, **summarize([text.split() for text in texts])})
+    if options.json:
+        write_json(options.json, {"rows": rows})
+    print(table(rows))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("analyze samples", run, parse_arguments(arguments))

@@ -1,0 +1,41 @@
+"""Repetition and diversity, against the definitions written out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_sparse.analysis.samples.diversity import (
+    WINDOWS,
+    distinct,
+    repeated_ngrams,
+    repetition,
+    summarize,
+)
+
+SAMPLES = st.lists(st.sampled_from("abcdefgh"), max_size=40)
+
+
+@given(SAMPLES, st.integers(1, 12))
+def test_a_token_is_repeated_if_one_of_those_before_it_is_the_same(tokens, window):
+    repeated = [
+        token in tokens[max(0, place - window) : place] for place, token in enumerate(tokens)
+    ]
+    assert repetition(tokens, window) == (sum(repeated) / len(tokens) if tokens else 0)
+
+
+@given(SAMPLES, st.integers(1, 4))
+def test_ngrams_are_counted_once_or_as_often_as_they_are_there(tokens, order):
+    ngrams = [tuple(tokens[k : k + order]) for k in range(len(tokens) - order + 1)]
+    assert distinct(tokens, order) == (len(set(ngrams)) / len(tokens) if tokens else 0)
+    assert repeated_ngrams(tokens, order) == (1 - len(set(ngrams)) / len(ngrams) if ngrams else 0)
+
+
+def test_repetition_is_of_all_tokens_and_the_rest_a_mean_of_samples():
+    found = summarize([["a", "a", "b"], ["c"], []])
+    assert (found["samples"], found["tokens"], found["vocabulary"]) == (3, 4, 3)
+    assert [found[f"repetition_{window}"] for window in WINDOWS] == [0.25] * 4
+    assert found["repetition"] == 0.25
+    assert found["distinct_1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert summarize([[]])["repetition"] == 0

@@ -1,0 +1,148 @@
+"""fairseq-sparse mbr and analyze samples: reading samples, choosing, scoring, comparing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF
+
+from fairseq_sparse.analysis.runs.paired_bootstrap import paired_test
+from fairseq_sparse.commands import analyze_samples, mbr
+
+WORDS = "the a big small red dog cat house , sees holds near . don't Über".split()
+
+
+def text(randomly: random.Random) -> str:
+    return " ".join(randomly.choices(WORDS, k=randomly.randint(3, 9)))
+
+
+def printed(path: Path, samples: list[list[str]]) -> Path:
+    """What fairseq-generate --nbest prints of these samples, sentences in another order."""
+    lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | D-day"]
+    for number in reversed(range(len(samples))):
+        lines.append(f"S-{number}\tein Hund")
+        for one in samples[number]:
+            lines += [f"H-{number}\t-0.5\t{one} x", f"D-{number}\t-0.5\t{one}", f"P-{number}\t-0.5"]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def samples() -> list[list[str]]:
+    randomly = random.Random(1)
+    texts = [[text(randomly) for _ in range(4)] for _ in range(30)]
+    return [randomly.choices(few, k=10) for few in texts]
+
+
+def naive(samples: list[str], score) -> str:
+    def expected(one: str) -> float:
+        return sum(score(one, [other]).score for other in samples)
+
+    return max(samples, key=expected)
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_the_best_sample_of_each_sentence_is_written(utility, samples, tmp_path, capsys):
+    files = [
+        str(printed(tmp_path / name, [sentence[part] for sentence in samples]))
+        for name, part in (("a", slice(0, 6)), ("b", slice(6, 10)))
+    ]
+    output, result = tmp_path / "out", tmp_path / "out.json"
+    arguments = [*files, "--output", str(output), "--json", str(result), "--utility", utility]
+    assert mbr.main([*arguments, "--utilities"]) == 0
+    score = {"chrf": sacrebleu.sentence_chrf, "bleu": sacrebleu.sentence_bleu}[utility]
+    chosen = output.read_text("utf-8").split("\n")
+    assert chosen == [*(naive(sentence, score) for sentence in samples), ""]
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()[:-1]]
+    written = json.loads(result.read_text())
+    for number, (drawn, row) in enumerate(zip(samples, written["sentences"], strict=True)):
+        mine = [row[1:] for row in rows if row[0] == f"U-{number}"]
+        assert row["samples"] == 10 == sum(int(count) for _, count, _ in mine)
+        assert row["different"] == len(set(drawn)) == len(mine)
+        assert row["drawn"] == drawn.count(chosen[number]) and mine[0][2] == chosen[number]
+        expected = sum(score(chosen[number], [other]).score for other in drawn) / 10
+        assert row["expected_utility"] == pytest.approx(expected)
+        assert float(mine[0][0]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, capsys):
+    randomly = random.Random(2)
+    references = [sentence[0] for sentence in samples]
+    baseline = [text(randomly) for _ in samples]
+    for name, lines in (("ref", references), ("base", baseline)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), "utf-8")
+    file, output = printed(tmp_path / "a", samples), tmp_path / "out"
+    arguments = [str(file), "--output", str(output), "--json", str(tmp_path / "json")]
+    arguments += ["--reference", str(tmp_path / "ref")]
+    assert mbr.main(arguments) == 0
+    hypotheses = output.read_text("utf-8").splitlines()
+    expected = {
+        "BLEU": sacrebleu.corpus_bleu(hypotheses, [references]).score,
+        "chrF2": sacrebleu.corpus_chrf(hypotheses, [references]).score,
+    }
+    written = json.loads((tmp_path / "json").read_text())
+    assert written["scores"] == {"mbr": pytest.approx(expected)} and "p" not in written
+    assert f"BLEU = {expected['BLEU']:.2f}" in capsys.readouterr().out
+
+    arguments += ["--baseline", str(tmp_path / "base"), "--resamples", "50"]
+    assert mbr.main(arguments) == 0
+    written = json.loads((tmp_path / "json").read_text())
+    metrics = [CHRF(), BLEU(force=True)]
+    found, signatures = paired_test([baseline, hypotheses], references, metrics, 50)
+    for place, system in enumerate(("baseline", "mbr")):
+        scores = {name: results[place].score for name, results in found.items()}
+        assert written["scores"][system] == scores
+    assert written["scores"]["mbr"] == pytest.approx(expected)
+    assert written["p"] == {name: results[1].p_value for name, results in found.items()}
+    assert written["signatures"] == signatures and "bs:50" in signatures["BLEU"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: folder / "a", "b has the same samples as"),
+        (lambda folder: printed(folder / "c", [["x"]]), "has 30 sentences but"),
+        (lambda folder: printed(folder / "c", [[], ["x"]]), "no translation of 1 sentences"),
+        (lambda folder: folder / "ref", "no line that begins with D-"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(change, message, samples, tmp_path, capsys):
+    printed(tmp_path / "a", samples)
+    (tmp_path / "ref").write_text("x\n")
+    second = tmp_path / "b"
+    second.write_bytes(change(tmp_path).read_bytes())
+    output = tmp_path / "out"
+    assert mbr.main([str(tmp_path / "a"), str(second), "--output", str(output)]) == 1
+    assert message in capsys.readouterr().err and not output.exists()
+
+
+def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
+    file, output = printed(tmp_path / "a", samples), tmp_path / "out"
+    (tmp_path / "ref").write_text("x\n")
+    arguments = [str(file), "--output", str(output), "--reference", str(tmp_path / "ref")]
+    assert mbr.main(arguments) == 1
+    assert "has 30 translations but" in capsys.readouterr().err and not output.exists()
+    with pytest.raises(SystemExit):
+        mbr.main([str(file), "--output", str(output), "--baseline", str(file)])
+    assert "--baseline needs --reference" in capsys.readouterr().err
+
+
+def test_statistics_of_samples_and_of_text(tmp_path, capsys):
+    printed(tmp_path / "a", [["a a b", "c"], ["d"]])
+    (tmp_path / "human").write_text("a b c d\n")
+    arguments = [f"sparse={tmp_path / 'a'}", "--text", str(tmp_path / "human")]
+    assert analyze_samples.main([*arguments, "--json", str(tmp_path / "json")]) == 0
+    sparse, human = json.loads((tmp_path / "json").read_text())["rows"]
+    assert (sparse["name"], sparse["samples"], sparse["tokens"]) == ("sparse", 3, 8)  # H has an x
+    assert sparse["repetition"] == 1 / 8 and human["repetition"] == 0
+    assert (human["name"], human["samples"], human["distinct_1"]) == ("human", 1, 1)
+    table = capsys.readouterr().out
+    assert "| sparse " in table and " 12.50 " in table
+    (tmp_path / "empty").write_text("")
+    assert analyze_samples.main(["--text", str(tmp_path / "empty")]) == 1
+    with pytest.raises(SystemExit):
+        analyze_samples.main([])
