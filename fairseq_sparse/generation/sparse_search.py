@@ -119,9 +119,15 @@ class SparseSearch(Search):
         if is_sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
             is_dead_end = lprobs.isneginf().all(dim=2)  # [batch, beam]
             lprobs[:, :, self.eos].masked_fill_(is_dead_end, 0.0)
+        is_nucleus = is_sampling and self.strategy.sampling_topp > 0
+        if is_nucleus:  # a share of the distribution that is drawn from, which is p / sum p
+            log_sums = lprobs.logsumexp(dim=2)  # [batch, beam]
+            lprobs = lprobs - log_sums.unsqueeze(2)
         found, tokens, beams = self.strategy.step(
             step, lprobs, scores, prev_output_tokens, original_batch_idxs
         )
+        if is_nucleus:  # scores are of p
+            found = found + log_sums.gather(1, beams)
         if is_sampling:
             found = found.masked_fill(is_dead_end.gather(1, beams), -math.inf)
         self.offered = found.size(1)

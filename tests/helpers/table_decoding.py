@@ -28,7 +28,8 @@ def make_generator(tables, generator_class=SparseSequenceGenerator, **options):
 def build_generator(table, **options):
     """The generator that the task builds from command-line options."""
     dictionary = make_dictionary(table.words)
-    task = TranslationSparseTask(TranslationSparseConfig(), dictionary, dictionary)
+    config = TranslationSparseConfig(score_normalization=options.pop("score_normalization", "none"))
+    task = TranslationSparseTask(config, dictionary, dictionary)
     prefix_allowed_tokens_fn = options.pop("prefix_allowed_tokens_fn", None)
     return task.build_generator(
         [TableModel(dictionary, table)],
