@@ -10,6 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRScheduleConfig
+from fairseq.tasks.language_modeling import LanguageModelingConfig
 from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_sparse.criterions.sparse_criterion import SparseCriterionConfig
@@ -21,6 +22,7 @@ from fairseq_sparse.modules.attention_config import (
 )
 from fairseq_sparse.modules.output_config import OutputConfig
 from fairseq_sparse.optim.reduce_lr_on_valid_loss import ReduceLROnValidLossConfig
+from fairseq_sparse.tasks.language_modeling_sparse import LanguageModelingSparseConfig
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _WIDTH = 100
@@ -39,6 +41,11 @@ def list_flags() -> str:
         (f"attention, of --arch {lstm}", GlobalAttentionConfig, None),
         ("--criterion entmax_loss, alpha_relu_loss", SparseCriterionConfig, None),
         ("--task translation_sparse", TranslationSparseConfig, TranslationConfig),
+        (
+            "--task language_modeling_sparse",
+            LanguageModelingSparseConfig,
+            LanguageModelingConfig,
+        ),
         (
             "--lr-scheduler reduce_lr_on_valid_loss",
             ReduceLROnValidLossConfig,

@@ -30,7 +30,10 @@ def _register() -> None:
         transformer_sparse,
     )
     from fairseq_sparse.optim import reduce_lr_on_valid_loss  # noqa: F401
-    from fairseq_sparse.tasks import translation_sparse  # noqa: F401
+    from fairseq_sparse.tasks import (  # noqa: F401
+        language_modeling_sparse,
+        translation_sparse,
+    )
 
     allow_fairseq_checkpoints()
 

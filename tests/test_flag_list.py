@@ -27,10 +27,10 @@ def test_every_flag_of_ours_is_listed_and_no_other():
         models = ARCH_MODEL_REGISTRY[f"{name}_sparse"], ARCH_MODEL_REGISTRY[name]
         own, stock = (flags(model.add_args) for model in models)
         ours |= own - stock
-    own, stock = (
-        flags(TASK_REGISTRY[name].add_args) for name in ("translation_sparse", "translation")
-    )
-    ours |= own - stock
+    for name in ("translation", "language_modeling"):
+        tasks = TASK_REGISTRY[f"{name}_sparse"], TASK_REGISTRY[name]
+        own, stock = (flags(task.add_args) for task in tasks)
+        ours |= own - stock
     own, stock = (
         flags(LR_SCHEDULER_REGISTRY[name].add_args)
         for name in ("reduce_lr_on_valid_loss", "reduce_lr_on_plateau")

@@ -1,12 +1,17 @@
 """The criterion of this package, under its two names: the model's own loss, and what is logged."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from fairseq.logging.meters import AverageMeter
+from fairseq.utils import get_perplexity
 from omegaconf import II, OmegaConf
 
 from fairseq_sparse.checkpoints.compatibility import check_resumed_run
@@ -39,6 +44,10 @@ class SparseCriterion(FairseqCriterion):
     ``logit_norm`` (mean Euclidean norm of the logits). For validation also ``sentence_accuracy``
     (% of the sentences whose every token has the largest logit when teacher-forced: greedy search
     finds exactly these).
+
+    Under a task with an attribute ``perplexity_epsilon``, ``language_modeling_sparse``, also
+    ``ppl``, ``eps_ppl``, ``sparsemax_score`` and ``js_divergence``: see :func:`text_measures`.
+    ``ppl`` of a sparse output is its eps-perplexity, because it would be infinite otherwise.
     """
 
     name = ""
@@ -51,6 +60,7 @@ class SparseCriterion(FairseqCriterion):
             raise ValueError(f"--label-smoothing must lie in [0, 1), got {label_smoothing}")
         self.label_smoothing = label_smoothing
         self.fused_loss = not no_fused_loss
+        self.epsilon = getattr(task, "perplexity_epsilon", None)
         self.sentence_avg = sentence_avg
 
     @classmethod
@@ -91,6 +101,7 @@ class SparseCriterion(FairseqCriterion):
                 self.label_smoothing,
                 "sum" if reduce else "none",
                 self.fused_loss,
+                self.epsilon,
             ),
         )
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
@@ -120,15 +131,27 @@ class SparseCriterion(FairseqCriterion):
             ("prob_sum", "prob_sum", "statistics_tokens", 1, 4),
             ("tau", "tau", "statistics_tokens", 1, 4),
             ("logit_norm", "logit_norm", "statistics_tokens", 1, 2),
+            ("sparsemax_score", "sparsemax_score", "statistics_tokens", 1, 4),
+            ("js_divergence", "js_divergence", "statistics_tokens", 1, 4),
+            # Hidden by their names; perplexities are made of their means.
+            ("_eps_nll", "eps_nll", "statistics_tokens", 1, None),
+            ("_nll", "nll", "statistics_tokens", 1, None),
         ):
             count = total(of)
             if count > 0 and any(f"statistics_{source}" in log for log in logging_outputs):
                 mean = factor * total(f"statistics_{source}") / count
                 metrics.log_scalar(name, mean, count, round=digits)
+                if name.endswith("_nll"):
+                    perplexity = name.removeprefix("_").removesuffix("nll") + "ppl"
+                    metrics.log_derived(perplexity, partial(_perplexity, name))
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def _perplexity(name: str, meters: Mapping[str, AverageMeter]) -> float:
+    return get_perplexity(meters[name].avg, base=math.e)
 
 
 # fairseq does not tell a criterion by which of its names it was asked for, so each is a class.

@@ -1,7 +1,7 @@
 """The loss of a batch, and what is logged of it, as a model computes them in its forward pass."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class OutputLoss:
         label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon / V``.
         reduction: ``sum``, or ``none`` for a loss of each position.
         fused: whether a sparse transform computes its training loss without keeping the logits.
+        epsilon: of the eps-perplexity, if the measures of a language model are wanted.
     """
 
     target: Tensor
@@ -34,6 +35,7 @@ class OutputLoss:
     label_smoothing: float = 0.0
     reduction: str = "sum"
     fused: bool = True
+    epsilon: Optional[float] = None
 
     def __call__(
         self, projection: OutputProjection, features: Tensor
@@ -56,7 +58,7 @@ class OutputLoss:
         }
         if not projection.training:
             logits = projection(features)
-            statistics = projection.transform.statistics(logits.detach(), target, self.padding)
+            statistics = self._statistics(projection, logits.detach(), target)
             statistics["right_sentences"] = self._right_sentences(logits)
             return projection.loss(logits, target, **options), statistics
         rows = _some_rows(target)
@@ -71,7 +73,12 @@ class OutputLoss:
             self._prepare(projection, logits.detach())
             sample = logits.detach()[rows]
             loss = projection.loss(logits, target, **options)
-        return loss, projection.transform.statistics(sample, target[rows], self.padding)
+        return loss, self._statistics(projection, sample, target[rows])
+
+    def _statistics(
+        self, projection: OutputProjection, logits: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        return projection.transform.statistics(logits, target, self.padding, self.epsilon)
 
     def _prepare(self, projection: OutputProjection, logits: Tensor) -> None:
         target = self.target.reshape(-1)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.constant_tau import ConstantTau
+from fairseq_sparse.modules.text_measures import text_measures
 from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
@@ -113,22 +114,28 @@ class OutputTransform(nn.Module):
         return self.probs(logits), None
 
     @torch.no_grad()
-    def statistics(self, logits: Tensor, target: Tensor, ignore_index: int) -> dict[str, Tensor]:
+    def statistics(
+        self, logits: Tensor, target: Tensor, ignore_index: int, epsilon: Optional[float] = None
+    ) -> dict[str, Tensor]:
         """Return sums over the target tokens that tell how sparse and how right the output is.
 
         Args:
             logits: ``[rows, V]``.
             target: ``[rows]``; rows where it is ``ignore_index`` do not count.
+            epsilon: of the eps-perplexity, if the measures of a language model are wanted.
 
         Returns:
             Scalars ``tokens`` (how many rows count), and summed over them: ``correct`` (the gold
             token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
-            probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), and ``tau`` if there is a
-            threshold. No synchronisation.
+            probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), ``tau`` if there is a
+            threshold, and with *epsilon* ``sparsemax_score``, ``js_divergence`` and ``eps_nll`` of
+            :func:`text_measures`, and ``nll``, the negative log-likelihood that perplexity is made
+            of: smoothed by epsilon if the transform is sparse. No synchronisation.
         """
         counts = target != ignore_index
         p, threshold = self.probs_and_threshold(logits)
-        gold = p.gather(-1, target.masked_fill(~counts, 0).unsqueeze(-1)).squeeze(-1)
+        known = target.masked_fill(~counts, 0)
+        gold = p.gather(-1, known.unsqueeze(-1)).squeeze(-1)
         values = {
             "tokens": torch.ones_like(gold),
             "correct": logits.argmax(-1) == target,
@@ -139,6 +146,13 @@ class OutputTransform(nn.Module):
         }
         if threshold is not None:
             values["tau"] = threshold
+        if epsilon is not None:
+            measures = text_measures(p, known, epsilon)
+            del measures["gold"]
+            values |= measures
+            values["nll"] = measures["eps_nll"]
+            if not self.is_sparse:
+                values["nll"] = -self.log_probs(logits).gather(-1, known.unsqueeze(-1)).squeeze(-1)
         # No boolean index: it would stall a GPU.
         return {
             name: value.double().masked_fill(~counts, 0.0).sum() for name, value in values.items()

@@ -149,7 +149,7 @@ def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
     sample = toy.batch(criterion.task.target_dictionary, sizes=((3, 7),) * 8)
     seen = []
     transform = model.decoder.output_projection.transform
-    monkeypatch.setattr(transform, "statistics", lambda z, target, pad: seen.append(target) or {})
+    monkeypatch.setattr(transform, "statistics", lambda z, target, *_: seen.append(target) or {})
     criterion(model.train(), sample)
     eos = criterion.task.target_dictionary.eos()
     assert len(seen[0]) == 8 and (seen[0] == eos).sum() == 1  # eos is the last of 8 positions

@@ -1,0 +1,27 @@
+"""A text whose blocks are its lines, for language models."""
+
+import numpy as np
+from fairseq.data import TokenBlockDataset
+
+
+class SentenceBlocks(TokenBlockDataset):
+    """fairseq's ``TokenBlockDataset`` with ``break_mode="eos"``, which fails under NumPy 2.
+
+    Args:
+        dataset: the lines, each a tensor of tokens.
+        sizes: their lengths.
+        pad, eos: indices of padding and of the end of a line.
+        include_targets: whether an item has the tokens before it and its targets, as in fairseq.
+    """
+
+    def __init__(self, dataset, sizes, pad: int, eos: int, include_targets: bool = False):
+        options = {"break_mode": "eos", "include_targets": include_targets}
+        super().__init__(dataset, sizes, None, pad, eos, **options)
+
+    @staticmethod
+    def _build_slice_indices(sizes, break_mode, document_sep_len, block_size):
+        sizes = np.asarray(sizes).astype(np.int64)
+        rows, ends = np.arange(len(sizes)), sizes.cumsum()
+        # Each block begins at the start of the line with its number, and ends in that line.
+        places = np.stack([rows, np.zeros_like(rows), rows], axis=1)
+        return sizes, places, np.stack([ends - sizes, ends], axis=1)
