@@ -1,3 +1,4 @@
+import gc
 import itertools
 import os
 import random
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items):
     for combinations in tests.values():
         for item in not_needed_for_pairs(combinations):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Spare the collector the tests and the libraries: it would look through all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 def not_needed_for_pairs(items):
