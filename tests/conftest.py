@@ -2,7 +2,7 @@ import gc
 import itertools
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import hypothesis
@@ -28,7 +28,9 @@ SLOWEST = (
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile
 # `random`, which scripts/test_matrix.sh takes, looks for other examples each time, and for more.
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "tests", deadline=None, max_examples=50, derandomize=True, database=None
+)
 hypothesis.settings.register_profile(
     "random", deadline=None, max_examples=400, database=None, print_blob=True
 )
@@ -46,7 +48,7 @@ def pytest_collection_modifyitems(items):
         return SLOWEST.index(path) if path in SLOWEST else len(SLOWEST)
 
     items.sort(key=turn)
-    tests = defaultdict(list)
+    grids = {"pairwise": (2, defaultdict(list)), "each_value": (1, defaultdict(list))}
     for item in items:
         kept = item.get_closest_marker("slow_except")
         if kept and item.callspec.id not in kept.args:
@@ -55,11 +57,14 @@ def pytest_collection_modifyitems(items):
             continue
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        elif item.get_closest_marker("pairwise") and hasattr(item, "callspec"):
-            tests[item.path, item.originalname].append(item)
-    for combinations in tests.values():
-        for item in not_needed_for_pairs(combinations):
-            item.add_marker(pytest.mark.slow)
+        elif hasattr(item, "callspec"):
+            for mark, (_, tests) in grids.items():
+                if item.get_closest_marker(mark):
+                    tests[item.path, item.originalname].append(item)
+    for count, tests in grids.values():
+        for combinations in tests.values():
+            for item in not_needed(combinations, count):
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():
@@ -68,17 +73,23 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def not_needed_for_pairs(items):
-    """Choose items until each pair of parameter values that occurs is there; return the others."""
+def not_needed(items, count):
+    """Choose items until each value, or each pair of values (``count`` 2), of the parameters that
+    occurs is there; return the others."""
     others = list(items)
     values = {item: [(x, repr(y)) for x, y in item.callspec.params.items()] for item in items}
-    pairs = {item: {*itertools.combinations(values[item], 2)} for item in items}
-    missing = set().union(*pairs.values())
+    parts = {item: {*itertools.combinations(values[item], count)} for item in items}
+    missing, taken = set().union(*parts.values()), Counter()
     while missing:
-        best = max(others, key=lambda item: len(pairs[item] & missing))
+        # Of equal ones, that whose values were taken the least.
+        best = max(
+            others,
+            key=lambda item: (len(parts[item] & missing), -sum(taken[x] for x in values[item])),
+        )
         others.remove(best)
-        missing -= pairs[best]
-    return others if all(pairs.values()) else []
+        missing -= parts[best]
+        taken.update(values[best])
+    return others if all(parts.values()) else []
 
 
 @pytest.fixture(autouse=True)

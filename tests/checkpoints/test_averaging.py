@@ -25,9 +25,7 @@ from fork_python import PYTHON
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "average_checkpoints.py"
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
-files_are_rewritten = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+files_are_rewritten = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 parameters = hypothesis_numpy.arrays(
     np.float32,
     (2, 3),

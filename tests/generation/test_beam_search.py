@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import toy
@@ -62,7 +62,6 @@ def padded(rows):
     return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
 
 
-@settings(max_examples=300)
 @given(
     tables=st.lists(tables, min_size=1, max_size=2),
     prefixes=st.none() | st.lists(prefix, min_size=4, max_size=4).filter(any),

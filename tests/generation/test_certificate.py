@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automata import (
@@ -85,7 +85,6 @@ def search_and_account(tables, seed, beam, max_len, min_len=1):
     return bool(dropped), math.fsum(math.exp(score) for score in dropped)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(tables_strategy, min_size=1, max_size=2), st.integers(1, 7), st.integers(0, 2))
 def test_account_is_that_of_a_naive_search(tables, beam, min_len):
     tables = [Table(**{**vars(table), "words": 6}) for table in tables]
@@ -100,7 +99,6 @@ def test_account_is_that_of_a_naive_search(tables, beam, min_len):
         assert hypos[0]["dropped_mass"] == pytest.approx(mass, abs=1e-5)
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables_strategy, st.integers(1, 12))
 def test_exact_list_has_every_string(table, beam):
     generator = make_generator([table], beam_size=beam, max_len_b=MAX_LEN)
@@ -113,7 +111,6 @@ def test_exact_list_has_every_string(table, beam):
             assert hypos[0]["optimal"] and hypos[0]["dropped_mass"] == 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(tables_strategy, loud_tables_strategy),
     st.integers(1, 5),
@@ -136,7 +133,6 @@ def test_optimal_is_the_best_of_all_strings(table, beam, len_penalty, nbest):
             assert hypos[0]["score"].item() == pytest.approx(best, abs=1e-4)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(tables_strategy, loud_tables_strategy),
     st.integers(1, 6),

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automata import (
@@ -60,7 +60,6 @@ def best_strings(tables, seed, len_penalty, min_len=1):
     return sorted(scored, reverse=True)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(tables_strategy, min_size=1, max_size=2),
     st.integers(1, 6),
@@ -96,7 +95,6 @@ def translate_by_task(tables, prefix_tokens, options, **config):
     return task.inference_step(generator, models, make_sample(SEEDS), prefix_tokens=prefix_tokens)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     tables=st.lists(tables_strategy, min_size=1, max_size=2),
     nodes=st.sampled_from([1, 2, 5, 30, 10_000]),
@@ -135,7 +133,6 @@ def test_it_is_never_worse_than_the_beam(tables, nodes, scores, beam, nbest, pre
             assert after[0]["score"].item() == pytest.approx(max(known.values()), abs=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     tables_strategy,
     st.integers(1, 30),

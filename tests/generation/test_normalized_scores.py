@@ -31,7 +31,12 @@ def decode(generator, models):
     return [[(h["tokens"].tolist(), h["positional_scores"].tolist()) for h in row] for row in found]
 
 
-@pytest.mark.parametrize("options", [{}, {"min_len": 2}, {"exact": True}, {"sampling": True}])
+@pytest.mark.slow_except("beam", "sampling")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"min_len": 2}, {"exact": True}, {"sampling": True}],
+    ids=["beam", "min_len", "exact", "sampling"],
+)
 def test_two_generators_over_a_model_know_nothing_of_each_other(options):
     """Built one after the other, in both orders, and used in turns."""
     alone = {}

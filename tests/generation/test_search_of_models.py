@@ -93,6 +93,7 @@ class Trial:
 trial = cache(Trial)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("case", [*SINGLE, *ENSEMBLES])
 def test_beam_search(case, beam):

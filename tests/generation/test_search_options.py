@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq import search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automata import (
@@ -50,7 +50,6 @@ prefixes = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(
     tables=ensembles,
     beam=st.integers(1, 5),
@@ -119,7 +118,6 @@ def test_options_together(
             assert hypos[0]["score"].item() == pytest.approx(best, abs=1e-4)
 
 
-@settings(max_examples=100)
 @given(
     tables=ensembles,
     beam=st.sampled_from([1, 3, 10]),
@@ -153,7 +151,6 @@ def test_sampling(tables, beam, max_len, temperature, topk, topp):
                     assert len(better) < topk
 
 
-@settings(max_examples=100)
 @given(
     tables=ensembles,
     groups=st.sampled_from([1, 2, 3]),
@@ -293,7 +290,6 @@ def match_source_length(words, **options):
     return generator.generate(None, sample)
 
 
-@settings(max_examples=50)
 @given(tables_strategy, st.integers(1, 5), st.integers(1, 4))
 def test_match_source_len(table, beam, words):
     """A hypothesis ends, for nothing, where the source ends, and nowhere else."""

@@ -69,6 +69,7 @@ def distribution(models, net_input: dict[str, Tensor], row: int, tokens: Tensor)
     return torch.stack(probs).mean(0)
 
 
+@pytest.mark.each_value
 @torch.no_grad()
 @pytest.mark.parametrize("names", [*KINDS, "lstm", "entmax15+lstm", "lstm_sparse+lstm_sparse+lstm"])
 @pytest.mark.parametrize("seed", range(4))

@@ -5,7 +5,7 @@ import torch
 from fairseq import search
 from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automata import (
@@ -68,7 +68,6 @@ def test_beam_that_is_large_enough_finds_every_string(normalized, members):
     assert complete > 100
 
 
-@settings(max_examples=150)
 @given(
     tables=st.lists(tables_strategy, min_size=1, max_size=2),
     beam=st.sampled_from([1, 2, 3, 5]),

@@ -47,6 +47,7 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.each_value
 @each_mask
 @each_case
 def test_self_attention_agrees_with_the_naive_version(case, mask):

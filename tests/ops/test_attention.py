@@ -107,6 +107,7 @@ def test_agrees_with_one_query_at_a_time(case, hiding):
     assert torch.equal(weights == 0, expected_weights == 0)
 
 
+@pytest.mark.each_value
 @each_hiding
 @each_case
 def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypatch):

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_sparse.ops import alpha_relu, backends, entmax, entmax_loss, reference
@@ -36,7 +36,6 @@ def difference(actual, expected):
 # --- the ops -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(rows, st.sampled_from(ALPHAS), st.sampled_from(DTYPES))
 def test_probabilities_and_loss(row, alpha, dtype):
     z = torch.tensor([row], dtype=torch.float64).to(dtype)
@@ -61,7 +60,6 @@ def test_probabilities_and_loss(row, alpha, dtype):
         assert (difference(loss, expected) <= 8 * unit).all()
 
 
-@settings(max_examples=40)
 @given(rows, st.sampled_from(ALPHAS), st.sampled_from(DTYPES), st.sampled_from([-0.7, 0.3, 1.35]))
 def test_alpha_relu(row, alpha, dtype, tau):
     z = torch.tensor([row], dtype=torch.float64).clamp(max=8).to(dtype)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automata import (
@@ -54,7 +54,6 @@ def word(token: int) -> str:
     return "</s>" if token == EOS else f"w{token}"
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(tables, min_size=1, max_size=2))
 def test_complete_tree_has_all_strings(chosen):
     tree = grow(next_tokens(*chosen), most_nodes=10_000, max_len=MAX_LEN)

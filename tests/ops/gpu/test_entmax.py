@@ -89,6 +89,7 @@ def test_no_place_of_large_entries_hides_them(alpha):
     assert torch.equal(found.p[1], found.p[1, :1].expand(size))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "size, dtype", [(6, torch.float32), (6, torch.float16), (4100, torch.float32)], ids=str
 )

@@ -100,6 +100,7 @@ def test_losses_of_rows(kind):
     assert losses[1] == 0 and not losses.requires_grad
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
 @each_loss
 def test_only_what_is_needed(kind, needed):

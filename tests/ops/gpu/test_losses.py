@@ -86,6 +86,7 @@ def assert_agrees(kind, alpha, label_smoothing, z, target):
     assert_close_to_naive(grad.cpu(), naive_gradient, *inputs, slack=6, atol=atol + rounding)
 
 
+@pytest.mark.each_value
 @each_smoothing
 @each_loss
 def test_value_and_gradient_fit(kind, label_smoothing):
@@ -95,6 +96,7 @@ def test_value_and_gradient_fit(kind, label_smoothing):
     assert gradcheck(lambda z: losses_of_rows(z, target, loss), z.requires_grad_())
 
 
+@pytest.mark.each_value
 @each_dtype
 @each_smoothing
 @each_loss
