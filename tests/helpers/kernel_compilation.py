@@ -1,7 +1,7 @@
 """Compiling Triton kernels to machine code for a GPU that need not be there.
 
 Triton's interpreter takes programs that its compiler refuses. To run it in a process of its own,
-where TRITON_INTERPRET is not set: ``run_compiled(__file__, "name of a function")``.
+where TRITON_INTERPRET is not set: ``run_compiled(__file__, "name of a function", ...)``.
 """
 
 import os
@@ -13,12 +13,12 @@ from fork_python import PYTHON
 TESTS = Path(__file__).parents[1]
 
 
-def run_compiled(path, function, cache):
+def run_compiled(path, function, cache, *arguments):
     """Call a function of a test file in a process where kernels are compiled, into ``cache``."""
     folders = map(str, (Path(path).parent, TESTS / "helpers", TESTS.parent))
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(folders)}
-    command = f"import {Path(path).stem} as tests; tests.{function}()"
+    command = f"import {Path(path).stem} as tests; tests.{function}{arguments}"
     done = subprocess.run([PYTHON, "-c", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

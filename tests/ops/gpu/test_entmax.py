@@ -153,24 +153,29 @@ def test_the_longest_rows():
     assert (p.double().sum(-1) - 1).abs().max() < 1e-6
 
 
-def compile_kernels():
+COMPILED = {
+    "fp32": ("fp32", 1.5, 300),
+    "bf16": ("fp32", 0.0, 40000),  # any alpha, one a row
+    "fp64": ("fp64", 3.0, 40000),
+}
+
+
+def compile_kernels(dtype):
     """The kernel for every alpha, short rows and long ones, in a process where it is compiled."""
-    for dtype, found, alpha, size in (
-        ("fp32", "fp32", 1.5, 300),
-        ("bf16", "fp32", 0.0, 40000),  # any alpha, one a row
-        ("fp64", "fp64", 3.0, 40000),
-    ):
-        options = kernels.row_options(size, torch.float64 if dtype == "fp64" else torch.float32)
-        types = {"z": f"*{dtype}", "p": f"*{dtype}", "alpha": f"*{found}", "found": f"*{found}"}
-        types |= dict.fromkeys(("z_stride", "size", "rows"), "i32")
-        warps = options.pop("num_warps")
-        compile_kernel(kernels._entmax_kernel, types, {"ALPHA": alpha, **options}, warps=warps)
+    found, alpha, size = COMPILED[dtype]
+    options = kernels.row_options(size, torch.float64 if dtype == "fp64" else torch.float32)
+    types = {"z": f"*{dtype}", "p": f"*{dtype}", "alpha": f"*{found}", "found": f"*{found}"}
+    types |= dict.fromkeys(("z_stride", "size", "rows"), "i32")
+    warps = options.pop("num_warps")
+    compile_kernel(kernels._entmax_kernel, types, {"ALPHA": alpha, **options}, warps=warps)
 
 
-def test_the_kernel_compiles(tmp_path):
+@pytest.mark.slow_except("bf16")
+@pytest.mark.parametrize("dtype", COMPILED)
+def test_the_kernel_compiles(dtype, tmp_path):
     """The interpreter takes more than the compiler does."""
     pytest.importorskip("triton", minversion="3.6", reason="compiles without a GPU from 3.6 on")
-    run_compiled(__file__, "compile_kernels", tmp_path)
+    run_compiled(__file__, "compile_kernels", tmp_path, dtype)
 
 
 @pytest.mark.gpu

@@ -219,36 +219,40 @@ def test_in_fp32_a_large_sum_does_not_overflow_nor_its_small_gradient_vanish():
         assert relative_error(actual[part], exact[part]) < torch.finfo(torch.float16).eps
 
 
-def compile_kernels():
+DTYPE_OF = {"fp16": torch.float16, "fp32": torch.float32}
+
+
+def compile_kernels(name):
     """Every kernel for the GPU of a compute capability, in a process where it is compiled."""
-    for name, dtype in (("fp16", torch.float16), ("fp32", torch.float32)):
-        query = torch.empty(300, 1, 1, 64, dtype=dtype)
-        own, other, warps = kernels._tile(query, query)
-        of_input = ("query", "key", "value", "grad_query", "grad_key", "grad_value")
-        types = dict.fromkeys(of_input, f"*{name}") | {"masked": "*u8", "seed": "*i64"}
-        types |= dict.fromkeys(("grad", "output"), "*fp32")
-        types |= dict.fromkeys(kernels._SIZES, "i32") | {"dropout": "fp32", "scale": "fp32"}
-        for kernel in (kernels._forward, kernels._backward_query, kernels._backward_key_value):
-            compile_kernel(
-                kernel,
-                {argument: types[argument] for argument in kernel.arg_names if argument in types},
-                {
-                    "HAS_HIDDEN": True,
-                    "DROPS": True,
-                    "HEAD_DIM": 64,
-                    "WIDTH": 64,
-                    "BLOCK_Q": own,
-                    "BLOCK_K": other,
-                    "PRECISION": kernels._precision(query),
-                },
-                warps=warps,
-            )
+    query = torch.empty(300, 1, 1, 64, dtype=DTYPE_OF[name])
+    own, other, warps = kernels._tile(query, query)
+    of_input = ("query", "key", "value", "grad_query", "grad_key", "grad_value")
+    types = dict.fromkeys(of_input, f"*{name}") | {"masked": "*u8", "seed": "*i64"}
+    types |= dict.fromkeys(("grad", "output"), "*fp32")
+    types |= dict.fromkeys(kernels._SIZES, "i32") | {"dropout": "fp32", "scale": "fp32"}
+    for kernel in (kernels._forward, kernels._backward_query, kernels._backward_key_value):
+        compile_kernel(
+            kernel,
+            {argument: types[argument] for argument in kernel.arg_names if argument in types},
+            {
+                "HAS_HIDDEN": True,
+                "DROPS": True,
+                "HEAD_DIM": 64,
+                "WIDTH": 64,
+                "BLOCK_Q": own,
+                "BLOCK_K": other,
+                "PRECISION": kernels._precision(query),
+            },
+            warps=warps,
+        )
 
 
-def test_the_kernels_compile(tmp_path):
+@pytest.mark.slow_except("fp16")
+@pytest.mark.parametrize("dtype", DTYPE_OF)
+def test_the_kernels_compile(dtype, tmp_path):
     """The interpreter takes more than the compiler does."""
     pytest.importorskip("triton", minversion="3.6", reason="compiles without a GPU from 3.6 on")
-    run_compiled(__file__, "compile_kernels", tmp_path)
+    run_compiled(__file__, "compile_kernels", tmp_path, dtype)
 
 
 @pytest.mark.gpu
