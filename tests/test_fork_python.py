@@ -89,6 +89,42 @@ def test_commands_are_forks_whatever_the_other_tests_set():
     assert (fork[1], process[1]) == (b"True\n", b"False\n")
 
 
+WARN = (
+    "import sys, warnings\n"
+    "import {module}\n"
+    "print('forked_command' in sys.modules, file=sys.stderr)\n"
+    "print(sys.warnoptions)\n"
+    "for category in (UserWarning, DeprecationWarning, FutureWarning):\n"
+    "    try: warnings.warn('a warning', category)\n"
+    "    except Warning as error: print(repr(error))\n"
+    "with warnings.catch_warnings(record=True) as caught:\n"
+    "    warnings.warn_explicit('b', UserWarning, 'file', 1, module='hydra.compose')\n"
+    "    warnings.warn_explicit('b', UserWarning, 'file', 1, module='hydra.compose.x')\n"
+    "print(len(caught))\n"
+)
+
+
+@pytest.mark.slow_except("ignored-sys", "errors-sys")
+@pytest.mark.parametrize("module", ["sys", "fairseq"])
+@pytest.mark.parametrize(
+    ("options", "forked"),
+    [
+        ("ignore::UserWarning:hydra.compose,ignore::FutureWarning,ignore:a:nonsense", True),
+        ("ignore::UserWarning:hydra.compose,error::UserWarning:__main__", False),
+    ],
+    ids=["ignored", "errors"],
+)
+def test_warnings_that_are_not_wanted_do_not_come(options, forked, module, variables):
+    """Every recipe has some. A library that is loaded cannot give the warnings of its import."""
+    program = WARN.format(module=module)
+    fork, process = results("-c", program, env=variables | {"PYTHONWARNINGS": options})
+    assert fork[:2] == process[:2]
+    told = [result[2].decode().splitlines() for result in (fork, process)]
+    assert str(forked) in told[0] and "False" in told[1]
+    told[0].remove(str(forked)), told[1].remove("False")
+    assert told[0] == told[1]
+
+
 @pytest.mark.slow
 def test_fairseq_is_loaded_when_it_is_imported(variables):
     """With its handler of messages, unless there is one, and what is registered after it."""

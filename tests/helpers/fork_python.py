@@ -21,8 +21,9 @@ def make_folder() -> str:
     """Make the folder of a server. Its first command starts it, and it ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="python-"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE"):
-        environment.pop(name, None)
+    # What a fork heeds itself.
+    for name in ("PATH", "UNBUFFERED", "IOENCODING", "DONTWRITEBYTECODE", "WARNINGS"):
+        environment.pop(f"PYTHON{name}", None)
     settings = {"python": sys.executable, "server": str(HERE / "fork_server.py")}
     settings |= {"environment": environment, "owner": os.getpid()}
     (folder / "settings.json").write_text(json.dumps(settings))

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def main(folder: Path, descriptor: int) -> None:
     """Serve until the folder, or the process that made it, is gone."""
     owner = json.loads((folder / "settings.json").read_text())["owner"]
     del sys.path[0]  # of this script
-    environment = dict(os.environ)
+    environment, own_warnings = dict(os.environ), len(warnings.filters)
     shelves = [Shelf("torch"), Shelf("fairseq", needs=("torch",))]
     for name in PRELOADED:
         importlib.import_module(name)
@@ -155,7 +156,7 @@ def main(folder: Path, descriptor: int) -> None:
     parser.create().parse_overrides(["a.b=1", "a.b=-0.5", "a.b=null", "a.b='c d'", "a.b=[1,2]"])
     for shelf in shelves:
         shelf.hide()
-    forked_command.remember(environment)
+    forked_command.remember(environment, own_warnings)
     gc.collect()
     gc.freeze()
     server = Server(socket.socket(fileno=descriptor))

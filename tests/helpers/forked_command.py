@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -26,17 +27,24 @@ HONOURED += ("PYTHON", "PYTHON_EXEC")  # of the recipes and of torchrun
 server: dict = {}
 
 
-def remember(environment: dict[str, str]) -> None:
-    """Note what a command must share with the server, started so, to run in a fork of it."""
+def remember(environment: dict[str, str], own_warnings: int) -> None:
+    """Note what a command must share with the server, started so, to run in a fork of it.
+
+    Args:
+        own_warnings: how many of the filters of warnings are the interpreter's own.
+    """
     # Libraries set some variables when they are loaded, and a test hands its own on.
     server["fixed"] = fixed(environment), fixed(os.environ)
     server["path"] = list(sys.path)
+    server["warnings"] = own_warnings
     server["modules"] = {name.partition(".")[0] for name in sys.modules} | {"torch", "fairseq"}
     server["modules"] |= {"sitecustomize", "usercustomize"}
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:
     values = {name: value for name, value in environment.items() if name.startswith(FIXED)}
+    if all(option.startswith("ignore:") for option in warning_options(environment)):
+        values.pop("PYTHONWARNINGS", None)
     for name in HONOURED:
         values.pop(name, None)
     names = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
@@ -44,6 +52,10 @@ def fixed(environment: dict[str, str]) -> dict[str, str]:
     # Python takes UTF-8 for the locale C too.
     is_utf8 = locale in ("C", "POSIX") or locale.endswith(("UTF-8", "UTF8"))
     return values | {"locale": "UTF-8" if is_utf8 else locale}
+
+
+def warning_options(environment: dict[str, str]) -> list[str]:
+    return [option for option in environment.get("PYTHONWARNINGS", "").split(",") if option]
 
 
 def changed_variables(environment: dict[str, str]) -> list[str]:
@@ -75,6 +87,7 @@ def run_and_exit(request: dict, streams: list[int]) -> None:
     open_streams()
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     tempfile.tempdir = None
+    ignore_warnings(warning_options(environment))
     sys.modules["numpy"].random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     finish(status_of(arguments))
@@ -97,6 +110,16 @@ def stand_ins(folders: list[str]) -> list[str]:
         for file in (f"{module}.py", f"{module}/__init__.py")
         if os.path.exists(path := os.path.join(folder, file))
     ]
+
+
+def ignore_warnings(options: list[str]) -> None:
+    """Put the filters in front of the interpreter's own, and behind those of the libraries."""
+    sys.warnoptions[:] = options
+    libraries = warnings.filters[: -server["warnings"]]
+    del warnings.filters[: -server["warnings"]]
+    warnings._processoptions(options)
+    warnings.filters[:0] = libraries
+    warnings._filters_mutated()
 
 
 def open_streams() -> None:
