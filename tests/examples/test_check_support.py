@@ -265,7 +265,7 @@ def test_scores_of_translations(
     references = (data / "raw" / "test.en").read_text(encoding="utf-8").splitlines()
 
     def bleu(texts):
-        plain = [make_corpus.detokenised(text) for text in texts]
+        plain = [make_corpus.plain(text) for text in texts]
         return sacrebleu.corpus_bleu(plain, [references]).score
 
     assert part["runs"][0]["correct_translations"] == right / 12

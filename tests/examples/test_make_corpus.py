@@ -10,18 +10,20 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from sacremoses import MosesTokenizer
 
-import alternatives
 import make_corpus
 import words
-from alternatives import Token, Word, choice, sequence, spell, talp, tokens
+from alternatives import Token, Word, choice, pick, sequence, spell, talp, tokens
 from fairseq_sparse.analysis.alignment.word_alignment import from_talp
-from make_corpus import MOST_TRANSLATIONS, PARTS, UNSEEN_PAIRS
-from templates import TEMPLATES, make_sentence, verb_phrase
+from make_corpus import MOST_TRANSLATIONS, UNSEEN_PAIRS
+from templates import TEMPLATES, draw, make_sentence
+
+PARTS = tuple(make_corpus.SIZES)
 
 SIZES = {"train": 1200, "valid": 60, "test": 200, UNSEEN_PAIRS: 100}
 FLAGS = ["--train", "1200", "--valid", "60", "--test", "200", "--held-out", "100"]
@@ -59,7 +61,7 @@ def test_choice_and_sequence_by_hand() -> None:
     old, man = Word("alter"), Word("Mann")
     adjective = choice("word", (0.75, tokens("old", [old])), (0.25, tokens("very_old", [old])))
     noun = choice("other", (1.0, tokens("man", [man], [old])))
-    found = sequence(adjective, noun, alternatives.NOTHING)
+    found = sequence(adjective, noun, tokens(""))
     texts = {" ".join(token.text for token in english): p for p, english in found.items}
     assert texts == {"old man": 0.75, "very old man": 0.25} and found.kinds == {"word"}
     (_, short), (_, long) = found.items
@@ -70,21 +72,23 @@ def test_choice_and_sequence_by_hand() -> None:
 
 
 def test_spelling() -> None:
-    assert spell("a old man sees a dog".split()) == "An old man sees a dog".split()
+    sentence = [Token(text) for text in "a old man sees a dog".split()]
+    assert spell(sentence) == "An old man sees a dog"
     assert words.options("bank*6/bench*4") == [(0.6, "bank"), (0.4, "bench")]
-    assert words.plural("leaf*6/box/city*4/day") == "leaves*6/boxes/cities*4/days"
+    plurals = words.read_noun("", "n", "", "", "leaf*6/box/city*4/day").plural[1]
+    assert plurals == "leaves*6/boxes/cities*4/days"
 
 
 def test_draws_follow_the_weights() -> None:
     generator = random.Random(3)
-    found = Counter(alternatives.pick_weighted(generator, [(3, "a"), (1, "b")]) for _ in range(800))
+    found = Counter(pick(generator, "ab", (3, 1)) for _ in range(800))
     assert abs(found["a"] - 600) < 4 * math.sqrt(150)
-    assert {alternatives.pick(generator, "xyz") for _ in range(50)} == set("xyz")
+    assert {pick(generator, "xyz") for _ in range(50)} == set("xyz")
 
 
 def test_probabilities_sum_to_one_and_no_translation_stands_twice(drawn) -> None:
     for sentence in drawn:
-        texts = [make_corpus.text(english) for _, english in sentence.english.items]
+        texts = [spell(english) for _, english in sentence.english.items]
         assert len(set(texts)) == len(texts)
         assert math.isclose(sum(p for p, _ in sentence.english.items), 1)
         assert min(p for p, _ in sentence.english.items) > 0
@@ -92,7 +96,9 @@ def test_probabilities_sum_to_one_and_no_translation_stands_twice(drawn) -> None
 
 
 def test_all_templates_and_all_kinds_of_ambiguity_occur(drawn) -> None:
-    assert {sentence.template for sentence in drawn} == {template.name for template in TEMPLATES}
+    assert {sentence.template for sentence in drawn} == {
+        template.split(" | ")[0] for template in TEMPLATES
+    }
     kinds = Counter(kind for sentence in drawn for kind in sentence.english.kinds)
     assert set(kinds) == {"word", "pronoun", "tense", "order"} and min(kinds.values()) > 60
     counts = Counter(len(sentence.english.items) for sentence in drawn)
@@ -114,25 +120,29 @@ def test_links_cover_every_english_token(drawn) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tense", "english", "expected"),
+    ("german", "english", "expected"),
     [
-        ("present", "simple", {"picks up|1-1 2-2", "collects|1-1 2-1"}),
-        ("present", "progressive", {"is picking up|1p1 1-2 2-3", "is collecting|1p1 1-2 2-2"}),
-        ("perfect", "past", {"picked up|1p1 2-1 2-2", "collected|1p1 2-1"}),
-        ("perfect", "perfect", {"has picked up|1-1 2-2 2-3", "has collected|1-1 2-2"}),
+        ("S V P", "S third", {"picks up|2-2 2-3 3-2 3-3", "collects|2-2 3-2"}),
+        ("S V P", "S is~V ing", {"is picking up|2p2 2-3 2-4 3-3 3-4", "is collecting|2p2 2-3 3-3"}),
+        ("S hat Q", "S past~hat", {"picked up|2p2 2p3 3-2 3-3", "collected|2p2 3-2"}),
+        ("S hat Q", "S hat done", {"has picked up|2-2 3-3 3-4", "has collected|2-2 3-3"}),
     ],
 )
-def test_links_of_a_separable_verb(tense: str, english: str, expected: set[str]) -> None:
+def test_links_of_a_separable_verb(
+    monkeypatch: pytest.MonkeyPatch, german: str, english: str, expected: set[str]
+) -> None:
     """German: holt ... ab, hat ... abgeholt."""
-    (verb,) = (verb for verb in words.VERBS["object"] if verb.participle == "abgeholt")
-    slots, ((_, auxiliary, main),) = verb_phrase(
-        random.Random(1), verb, False, tense, {english: 1.0}, with_do=False, last=False
-    )
-    german = slots["V"].german + slots["P"].german
-    assert [word.text for word in german] in (["holt", "ab"], ["hat", "abgeholt"])
-    found = sequence(auxiliary, main).items
-    texts = [(" ".join(token.text for token in tokens), tokens) for _, tokens in found]
-    assert {f"{text}|{talp(german, tokens)}" for text, tokens in texts} == expected
+    (verb,) = (verb for verb in words.VERBS["object"] if verb.singular["Q"] == "abgeholt")
+    monkeypatch.setattr(words, "VERBS", {"only": [verb]})
+    monkeypatch.setattr(words, "NOUNS", {"person": [words.Noun("person", "m", ("A", "A"), ())]})
+    found = draw(random.Random(2), f"test | only | {german} | tense | {english}")
+    _, *verb_texts = (word.text for word in found.german)
+    assert verb_texts in (["holt", "ab"], ["hat", "abgeholt"])
+    links = {
+        (" ".join(token.text for token in tokens[1:]), talp(found.german, tokens))
+        for _, tokens in found.english.items
+    }
+    assert {f"{text}|{links.removeprefix('1-1 ')}" for text, links in links} == expected
 
 
 def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_say(
@@ -142,17 +152,17 @@ def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_s
     nouns = {kind: [*{n.gender: n for n in row}.values()] for kind, row in words.NOUNS.items()}
     monkeypatch.setattr(words, "NOUNS", nouns)
     monkeypatch.setattr(words, "VERBS", {kind: row[-3:] for kind, row in words.VERBS.items()})
-    monkeypatch.setattr(words, "DETERMINERS", (words.DETERMINERS[0], words.DETERMINERS[5]))
-    monkeypatch.setattr(words, "NAMES", ("Anna",))
+    monkeypatch.setattr(words, "DETERMINERS", [words.DETERMINERS[0], words.DETERMINERS[-1]])
     generator = random.Random(5)
     known: dict[str, dict[str, float]] = {}
     expected, variance, observed = Counter(), Counter(), Counter()
     repeated = 0
     for _ in range(1200):
         sentence = make_sentence(generator)
-        target = make_corpus.text(alternatives.pick_weighted(generator, sentence.english.items))
-        source = make_corpus.text(sentence.german)
-        targets = {make_corpus.text(english): p for p, english in sentence.english.items}
+        probabilities, translations = zip(*sentence.english.items, strict=True)
+        target = spell(pick(generator, translations, probabilities))
+        source = spell(sentence.german)
+        targets = {spell(english): p for p, english in sentence.english.items}
         repeated += source in known
         assert known.setdefault(source, targets) == pytest.approx(targets), source
         for text, p in targets.items():
@@ -192,8 +202,8 @@ def noun_forms() -> dict[str, set[str]]:
     forms = defaultdict(set)
     for noun in (noun for row in words.NOUNS.values() for noun in row):
         for case in ("nom", "acc", "dat"):
-            forms[noun.singular].add(f"{case}.{noun.gender}")
-            forms[noun.plural].add(f"{case}.pl")
+            forms[noun.singular[0]].add(f"{case}.{noun.gender}")
+            forms[noun.plural[0]].add(f"{case}.pl")
     return forms
 
 
@@ -237,9 +247,8 @@ def test_readings_tell_right_from_wrong(text: str, right: bool) -> None:
 
 def test_german_pronouns_and_verbs_agree(folder: Path) -> None:
     verbs = [verb for row in words.VERBS.values() for verb in row]
-    modals = [modal[:2] for modal in words.MODALS]
-    singular = {verb.singular for verb in verbs} | {"hat", "ist", "war"} | {m for m, _ in modals}
-    plural = {verb.plural for verb in verbs} | {"haben", "sind", "waren"} | {m for _, m in modals}
+    singular = {verb.singular["V"] for verb in verbs} | {"hat", "kann", "muss", "soll"}
+    plural = {verb.plural["V"] for verb in verbs} | {"haben", "können", "müssen", "sollen"}
     found = defaultdict(set)
     for sentence in sentences(folder, "de"):
         found[sentence[0]].add(sentence[1])
@@ -249,9 +258,10 @@ def test_german_pronouns_and_verbs_agree(folder: Path) -> None:
 
 def test_english_agrees(folder: Path) -> None:
     forms = [form for row in words.VERBS.values() for verb in row for form in verb.english]
-    bases = {base for base, past, *_ in forms if base != past} | {"are", "were", "do", "have"}
-    thirds = {form[4] for form in forms} | {"is", "was", "does", "has"}
-    assert {"carries", "fixes", "sees"} <= thirds
+    bases = {form["base"] for form in forms if form["base"] != form["past"]}
+    thirds = {form["third"].split("_")[0] for form in forms} | {"is", "does", "has"}
+    bases = {base.split("_")[0] for base in bases} | {"are", "do", "have"}
+    assert {"carries", "fixes", "looks"} <= thirds
     found, articles = defaultdict(set), Counter()
     for sentence in sentences(folder, "en"):
         found[sentence[0]].add(sentence[1])
@@ -295,7 +305,7 @@ def test_all_files_have_a_line_for_each_pair(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == names
     report = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
     assert report["pairs"] == SIZES and report["kind"] == "synthetic"
-    assert all(400 < count < 700 for count in report["train_types"].values())
+    assert all(350 < count < 600 for count in report["train_types"].values())
 
 
 @pytest.mark.parametrize("language", ["de", "en"])
@@ -336,15 +346,15 @@ def test_held_out_sentences_are_new_but_their_words_are_known(folder: Path) -> N
 def test_unseen_pairs_are_of_known_words() -> None:
     parts = make_corpus.draw_corpus(2, {"train": 1000, "valid": 10, "test": 10, UNSEEN_PAIRS: 40})
     pairs = {
-        part: [pair for example in examples for pair in example.sentence.pairs]
+        part: [pair for sentence, _ in examples for pair in sentence.pairs]
         for part, examples in parts.items()
     }
     usual = {pair for part in PARTS if part != UNSEEN_PAIRS for pair in pairs[part]}
-    unseen = {pair for pair in pairs[UNSEEN_PAIRS] if make_corpus.is_unseen(*pair)}
+    unseen = {pair for pair in pairs[UNSEEN_PAIRS] if make_corpus.is_unseen(pair)}
     assert unseen and not unseen & usual
     assert all(
-        any(make_corpus.is_unseen(*pair) for pair in example.sentence.pairs)
-        for example in parts[UNSEEN_PAIRS]
+        any(make_corpus.is_unseen(pair) for pair in sentence.pairs)
+        for sentence, _ in parts[UNSEEN_PAIRS]
     )
     for side in (0, 1):
         assert {pair[side] for pair in unseen} <= {pair[side] for pair in pairs["train"]}
@@ -363,10 +373,10 @@ def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
 
 
 def test_the_readme_shows_a_line_of_the_corpus() -> None:
-    drawn = make_corpus.draw(random.Random("1 test"), "test", 792, set())
+    drawn = islice(make_corpus.draw(1, "test"), 1200)
     readme = (Path(make_corpus.__file__).parent / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\{.*\}$", readme, re.MULTILINE)
-    assert shown and set(shown) <= {make_corpus.record(example.sentence) for example in drawn}
+    assert shown and set(shown) <= {make_corpus.record(sentence) for sentence, _ in drawn}
 
 
 @pytest.mark.parametrize(
@@ -386,13 +396,11 @@ def test_bad_usage(tmp_path: Path, capsys, flags: list[str], message: str) -> No
 def test_too_few_different_sentences(tmp_path: Path, capsys, monkeypatch) -> None:
     sentence = make_sentence(random.Random(4))
     monkeypatch.setattr(make_corpus, "make_sentence", lambda generator: sentence)
-    monkeypatch.setattr(make_corpus, "held_out", lambda sentence: False)
+    monkeypatch.setattr(make_corpus, "is_unseen", lambda pair: False)
     flags = ["--valid", "1", "--test", "2", "--held-out", "0"]
     assert make_corpus.main([str(tmp_path / "corpus"), *flags]) == 1
-    assert (
-        "found too few sentences for test: raise --train or ask for fewer"
-        in capsys.readouterr().err
-    )
+    message = "found too few sentences for valid: raise --train or ask for fewer"
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "corpus").exists()
 
 
