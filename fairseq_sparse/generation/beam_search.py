@@ -121,6 +121,7 @@ class BeamSearch:
             candidates = self._candidates(step, log_probs, unlimited)  # [sentences, 2 * beam]
             is_active = candidates.scores > -np.inf
             is_eos = is_active & (candidates.tokens == self.eos)
+            is_eos &= ~self._is_prompt(step)[:, None]
             self.certificate.record(self.sentences, candidates.scores, is_eos)
 
             # (4) Finish the hypotheses that end here, if they are among the first `beam`.
@@ -186,7 +187,8 @@ class BeamSearch:
             if generator.token_indices_to_suppress is not None:
                 log_probs[:, generator.token_indices_to_suppress] = -math.inf
         if generator.repeat_ngram_blocker is not None:
-            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs)
+            forced = self._is_prompt(step).repeat(self.scores.shape[1])
+            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, forced)
         if step == self.max_len:
             unlimited = log_probs.clone()
             log_probs[:, : self.eos] = -math.inf
@@ -204,8 +206,17 @@ class BeamSearch:
         rows = np.flatnonzero(tokens != self.pad)
         row, token = self._tensor(rows), self._tensor(tokens[rows])
         kept = log_probs[row, token]
+        if self.generator.continues_prompts:
+            kept = kept.masked_fill(kept.isneginf(), 0.0)
         log_probs[row] = -math.inf
         log_probs[row, token] = kept
+
+    def _is_prompt(self, step: int) -> np.ndarray:
+        """Return the sentences whose next token is of a prompt, where EOS ends nothing,
+        ``[sentences]``."""
+        if not self.generator.continues_prompts or step >= self.prefix_tokens.shape[1]:
+            return np.zeros(len(self.sentences), dtype=bool)
+        return self.prefix_tokens[self.sentences, step] != self.pad
 
     def _candidates(self, step: int, log_probs: Tensor, unlimited: Optional[Tensor]) -> Candidates:
         """Return the best continuations of each sentence; the certificate sees them all.

@@ -26,13 +26,16 @@ class SearchReport:
             (nats; fairseq prints bits), ``incomplete``, and what the generator knows of ``exact``,
             ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` (null where
             that is infinite, or not known because the search cannot tell).
+        is_text: whether the outputs are texts of a language model, which need not end, and no
+            translations.
 
     Raises:
         ValueError: the file cannot be written, or holds something else than a report.
     """
 
-    def __init__(self, path: Optional[str] = None):
+    def __init__(self, path: Optional[str] = None, is_text: bool = False):
         self.path = path
+        self.is_text = is_text
         self.reset()
         if path is not None:
             with self._naming_the_file():
@@ -90,7 +93,12 @@ class SearchReport:
 
     def finish(self) -> None:
         """Log what was counted, and begin again."""
-        if self.incomplete > 0:
+        if self.incomplete > 0 and self.is_text:
+            logger.info(
+                f"{self.incomplete} of {self.decoded} texts are cut off at the length limit "
+                "(--max-len-a, --max-len-b), or where no token has nonzero probability"
+            )
+        elif self.incomplete > 0:
             logger.warning(
                 f"{self.incomplete} of {self.decoded} sentences had no complete translation of "
                 "non-zero probability within the length limits (--min-len, --max-len-a, "
@@ -103,7 +111,7 @@ class SearchReport:
                 f"model can produce), {self._share(self.optimal)} optimal (nothing has a better "
                 "score than the first)"
             )
-        if self.unjudged > 0:
+        if self.unjudged > 0 and not self.is_text:
             logger.info(
                 "certified: nothing, because this kind of search cannot tell what it leaves out; "
                 "plain beam search and --exact-search can"

@@ -49,6 +49,8 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         super().__init__(models)
         self.eos = eos
         self.attention = attention
+        # A token that stands for EOS where EOS would end a hypothesis in fairseq's loop.
+        self.stands_for_eos: Optional[int] = None
         # fairseq's decoders look for these among all of their modules, at each step.
         parts = [model.decoder.modules() if self.has_incremental else () for model in models]
         self.stateful = [
@@ -150,6 +152,8 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             tokens, index = tokens[active], index[active]
         if len(index) != len(rows.sentence) or not torch.equal(index, number):
             self.select(rows, index)
+        if self.stands_for_eos is not None:
+            tokens = tokens.masked_fill(tokens == self.stands_for_eos, self.eos)
         found, attention = self.next_log_probs(tokens, rows, temperature)
         rows.row = spread(number, active, count, 0)
         return (

@@ -40,15 +40,21 @@ class SparseSearch(Search):
         tgt_dict (~fairseq.data.Dictionary): target dictionary
         strategy (~fairseq.search.Search): the strategy that chooses the candidates
         eos (int, optional): index of the symbol that ends a hypothesis (default: *tgt_dict*'s)
+        keep_cut (bool): whether a sample that cannot go on ends there and stays, with its own
+            score, instead of being dead
 
     Attributes:
         sentences: the active sentences, by their numbers in the batch.
         exhausted: the rows of the active sentences that must end at this step.
         incomplete: those of them whose one active candidate is no hypothesis of the model's.
+        cut: (row, beam) of the samples that end at this step because they cannot go on.
     """
 
-    def __init__(self, tgt_dict, strategy: Search, eos: Optional[int] = None):
+    def __init__(
+        self, tgt_dict, strategy: Search, eos: Optional[int] = None, keep_cut: bool = False
+    ):
         super().__init__(tgt_dict)
+        self.keep_cut = keep_cut
         self.strategy = _with_active_candidates(strategy, tgt_dict)
         self.eos = tgt_dict.eos() if eos is None else eos
         self.supports_constraints = strategy.supports_constraints
@@ -61,6 +67,7 @@ class SparseSearch(Search):
         self.sentences = list(range(batch))
         self.exhausted: set[int] = set()
         self.incomplete: set[int] = set()
+        self.cut: set[tuple[int, int]] = set()
         # How many candidates the strategy gave to each sentence, and the places in its own order of
         # those that step returned, [batch, 2 * beam].
         self.offered = 0
@@ -128,7 +135,9 @@ class SparseSearch(Search):
         )
         if is_nucleus:  # scores are of p
             found = found + log_sums.gather(1, beams)
-        if is_sampling:
+        if is_sampling and self.keep_cut:
+            self.cut = {(row, beam) for row, beam in is_dead_end.nonzero().tolist()}
+        elif is_sampling:
             found = found.masked_fill(is_dead_end.gather(1, beams), -math.inf)
         self.offered = found.size(1)
         if self.offered < 2 * beam:

@@ -65,6 +65,10 @@ class SparseSequenceGenerator(SequenceGenerator):
       search can tell; with another strategy the first two are None and the mass is NaN;
     - ``"steps"`` says after how many steps of the search the sentence ended.
 
+    A prefix of a language model is a prompt: an EOS in it ends nothing, and a token of it that the
+    model gives probability 0 has the positional score 0 and changes no other. A sample that
+    reaches the length limit where EOS has probability 0 stays and is ``"incomplete"``.
+
     Scores are the model's own log-probabilities: nothing is added to a zero.
 
     Args:
@@ -93,7 +97,10 @@ class SparseSequenceGenerator(SequenceGenerator):
         if self.repeat_ngram_blocker is not None:
             size = self.repeat_ngram_blocker.no_repeat_ngram_size
             self.repeat_ngram_blocker = RepeatedNGramMask(size)
-        self.search = SparseSearch(self.tgt_dict, self.search, self.eos)
+        # Whether a prefix is the prompt of a language model, and not a part of the output.
+        self.continues_prompts = not self.model.has_encoder()
+        self.model.stands_for_eos = self.pad if self.continues_prompts else None
+        self.search = SparseSearch(self.tgt_dict, self.search, self.eos, self.continues_prompts)
 
     @classmethod
     def like(cls, generator: SequenceGenerator, **options) -> "SparseSequenceGenerator":
@@ -145,6 +152,8 @@ class SparseSequenceGenerator(SequenceGenerator):
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> list[list[dict[str, Any]]]:
+        if self.continues_prompts and prefix_tokens is not None:
+            prefix_tokens = self._checked_prompts(prefix_tokens, sample["net_input"])
         is_beam_search = type(self.search.strategy) is BeamSearchStrategy
         if is_beam_search and not self.match_source_len and constraints is None:
             return BeamSearch(self, sample["net_input"], prefix_tokens, bos_token).run()
@@ -153,7 +162,52 @@ class SparseSequenceGenerator(SequenceGenerator):
         for hypotheses in finalized:
             for hypothesis in hypotheses:
                 hypothesis.update(exact=None, optimal=None, dropped_mass=math.nan)
+                tokens = hypothesis["tokens"]
+                tokens[tokens == self.pad] = self.eos  # see _prefix_tokens
         return finalized
+
+    def _checked_prompts(self, prompts: Tensor, net_input: dict[str, Any]) -> Tensor:
+        """Return the prompts of a batch ``[batch, length]`` without columns of padding.
+
+        Raises:
+            ValueError: a prompt is longer than an output may be.
+        """
+        longest = int(prompts.ne(self.pad).sum(dim=1).max()) if prompts.numel() else 0
+        limit = self.length_limit(net_input["src_tokens"].size(1))
+        if longest > limit:
+            raise ValueError(
+                f"a prompt has {longest} tokens, but --max-len-a, --max-len-b and the model allow "
+                f"{limit} with the prompt: raise --max-len-b (--max-len-a 1 for as many more as "
+                "--max-len-b says), or give shorter prompts (fairseq-generate: --prefix-size)"
+            )
+        return prompts[:, :longest]
+
+    def _prefix_tokens(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor,
+        tokens: Tensor,
+        prefix_tokens: Tensor,
+        beam_size: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Force the tokens of a prefix in fairseq's loop.
+
+        The loop ends a hypothesis at every EOS. So one in a prompt stands as padding there, which
+        is never chosen otherwise, until :class:`SparseEnsemble` hands the tokens to the models.
+        """
+        if not self.continues_prompts:
+            return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
+        forced = prefix_tokens[:, step].repeat_interleave(beam_size)
+        rows = forced.ne(self.pad).nonzero().squeeze(1)
+        forced = forced[rows]
+        kept = lprobs[rows, forced]
+        lprobs[rows] = -math.inf
+        forced = forced.masked_fill(forced == self.eos, self.pad)
+        lprobs[rows, forced] = kept.masked_fill(kept.isneginf(), 0.0)
+        if self.repeat_ngram_blocker is not None:
+            self.repeat_ngram_blocker.forced = rows.numpy(force=True)
+        return lprobs, tokens, scores
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
         return unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args)
@@ -171,9 +225,16 @@ class SparseSequenceGenerator(SequenceGenerator):
     ) -> list[int]:
         """Store finished hypotheses as fairseq does; a prefix stays only where it is alone."""
         unfinished = [hypos for hypos, done in zip(finalized, finished, strict=True) if not done]
+        rows = bbsz_idx.tolist()
+        before = [len(hypos) for hypos in unfinished]
         newly_finished = super().finalize_hypos(
             step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, *args
         )
+        for row, hypotheses in enumerate(unfinished):
+            beams = [each % self.beam_size for each in rows if each // self.beam_size == row]
+            for beam, hypothesis in zip(beams, hypotheses[before[row] :], strict=False):
+                if (row, beam) in self.search.cut:
+                    hypothesis["incomplete"] = True
         for row in newly_finished:
             hypotheses = unfinished[row]
             if row in self.search.incomplete:

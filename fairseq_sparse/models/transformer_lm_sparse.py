@@ -38,8 +38,9 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
     """fairseq's ``transformer_lm`` whose output transform and attention are chosen by flags.
 
     With softmax in both it gives the numbers of the stock model and has the same state-dict keys,
-    so that either loads the other's checkpoints. It is trained and validated under fairseq's task
-    ``language_modeling``, and with softmax at the output evaluated and searched as well.
+    so that either loads the other's checkpoints. ``--task language_modeling_sparse`` is for all of
+    its outputs; fairseq's ``language_modeling`` trains and validates it, and with softmax at the
+    output evaluates and searches it as well.
     """
 
     @classmethod
@@ -94,6 +95,22 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
         """Return the features ``[batch, length, d]``, and extras; the lengths are not needed."""
         return self.decoder.extract_features(src_tokens, encoder_out=None, **kwargs)
 
+    def get_normalized_probs(
+        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Any]] = None
+    ) -> Tensor:
+        """Same as in fairseq, except that ``fairseq-eval-lm`` under ``language_modeling_sparse``
+        measures the probabilities, and gets those that it can add up."""
+        evaluation = None if sample is None else sample.get("evaluation")
+        if evaluation is None:
+            return super().get_normalized_probs(net_output, log_probs, sample)
+        # Without the targets: adaptive softmax leaves out what they do not need.
+        p = super().get_normalized_probs(net_output, False)
+        evaluation.add(p, sample["target"])
+        projection = self.decoder.output_projection  # adaptive softmax has none
+        if projection is not None and projection.is_sparse:
+            return evaluation.smoothed_log_probs(p)
+        return super().get_normalized_probs(net_output, log_probs, sample)
+
     def check_inference(self, cfg: Any, transform: str) -> None:
         """Refuse what fairseq's own commands cannot do with a sparse language model.
 
@@ -108,9 +125,8 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
             f"--task {getattr(cfg.task, '_name', None)} can neither search nor evaluate a language "
             f"model trained with --output-transform {transform}: beam search and sampling break on "
             "probabilities of exactly 0, and fairseq-eval-lm leaves tokens of probability 0 out of "
-            "its perplexity, so that a sparser model would look better. What works: "
-            "fairseq-validate, whose loss and gold_zero count every token, and --lm-path of "
-            "fairseq-generate under --task translation_sparse"
+            "its perplexity, so that a sparser model would look better; use --task "
+            "language_modeling_sparse"
         )
 
 

@@ -4,21 +4,36 @@
 import math
 import os
 from dataclasses import dataclass, field
+from typing import Optional
 
+import numpy as np
 from fairseq import utils
-from fairseq.data import MonolingualDataset, data_utils
+from fairseq.data import (
+    AppendTokenDataset,
+    IdDataset,
+    ListDataset,
+    MonolingualDataset,
+    NestedDictionaryDataset,
+    NumelDataset,
+    PadDataset,
+    PrependTokenDataset,
+    data_utils,
+)
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
+from fairseq_sparse.generation.normalized_scores import NormalizedScores
+from fairseq_sparse.generation.sparse_sequence_generator import scores_are_log_probs
 from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON
 from fairseq_sparse.tasks.sentence_blocks import SentenceBlocks
-from fairseq_sparse.tasks.sparse_decoding import SparseDecodingMixin
+from fairseq_sparse.tasks.sparse_decoding import SamplingConfig, SparseDecodingMixin
 from fairseq_sparse.tasks.sparse_training import SparseTrainingMixin
+from fairseq_sparse.tasks.text_evaluation import MeasuredBatches, TextEvaluation
 
 
 @dataclass
-class LanguageModelingSparseConfig(LanguageModelingConfig):
+class LanguageModelingSparseConfig(SamplingConfig, LanguageModelingConfig):
     perplexity_epsilon: float = field(
         default=DEFAULT_EPSILON,
         metadata={
@@ -37,9 +52,17 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
     package, training and validation log ``ppl``, ``eps_ppl``, ``sparsemax_score`` and
     ``js_divergence`` as well. Validation counts every token.
 
+    Generation is that of :class:`SparseDecodingMixin`: prompts are kept whatever their probability,
+    and the weights of alpha-ReLU are divided by their sum. ``fairseq-eval-lm`` counts every token
+    and logs the measures; its own loss and perplexity are smoothed if the output is sparse.
+
     Raises:
         ValueError: a flag is out of range.
     """
+
+    keeps_prompts = True
+    # That of a running fairseq-eval-lm.
+    evaluation: Optional[TextEvaluation] = None
 
     def __init__(self, args, *rest, **kwargs):
         super().__init__(args, *rest, **kwargs)
@@ -50,6 +73,81 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
                 "--perplexity-epsilon must be a finite number above 0, got "
                 f"{self.perplexity_epsilon}"
             )
+
+    def build_generator(self, models, args, *rest, **kwargs):
+        """Build the generator that *args* asks for; it is safe for zeros, and keeps prompts.
+
+        Raises:
+            ValueError: flags do not go together.
+        """
+        return super().build_generator(_with_distributions(models), args, *rest, **kwargs)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """Continue the prompts of a batch, or score its texts under ``--score-reference``."""
+        models = _with_distributions(models)
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
+        """Return the lines as prompts that begin with EOS (or, with ``--add-bos-token``, BOS).
+
+        The EOS that ends a line is left out; others are a part of the prompt.
+        """
+        self.count_lines(len(src_tokens))
+        pad, eos = self.source_dictionary.pad(), self.source_dictionary.eos()
+        lines = [line[:-1] if line[-1:].eq(eos).any() else line for line in src_tokens]
+        lengths = np.array([len(line) for line in lines])
+        texts = ListDataset(lines, lengths)
+        start = self.source_dictionary.bos() if self.args.add_bos_token else eos
+        prompts = PrependTokenDataset(texts, start)
+        targets = AppendTokenDataset(texts, pad)
+        padding = {"pad_idx": pad, "left_pad": False}
+        net_input = {
+            "src_tokens": PadDataset(prompts, **padding),
+            "src_lengths": NumelDataset(prompts, reduce=False),
+        }
+        return NestedDictionaryDataset(
+            {"id": IdDataset(), "net_input": net_input, "target": PadDataset(targets, **padding)},
+            sizes=[lengths + 1],
+        )
+
+    def eval_lm_dataloader(
+        self,
+        dataset,
+        max_tokens=36000,
+        batch_size=None,
+        max_positions=None,
+        *args,
+        context_window=0,
+        **kwargs,
+    ):
+        """Return the batches of ``fairseq-eval-lm``, with all tokens and their measures.
+
+        Raises:
+            ValueError: blocks are too long for the model; fairseq would leave them out.
+        """
+        longest = int(max(dataset.sizes)) + context_window
+        if max_positions is not None and longest > max_positions:
+            raise ValueError(
+                f"blocks of {longest} tokens, --context-window included, are longer than the "
+                f"{max_positions} positions of the model: give --tokens-per-sample "
+                f"{max_positions} or less (a longer sentence is only cut with "
+                "--sample-break-mode none)"
+            )
+        ignored = [self.target_dictionary.pad()]
+        if self.args.add_bos_token:  # which fairseq-eval-lm does not count either
+            ignored.append(self.target_dictionary.bos())
+        self.evaluation = TextEvaluation(self.perplexity_epsilon, ignored)
+        options = {"context_window": context_window, **kwargs}
+        batches = super().eval_lm_dataloader(
+            dataset, max_tokens, batch_size, max_positions, *args, **options
+        )
+        return MeasuredBatches(batches, self.evaluation)
+
+    def get_batch_iterator(self, dataset, *args, **kwargs):
+        """Return the batches of a data set; but for training, none is left out."""
+        if self.evaluation is not None:
+            kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(dataset, *args, **kwargs)
 
     def load_dataset(self, split: str, epoch=1, combine=False, **kwargs) -> MonolingualDataset:
         """Same as in fairseq, for any version of NumPy.
@@ -85,3 +183,8 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
             pad_to_bsz=batch_size if args.pad_to_fixed_bsz else None,
         )
         return self.datasets[split]
+
+
+def _with_distributions(models) -> list:
+    """Return the models, those of alpha-ReLU with weights that are divided by their sum."""
+    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]

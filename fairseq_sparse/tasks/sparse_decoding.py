@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.search import Sampling
 
 from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
@@ -19,6 +20,7 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
     is_sparse_model,
     scores_are_log_probs,
 )
+from fairseq_sparse.generation.truncated_sampling import TruncatedSampling
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,25 @@ _FINITE += ("diversity_rate", "sampling_topp")
 
 
 @dataclass
-class SparseDecodingConfig(FairseqDataclass):
+class SamplingConfig(FairseqDataclass):
+    sampling_minp: float = field(
+        default=0.0,
+        metadata={
+            "help": "with --sampling: sample from the tokens whose probability is at least this "
+            "share of the largest one"
+        },
+    )
+    sampling_epsilon: float = field(
+        default=0.0,
+        metadata={
+            "help": "with --sampling: sample from the tokens with at least this probability, or "
+            "the most probable one if there is none"
+        },
+    )
+
+
+@dataclass
+class SparseDecodingConfig(SamplingConfig):
     search_report: Optional[str] = field(
         default=None,
         metadata={
@@ -100,6 +120,8 @@ class SparseDecodingMixin:
     """
 
     supports_sparse_outputs = True
+    # Whether all models need our generator, for what they are given to continue.
+    keeps_prompts = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -149,7 +171,7 @@ class SparseDecodingMixin:
         models = _with_log_probs(models) if decoding.score_normalization == "sum" else models
         if decoding.exact_search:
             _check_exact_search(models)
-        self.report = SearchReport(decoding.search_report)
+        self.report = SearchReport(decoding.search_report, is_text=self.keeps_prompts)
         # fairseq-interactive does not say when its input is at an end.
         weakref.finalize(self, self.report.finish)
         self.first_line = self.lines = 0
@@ -158,6 +180,9 @@ class SparseDecodingMixin:
         if prefix_allowed_tokens_fn is not None:  # which some tasks do not know
             kwargs["prefix_allowed_tokens_fn"] = prefix_allowed_tokens_fn
         generator = super().build_generator(models, args, **kwargs)
+        search = getattr(generator, "search", None)
+        if isinstance(search, Sampling):
+            generator.search = _with_thresholds(search, self.target_dictionary, decoding)
         if seq_gen_cls is not None:
             return generator
         nbest, has_report = getattr(args, "nbest", 1), decoding.search_report is not None
@@ -165,7 +190,8 @@ class SparseDecodingMixin:
             options = {"nbest": nbest, "add_up_mass": False, "attention": False}
             beam = SparseSequenceGenerator.like(generator, **options)
             return ExactSequenceGenerator(beam, decoding.exact_search_nodes)
-        ours = any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
+        ours = self.keeps_prompts
+        ours |= any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
         ours |= has_report or getattr(args, "print_step", False)  # fairseq's knows no steps
         options = {"nbest": nbest, "add_up_mass": has_report, "attention": bool(align)}
         misaligns = any(has_sparse_attention(m) or moves_padding(m) for m in models)
@@ -190,9 +216,13 @@ class SparseDecodingMixin:
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
         """Same as in fairseq; counts the lines."""
-        self.first_line += self.lines
-        self.lines = len(src_tokens)
+        self.count_lines(len(src_tokens))
         return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
+
+    def count_lines(self, lines: int) -> None:
+        """Take note of how many lines fairseq-interactive has read into its buffer."""
+        self.first_line += self.lines
+        self.lines = lines
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Decode a batch, and after the last one log what the search found out."""
@@ -254,9 +284,26 @@ def _check_search(decoding: SparseDecodingConfig, args) -> None:
         raise ValueError(f"--unkpen must be a number above -inf, got {args.unkpen}")
     if getattr(args, "temperature", 1) <= 0:
         raise ValueError(f"--temperature must be greater than 0, got {args.temperature}")
+    thresholds = [each.name for each in fields(SamplingConfig) if each.name in changed]
+    for name in thresholds:
+        if not 0 < getattr(decoding, name) <= 1:
+            raise ValueError(
+                f"{_flags([name])} must lie in [0, 1], 0 for none, got {getattr(decoding, name)}"
+            )
+    if thresholds and not getattr(args, "sampling", False):
+        raise ValueError(f"{_flags(thresholds)}: give --sampling as well, or neither")
     given = [name for name, no in _NOT_EXACT.items() if getattr(args, name, no) != no]
     if decoding.exact_search and given:
         raise ValueError(f"--exact-search does not go with {_flags(given)}")
+
+
+def _with_thresholds(search: Sampling, dictionary, decoding: SamplingConfig) -> Sampling:
+    """Return fairseq's sampling with the thresholds of this package, if there are any."""
+    if decoding.sampling_minp == 0 and decoding.sampling_epsilon == 0:
+        return search
+    given = (search.sampling_topk, search.sampling_topp)
+    thresholds = (decoding.sampling_minp, decoding.sampling_epsilon)
+    return TruncatedSampling(dictionary, *given, *thresholds)
 
 
 def _check_exact_search(models) -> None:

@@ -107,7 +107,7 @@ def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
     }
 
 
-def run(module, *arguments, check=True, env=None, python=PYTHON):
+def run(module, *arguments, check=True, env=None, python=PYTHON, input=None):
     """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
@@ -116,6 +116,7 @@ def run(module, *arguments, check=True, env=None, python=PYTHON):
         capture_output=True,
         text=True,
         env=environment,
+        input=input,
         timeout=600,
     )
     if check and result.returncode != 0:

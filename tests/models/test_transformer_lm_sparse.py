@@ -206,7 +206,7 @@ def test_a_sparse_output_is_refused_where_fairseq_cannot_deal_with_zeros(
     code, log = evaluate(command, text, checkpoints["alpha_relu"], check=False)
     assert code != 0
     assert "--task language_modeling can neither search nor evaluate" in log
-    assert "--output-transform alpha_relu" in log and "fairseq-validate" in log
+    assert "--output-transform alpha_relu" in log and "use --task language_modeling_sparse" in log
     assert "Logging error" not in log and not re.search(r"^H-", log, re.MULTILINE)
 
 

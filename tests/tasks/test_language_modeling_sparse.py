@@ -1,5 +1,6 @@
-"""``--task language_modeling_sparse``: training, validation and their measures."""
+"""``--task language_modeling_sparse``: training, measures, and fairseq's commands."""
 
+import json
 import math
 import random
 import re
@@ -12,6 +13,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig
 
 import toy
 from commands import logged, output_flags
+from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
 from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON, text_measures
 from fairseq_sparse.tasks import LanguageModelingSparseConfig, LanguageModelingSparseTask
 
@@ -44,19 +46,23 @@ def text(tmp_path_factory):
 
 
 def train(folder, text, transform, *flags):
-    flags = (*TASK, "--arch", "transformer_lm_sparse", *SIZES, *output_flags(transform), *flags)
-    flags += ("--lr", 0.02, "--max-update", 60, "--log-format=json", "--no-epoch-checkpoints")
-    return toy.train(folder, text, *flags, "--validate-interval", 5, "--save-interval", 5)
+    model = (*TASK, "--arch", "transformer_lm_sparse", *SIZES, *output_flags(transform))
+    logs = ("--log-format=json", "--no-epoch-checkpoints")
+    intervals = ("--validate-interval", 5, "--save-interval", 5)
+    return toy.train(
+        folder, text, *model, *logs, *intervals, "--lr", 0.02, "--max-update", 60, *flags
+    )
 
 
 @pytest.fixture(scope="module")
 def checkpoints(text, tmp_path_factory):
     """A trained language model of each output, and the log of its training."""
     found = {}
-    for transform in ("softmax", "entmax15", "alpha_relu"):
-        flags = ("--best-checkpoint-metric", "ppl") if transform == "entmax15" else ()
-        if transform == "alpha_relu":
-            flags = ("--output-tau", "weights")
+    for transform, flags in {
+        "softmax": ("--max-update", 3),
+        "entmax15": ("--best-checkpoint-metric", "ppl"),
+        "alpha_relu": ("--output-tau", "weights"),
+    }.items():
         found[transform] = train(tmp_path_factory.mktemp(transform), text, transform, *flags)
     return found
 
@@ -89,6 +95,7 @@ def naive(checkpoint, text, epsilon=DEFAULT_EPSILON, **overrides):
     }
 
 
+@pytest.mark.slow_except("entmax15-eos")
 @pytest.mark.parametrize(
     ("transform", "mode"),
     [("entmax15", "none"), ("entmax15", "eos"), ("softmax", "complete"), ("alpha_relu", "none")],
@@ -141,6 +148,7 @@ def test_sums_of_two_workers_give_the_measures_of_all_tokens(checkpoints, text):
     assert measured(items[:5], items[5:]) == pytest.approx(measured(items), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stock_models_train_with_stock_criterions(text, tmp_path):
     flags = (*TASK, *SIZES, "--arch", "transformer_lm", "--best-checkpoint-metric", "ppl")
     path, log = toy.train(tmp_path, text, *flags)
@@ -157,3 +165,139 @@ def test_an_epsilon_out_of_range_is_refused(epsilon):
 def test_settings_of_the_stock_task_have_the_default_epsilon():
     task = LanguageModelingSparseTask(LanguageModelingConfig(), toy.dictionary())
     assert task.perplexity_epsilon == DEFAULT_EPSILON
+
+
+def evaluate(text, checkpoint, *flags, check=True):
+    """What fairseq-eval-lm says of the test set: its log, loss (nats) and the measures."""
+    result = toy.run(
+        "fairseq_cli.eval_lm",
+        *(text, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *TASK),
+        *("--gen-subset", "test", "--max-tokens", 60, *flags),
+        check=check,
+    )
+    log = result.stdout + result.stderr
+    loss = re.search(r"Loss \(base 2\): ([\d.]+)", log)
+    measures = re.search(r"measures \| (\{.*\})", log)
+    if not check:
+        return log
+    return log, float(loss[1]) * math.log(2), json.loads(measures[1])
+
+
+@pytest.mark.slow_except("entmax15-flags0")
+@pytest.mark.parametrize(
+    ("transform", "flags"),
+    [("entmax15", ["--softmax-batch", "7"]), ("alpha_relu", []), ("softmax", [])],
+)
+def test_eval_lm_counts_every_token(transform, flags, text, checkpoints):
+    path, _ = checkpoints[transform]
+    log, loss, measures = evaluate(text, path, "--perplexity-epsilon", 0.001, *flags)
+    expected = naive(path, text, 0.001)
+    for name in ("tokens", "gold_zero", "nonzeros", "sparsemax_score", "js_divergence", "eps_ppl"):
+        assert measures[name] == pytest.approx(float(expected[name]), rel=1e-5)
+    assert f"Evaluated {expected['tokens']} tokens" in log and "inf scores" not in log
+    printed = expected["ppl" if transform == "softmax" else "eps_ppl"]
+    assert loss == pytest.approx(float(printed.log()), abs=1e-4)
+    assert ("those with eps = 0.001, of all tokens" in log) == (transform != "softmax")
+    if transform != "softmax":
+        best = naive(path, text, measures["best_eps"])["eps_ppl"]
+        assert measures["best_eps_ppl"] == pytest.approx(float(best), rel=1e-5)
+        assert measures["best_eps_ppl"] < measures["eps_ppl"]
+
+
+def test_eval_lm_sees_the_context_window_and_counts_each_token_once(text, checkpoints):
+    path, _ = checkpoints["entmax15"]
+    _, loss, measures = evaluate(text, path, "--context-window", 5)
+    models, _, task = load_model_ensemble_and_task([str(path)], {"data": str(text)})
+    task.args.tokens_per_sample = 7
+    task.load_dataset("test")
+    items = [task.dataset("test")[index] for index in range(len(task.dataset("test")))]
+    source = torch.cat([item["source"] for item in items])
+    target = torch.cat([item["target"] for item in items])
+    total = 0.0
+    for start in range(0, len(target), 7):
+        begin, end = max(0, start - 5), min(start + 7, len(target))
+        with torch.no_grad():
+            output = models[0].eval()(source[None, begin:end])
+        p = models[0].get_normalized_probs(output, log_probs=False)[0, start - begin :]
+        total += text_measures(p, target[start:end], DEFAULT_EPSILON)["eps_nll"].sum()
+    assert measures["tokens"] == len(target)
+    assert loss == pytest.approx(total.item() / len(target), abs=1e-4)
+
+
+@pytest.mark.slow_except("flags1")
+@pytest.mark.parametrize(
+    "flags", [("--tokens-per-sample", 13), ("--tokens-per-sample", 24, "--context-window", 4)]
+)
+def test_blocks_that_eval_lm_would_leave_out_are_refused(flags, text, checkpoints):
+    log = evaluate(text, checkpoints["entmax15"][0], *flags, check=False)
+    assert "positions of the model: give --tokens-per-sample 12" in log
+    assert "Evaluated" not in log
+
+
+@pytest.mark.slow
+def test_adaptive_softmax_is_measured_as_well(text, tmp_path):
+    flags = ("--arch", "transformer_lm_sparse", "--criterion", "adaptive_loss")
+    flags += ("--adaptive-softmax-cutoff", "8,15", "--ddp-backend", "legacy_ddp")
+    path, _ = toy.train(tmp_path, text, *TASK, *SIZES, *flags)
+    _, loss, measures = evaluate(text, path)
+    assert math.log(measures["eps_ppl"]) == pytest.approx(loss, abs=1e-3)
+    assert measures["gold_zero"] == 0 and measures["nonzeros"] > 25
+
+
+def generated(command, text, checkpoint, *flags, prompts=None):
+    """The prompts, and the (words, positional scores in nats) of each n-best list."""
+    arguments = (text, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *TASK, *flags)
+    result = toy.run(f"fairseq_cli.{command}", *arguments, input=prompts)
+    sources, found = {}, {}
+    for kind, number, rest in re.findall(r"^([SHP])-(\d+)\t(.*)$", result.stdout, re.MULTILINE):
+        if kind == "S":
+            sources[int(number)] = rest
+        elif kind == "H":
+            found.setdefault(int(number), []).append(rest.split("\t")[1])
+    return sources, found
+
+
+SAMPLE = ("--sampling", "--beam", 3, "--nbest", 3, "--max-len-b", 11)
+
+
+@pytest.mark.slow_except("alpha_relu")
+@pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
+def test_fairseq_interactive_continues_prompts_and_follows_the_seed(transform, text, checkpoints):
+    path, _ = checkpoints[transform]
+    prompts = "W1 W3\nW20 W19 W0\n\nW7 W2 W4 W12\n"  # of which few are possible
+    runs = [
+        generated("interactive", text, path, *SAMPLE, "--seed", seed, prompts=prompts)[1]
+        for seed in (4, 4, 5)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    for number, prompt in enumerate(prompts.splitlines()):
+        assert len(runs[0][number]) == 3
+        assert all(sample.startswith(prompt) for sample in runs[0][number])
+
+
+def test_fairseq_generate_continues_the_beginnings_of_a_test_set(text, checkpoints):
+    path, _ = checkpoints["entmax15"]
+    flags = ("--sample-break-mode", "eos", "--gen-subset", "test", "--prefix-size", 2)
+    _, found = generated("generate", text, path, *flags, *SAMPLE, "--sampling-minp", 0.1)
+    lines = (text.parent / "test").read_text().splitlines()
+    assert len(found) == len(lines)
+    for number, line in enumerate(lines):
+        assert all(sample.startswith(" ".join(line.split()[:2])) for sample in found[number])
+
+
+@pytest.mark.parametrize("transform", ["softmax", "alpha_relu"])
+def test_the_hub_interface_samples_and_scores(transform, text, checkpoints):
+    path, _ = checkpoints[transform]
+    hub = TransformerLMSparseModel.from_pretrained(str(path.parent), path.name, str(text))
+    torch.manual_seed(1)
+    (sample,) = hub.sample(["W1 W3"], beam=1, sampling=True, max_len_b=8)
+    assert sample.startswith("W1 W3")
+    line = "W1 W3 W9 W2 W0"
+    (scored,) = hub.score([line])
+    tokens = hub.encode(line)[:-1]
+    assert torch.equal(scored["tokens"], tokens)
+    source = torch.cat([torch.tensor([hub.src_dict.eos()]), tokens[:-1]])
+    with torch.no_grad():
+        p = hub.models[0].get_normalized_probs(hub.models[0](source[None]), log_probs=False)[0]
+    expected = (p / p.sum(-1, keepdim=True)).gather(1, tokens[:, None]).squeeze(1).log()
+    torch.testing.assert_close(scored["positional_scores"], expected, rtol=1e-4, atol=1e-5)

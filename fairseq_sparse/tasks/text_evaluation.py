@@ -1,0 +1,106 @@
+"""What ``fairseq-eval-lm`` needs to know of sparse models: measures that count every token."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_sparse.modules.text_measures import best_epsilon, text_measures
+
+logger = logging.getLogger(__name__)
+
+
+class TextEvaluation:
+    """Adds up the measures of a text, batch by batch.
+
+    ``fairseq-eval-lm`` asks nobody but the model, and leaves tokens of probability 0 out of its
+    perplexity. So the batches carry this object to the model, whose probabilities pass through it.
+
+    Args:
+        epsilon: of the eps-perplexity.
+        ignored: targets that do not count, padding for one.
+    """
+
+    def __init__(self, epsilon: float, ignored: Iterable[int]):
+        self.epsilon = epsilon
+        self.ignored = list(ignored)
+        self.sums: dict[str, float] = {}
+        self.gold: list[Tensor] = []
+        self.vocabulary = 0
+        self.is_smoothed = False
+
+    def add(self, p: Tensor, target: Tensor) -> None:
+        """Enter the weights of the tokens ``[..., V]``, with their targets ``[...]``."""
+        counts = ~torch.isin(target, torch.tensor(self.ignored, device=target.device))
+        rows = p[counts]
+        measures = text_measures(rows, target[counts], self.epsilon)
+        self.gold.append(measures.pop("gold"))
+        measures["nonzeros"] = (rows > 0).sum(-1)
+        for name, values in measures.items():
+            self.sums[name] = self.sums.get(name, 0.0) + values.double().sum().item()
+        self.vocabulary = p.size(-1)
+
+    def smoothed_log_probs(self, p: Tensor) -> Tensor:
+        """Return the log-probabilities of a sparse model, smoothed by epsilon."""
+        self.is_smoothed = True
+        total = p.sum(-1, keepdim=True)
+        p = p / total.masked_fill(total == 0, 1.0)
+        return (p + self.epsilon).log() - math.log1p(self.epsilon * p.size(-1))
+
+    def summary(self) -> dict[str, Optional[float]]:
+        """Return the measures, under the names that they have in the log of a validation.
+
+        ``best_eps`` has the smallest eps-perplexity on this text, ``best_eps_ppl``; None if that is
+        the uniform distribution's.
+        """
+        gold = torch.cat(self.gold)
+        tokens, zeros = len(gold), int((gold == 0).sum())
+        best = best_epsilon(gold, self.vocabulary)
+        if math.isfinite(best):
+            smoothed = (gold + best) / (1 + best * self.vocabulary)
+            best_perplexity = smoothed.log().mean().neg().exp().item()
+        else:  # the uniform distribution
+            best, best_perplexity = None, self.vocabulary
+        means = {name: value / tokens for name, value in self.sums.items()}
+        return {
+            "tokens": tokens,
+            "eps_ppl": math.exp(means["eps_nll"]),
+            "eps": self.epsilon,
+            "best_eps": best,
+            "best_eps_ppl": best_perplexity,
+            "sparsemax_score": means["sparsemax_score"],
+            "js_divergence": means["js_divergence"],
+            "gold_zero": 100 * zeros / tokens,
+            "gold_zero_tokens": zeros,
+            "nonzeros": means["nonzeros"],
+        }
+
+    def report(self) -> None:
+        """Log the measures as a line of JSON."""
+        if not self.gold:  # a model that is not of this package
+            return
+        logger.info(f"measures | {json.dumps(self.summary())}")
+        if self.is_smoothed:
+            logger.info(
+                f"loss and perplexity below are those with eps = {self.epsilon:g}, of all tokens"
+            )
+
+
+class MeasuredBatches:
+    """Batches that carry a :class:`TextEvaluation`, which reports after the last of them."""
+
+    def __init__(self, batches: Any, evaluation: TextEvaluation):
+        self.batches = batches
+        self.evaluation = evaluation
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for sample in self.batches:
+            yield {**sample, "evaluation": self.evaluation}
+        self.evaluation.report()
