@@ -6,8 +6,6 @@ translations, their exact probabilities and, because each English token names th
 it translates, their word alignments.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

@@ -13,15 +13,14 @@ train, valid, test and test_unseen_pairs the output folder gets:
 The same seed gives the same files. Files that are already there are replaced.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
 import random
+import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from alternatives import Token, pick, spell, talp
@@ -55,26 +54,30 @@ def draw(seed: int, part: str) -> Iterator[Example]:
             yield sentence, english
 
 
-def draw_corpus(seed: int, sizes: dict[str, int]) -> dict[str, list[Example]]:
-    """Draw all parts. In those for tests no sentence occurs twice, and every word is in train.
+def vocabulary(texts: Iterable[str]) -> set[str]:
+    return {word for text in texts for word in text.split()}
 
-    Raises:
-        ValueError: there are too few such sentences.
-    """
+
+def fresh(examples: Iterable[Example], taken: set[str], known: set[str]) -> Iterator[Example]:
+    """Yield, and take, the sentences that are not taken and have no word that is not known."""
+    for sentence, english in examples:
+        source = spell(sentence.german)
+        translations = [spell(translation) for _, translation in sentence.english.items]
+        if source not in taken and vocabulary([source, *translations]) <= known:
+            taken.add(source)
+            yield sentence, english
+
+
+def draw_corpus(seed: int, sizes: dict[str, int]) -> dict[str, list[Example]]:
+    """Draw all parts. Those after train have no sentence twice, and only words that train has."""
     train = list(itertools.islice(draw(seed, "train"), sizes["train"]))
     taken = {spell(sentence.german) for sentence, _ in train}
-    known = set(" ".join([*taken, *(spell(english) for _, english in train)]).split())
-    parts = {"train": train} | {part: [] for part in sizes if part != "train"}
-    for part, examples in list(parts.items())[1:]:
-        for sentence, english in itertools.islice(draw(seed, part), 100 * sizes[part]):
-            source = spell(sentence.german)
-            texts = [source, *(spell(target) for _, target in sentence.english.items)]
-            if source not in taken and known.issuperset(" ".join(texts).split()):
-                taken.add(source)
-                examples.append((sentence, english))
-                if len(examples) == sizes[part]:
-                    break
-        if len(examples) < sizes[part]:
+    known = vocabulary([*taken, *(spell(english) for _, english in train)])
+    parts = {"train": train}
+    for part in list(sizes)[1:]:
+        candidates = itertools.islice(draw(seed, part), 100 * sizes[part])
+        parts[part] = list(itertools.islice(fresh(candidates, taken, known), sizes[part]))
+        if len(parts[part]) < sizes[part]:
             raise ValueError(f"found too few sentences for {part}: raise --train or ask for fewer")
     return parts
 
@@ -86,18 +89,14 @@ def record(sentence: Sentence) -> str:
         for p, found in sentence.english.items
     ]
     targets.sort(key=lambda target: (-target["probability"], target["text"]))
-    fields = {
-        "source": spell(sentence.german),
-        "template": sentence.template,
-        "ambiguities": sorted(sentence.english.kinds),
-        "targets": targets,
-    }
+    fields = {"source": spell(sentence.german), "template": sentence.template}
+    fields |= {"ambiguities": sorted(sentence.english.kinds), "targets": targets}
     return json.dumps(fields, ensure_ascii=False)
 
 
 def plain(tokens: str) -> str:
     """Return text without spaces before punctuation marks."""
-    return tokens.replace(" ,", ",").replace(" .", ".").replace(" ?", "?")
+    return re.sub(r" ([,.?])", r"\1", tokens)
 
 
 def write_corpus(folder: Path, seed: int, sizes: dict[str, int]) -> dict[str, int]:
@@ -105,25 +104,21 @@ def write_corpus(folder: Path, seed: int, sizes: dict[str, int]) -> dict[str, in
     parts = draw_corpus(seed, sizes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "corpus.json").unlink(missing_ok=True)
-    words = {}
     for part, examples in parts.items():
         german = [spell(sentence.german) for sentence, _ in examples]
         english = [spell(target) for _, target in examples]
-        files = {"talp": [talp(sentence.german, target) for sentence, target in examples]}
-        for language, lines in {"de": german, "en": english}.items():
-            files |= {f"tok.{language}": lines, language: map(plain, lines)}
+        files = {"tok.de": german, "tok.en": english}
+        files |= {"de": map(plain, german), "en": map(plain, english)}
+        files["talp"] = [talp(sentence.german, target) for sentence, target in examples]
         if part == "train":
-            words = {
-                "de": len(set(" ".join(german).split())),
-                "en": len(set(" ".join(english).split())),
-            }
+            types = {"de": len(vocabulary(german)), "en": len(vocabulary(english))}
         else:
             files["targets.jsonl"] = [record(sentence) for sentence, _ in examples]
         for name, lines in files.items():
             write_text(folder / f"{part}.{name}", "".join(f"{line}\n" for line in lines))
-    report = {"kind": "synthetic", "seed": seed, "pairs": sizes, "train_types": words}
+    report = {"kind": "synthetic", "seed": seed, "pairs": sizes, "train_types": types}
     write_json(folder / "corpus.json", report)
-    return words
+    return types
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,9 +1,10 @@
 """Draw sentences from templates: a German word order and its English translations.
 
 Symbols are S subject, O object, D indirect object, C clause and those of `words.PHRASES`; in German
-V finite verb, P its separable particle, E the two in one word, I infinitive and Q participle; in
-English the forms of the verb. Anything else is a word: "did~hat" is one with no counterpart of its
-own, which has a possible link to "hat". Four kinds of ambiguity give several translations:
+V finite verb, P its separable particle, E the two in one word, I infinitive, Q participle; in
+English base, third (person), past, done (participle) and ing. All else are words: "did~hat" is one
+that translates none, and has a possible link to "hat". Four kinds of ambiguity give several
+translations:
 
     word     Bank: bank, bench; macht zu: closes, shuts
     pronoun  Sie sehen: they see, you see; ihr: her, their
@@ -11,9 +12,8 @@ own, which has a possible link to "hat". Four kinds of ambiguity give several tr
     order    Jetzt liest Anna ein Buch: Now Anna is reading a book, Anna is reading a book now
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import words
@@ -72,6 +72,10 @@ def join(*parts: Phrase) -> Phrase:
     return Phrase(german, sequence(*(part.english for part in parts)))
 
 
+def agreeing(text: str, plural: bool) -> str:
+    return words.AGREEMENT.get(text, text) if plural else text
+
+
 def noun_phrase(
     rng: random.Random, noun: words.Noun, case: int, plural: bool, first: bool, definite: bool
 ) -> Phrase:
@@ -81,31 +85,46 @@ def noun_phrase(
     def declined(stem: str, pattern: str) -> str:
         return stem + words.ENDINGS[pattern][case].split()[column].strip("-")
 
-    rows = [row for row in words.DETERMINERS if row[0] != "ein" or not (plural or definite)]
-    stem, pattern, english = pick(rng, rows)
+    definite = definite or plural
+    usable = [row for row in words.DETERMINERS if not (definite and row.startswith("ein "))]
+    stem, pattern, english = pick(rng, usable).split()
     parts = [word(declined(stem, pattern), english, "pronoun", first)]
     if rng.random() < 0.3:
         stem, english = pick(rng, words.ADJECTIVES[noun.kind].split()).split("=")
         parts.append(word(declined(stem, f"adjective after {pattern}"), english))
-    return join(*parts, word(*(noun.plural if plural else noun.singular)))
+    return join(*parts, word(*noun.pair[plural]))
 
 
-def draw(rng: random.Random, template: str) -> Sentence:
+def translations(
+    item: str, slots: dict[str, Phrase], verb: words.Verb, plural: bool
+) -> Alternatives:
+    """Return those of an item of an English order."""
+    if item in slots:
+        return slots[item].english
+    text, _, source = item.partition("~")
+    possible = slots[source].german[:1] if source else ()
+    if text not in verb.english[0]:
+        return tokens(agreeing(text, plural), (), possible)
+    sure = [word for symbol in verb.pair[0] if symbol in slots for word in slots[symbol].german]
+    form = "base" if plural and text == "third" else text
+    mains = [tokens(forms[form], sure, possible) for forms in verb.english]
+    return choice("word", *((1 / len(mains), main) for main in mains))
+
+
+def make_sentence(rng: random.Random, templates: Sequence[str] = TEMPLATES) -> Sentence:
     """Draw a sentence, or a clause of one, with all of its translations."""
-    name, use, german_order, ambiguity, english_orders = template.split(" | ")
+    name, use, german_order, ambiguity, english_orders = pick(rng, templates).split(" | ")
     verb, plural = pick(rng, words.VERBS[use]), rng.random() < 0.35
-    german_verb = verb.plural if plural else verb.singular
-    agreement = words.AGREEMENT if plural else {}
-    slots, content, pairs = {}, [], []
+    forms = verb.pair[plural]
+    slots, pairs = {}, []
     for place, symbol in enumerate(german_order.split()):
-        first = place == 0 and template in TEMPLATES
-        if symbol in german_verb:
-            slots[symbol] = Phrase(tuple(map(Word, german_verb[symbol].split())), tokens(""))
-            content += slots[symbol].german
+        first = place == 0 and templates is not CLAUSES
+        if symbol in forms:
+            slots[symbol] = Phrase(tuple(map(Word, forms[symbol].split())), tokens(""))
         elif symbol == "S" and rng.random() < 0.5:
             german, english = pick(rng, words.PRONOUNS[plural].split()).split("=")
             slots["S"] = word(german, english, "pronoun", first)
-        elif symbol in "SD":
+        elif symbol in ("S", "D"):
             case, many = (words.NOMINATIVE, plural) if symbol == "S" else (words.DATIVE, False)
             noun = pick(rng, words.NOUNS["person"])
             slots[symbol] = noun_phrase(rng, noun, case, many, first, False)
@@ -115,34 +134,17 @@ def draw(rng: random.Random, template: str) -> Sentence:
             noun = pick(rng, [noun for noun in nouns if noun.gender == "m" or not first])
             many, definite = rng.random() < 0.35 and not first, "nicht" in german_order
             slots["O"] = noun_phrase(rng, noun, words.ACCUSATIVE, many, first, definite)
-            pairs.append((german_verb["I"], noun.singular[0]))
+            pairs.append((forms["I"], noun.pair[0][0]))
         elif symbol == "C":
-            clause = draw(rng, pick(rng, CLAUSES))
-            slots["C"], pairs = Phrase(clause.german, clause.english), clause.pairs
+            _, german, english, pairs = make_sentence(rng, CLAUSES)
+            slots["C"] = Phrase(german, english)
         else:
             text = pick(rng, words.PHRASES.get(symbol, f"{symbol}={symbol}").split(", "))
-            items = agreement.get(text, text).split()
+            items = agreeing(text, plural).split()
             slots[symbol] = join(*(word(*item.split("=")) for item in items))
-
-    def translations(item: str) -> Alternatives:
-        """Return those of an item of an English order."""
-        if item in slots:
-            return slots[item].english
-        text, _, source = item.partition("~")
-        possible = slots[source].german[:1] if source else ()
-        if text not in verb.english[0]:
-            return tokens(agreement.get(text, text), (), possible)
-        form = "base" if plural and text == "third" else text
-        mains = [tokens(forms[form], content, possible) for forms in verb.english]
-        return choice("word", *((1 / len(mains), main) for main in mains))
-
-    options = [
-        (p, sequence(*map(translations, order.split())))
-        for p, order in words.options(english_orders)
-    ]
+    orders = []
+    for p, order in words.options(english_orders):
+        items = (translations(item, slots, verb, plural) for item in order.split())
+        orders.append((p, sequence(*items)))
     german = join(*map(slots.get, german_order.split())).german
-    return Sentence(name, german, choice(ambiguity, *options), pairs)
-
-
-def make_sentence(rng: random.Random) -> Sentence:
-    return draw(rng, pick(rng, TEMPLATES))
+    return Sentence(name, german, choice(ambiguity, *orders), pairs)

@@ -4,27 +4,26 @@
 they are equally likely. ``right_now`` stands for two English tokens.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import namedtuple
 
-Noun = namedtuple("Noun", "kind gender singular plural")  # each number: German, English options
-Verb = namedtuple("Verb", "singular plural english objects")  # forms by their symbols in templates
+# Pairs are of the singular and the plural. Verb forms are named by their symbols in templates.
+Noun = namedtuple("Noun", "kind gender pair")
+Verb = namedtuple("Verb", "pair english objects")
 
 
-def rows(text: str) -> list[list[str]]:
-    """Read a table whose rows are separated by commas."""
-    return [row.split() for row in text.split(",")]
+def pairs(text: str) -> dict[str, str]:
+    """Read a table of two columns, whose rows are separated by commas."""
+    return dict(row.split() for row in text.split(","))
 
 
 @functools.cache
 def options(text: str) -> list[tuple[float, str]]:
     """Read ``bank*6/bench*4`` as pairs of a probability and a translation."""
-    pairs = [option.partition("*")[::2] for option in text.split("/")]
-    weights = [float(weight or 1) for _, weight in pairs]
-    return [(w / sum(weights), english) for w, (english, _) in zip(weights, pairs, strict=True)]
+    found = [option.partition("*")[::2] for option in text.split("/")]
+    total = sum(float(weight or 1) for _, weight in found)
+    return [(float(weight or 1) / total, english) for english, weight in found]
 
 
 def with_s(word: str) -> str:
@@ -33,9 +32,10 @@ def with_s(word: str) -> str:
     return IRREGULAR_PLURALS.get(word) or re.sub("([^aeiou])y$", r"\1ie", word) + ending
 
 
-def read_noun(kind: str, gender: str, singular: str, plural: str, english: str) -> Noun:
+def read_noun(kind: str, row: str) -> Noun:
+    gender, singular, plural, english = row.split()
     plurals = re.sub("[a-z]+", lambda word: with_s(word[0]), english)
-    return Noun(kind, gender, (singular, english), (plural, plurals))
+    return Noun(kind, gender, ((singular, english), (plural, plurals)))
 
 
 def read_verb(row: str) -> Verb:
@@ -43,8 +43,8 @@ def read_verb(row: str) -> Verb:
     infinitive, singular, participle = german.split()
     particle, _, plural = infinitive.rpartition("-")
     others = {"P": particle, "I": particle + plural, "Q": participle}
-    numbers = [{"V": finite, "E": particle + finite} | others for finite in (singular, plural)]
-    return Verb(*numbers, [english_forms(*text.split()) for text in english.split("/")], objects)
+    pair = [{"V": finite, "E": particle + finite} | others for finite in (singular, plural)]
+    return Verb(pair, [english_forms(*text.split()) for text in english.split("/")], objects)
 
 
 def english_forms(base: str, *others: str) -> dict[str, str]:
@@ -54,17 +54,16 @@ def english_forms(base: str, *others: str) -> dict[str, str]:
     return {name: form + mark + particle for name, form in {**forms, "ing": others[-1]}.items()}
 
 
-IRREGULAR_PLURALS = dict(rows("man men, woman women, child children, leaf leaves, mouse mice"))
+IRREGULAR_PLURALS = pairs("man men, woman women, child children, leaf leaves, mouse mice")
 NOUN_TABLE = {  # gender, singular, plural, English singular
-    "person": """
-        m Mann Männer man, f Frau Frauen woman, n Kind Kinder child, m Lehrer Lehrer teacher,
-        f Lehrerin Lehrerinnen teacher, m Arzt Ärzte doctor, f Ärztin Ärztinnen doctor,
-        m Freund Freunde friend*7/boyfriend*3, f Freundin Freundinnen friend*7/girlfriend*3,
-        n Mädchen Mädchen girl, m Bruder Brüder brother, f Schwester Schwestern sister,
-        m Sohn Söhne son, f Tochter Töchter daughter, m Koch Köche cook*6/chef*4,
-        m Gast Gäste guest, m Bäcker Bäcker baker, f Nachbarin Nachbarinnen neighbor""",
-    "thing": """
-        n Haus Häuser house, n Schloss Schlösser castle*6/lock*4, f Karte Karten map/card,
+    "person": """m Mann Männer man, f Frau Frauen woman, n Kind Kinder child,
+        m Lehrer Lehrer teacher, f Lehrerin Lehrerinnen teacher, m Arzt Ärzte doctor,
+        f Ärztin Ärztinnen doctor, m Freund Freunde friend*7/boyfriend*3,
+        f Freundin Freundinnen friend*7/girlfriend*3, n Mädchen Mädchen girl,
+        m Bruder Brüder brother, f Schwester Schwestern sister, m Sohn Söhne son,
+        f Tochter Töchter daughter, m Koch Köche cook*6/chef*4, m Gast Gäste guest,
+        m Bäcker Bäcker baker, f Nachbarin Nachbarinnen neighbor""",
+    "thing": """n Haus Häuser house, n Schloss Schlösser castle*6/lock*4, f Karte Karten map/card,
         f Birne Birnen pear/bulb, f Decke Decken blanket*7/ceiling*3, m Hahn Hähne rooster*6/tap*4,
         m Flügel Flügel wing/piano, f Uhr Uhren clock/watch, m Wagen Wagen car*7/cart*3,
         f Leiter Leitern ladder, m Tisch Tische table, m Stuhl Stühle chair, f Lampe Lampen lamp,
@@ -72,21 +71,19 @@ NOUN_TABLE = {  # gender, singular, plural, English singular
         m Hut Hüte hat, m Mantel Mäntel coat, n Kleid Kleider dress, m Ball Bälle ball,
         m Teller Teller plate, n Bild Bilder picture*7/painting*3, n Schiff Schiffe ship,
         m Ring Ringe ring""",
-    "door": """
-        f Tür Türen door, n Fenster Fenster window, m Koffer Koffer suitcase, f Kiste Kisten box,
-        n Tor Tore gate*7/goal*3, f Tasche Taschen bag*6/pocket*4""",
-    "food": """
-        m Apfel Äpfel apple, m Kuchen Kuchen cake, f Melone Melonen melon, n Ei Eier egg,
+    "door": """f Tür Türen door, n Fenster Fenster window, m Koffer Koffer suitcase,
+        f Kiste Kisten box, n Tor Tore gate*7/goal*3, f Tasche Taschen bag*6/pocket*4""",
+    "food": """m Apfel Äpfel apple, m Kuchen Kuchen cake, f Melone Melonen melon, n Ei Eier egg,
         f Banane Bananen banana, m Salat Salate salad, m Keks Kekse cookie, f Beere Beeren berry""",
-    "text": """
-        n Buch Bücher book, m Brief Briefe letter, f Zeitung Zeitungen newspaper,
+    "text": """n Buch Bücher book, m Brief Briefe letter, f Zeitung Zeitungen newspaper,
         f Geschichte Geschichten story, n Gedicht Gedichte poem, m Bericht Berichte report,
         m Satz Sätze sentence, f Nachricht Nachrichten message, n Blatt Blätter leaf/sheet""",
-    "animal": """
-        m Hund Hunde dog, f Katze Katzen cat, n Pferd Pferde horse, m Vogel Vögel bird,
+    "animal": """m Hund Hunde dog, f Katze Katzen cat, n Pferd Pferde horse, m Vogel Vögel bird,
         f Kuh Kühe cow, f Maus Mäuse mouse, n Schwein Schweine pig, f Ente Enten duck""",
 }
-NOUNS = {kind: [read_noun(kind, *row) for row in rows(text)] for kind, text in NOUN_TABLE.items()}
+NOUNS = {
+    kind: [read_noun(kind, row) for row in text.split(",")] for kind, text in NOUN_TABLE.items()
+}
 ADJECTIVES = {
     "person": "alt=old jung=young groß=tall klein=short*6/small*4 nett=nice*6/kind*4 "
     "klug=clever*6/smart*4 reich=rich berühmt=famous",
@@ -146,24 +143,21 @@ ENDINGS = {
     "adjective after der": ("e e e en", "en e e en", "en en en en"),
     "adjective after ein": ("er e es en", "en e es en", "en en en en"),
 }
-# Stem, endings, English; the articles are three times as frequent as the others.
-DETERMINERS = rows(
-    3 * "d der the, ein ein a, " + "mein ein my, unser ein our, ihr ein her*6/their*4"
-)
+# Stem, endings, English. Articles are three times as frequent as the others.
+ARTICLES = ("d der the", "ein ein a")
+DETERMINERS = (*3 * ARTICLES, "mein ein my", "unser ein our", "ihr ein her*6/their*4")
 # Singular, plural.
 PRONOUNS = (
     "Anna=Anna Paul=Paul Maria=Maria Peter=Peter Eva=Eva Max=Max er=he er=he sie=she sie=she",
     "wir=we sie=they Sie=you",
 )
 # At the beginning of a sentence, where a capital tells nothing.
-AT_THE_BEGINNING = dict(
-    rows("they they*6/you*4, you they*6/you*4, her*6/their*4 her*4/their*3/your*3")
+AT_THE_BEGINNING = pairs("they they*6/you*4, you they*6/you*4, her*6/their*4 her*4/their*3/your*3")
+# Words that agree with a subject: singular, plural.
+AGREEMENT = pairs(
+    "hat=has haben=have, kann=can können=can, muss=must müssen=must, soll=should sollen=should, "
+    "is are, does do"
 )
-# Words that agree with the subject: singular, plural.
-AGREEMENT = (
-    "hat=has haben=have, kann=can können=can, muss=must müssen=must, soll=should sollen=should"
-)
-AGREEMENT = dict(rows(f"{AGREEMENT}, is are, does do"))
 PHRASES = {  # by symbols of templates
     "NOW": "jetzt=now, gerade=right_now/at_the_moment, heute=today",
     "HABIT": "jeden=every Tag=day, jede=every Woche=week, am=in_the Abend=evening",
