@@ -13,7 +13,7 @@ GOLD_ALIGNMENT=test.talp
 GOLD_WORDS=test.tok
 BPE_MERGES="${BPE_MERGES:-2000}"
 
-# 0.8 million parameters, 1,240 updates; about 3 minutes on one CPU core.
+# 0.8 million parameters, 1,208 updates; about 3 minutes on one CPU core.
 BATCH_TOKENS="${BATCH_TOKENS:-1024}"
 DEVICE_TOKENS="${DEVICE_TOKENS:-1024}"
 AVERAGE_LAST="${AVERAGE_LAST:-2}"

@@ -72,10 +72,6 @@ def join(*parts: Phrase) -> Phrase:
     return Phrase(german, sequence(*(part.english for part in parts)))
 
 
-def agreeing(text: str, plural: bool) -> str:
-    return words.AGREEMENT.get(text, text) if plural else text
-
-
 def noun_phrase(
     rng: random.Random, noun: words.Noun, case: int, plural: bool, first: bool, definite: bool
 ) -> Phrase:
@@ -95,16 +91,14 @@ def noun_phrase(
     return join(*parts, word(*noun.pair[plural]))
 
 
-def translations(
-    item: str, slots: dict[str, Phrase], verb: words.Verb, plural: bool
-) -> Alternatives:
+def translations(item: str, slots: dict, verb: words.Verb, plural: bool) -> Alternatives:
     """Return those of an item of an English order."""
     if item in slots:
         return slots[item].english
     text, _, source = item.partition("~")
     possible = slots[source].german[:1] if source else ()
     if text not in verb.english[0]:
-        return tokens(agreeing(text, plural), (), possible)
+        return tokens(words.AGREEMENT[plural].get(text, text), (), possible)
     sure = [word for symbol in verb.pair[0] if symbol in slots for word in slots[symbol].german]
     form = "base" if plural and text == "third" else text
     mains = [tokens(forms[form], sure, possible) for forms in verb.english]
@@ -140,7 +134,7 @@ def make_sentence(rng: random.Random, templates: Sequence[str] = TEMPLATES) -> S
             slots["C"] = Phrase(german, english)
         else:
             text = pick(rng, words.PHRASES.get(symbol, f"{symbol}={symbol}").split(", "))
-            items = agreeing(text, plural).split()
+            items = words.AGREEMENT[plural].get(text, text).split()
             slots[symbol] = join(*(word(*item.split("=")) for item in items))
     orders = []
     for p, order in words.options(english_orders):

@@ -153,11 +153,11 @@ PRONOUNS = (
 )
 # At the beginning of a sentence, where a capital tells nothing.
 AT_THE_BEGINNING = pairs("they they*6/you*4, you they*6/you*4, her*6/their*4 her*4/their*3/your*3")
-# Words that agree with a subject: singular, plural.
-AGREEMENT = pairs(
-    "hat=has haben=have, kann=can können=can, muss=must müssen=must, soll=should sollen=should, "
-    "is are, does do"
+# Words that agree with the subject: none changes in the singular.
+PLURALS = (
+    "hat=has haben=have, kann=can können=can, muss=must müssen=must, soll=should sollen=should"
 )
+AGREEMENT = ({}, pairs(f"{PLURALS}, is are, does do"))
 PHRASES = {  # by symbols of templates
     "NOW": "jetzt=now, gerade=right_now/at_the_moment, heute=today",
     "HABIT": "jeden=every Tag=day, jede=every Woche=week, am=in_the Abend=evening",
