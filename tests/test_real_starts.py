@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    flags = (*commands.output_flags("alpha_relu"), "--max-update", 2)
+    flags = (*commands.output_flags("alpha_relu"), "--max-update", 2, "--num-workers", 1)
     commands.train(data, folder, *flags, python=sys.executable)
     return folder / "checkpoint_last.pt"
 

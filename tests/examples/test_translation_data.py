@@ -32,6 +32,8 @@ LIMITS = {"iwslt14": (175, 1.5), "wmt13": (250, 1.5), "wmt14": (250, 1.5), "wmt1
 WITHOUT_DIACRITICS = ("wmt16_ro_en", "wmt16_en_ro")
 SEPARATE_MERGES = (*WITHOUT_DIACRITICS, "wmt18_zh_en")
 SEPARATE_DICTIONARIES = (*SEPARATE_MERGES, "iwslt17", "kftt")
+# Prepared by two processes, whose halves have to come together in order; the rest by one, as fast.
+BY_TWO = ("multi30k_de_en", "wmt16_ro_en", "wmt18_zh_en")
 PLAIN_ROMANIAN = str.maketrans("âăîșşțţÎȘŞȚŢ", "aaissttISSTT")
 
 
@@ -84,7 +86,8 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     sentences = build(dataset, mirror)
     with serve(mirror) as address:
         sums = without_checksums(dataset, folder / "sums")
-        prepare(dataset, folder, BASE_URL=address, CHECKSUMS=sums)
+        workers = 2 if dataset in BY_TWO else 1
+        prepare(dataset, folder, BASE_URL=address, CHECKSUMS=sums, WORKERS=workers)
     return Prepared(dataset, sentences, folder / "Daten, hier" / "prepared")
 
 

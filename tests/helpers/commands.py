@@ -23,6 +23,7 @@ def train(data, save_dir, *flags, check=True, **options):
         *("--arch", "transformer_sparse_tiny", "--share-all-embeddings", "--dropout", "0.1"),
         *("--encoder-normalize-before", "--decoder-normalize-before"),
         *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--log-format", "json"),
+        *("--num-workers", "0"),  # a process that loads data is for test_real_starts.py
         *flags,
         check=check,
         **options,
@@ -60,6 +61,7 @@ def generate(data, path, *flags, command="fairseq_cli.generate", check=True):
     return toy.run(
         command,
         *(data, "--user-dir", toy.USER_DIR, "--path", path, "--cpu", "--max-tokens", "600"),
+        *("--num-workers", "0"),
         *("--source-lang", "de", "--target-lang", "en"),
         *(flags if "--task" in flags else ("--task", "translation_sparse", *flags)),
         check=check,
