@@ -20,10 +20,10 @@ HERE = Path(__file__).parent
 SLOWEST = (
     "examples/test_quickstart.py",
     "examples/test_translation_data.py",
-    "examples/test_recipes.py",
-    "examples/test_inflection.py",
-    "test_command_line.py",
     "test_generation_options.py",
+    "test_command_line.py",
+    "test_real_starts.py",
+    "examples/test_recipes.py",
 )
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile
