@@ -3,12 +3,19 @@
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
 from argparse import Namespace
 from ast import literal_eval
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.models import register_model
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    register_model,
+    register_model_architecture,
+)
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import (
     TransformerLanguageModel,
@@ -147,3 +154,28 @@ def _check_tied_weights(args: Any) -> None:
             "--tie-adaptive-weights needs --adaptive-input, with the factor, the cutoff and the "
             "width (--decoder-input-dim) of adaptive softmax"
         )
+
+
+# Settings of adaptive softmax in fairseq's architectures, and what a full vocabulary has instead.
+_ADAPTIVE_SOFTMAX = {
+    "adaptive_softmax_cutoff": None,
+    "tie_adaptive_weights": False,
+    "tie_adaptive_proj": False,
+}
+
+
+def _with_any_output(architecture: Callable[[Namespace], None], args: Namespace) -> None:
+    """Fill in the settings of an architecture of fairseq's. With another output than softmax it has
+    no adaptive softmax, unless the user asks for it, which is refused later."""
+    chosen = {name for name in _ADAPTIVE_SOFTMAX if getattr(args, name, None)}
+    architecture(args)
+    if str(getattr(args, "output_transform", "softmax")) != "softmax":
+        for name in _ADAPTIVE_SOFTMAX.keys() - chosen:
+            setattr(args, name, _ADAPTIVE_SOFTMAX[name])
+
+
+for _name, _model in list(ARCH_MODEL_NAME_REGISTRY.items()):
+    if _model == "transformer_lm" and _name != _model:
+        register_model_architecture(
+            "transformer_lm_sparse", _name.replace(_model, "transformer_lm_sparse")
+        )(partial(_with_any_output, ARCH_CONFIG_REGISTRY[_name]))

@@ -1,14 +1,18 @@
 import math
 import random
 import re
+from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.modules import AdaptiveInput
 
 import toy
 from commands import logged, output_flags
 from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
@@ -110,6 +114,47 @@ def test_every_attention_is_causal_and_decodes_step_by_step(kind):
 def test_flags_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         model(**options)
+
+
+STOCK = [name for name, model in ARCH_MODEL_NAME_REGISTRY.items() if model == "transformer_lm"]
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_every_architecture_of_fairseq_has_a_twin(name):
+    ours, stock = Namespace(output_transform="softmax"), Namespace()
+    ARCH_CONFIG_REGISTRY[name.replace("transformer_lm", "transformer_lm_sparse")](ours)
+    ARCH_CONFIG_REGISTRY[name](stock)
+    assert vars(ours) == {**vars(stock), "output_transform": "softmax"}
+    assert ARCH_MODEL_REGISTRY[name.replace("_lm", "_lm_sparse")] is TransformerLMSparseModel
+
+
+@pytest.mark.parametrize("transform", ["softmax", "entmax15"])
+def test_a_sparse_output_has_adaptive_inputs_and_no_adaptive_softmax(transform):
+    small = {"decoder_layers": 2, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 16}
+    small |= {"adaptive_input_cutoff": "8,12", "adaptive_input_factor": 2.0}
+    if transform == "softmax":
+        small |= {"adaptive_softmax_cutoff": "8,12", "adaptive_softmax_factor": 2.0}
+    args = Namespace(output_transform=transform, **small)
+    ARCH_CONFIG_REGISTRY["transformer_lm_sparse_wiki103"](args)
+    made = model(**vars(args))
+    assert isinstance(made.decoder.embed_tokens, AdaptiveInput)
+    assert (made.decoder.adaptive_softmax is None) == (transform == "entmax15")
+
+
+@pytest.mark.parametrize("kind", ["entmax15", "rela_g"])
+def test_a_context_of_1024_tokens_is_causal_and_trains(kind):
+    sparse = model(attention=kind, output_transform="entmax15", tokens_per_sample=1024).eval()
+    assert sparse.max_positions() == 1024
+    text = torch.randint(4, 20, (1, 1024), generator=torch.Generator().manual_seed(1))
+    changed = text.clone()
+    changed[:, 700:] = 4
+    with torch.no_grad():
+        whole, other, half = sparse(text)[0], sparse(changed)[0], sparse(text[:, :512])[0]
+    assert torch.allclose(whole[:, :700], other[:, :700], atol=1e-5)
+    assert torch.allclose(whole[:, :512], half, atol=1e-5)
+    assert not torch.allclose(whole[:, 700:], other[:, 700:], atol=1e-3)
+    sparse.train()(text)[0].sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in sparse.parameters())
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused_by_name():
