@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -13,8 +14,11 @@ from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
 PLACES = ("enc", "dec", "cross")
-# The kinds for an LSTM, which attends to a weighted mean of the source: weights must sum to 1.
-GLOBAL_ATTENTION_KINDS = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.sums_to_one)
+# The kinds for an LSTM, which attends to a weighted mean of the source: weights must sum to 1, and
+# nothing may follow.
+GLOBAL_ATTENTION_KINDS = tuple(
+    name for name, kind in ATTENTION_KINDS.items() if kind.sums_to_one and kind.norm is None
+)
 _DEFAULT_ALPHA = 1.5
 
 
@@ -39,6 +43,14 @@ class SelfAttentionConfig(FairseqDataclass):
         metadata={
             "help": "learn the alpha of the attention entmax, one for each head, in [1.01, 2]; "
             "--attention-alpha is where it starts"
+        },
+    )
+    attention_scale_queries: bool = field(
+        default=False,
+        metadata={
+            "help": "multiply the queries of sparsemax, entmax15 and entmax attention by "
+            "1 + beta (log(n + 1))^gamma, n the number of keys, with beta and gamma learned for "
+            "each head and query, as in ASEntmax"
         },
     )
 
@@ -82,11 +94,12 @@ def attention_kinds(args: Any) -> dict[str, str]:
 def attention_options(args: Any, place: str) -> dict[str, Any]:
     """Return the arguments of :class:`SparseMultiheadAttention` for a place."""
     kind = attention_kinds(args)[place]
-    takes_alpha = ATTENTION_KINDS[kind].takes_alpha
+    takes_alpha, is_entmax = ATTENTION_KINDS[kind].takes_alpha, ATTENTION_KINDS[kind].is_entmax
     return {
         "attention": kind,
         "alpha": args.attention_alpha,
         "alpha_learnable": bool(args.attention_alpha_learnable) and takes_alpha,
+        "scale_queries": bool(args.attention_scale_queries) and is_entmax,
     }
 
 
@@ -103,6 +116,7 @@ def check_attention(args: Namespace) -> None:
                 f"--attention-{place} {kind} is unknown; choose from {', '.join(ATTENTION_KINDS)}"
             )
     _check_alpha(list(kinds.values()), args.attention_alpha, args.attention_alpha_learnable)
+    _check_scaled_queries(kinds.values(), args)
     for part in ("encoder", "decoder"):
         _check_heads(args, part)
     if set(kinds.values()) == {"softmax"}:
@@ -122,6 +136,7 @@ def check_self_attention(args: Any) -> None:
     """
     kind = str(args.attention)
     _check_alpha([kind], args.attention_alpha, args.attention_alpha_learnable)
+    _check_scaled_queries([kind], args)
     _check_heads(args, "decoder")
     if kind != "softmax":
         _check_part(args, "decoder")
@@ -161,8 +176,8 @@ def check_global_attention(args: Namespace, has_attention: bool) -> None:
     kind = str(args.attention)
     if kind not in GLOBAL_ATTENTION_KINDS:
         raise ValueError(
-            f"--attention {kind} does not fit an LSTM, whose attention weights sum to 1; choose "
-            f"from {', '.join(GLOBAL_ATTENTION_KINDS)}"
+            f"--attention {kind} does not fit an LSTM, whose attention weights sum to 1, with no "
+            f"norm or gate after them; choose from {', '.join(GLOBAL_ATTENTION_KINDS)}"
         )
     if not has_attention and kind != "softmax":
         raise ValueError(f"--attention {kind} has no effect with --decoder-attention 0")
@@ -179,4 +194,13 @@ def _check_alpha(kinds: list[str], alpha: float, learnable: bool = False) -> Non
         raise ValueError(
             "--attention-alpha and --attention-alpha-learnable are for --attention entmax; the "
             f"attention is {', '.join(dict.fromkeys(kinds))}"
+        )
+
+
+def _check_scaled_queries(kinds: Iterable[str], args: Any) -> None:
+    if args.attention_scale_queries and not any(ATTENTION_KINDS[kind].is_entmax for kind in kinds):
+        names = [name for name, kind in ATTENTION_KINDS.items() if kind.is_entmax]
+        raise ValueError(
+            f"--attention-scale-queries is for --attention {', '.join(names)}; the attention is "
+            f"{', '.join(dict.fromkeys(kinds))}"
         )

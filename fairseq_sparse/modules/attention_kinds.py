@@ -1,8 +1,9 @@
 """The kinds of attention: for each a function from scores to weights, and a norm.
 
-Weights of the distribution kinds sum to 1 (softmax, sparsemax, entmax); those of the rectified
-kinds have no bound, and a row of them can be all zeros ("null attention"), which is why a norm
-follows all of them but ``relu``.
+Weights of the distribution kinds sum to 1 (softmax, sparsemax, entmax); those of ReLA have no
+bound, and a row of them can be all zeros ("null attention"), which is why a norm follows all of
+them but ``relu``. The gate and the norm of ReLA over softmax are controls; ``relu_length``,
+``softpick`` and ``sigmoid`` are other ways to do without softmax.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Optional
 from torch import nn
 
 from fairseq_sparse.modules.attention_norm import (
+    Gate,
     GatedLayerNorm,
     GatedRMSNorm,
     RMSNorm,
@@ -24,7 +26,10 @@ from fairseq_sparse.ops.attention_weights import (
     gelu,
     leaky_relu,
     relu,
+    relu_length,
+    sigmoid,
     softmax,
+    softpick,
     sparsemax,
 )
 
@@ -35,7 +40,8 @@ class AttentionKind:
 
     Args:
         weights: from scores to weights.
-        norm: makes the norm of the concatenated heads from their width and the width of a head.
+        norm: makes the norm, or gate, of the concatenated heads from their width and the width of
+            a head.
     """
 
     weights: AttentionWeights
@@ -45,6 +51,11 @@ class AttentionKind:
     def takes_alpha(self) -> bool:
         """Return whether it looks at ``--attention-alpha``."""
         return self.weights == entmax
+
+    @property
+    def is_entmax(self) -> bool:
+        """Return whether the weights are alpha-entmax with any alpha above 1."""
+        return self.weights.name == entmax.name
 
     @property
     def sums_to_one(self) -> bool:
@@ -64,4 +75,9 @@ ATTENTION_KINDS = {
     "rela_g_layernorm": AttentionKind(relu, GatedLayerNorm),
     "rela_g_gelu": AttentionKind(gelu, GatedRMSNorm),
     "rela_g_leaky_relu": AttentionKind(leaky_relu, GatedRMSNorm),
+    "softmax_gated": AttentionKind(softmax, Gate),
+    "softmax_rmsnorm_gated": AttentionKind(softmax, GatedRMSNorm),
+    "relu_length": AttentionKind(relu_length),
+    "softpick": AttentionKind(softpick),
+    "sigmoid": AttentionKind(sigmoid),
 }

@@ -1,4 +1,4 @@
-"""The norms of rectified linear attention, over the concatenated heads of a query.
+"""The norms and gates of rectified linear attention, over the concatenated heads of a query.
 
 Each takes ``[..., d]`` and gives fp32 or better, in which the outputs of rectified attention, that
 have no bound, cannot overflow.
@@ -48,6 +48,18 @@ class GatedRMSNorm(RMSNorm):
 
     def forward(self, z: Tensor) -> Tensor:
         return gated_rms_norm(z, self.weight, self.gate)
+
+
+class Gate(nn.Module):
+    """``sigmoid(w * z) * z``: the gate of ReLA-g without its norm."""
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__()
+        self.gate = nn.Parameter(xavier_uniform_vector(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        z, gate = at_least_fp32(z), at_least_fp32(self.gate)
+        return torch.sigmoid(gate * z) * z
 
 
 class GatedLayerNorm(nn.Module):

@@ -7,10 +7,12 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+from fairseq_sparse.modules.query_scale import QueryScale
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import AttentionWeights
 from fairseq_sparse.ops.capture import is_captured
 from fairseq_sparse.ops.checks import check_alpha
+from fairseq_sparse.ops.masks import count_visible
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.recomputation import computed_again
 
@@ -27,13 +29,15 @@ class SparseMultiheadAttention(MultiheadAttention):
     parameters and incremental state are the stock module's. Differences: the weights can be asked
     for by head in training too, a query whose keys are all masked gets zeros instead of NaN, and
     some kinds add parameters: a norm between the heads and the output projection (``norm.weight``,
-    ``norm.gate``), a learned alpha (``alpha_logit``, one a head).
+    ``norm.gate``), a learned alpha (``alpha_logit``, one a head), the scaling of queries
+    (``query_scale``).
 
     Args:
         attention: the kind of weights, a key of ``ATTENTION_KINDS``.
         alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2.
         alpha_learnable: learn the alpha of ``entmax``, one for each head, in [1.01, 2] (Correia,
             Niculae, Martins 2019, "Adaptively Sparse Transformers").
+        scale_queries: multiply each query by what :class:`QueryScale` gives; for alpha-entmax.
         is_causal: whether any mask ``[length, keys]`` that ``forward`` is given is the causal one,
             as in a decoder's self-attention. Kernels for a GPU then need not read it.
         others: those of ``MultiheadAttention``.
@@ -50,6 +54,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         attention: str = "softmax",
         alpha: float = 1.5,
         alpha_learnable: bool = False,
+        scale_queries: bool = False,
         is_causal: bool = False,
         **kwargs,
     ):
@@ -73,6 +78,11 @@ class SparseMultiheadAttention(MultiheadAttention):
                 raise ValueError(f"--attention {attention} has no alpha to learn; entmax has")
             share = (alpha - _LEAST_ALPHA) / (2 - _LEAST_ALPHA)
             self.alpha_logit = nn.Parameter(torch.full((num_heads,), share).logit())
+        if scale_queries and not self.kind.is_entmax:
+            raise ValueError(
+                f"--attention-scale-queries is for alpha-entmax, not for --attention {attention}"
+            )
+        self.query_scale = QueryScale(embed_dim, num_heads) if scale_queries else None
 
     @property
     def learns_alpha(self) -> bool:
@@ -123,14 +133,20 @@ class SparseMultiheadAttention(MultiheadAttention):
         keys, values, masked = self._keys_and_values(
             query, key, value, key_padding_mask, incremental_state, static_kv
         )
+        bias = self._bias(attn_mask, batch)
+        masked = None if masked is None else masked.bool()
+        queries = self._split_heads(self.q_proj(query))
+        if self.query_scale is not None:
+            scale = self.query_scale(query, count_visible(keys, masked, bias))
+            queries = queries * scale.to(queries.dtype)
         context, weights = attend(
-            self._split_heads(self.q_proj(query)),
+            queries,
             keys,
             values,
             self._weights(),
             alpha=self.alpha()[:, None, None] if self.learns_alpha else None,
-            masked=None if masked is None else masked.bool(),
-            bias=self._bias(attn_mask, batch),
+            masked=masked,
+            bias=bias,
             dropout=self._dropout(),
             causal=self.is_causal and attn_mask is not None and attn_mask.dim() == 2,
             need_weights=need_weights or need_head_weights,

@@ -22,7 +22,7 @@ from fairseq_sparse.modules.seeded_dropout import set_dropout
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 # Parameters that some kinds of attention add to those of fairseq's own.
-_OF_ATTENTION = re.compile(r"\.(norm\.\w+|alpha_logit)$")
+_OF_ATTENTION = re.compile(r"\.(norm\.\w+|alpha_logit|query_scale\.\w+\.\w+)$")
 
 
 class SparseOutputDecoder:
@@ -188,9 +188,12 @@ def _check_attention_parameters(model: nn.Module, state_dict: dict[str, Tensor])
         adds = f"--attention {kinds} (or --attention-enc, -dec, -cross) adds"
         if all(name.endswith("alpha_logit") for name in missing):
             adds = "--attention-alpha-learnable adds"
+        elif all("query_scale." in name for name in missing):
+            adds = "--attention-scale-queries adds"
         raise ValueError(
             f"the checkpoint has no {_listed(missing)}, which {adds}: it was trained with another "
-            f"attention. Its parameters fit --attention {plain} with a fixed alpha; any other is "
+            f"attention. Its parameters fit --attention {plain} with a fixed alpha and without "
+            "--attention-scale-queries; any other is "
             "trained from the start, without --finetune-from-model"
         )
     surplus = sorted(theirs - ours.keys())
@@ -198,7 +201,7 @@ def _check_attention_parameters(model: nn.Module, state_dict: dict[str, Tensor])
         raise ValueError(
             f"the checkpoint has {_listed(surplus)}, which the attention of this model does not "
             "have: give --attention (or --attention-enc, -dec, -cross) and "
-            "--attention-alpha-learnable as it was trained with"
+            "--attention-alpha-learnable and --attention-scale-queries as it was trained with"
         )
 
 

@@ -7,7 +7,7 @@ or better: exactly 0 for masked keys, and a row of zeros where every key is mask
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
 import torch
@@ -20,6 +20,8 @@ from fairseq_sparse.ops.reference.entmax import Alpha
 
 # TensorFlow's default, the framework of ReLA's authors.
 LEAKY_RELU_SLOPE = 0.2
+# Of softpick, as in its authors' code.
+SOFTPICK_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,16 @@ class AttentionWeights:
         name: what backends know the kind by.
         function: from scores, and alpha where the kind has one, to weights.
         sums_to_one: whether the weights of a query sum to 1, unless all of its keys are masked.
-            Otherwise they have no bound.
+            Otherwise they may have no bound.
         alpha: of alpha-entmax; None where there is none, or where each call gives it.
+        signed: whether a weight can be below 0.
     """
 
     name: str
     function: Callable[..., Tensor]
     sums_to_one: bool
     alpha: Optional[float] = None
+    signed: bool = False
 
     def __call__(self, scores: Tensor, alpha: Optional[Alpha] = None) -> Tensor:
         """Return the weights of scores ``[..., keys]``.
@@ -51,7 +55,7 @@ class AttentionWeights:
 
     def with_alpha(self, alpha: float) -> AttentionWeights:
         """Return alpha-entmax with this alpha."""
-        return AttentionWeights(self.name, self.function, self.sums_to_one, alpha)
+        return replace(self, alpha=alpha)
 
 
 class AttentionOptions(NamedTuple):
@@ -88,6 +92,32 @@ def _leaky_relu(scores: Tensor) -> Tensor:
     return F.leaky_relu(_masked_to_zero(scores), LEAKY_RELU_SLOPE)
 
 
+def _relu_length(scores: Tensor) -> Tensor:
+    return _relu(scores) / _count_visible(scores)
+
+
+def _sigmoid(scores: Tensor) -> Tensor:
+    return torch.sigmoid(at_least_fp32(scores) - _count_visible(scores).log())
+
+
+def _softpick(scores: Tensor) -> Tensor:
+    """Return ``relu(e) / (sum |e| + eps)`` with ``e = (exp(s) - 1) exp(-m)``, ``m = max(s, 0)``.
+
+    With ``|e| = exp(max(s, 0) - m) (1 - exp(-|s|))`` nothing overflows, and small scores keep all
+    of their digits.
+    """
+    scores = _masked_to_zero(scores)
+    positive = torch.relu(scores)
+    size = -torch.expm1(-scores.abs()) * torch.exp(positive - positive.amax(-1, True).detach())
+    return torch.where(scores > 0, size, 0.0) / (size.sum(-1, True) + SOFTPICK_EPSILON)
+
+
+def _count_visible(scores: Tensor) -> Tensor:
+    """Count the keys of each query that are not masked, ``[..., 1]``; 1 where all are."""
+    count = scores.isneginf().logical_not().sum(-1, keepdim=True).clamp(min=1)
+    return count.to(at_least_fp32(scores[..., :0]).dtype)
+
+
 def _masked_to_zero(scores: Tensor) -> Tensor:
     """Return scores of 0 for masked keys: they have weight 0, and unlike -inf a gradient of 0."""
     scores = at_least_fp32(scores)
@@ -101,9 +131,15 @@ entmax15 = entmax.with_alpha(1.5)
 # ReLA, Eq. 3.
 relu = AttentionWeights("relu", _relu, sums_to_one=False)
 # 0 only where a key is masked, or where rounding makes it 0.
-gelu = AttentionWeights("gelu", _gelu, sums_to_one=False)
+gelu = AttentionWeights("gelu", _gelu, sums_to_one=False, signed=True)
 # Sparse only where a key is masked.
-leaky_relu = AttentionWeights("leaky_relu", _leaky_relu, sums_to_one=False)
+leaky_relu = AttentionWeights("leaky_relu", _leaky_relu, sums_to_one=False, signed=True)
+# [s]_+ / n, n the number of keys that the query sees (Wortsman et al. 2023, arXiv 2309.08586).
+relu_length = AttentionWeights("relu_length", _relu_length, sums_to_one=False)
+# sigmoid(s - log n) (Ramapuram et al. 2024, arXiv 2409.04431).
+sigmoid = AttentionWeights("sigmoid", _sigmoid, sums_to_one=False)
+# Sums to at most 1 (Zuhri et al. 2025, arXiv 2504.20966).
+softpick = AttentionWeights("softpick", _softpick, sums_to_one=False)
 
 ATTENTION_WEIGHTS = {
     "softmax": softmax,
@@ -113,4 +149,7 @@ ATTENTION_WEIGHTS = {
     "relu": relu,
     "gelu": gelu,
     "leaky_relu": leaky_relu,
+    "relu_length": relu_length,
+    "sigmoid": sigmoid,
+    "softpick": softpick,
 }

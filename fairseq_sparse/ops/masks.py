@@ -7,6 +7,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.precision import without_autocast
+
 # An additive mask masks a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
 MASKED = -1e4
 
@@ -14,6 +16,31 @@ MASKED = -1e4
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
     """Return the mask ``[queries, keys]`` of the keys after each query's own position."""
     return like.new_full((queries, keys), -float("inf")).triu(1)
+
+
+def count_visible(key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+    """Count the keys that each query sees.
+
+    Args:
+        key: ``[batch, heads, keys, head_dim]``.
+        masked, bias: as in :func:`fairseq_sparse.ops.attention.attend`; a bias of four dimensions
+            has all of the keys.
+
+    Returns:
+        fp32, broadcasts with ``[batch, heads, queries]``.
+    """
+    seen = None if bias is None else (bias > MASKED).float()
+    if masked is None:
+        return (
+            key.new_full((1,), key.size(2), dtype=torch.float32) if seen is None else seen.sum(-1)
+        )
+    unmasked = masked.logical_not().float()  # [batch, keys]
+    if seen is None:
+        return unmasked.sum(-1)[:, None, None]
+    with without_autocast(key):  # whole numbers, which half precision rounds
+        if seen.dim() == 2:
+            return (unmasked @ seen.T)[:, None]
+        return (seen @ unmasked[:, None, :, None]).squeeze(-1)
 
 
 def assert_causal(bias: Tensor) -> None:

@@ -112,6 +112,10 @@ def refusal_by_both(model, path, message):
             {"attention": "entmax", "attention_alpha_learnable": True},
             ("self_attn.alpha_logit", "--attention-alpha-learnable"),
         ),
+        (
+            {"attention": "entmax15", "attention_scale_queries": True},
+            ("self_attn.query_scale.beta.weight", "--attention-scale-queries"),
+        ),
     ],
 )
 def test_parameters_that_an_attention_adds_are_named(ours, words, tmp_path):
@@ -123,7 +127,8 @@ def test_parameters_that_an_attention_adds_are_named(ours, words, tmp_path):
     with pytest.raises(ValueError) as refusal:
         toy.model(*given).load_state_dict(torch.load(path, weights_only=False)["model"])
     assert all(word in str(refusal.value) for word in words)
-    assert "--attention entmax, entmax15, relu, softmax, sparsemax" in str(refusal.value)
+    plain = "entmax, entmax15, relu, relu_length, sigmoid, softmax, softpick, sparsemax"
+    assert f"--attention {plain} with a fixed alpha" in str(refusal.value)
 
 
 def test_parameters_of_another_attention_are_named(tmp_path):

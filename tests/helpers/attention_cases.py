@@ -10,15 +10,31 @@ INF = float("inf")
 FP64 = torch.float64
 WIDTH, HEADS = 8, 2
 
-# Each kind, and entmax with an alpha for each head: options of SparseMultiheadAttention.
+# Each kind, entmax with an alpha for each head, and scaled queries: options of
+# SparseMultiheadAttention.
 CASES = {kind: {"attention": kind} for kind in ATTENTION_KINDS}
 CASES["entmax"]["alpha"] = 1.3
 CASES["entmax_learned"] = {"attention": "entmax", "alpha_learnable": True}
+CASES["entmax15_scaled"] = {"attention": "entmax15", "scale_queries": True}
 
-DISTRIBUTIONS = ("softmax", "sparsemax", "entmax15", "entmax", "entmax_learned")
+# Most code of these is that of the others, which tests take through all combinations.
+LATER = ("softmax_gated", "softmax_rmsnorm_gated", "relu_length", "softpick", "sigmoid")
+LATER += ("entmax15_scaled",)
 # Their weights are the positive part of the scores, whatever norm follows.
 RECTIFIED = ("relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm")
-NORMALISED = tuple(kind for kind in ATTENTION_KINDS if kind.startswith(("rela", "relu_")))
+# Their weights of scores of 0 or less are 0.
+NULLABLE = (*RECTIFIED, "relu_length", "softpick")
+DISTRIBUTIONS = tuple(x for x in CASES if ATTENTION_KINDS[CASES[x]["attention"]].sums_to_one)
+# Weights that add up to no more than the number of keys.
+BOUNDED = (*DISTRIBUTIONS, "softpick", "sigmoid")
+# With a norm or a gate after the heads.
+NORMALISED = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.norm is not None)
+# One case for each function from scores to weights.
+WEIGHTS = tuple(
+    case
+    for case in CASES
+    if case not in (*RECTIFIED[1:], "entmax15_scaled") and "gated" not in case
+)
 
 
 def weights_function(case):
@@ -47,6 +63,8 @@ def module(case, *, dtype=FP64, width=WIDTH, heads=HEADS, **options):
         for name, parameter in result.named_parameters():
             if name.endswith("bias") or name in ("norm.gate", "alpha_logit"):
                 parameter.normal_()
+            elif name.startswith("query_scale."):
+                parameter.normal_(std=0.3)
             elif name == "norm.weight":
                 parameter.uniform_(0.5, 2.0)
     return result.to(dtype).eval()

@@ -178,7 +178,7 @@ def gated_layer_norm(z, gain, bias, gate, eps=1e-5):
 
 def attention_weights(scores, kind, alpha=1.5):
     """Weights of a query for the keys that it sees; ``alpha`` is that of the kind entmax."""
-    if kind == "softmax":
+    if kind.startswith("softmax"):
         exponential = (scores - scores.amax(-1, keepdim=True)).exp()
         return exponential / exponential.sum(-1, keepdim=True)
     if kind in ("sparsemax", "entmax15", "entmax"):
@@ -187,6 +187,14 @@ def attention_weights(scores, kind, alpha=1.5):
         return scores * (1 + torch.erf(scores / 2**0.5)) / 2
     if kind == "rela_g_leaky_relu":
         return torch.where(scores > 0, scores, 0.2 * scores)
+    if kind == "sigmoid":
+        return 1 / (1 + scores.size(-1) * torch.exp(-scores))
+    if kind == "softpick":
+        largest = scores.amax(-1, keepdim=True).clamp(min=0)
+        total = scores.expm1().abs().sum(-1, keepdim=True) + 1e-8 * largest.exp()
+        return scores.expm1().clamp(min=0) / total
+    if kind == "relu_length":
+        return torch.where(scores > 0, scores, torch.zeros_like(scores)) / scores.size(-1)
     assert kind.startswith("rel")
     return torch.where(scores > 0, scores, torch.zeros_like(scores))
 
@@ -214,12 +222,14 @@ def attention(query, key, value, kind, bias, alpha=1.5):
 
 def attention_norm(z, kind, parameters):
     """The norm of the concatenated heads that a kind of attention has; ``parameters`` by name."""
+    if kind == "softmax_gated":
+        return torch.sigmoid(parameters["norm.gate"] * z) * z
     if kind in ("relu_rmsnorm", "rela_i"):
         return rms_norm(z, parameters["norm.weight"])
     if kind == "rela_g_layernorm":
         names = ("norm.weight", "norm.bias", "norm.gate")
         return gated_layer_norm(z, *(parameters[name] for name in names))
-    if kind.startswith("rela_g"):
+    if kind.startswith("rela_g") or kind == "softmax_rmsnorm_gated":
         return rms_norm(z, parameters["norm.weight"], parameters["norm.gate"])
     return z
 
@@ -240,9 +250,22 @@ def multihead_attention(parameters, query, key, value, kind, heads, bias, alpha=
         split(project(x, name))
         for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj"))
     )
+    if "query_scale.beta.weight" in parameters:
+        q = q * query_scale(parameters, query, (bias > -INF).sum(-1).clamp(min=1))
     context, weights = attention(q / q.size(-1) ** 0.5, k, v, kind, bias, alpha)
     z = context.permute(2, 0, 1, 3).flatten(2)
     return project(attention_norm(z, kind, parameters), "out_proj"), weights
+
+
+def query_scale(parameters, x, keys):
+    """``1 + beta log(n + 1)^gamma`` of ``[batch, heads, queries, 1]``, of the numbers of keys n."""
+
+    def linear(name):
+        weight, bias = (parameters[f"query_scale.{name}.{each}"] for each in ("weight", "bias"))
+        return F.linear(x, weight, bias).permute(1, 2, 0)
+
+    beta, gamma = torch.log(1 + linear("beta").exp()), 2 * torch.tanh(linear("gamma"))
+    return (1 + beta * torch.log(keys.to(x.dtype) + 1) ** gamma).unsqueeze(-1)
 
 
 def merge_subwords(weights, source, target):

@@ -39,7 +39,8 @@ def flags_of(case):
     flags = ["--attention", options["attention"]]
     if "alpha" in options:
         flags += ["--attention-alpha", options["alpha"]]
-    return flags + ["--attention-alpha-learnable"] * options.get("alpha_learnable", False)
+    flags += ["--attention-alpha-learnable"] * options.get("alpha_learnable", False)
+    return flags + ["--attention-scale-queries"] * options.get("scale_queries", False)
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +102,12 @@ def test_softmax_in_every_place_is_the_stock_transformer_to_the_bit(flags, task,
 def test_a_base_transformer_has_so_many_parameters_more(case, task):
     width, heads, attentions = 512, 8, 6 + 2 * 6
     vectors = {"relu_rmsnorm": 1, "rela_i": 1, "rela_g_layernorm": 3}
+    vectors |= {"softmax_gated": 1, "softmax_rmsnorm_gated": 2}
     added = vectors.get(case, 2 if case.startswith("rela_g") else 0) * width
     if case == "entmax_learned":
         added = heads
+    elif case == "entmax15_scaled":
+        added = 2 * heads * (width + 1)
 
     def count(*flags, arch):
         with torch.device("meta"):
@@ -114,6 +118,7 @@ def test_a_base_transformer_has_so_many_parameters_more(case, task):
     assert count(*flags_of(case), arch="transformer_sparse") == stock + attentions * added
 
 
+@pytest.mark.later_kinds_with("entmax15")
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_trains_with_every_output_transform(case, transform, task, sample):
@@ -128,7 +133,7 @@ def test_every_kind_trains_with_every_output_transform(case, transform, task, sa
     assert set(found) == used
     assert all(torch.isfinite(gradient).all() for gradient in found.values())
     for name, gradient in found.items():
-        if ".norm." in name or "alpha_logit" in name:
+        if ".norm." in name or "alpha_logit" in name or "query_scale" in name:
             assert (gradient != 0).any()
     optimizer.step()
     assert loss_of(model, sample).item() < before
@@ -265,7 +270,9 @@ def test_a_new_process_gives_the_numbers_of_this_one(task, sample, tmp_path):
     assert output.strip().splitlines()[-3:] == expected
 
 
-@pytest.mark.parametrize("case", ["sparsemax", "entmax15", "entmax", "relu"])
+@pytest.mark.parametrize(
+    "case", ["sparsemax", "entmax15", "entmax", "relu", "relu_length", "softpick", "sigmoid"]
+)
 def test_a_kind_without_parameters_starts_from_a_stock_checkpoint(case, task, sample):
     stock = toy.model(arch="transformer_tiny", for_task=task, seed=7)
     model = toy.model(*flags_of(case), for_task=task)

@@ -86,6 +86,14 @@ def test_alpha_goes_where_it_is_used():
                 torch.testing.assert_close(module.alpha(), torch.full_like(module.alpha(), 1.3))
 
 
+def test_queries_are_scaled_where_the_attention_is_entmax():
+    flags = ("--attention", "entmax15", "--attention-dec", "softmax", "--attention-cross", "rela_g")
+    built = attentions(toy.model(*flags, "--attention-scale-queries"))
+    assert all(module.query_scale is not None for module in built["enc"])
+    assert all(module.query_scale is None for module in built["cross"])
+    assert all(module.query_scale is None for module in attentions(toy.model(*flags))["enc"])
+
+
 def test_widths_heads_and_dropout_are_those_of_the_place():
     built = attentions(
         toy.model(
@@ -135,6 +143,10 @@ def test_widths_heads_and_dropout_are_those_of_the_place():
         (
             ("--attention", "entmax", "--attention-alpha", 1.001, "--attention-alpha-learnable"),
             ("--attention-alpha 1.001", "--attention-alpha-learnable"),
+        ),
+        (
+            ("--attention", "rela_g", "--attention-dec", "sigmoid", "--attention-scale-queries"),
+            ("--attention-scale-queries", "sparsemax, entmax15, entmax", "rela_g, sigmoid"),
         ),
         (
             ("--attention-cross", "rela_g", "--no-cross-attention"),

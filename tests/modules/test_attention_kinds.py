@@ -1,5 +1,7 @@
 """From scores to weights, and the norms that follow, for every kind of attention."""
 
+from decimal import Context, Decimal
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -11,15 +13,17 @@ from attention_cases import (
     FP64,
     INF,
     NORMALISED,
-    RECTIFIED,
+    NULLABLE,
+    WEIGHTS,
     learned_alpha,
     weights_function,
 )
 from fairseq_sparse.modules import attention_norm
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+from fairseq_sparse.ops import attention_weights
 from op_cases import HALF_DTYPES, logits
 
-each_case = pytest.mark.parametrize("case", CASES)
+each_case = pytest.mark.parametrize("case", WEIGHTS)
 each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED)
 # The rows of scores that the tests share: masked keys are -inf, the last row has no key.
 HIDDEN = torch.tensor(
@@ -52,12 +56,10 @@ def test_agrees_with_the_naive_version(case):
 def test_weights_of_a_distribution_sum_to_1(case):
     weights = weights_function(case)(scores(scale=5.0), *learned_alpha(case))
     total = weights[..., :3, :].sum(-1)
-    is_distribution = case in DISTRIBUTIONS
-    assert ATTENTION_KINDS[CASES[case]["attention"]].sums_to_one == is_distribution
-    assert torch.allclose(total, torch.ones_like(total)) == is_distribution
+    assert torch.allclose(total, torch.ones_like(total)) == (case in DISTRIBUTIONS)
 
 
-@pytest.mark.parametrize("case", RECTIFIED)
+@pytest.mark.parametrize("case", NULLABLE)
 def test_rectified_weights_of_negative_scores_are_zero(case):
     z = scores()
     weights = weights_function(case)(z)
@@ -122,11 +124,48 @@ def test_a_nan_is_not_taken_for_a_hidden_key(case):
     assert torch.isfinite(weights[1:]).all() and torch.isfinite(weights[0, 1]).all()
 
 
+def test_softpick_is_exact_for_any_scores():
+    """Also where exp(s) overflows, and where exp(s) - 1 would lose the digits of a small s."""
+    z = torch.tensor(
+        [[1e-5, -3e-5, 0.0], [300.0, 299.0, -300.0], [89.0, 88.0, 1e-6], [5e4, 1e4, 0]]
+    )
+    weights = attention_weights.softpick(z)
+    expected = []
+    for row in z.tolist():
+        exact = [Decimal(score).exp(Context(prec=60)) - 1 for score in row]
+        largest = max(Decimal(0), *map(Decimal, row)).exp(Context(prec=60))
+        total = sum(map(abs, exact)) + Decimal("1e-8") * largest
+        expected.append([float(max(x, Decimal(0)) / total) for x in exact])
+    torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("case", ["relu_length", "sigmoid"])
+def test_the_length_is_the_number_of_visible_keys(case):
+    """Of each query: padding and the future do not count."""
+    z = scores()
+    weights = weights_function(case)(z)
+    for row, seen in enumerate(~HIDDEN[:3]):
+        alone = weights_function(case)(z[:, :, row, seen])
+        torch.testing.assert_close(weights[:, :, row, seen], alone)
+    z = torch.zeros(7)
+    assert weights_function("sigmoid")(z).tolist() == pytest.approx([1 / 8] * 7)
+    assert weights_function("relu_length")(z + 14).tolist() == [2.0] * 7
+
+
+def test_only_weights_that_are_signed_fall_below_0():
+    for case in WEIGHTS:
+        signed = ATTENTION_KINDS[CASES[case]["attention"]].weights.signed
+        assert (weights_function(case)(scores(), *learned_alpha(case)) < 0).any() == signed
+
+
 def test_every_kind_of_the_papers_has_its_norm():
     norms = {kind: entry.norm for kind, entry in ATTENTION_KINDS.items()}
     gated = attention_norm.GatedRMSNorm
     assert norms == {
         **dict.fromkeys(["softmax", "sparsemax", "entmax15", "entmax", "relu"]),
+        **dict.fromkeys(["relu_length", "softpick", "sigmoid"]),
+        "softmax_gated": attention_norm.Gate,
+        "softmax_rmsnorm_gated": gated,
         "relu_rmsnorm": attention_norm.RMSNorm,
         "rela_i": attention_norm.RMSNormUniformGain,
         **dict.fromkeys(["rela_g", "rela_g_gelu", "rela_g_leaky_relu"], gated),
@@ -165,14 +204,13 @@ def test_initial_values_are_those_of_the_papers(kind):
     width, head_width = 300, 12
     norm = ATTENTION_KINDS[kind].norm(width, head_width)
     values = dict(norm.named_parameters())
-    gain = values.pop("weight")
     if kind == "rela_i":
-        assert_uniform(gain, 0.5)  # sqrt(3 / 12)
-    else:
-        assert (gain == 1).all()
+        assert_uniform(values.pop("weight"), 0.5)  # sqrt(3 / 12)
+    elif kind != "softmax_gated":
+        assert (values.pop("weight") == 1).all()
     if kind == "rela_g_layernorm":
         assert (values.pop("bias") == 0).all()
-    if kind.startswith("rela_g"):
+    if kind.startswith("rela_g") or kind.endswith("gated"):
         assert_uniform(values.pop("gate"), 0.1)  # sqrt(3 / 300)
     assert not values
 

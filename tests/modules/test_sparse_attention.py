@@ -15,7 +15,7 @@ from attention_cases import (
     INF,
     MASKS,
     NORMALISED,
-    RECTIFIED,
+    NULLABLE,
     WIDTH,
     alpha_of,
     assert_finite_gradients,
@@ -60,6 +60,7 @@ def test_self_attention_agrees_with_the_naive_version(case, mask):
     assert torch.equal(by_head == 0, weights.transpose(0, 1) == 0)
 
 
+@pytest.mark.later_kinds_with("padding")
 @pytest.mark.parametrize("mask", ["padding", "all keys padded", "added by head"])
 @each_case
 def test_cross_attention_agrees_with_the_naive_version(case, mask):
@@ -128,6 +129,7 @@ def test_softmax_across_is_the_stock_module():
         torch.testing.assert_close(ours.float(), theirs.float())
 
 
+@pytest.mark.later_kinds_with("causal with padding on the left")
 @pytest.mark.parametrize("mask", ["all keys padded", "causal with padding on the left", "row"])
 @each_case
 def test_a_query_that_sees_no_key_gets_zeros(case, mask, parts):
@@ -161,7 +163,8 @@ def with_negative_scores(layer):
     return layer
 
 
-@pytest.mark.parametrize("case", RECTIFIED)
+@pytest.mark.later_kinds_with("whole")
+@pytest.mark.parametrize("case", NULLABLE)
 def test_null_attention_is_exactly_zero_with_finite_gradients(case, parts):
     layer, x = with_negative_scores(self_attention(case)).train(), sequence().requires_grad_()
     _, weights = layer(x, x, x, need_head_weights=True)
@@ -174,6 +177,7 @@ def test_null_attention_is_exactly_zero_with_finite_gradients(case, parts):
     assert (layer.q_proj.weight.grad == 0).all() and (layer.v_proj.weight.grad == 0).all()
 
 
+@pytest.mark.later_kinds_with("train-True")
 @pytest.mark.parametrize("incremental", [False, True])
 @in_both_modes
 @each_case
@@ -193,7 +197,7 @@ def test_weights_that_are_returned(case, training, incremental):
     assert (by_head.masked_select(pad[None, :, None]) == 0).all()
     if case in DISTRIBUTIONS:
         close(by_head.sum(-1), torch.ones(HEADS, 3, 5, dtype=FP64))
-    if case in RECTIFIED or case == "sparsemax":
+    if case in NULLABLE or case == "sparsemax":
         seen = by_head.masked_select(~pad[None, :, None])
         assert (seen == 0).any() and (seen > 0).any()
 
@@ -266,6 +270,7 @@ def test_a_learned_alpha_starts_where_the_flag_says(start):
     )
 
 
+@pytest.mark.later_kinds_with("parts")
 @each_case
 def test_derivative_through_the_module(case, parts):
     """Of the input and of what a kind adds to the parameters: norm and alpha."""
@@ -276,7 +281,7 @@ def test_derivative_through_the_module(case, parts):
         for name, parameter in layer.named_parameters()
         if not name.partition(".")[0].endswith("_proj")
     }
-    assert bool(added) == (case in (*NORMALISED, "entmax_learned"))
+    assert bool(added) == (case in (*NORMALISED, "entmax_learned", "entmax15_scaled"))
 
     def output(x, *values):
         parameters = dict(zip(added, values, strict=True))

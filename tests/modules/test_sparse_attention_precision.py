@@ -76,6 +76,8 @@ def large_attention(case):
         for projection in (layer.q_proj, layer.k_proj):
             projection.weight.copy_(torch.eye(WIDTH))
             projection.bias.zero_()
+        for parameter in layer.query_scale.parameters() if layer.query_scale else ():
+            parameter.zero_()
     query, key = (sequence(n, 2, WIDTH, dtype=FP32, scale=40.0) for n in (8, KEYS))
     value = sequence(KEYS, 2, WIDTH, dtype=FP32, scale=30.0)
     split = (x.unflatten(-1, (2, -1)).permute(1, 2, 0, 3) for x in (query, key))
@@ -86,7 +88,8 @@ def large_attention(case):
 
 @in_parts_too
 @each_half_dtype
-@pytest.mark.parametrize("case", [case for case in CASES if case != "relu"])
+# Without a norm, gradients of these are larger than the largest number of fp16.
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("relu", "sigmoid")])
 def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
     """Their weighted sums do, by far, in fp16."""
     monkeypatch.setitem(attention_parts._PART_SCORES, "cpu", part)

@@ -31,7 +31,6 @@ from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES, sum_of_divergences
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import MASKED
-from fairseq_sparse.ops.attention_weights import relu
 
 # The three places of attention in a Transformer, as reports call them.
 PLACES = ("encoder", "decoder", "cross")
@@ -335,7 +334,7 @@ def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
     kind = ATTENTION_KINDS[attention_kind(module)]
     if kind.sums_to_one:
         return (None,)
-    return TEMPERATURES if kind.weights is relu else TEMPERATURES[:1]
+    return TEMPERATURES[:1] if kind.weights.signed else TEMPERATURES
 
 
 def _layer_measures(

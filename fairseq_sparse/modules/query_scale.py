@@ -1,0 +1,48 @@
+"""Attention queries that are scaled by the number of keys, for long inputs."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_sparse.ops.precision import at_least_fp32
+
+# Bound of gamma, as in the authors' code.
+_LARGEST_POWER = 2.0
+
+
+class QueryScale(nn.Module):
+    """Computes ``1 + beta (log(n + 1))^gamma`` for each query of each head, which sees n keys.
+
+    This is the scaling of ASEntmax ("Long-Context Generalization with Sparse Attention", arXiv
+    2506.16640): ``beta = softplus(B x)`` and ``gamma = 2 tanh(G x)``, with linear maps B and G of
+    the layer's input x at the query's position. In a decoder's self-attention ``n + 1`` is the
+    position, from 0, plus 2, as in the authors' code; here it is defined for padding, for encoders
+    and for cross-attention, too. The maps are drawn from N(0, 0.02^2), and their biases are 0, as
+    the authors' code has them from Gemma 2.
+
+    Args:
+        width: of the layer's input.
+        heads: number of heads.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.beta, self.gamma = nn.Linear(width, heads), nn.Linear(width, heads)
+        for linear in (self.beta, self.gamma):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """Return the factors of the queries, ``[batch, heads, queries, 1]``, in fp32 or better.
+
+        Args:
+            x: input of the layer, ``[queries, batch, width]``.
+            visible: how many keys each query sees; broadcasts with ``[batch, heads, queries]``.
+        """
+        beta, gamma = (
+            at_least_fp32(linear(x)).permute(1, 2, 0) for linear in (self.beta, self.gamma)
+        )
+        # Weights of a query that sees no key are 0 for any factor, and 0 has no negative power.
+        length = visible.to(beta.dtype).clamp(min=1).log1p()
+        scale = 1 + F.softplus(beta) * length ** (_LARGEST_POWER * torch.tanh(gamma))
+        return scale.unsqueeze(-1)

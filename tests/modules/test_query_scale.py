@@ -1,0 +1,62 @@
+"""Scaled queries: for each query, the number of keys that it sees, whatever masks them."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from attention_cases import FP64, INF, MASKS, masks, self_attention, sequence
+from fairseq_sparse.modules.query_scale import QueryScale
+from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+from fairseq_sparse.ops.masks import count_visible
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_visible_keys_are_counted(mask):
+    options, bias = masks()[mask]
+    layer = self_attention("entmax15_scaled")
+    masked = options.get("key_padding_mask")
+    key = torch.empty(3, 2, 5, 4)
+    found = count_visible(
+        key,
+        None if masked is None else masked.bool(),
+        layer._bias(options.get("attn_mask"), batch=3),
+    )
+    assert torch.equal(found.expand(3, 2, 5), (bias > -INF).sum(-1).float())
+
+
+def test_counts_are_exact_under_autocast():
+    """Half precision has no 2,049, and no 257."""
+    masked = torch.zeros(1, 3000, dtype=torch.bool)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = count_visible(torch.empty(1, 1, 3000, 1), masked, torch.zeros(2, 3000))
+    assert found.flatten().tolist() == [3000, 3000]
+
+
+def test_at_first_the_maps_are_small():
+    scale = QueryScale(512, 8)
+    for linear in (scale.beta, scale.gamma):
+        assert linear.weight.shape == (8, 512) and (linear.bias == 0).all()
+        assert 0.018 < linear.weight.std() < 0.022
+    found = scale(torch.zeros(3, 1, 512), torch.tensor([1.0, 50.0, 5000.0]))
+    assert torch.equal(found, (1 + torch.tensor(2.0).log()).expand(1, 8, 3, 1))
+
+
+def test_derivative_and_range():
+    scale = QueryScale(4, 2).double()
+    torch.nn.init.normal_(scale.gamma.weight)
+    x = sequence(3, 2, 4).requires_grad_()
+    visible = torch.tensor([0, 1, 40], dtype=FP64)
+    assert gradcheck(lambda x: scale(x, visible), x)
+    # gamma between -2 and 2, and log 2 for a query that sees nothing
+    with torch.no_grad():
+        scale.gamma.bias.fill_(1e4)
+        scale.beta.weight.zero_()
+    beta, length = torch.tensor(2.0).log(), torch.tensor([2.0, 2.0, 41.0]).log()
+    expected = (1 + beta * length**2).expand(2, 2, 3).double()
+    torch.testing.assert_close(scale(x, visible).squeeze(-1), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "rela_g", "sigmoid"])
+def test_other_kinds_are_refused(attention):
+    with pytest.raises(ValueError, match=f"alpha-entmax, not for --attention {attention}"):
+        SparseMultiheadAttention(8, 2, attention=attention, scale_queries=True)
