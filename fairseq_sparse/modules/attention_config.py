@@ -198,6 +198,11 @@ def _check_alpha(kinds: list[str], alpha: float, learnable: bool = False) -> Non
 
 
 def _check_scaled_queries(kinds: Iterable[str], args: Any) -> None:
+    """Refuse scaled queries where no attention is alpha-entmax.
+
+    Raises:
+        ValueError: naming the flag and the kinds.
+    """
     if args.attention_scale_queries and not any(ATTENTION_KINDS[kind].is_entmax for kind in kinds):
         names = [name for name, kind in ATTENTION_KINDS.items() if kind.is_entmax]
         raise ValueError(

@@ -101,10 +101,11 @@ def _sigmoid(scores: Tensor) -> Tensor:
 
 
 def _softpick(scores: Tensor) -> Tensor:
-    """Return ``relu(e) / (sum |e| + eps)`` with ``e = (exp(s) - 1) exp(-m)``, ``m = max(s, 0)``.
+    """Return ``relu(e) / (sum |e| + eps)``, where ``e = (exp(s) - 1) exp(-m)`` and m is the largest
+    score of the query, or 0 if that is below 0.
 
-    With ``|e| = exp(max(s, 0) - m) (1 - exp(-|s|))`` nothing overflows, and small scores keep all
-    of their digits.
+    Computed as ``|e| = exp(max(s, 0) - m) (1 - exp(-|s|))``, nothing overflows, and small scores
+    keep all of their digits.
     """
     scores = _masked_to_zero(scores)
     positive = torch.relu(scores)

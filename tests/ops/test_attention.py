@@ -333,7 +333,9 @@ def test_an_empty_batch(case):
 
 
 @pytest.mark.parametrize("limits", [WHOLE, (60, 1)], ids=["whole", "parts"])
-@pytest.mark.parametrize("case", ["softmax", "relu", "rela_g_gelu", "entmax_learned"])
+@pytest.mark.parametrize(
+    "case", ["softmax", "relu", "rela_g_gelu", "entmax_learned", "softpick", "sigmoid"]
+)
 def test_no_value_is_looked_at(case, limits, monkeypatch):
     """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
     limit_parts(monkeypatch, *limits)
