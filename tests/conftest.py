@@ -53,13 +53,6 @@ def pytest_collection_modifyitems(items):
         kept = item.get_closest_marker("slow_except")
         if kept and item.callspec.id not in kept.args:
             item.add_marker(pytest.mark.slow)
-        few = item.get_closest_marker("later_kinds_with")
-        if few:
-            from attention_cases import LATER  # loads fairseq
-
-            kept = any(f"-{value}-" in f"-{item.callspec.id}-" for value in few.args)
-            if item.callspec.params["case"] in LATER and not kept:
-                item.add_marker(pytest.mark.slow)
         if torch.cuda.is_available():
             continue
         if item.get_closest_marker("gpu"):

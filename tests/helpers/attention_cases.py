@@ -17,9 +17,6 @@ CASES["entmax"]["alpha"] = 1.3
 CASES["entmax_learned"] = {"attention": "entmax", "alpha_learnable": True}
 CASES["entmax15_scaled"] = {"attention": "entmax15", "scale_queries": True}
 
-# Most code of these is that of the others, which tests take through all combinations.
-LATER = ("softmax_gated", "softmax_rmsnorm_gated", "relu_length", "softpick", "sigmoid")
-LATER += ("entmax15_scaled",)
 # Their weights are the positive part of the scores, whatever norm follows.
 RECTIFIED = ("relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm")
 # Their weights of scores of 0 or less are 0.

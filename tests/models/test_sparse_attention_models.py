@@ -118,7 +118,7 @@ def test_a_base_transformer_has_so_many_parameters_more(case, task):
     assert count(*flags_of(case), arch="transformer_sparse") == stock + attentions * added
 
 
-@pytest.mark.later_kinds_with("entmax15")
+@pytest.mark.each_value
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_trains_with_every_output_transform(case, transform, task, sample):

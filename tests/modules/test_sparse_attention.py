@@ -60,7 +60,7 @@ def test_self_attention_agrees_with_the_naive_version(case, mask):
     assert torch.equal(by_head == 0, weights.transpose(0, 1) == 0)
 
 
-@pytest.mark.later_kinds_with("padding")
+@pytest.mark.each_value
 @pytest.mark.parametrize("mask", ["padding", "all keys padded", "added by head"])
 @each_case
 def test_cross_attention_agrees_with_the_naive_version(case, mask):
@@ -129,7 +129,7 @@ def test_softmax_across_is_the_stock_module():
         torch.testing.assert_close(ours.float(), theirs.float())
 
 
-@pytest.mark.later_kinds_with("causal with padding on the left")
+@pytest.mark.each_value
 @pytest.mark.parametrize("mask", ["all keys padded", "causal with padding on the left", "row"])
 @each_case
 def test_a_query_that_sees_no_key_gets_zeros(case, mask, parts):
@@ -163,7 +163,7 @@ def with_negative_scores(layer):
     return layer
 
 
-@pytest.mark.later_kinds_with("whole")
+@pytest.mark.each_value
 @pytest.mark.parametrize("case", NULLABLE)
 def test_null_attention_is_exactly_zero_with_finite_gradients(case, parts):
     layer, x = with_negative_scores(self_attention(case)).train(), sequence().requires_grad_()
@@ -177,7 +177,7 @@ def test_null_attention_is_exactly_zero_with_finite_gradients(case, parts):
     assert (layer.q_proj.weight.grad == 0).all() and (layer.v_proj.weight.grad == 0).all()
 
 
-@pytest.mark.later_kinds_with("train-True")
+@pytest.mark.each_value
 @pytest.mark.parametrize("incremental", [False, True])
 @in_both_modes
 @each_case
@@ -270,7 +270,7 @@ def test_a_learned_alpha_starts_where_the_flag_says(start):
     )
 
 
-@pytest.mark.later_kinds_with("parts")
+@pytest.mark.each_value
 @each_case
 def test_derivative_through_the_module(case, parts):
     """Of the input and of what a kind adds to the parameters: norm and alpha."""

@@ -36,7 +36,7 @@ def step_by_step(layer, x, pad, state, first=0):
         )
 
 
-@pytest.mark.later_kinds_with("left")
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "pad",
     [padding(0, 0, 0), padding(0, 2, 4), padding(2, 0, 1, left=True), padding(1, 5, 2, left=True)],

@@ -21,8 +21,6 @@ from op_cases import HALF_DTYPES, logits
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 3, 4, 5, 4
 each_case = pytest.mark.parametrize("case", WEIGHTS)
-of_few_hidings = pytest.mark.later_kinds_with("causal, padding on the left")
-of_parts = pytest.mark.later_kinds_with("parts")
 # Limits of a part: scores, and the least number of queries.
 WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
     (1 << 20, 1),
@@ -92,7 +90,7 @@ def full_bias(bias=None, masked=None):
     return full if masked is None else full.masked_fill(masked[:, None, None], -INF)
 
 
-@of_few_hidings
+@pytest.mark.each_value
 @each_hiding
 @each_case
 def test_agrees_with_one_query_at_a_time(case, hiding):
@@ -200,7 +198,7 @@ def test_padding_does_not_matter(case, monkeypatch):
             torch.testing.assert_close(together[one], alone, rtol=1e-9, atol=1e-11)
 
 
-@of_few_hidings
+@pytest.mark.each_value
 @pytest.mark.parametrize("hiding", ["padding", "causal, padding on the left"])
 @each_case
 def test_rows_without_a_visible_key_are_zero_with_finite_gradients(case, hiding, monkeypatch):
@@ -217,7 +215,7 @@ def test_rows_without_a_visible_key_are_zero_with_finite_gradients(case, hiding,
             assert torch.isfinite(gradient).all()
 
 
-@of_parts
+@pytest.mark.each_value
 @pytest.mark.parametrize("limits", [WHOLE, (6, 1)], ids=["whole", "parts"])
 @each_case
 def test_derivative(case, limits, monkeypatch):
@@ -278,7 +276,7 @@ def test_the_weights_that_are_returned_are_not_dropped():
     assert torch.equal(weights, expected) and not torch.equal(dropped, kept)
 
 
-@of_parts
+@pytest.mark.each_value
 @pytest.mark.parametrize("limits", [WHOLE, (4000, 1)], ids=["whole", "parts"])
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @each_case
@@ -302,7 +300,7 @@ def test_half_precision_sums_of_many_large_weights_are_finite(case, dtype, limit
         assert x.grad.dtype == dtype and torch.isfinite(x.grad).all()
 
 
-@of_parts
+@pytest.mark.each_value
 @pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
 @each_case
 def test_autocast_rounds_the_arguments_and_nothing_else(case, limits, monkeypatch):
