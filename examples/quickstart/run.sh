@@ -206,7 +206,7 @@ To try next:
   $python scripts/report.py$(printf ' %q' "${runs[@]}") \\
       --cpu --output report.html                                all of it in one page, with every attention weight
   $python scripts/analyze_output.py tree $data \\
-      --path $model --sentence 537       all that a model holds possible
+      --path $model --sentence 577       all that a model holds possible
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
   bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command
   bash examples/run.sh --help                                   all data sets and variants
