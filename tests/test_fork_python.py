@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import recipes
 from fork_python import PYTHON
 
 SHOW = "import os, sys; print(sys.argv, sys.path[0], __name__, os.getcwd(), os.environ.get('X'))"
@@ -123,6 +124,14 @@ def test_warnings_that_are_not_wanted_do_not_come(options, forked, module, varia
     assert str(forked) in told[0] and "False" in told[1]
     told[0].remove(str(forked)), told[1].remove("False")
     assert told[0] == told[1]
+
+
+def test_the_commands_of_the_recipes_are_forks():
+    """With all that the recipes set for them."""
+    program = "import sys; print('forked_command' in sys.modules)"
+    script = f'source \'{recipes.EXAMPLES}/stages/common.sh\'; "$PYTHON" -c "{program}"'
+    command, environment = ["bash", "-c", script], recipes.environment()
+    assert subprocess.check_output(command, env=environment, text=True) == "True\n"
 
 
 @pytest.mark.slow
