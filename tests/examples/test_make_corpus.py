@@ -252,6 +252,25 @@ def test_german_pronouns_and_verbs_agree(folder: Path) -> None:
     assert min(map(len, (found["Er"], found["Wir"]))) > 10
 
 
+def test_an_object_that_comes_first_cannot_be_taken_for_the_subject(drawn) -> None:
+    """As "die", "das" and "ein" could."""
+    found = [s.german[0].text for s in drawn if s.template == "object first"]
+    assert len(found) > 20 and all(
+        re.fullmatch("den|.*einen|unseren|ihren", text) for text in found
+    )
+
+
+def test_forms_of_verbs() -> None:
+    (close,) = (verb for verb in words.VERBS["object"] if verb.pair[0]["Q"] == "zugemacht")
+    assert close.pair[1] == {
+        "V": "machen", "E": "zumachen", "P": "zu", "I": "zumachen", "Q": "zugemacht",
+    }  # fmt: skip
+    assert words.english_forms("wake_up", "woke", "woken", "waking") == {
+        "base": "wake_up", "third": "wakes_up", "past": "woke_up", "done": "woken_up",
+        "ing": "waking_up",
+    }  # fmt: skip
+
+
 def test_english_agrees(folder: Path) -> None:
     forms = [form for row in words.VERBS.values() for verb in row for form in verb.english]
     bases = {form["base"] for form in forms if form["base"] != form["past"]}
