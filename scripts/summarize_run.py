@@ -13,6 +13,11 @@ summarize_run.py all RUN_DIR        train.json, bleu.json or
                                     search-valid.jsonl       -> summary.json
 summarize_run.py ensemble RUN_DIR   bleu.json or accuracy.json,
                                     generate-test.txt        -> summary.json
+summarize_run.py text RUN_DIR       of a language model,
+                                    evaluate-valid.txt,
+                                    evaluate-test.txt,
+                                    samples-raw.txt          -> measures.json,
+                                                                samples.txt
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from fairseq_sparse.analysis.runs.run_summary import (
     SummaryError,
     summarize_all,
     summarize_ensemble,
+    summarize_text,
     summarize_training,
 )
 from fairseq_sparse.files import write_json
@@ -36,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("train", "all", "ensemble"))
+    parser.add_argument("part", choices=("train", "all", "ensemble", "text"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     args = parser.parse_args(argv)
     variables = ("DATASET", "DATASET_NOTE", "VARIANT", "VARIANT_NAME", "SETTINGS", "CONFIG")
@@ -46,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
             name, summary = "train.json", summarize_training(args.run)
         elif args.part == "all":
             name, summary = "summary.json", summarize_all(args.run, names)
+        elif args.part == "text":
+            name, summary = "measures.json", summarize_text(args.run)
         else:
             name, summary = "summary.json", summarize_ensemble(args.run, names)
         write_json(args.run / name, summary)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Archives -> raw text -> tokens -> BPE units, or characters -> fairseq's binary format, in
-# DATA_DIR/prepared.
+# Archives -> raw text -> tokens -> BPE units, or characters, or the text of a language model ->
+# fairseq's binary format, in DATA_DIR/prepared.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 CORPUS=() TEXT_FLAGS=() RAW_NAMES="" HOLD_OUT="" CHECKSUMS="${CHECKSUMS:-}"
 load_recipe
@@ -11,7 +11,8 @@ if [[ -e "$PREPARED" && ! -f "$PREPARED/settings" ]]; then
   fail "$PREPARED was not made by this recipe: delete it, or choose another --data-dir"
 fi
 
-[[ "$TEXT" == bpe || "$TEXT" == characters ]] || fail "TEXT=$TEXT: neither bpe nor characters"
+[[ "$TEXT" == bpe || "$TEXT" == characters || "$TEXT" == text ]] \
+  || fail "TEXT=$TEXT: neither bpe, characters nor text"
 [[ "$DICTIONARY" == joined || "$DICTIONARY" == separate ]] \
   || fail "DICTIONARY=$DICTIONARY: neither joined nor separate"
 if [[ "$TEXT" == characters ]]; then
@@ -66,6 +67,7 @@ own_files() {
     return
   fi
   while read -r name; do
+    if [[ ! -f "$RAW_DIR/$name" && -f "$RAW_DIR/$name.gz" ]]; then name="$name.gz"; fi
     [[ -f "$RAW_DIR/$name" ]] || fail "RAW_DIR: no such file: $RAW_DIR/$name (needed:" \
       "$(needed_names | paste -sd ' ' -))"
     printf '%s\n' "$RAW_DIR/$name"
@@ -138,6 +140,7 @@ if [[ "$TEXT" == characters ]]; then
   add_setting setting "$SETTING"
   add_setting inflection_languages "$LANGUAGES"
 else
+  if [[ "$TEXT" == text ]]; then add_setting text language_model; fi
   add_setting bpe_merges "$BPE_MERGES"
   for flag in ${TEXT_FLAGS[@]+"${TEXT_FLAGS[@]}"}; do add_setting text_flag "$flag"; done
   if [[ -n "$HOLD_OUT" ]]; then add_setting hold_out "$HOLD_OUT"; fi
@@ -173,6 +176,9 @@ mkdir -p -- "$partial"
 write_settings "$partial/settings" "$settings"
 if [[ "$TEXT" == characters ]]; then
   prepare=("${inflection[@]}" --data "$raw")
+elif [[ "$TEXT" == text ]]; then
+  prepare=("$ROOT/scripts/prepare_language_model.py" --raw "$raw" --language "$SOURCE_LANG"
+    "${TEXT_FLAGS[@]}" ${BPE_MERGES:+--bpe-merges "$BPE_MERGES"})
 else
   languages=(--source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG")
   if [[ -n "${CORPUS:-}" ]]; then
@@ -206,14 +212,16 @@ fi
 
 # 4. Binary format. Relative paths, because fairseq-preprocess splits some of them at commas.
 rm -rf -- "$partial/bin"
-dictionary=()
-if [[ "$DICTIONARY" == joined ]]; then dictionary=(--joined-dictionary); fi
+sides=(--source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG")
+if [[ "$DICTIONARY" == joined ]]; then sides+=(--joined-dictionary); fi
+dictionary="dict.$TARGET_LANG.txt"
+if [[ "$TEXT" == text ]]; then sides=(--only-source) dictionary=dict.txt; fi
 (
   cd -- "$partial"
-  "$PYTHON" -m fairseq_cli.preprocess --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG" \
+  "$PYTHON" -m fairseq_cli.preprocess "${sides[@]}" \
     --trainpref "$TEXT/train" --validpref "$TEXT/valid" --testpref "$TEXT/test" --destdir bin \
-    ${dictionary[@]+"${dictionary[@]}"} --workers "${WORKERS:-$("$PYTHON" -c 'import os; print(os.cpu_count())')}"
+    --workers "${WORKERS:-$("$PYTHON" -c 'import os; print(os.cpu_count())')}"
 ) || fail "fairseq-preprocess failed (see above)"
 mv -- "$partial" "$PREPARED"
-say "vocabulary: $(wc -l < "$PREPARED/bin/dict.$TARGET_LANG.txt" | tr -d ' ') entries"
+say "vocabulary: $(wc -l < "$PREPARED/bin/$dictionary" | tr -d ' ') entries"
 say "prepared: $PREPARED"

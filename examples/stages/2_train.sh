@@ -18,10 +18,7 @@ fi
 checkpoints="$RUN_DIR/checkpoints"
 artefact="$RUN_DIR/train.json"
 read -r -a extra <<<"${TRAIN_FLAGS:-}" || true
-flags=(
-  --task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG"
-  "${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}"
-)
+flags=("${TASK_FLAGS[@]}" "${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}")
 case "$CHECKPOINTS" in
   best) flags+=(--no-epoch-checkpoints) ;;
   last) flags+=(--keep-last-epochs "$AVERAGE_LAST") ;;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Decode the test set with the averaged checkpoint, or with the ensemble of the checkpoints ENSEMBLE
 # (with ":" between them), and score it: RUN_DIR/hyp.detok.txt and bleu.json, or guesses and
-# accuracy.json.
+# accuracy.json. Of a language model, measure validation and test set and sample texts: measures.json
+# and samples.txt.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
@@ -11,6 +12,10 @@ for path in "${paths[@]}"; do require_file "$path" average; done
 lock_folder "$RUN_DIR"
 
 artefact="$(score_file)"
+if [[ "$SCORE" == measures ]]; then
+  source "$EXAMPLES/stages/language_model.sh"
+  exit 0
+fi
 output="$RUN_DIR/generate-test.txt"
 read -r -a extra <<<"${GENERATE_FLAGS:-}" || true
 if [[ "$TEXT" == characters ]]; then

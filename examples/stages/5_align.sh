@@ -7,6 +7,10 @@ if [[ "$TEXT" == characters ]]; then
   say "nothing to do: $DATASET has characters, not words, to align"
   exit 0
 fi
+if [[ "$SCORE" == measures ]]; then
+  say "nothing to do: a language model has no source to align with"
+  exit 0
+fi
 require_prepared
 require_file "$RUN_DIR/average.pt" average
 lock_folder "$RUN_DIR"

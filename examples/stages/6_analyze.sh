@@ -5,6 +5,10 @@
 # all is measured on the validation set, too, with what beam search proves there.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
+if [[ "$SCORE" == measures ]]; then
+  say "nothing to do: the measures of a language model are in $(score_file)"
+  exit 0
+fi
 require_prepared
 require_file "$RUN_DIR/average.pt" average
 score="$(score_file)"

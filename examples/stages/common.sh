@@ -187,7 +187,7 @@ load_recipe() {
   # What most data sets are; examples/README.md says what else they can be.
   TEXT=bpe DICTIONARY=joined TOKENIZER=moses CHECKPOINTS=last SCORE=bleu
   BATCH_SIDE=longer EXPONENTIAL="" ANALYZE_VALID=""
-  SCORE_FLAGS=()
+  SCORE_FLAGS=() TASK_FLAGS=()
   if [[ "$CONFIG" == cpu ]]; then
     DEVICE_FLAGS=(--cpu)
     # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth
@@ -208,6 +208,9 @@ load_recipe() {
   fi
   for name in ${kept[@]+"${kept[@]}"}; do printf -v "${name%%=*}" '%s' "${name#*=}"; done
   AVERAGE_LAST="${AVERAGE_LAST:-}" LABEL_SMOOTHING="${LABEL_SMOOTHING:-0}"
+  if (( ! ${#TASK_FLAGS[@]} )); then
+    TASK_FLAGS=(--task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG")
+  fi
   # shellcheck source=/dev/null
   source "$EXAMPLES/variants/$VARIANT.sh"
 }
@@ -220,10 +223,10 @@ require_file() {
   [[ -f "$1" ]] || fail "$1 is missing: run the stage $2 first"
 }
 
-# The file with the score of the test set.
+# The file with the score of the test set; measures are those of a language model.
 score_file() {
-  if [[ "$SCORE" == accuracy ]]; then
-    printf '%s' "$RUN_DIR/accuracy.json"
+  if [[ "$SCORE" == accuracy || "$SCORE" == measures ]]; then
+    printf '%s' "$RUN_DIR/$SCORE.json"
   else
     printf '%s' "$RUN_DIR/bleu.json"
   fi

@@ -96,7 +96,8 @@ def test_every_data_set_of_text_has_a_miniature() -> None:
     inflection = {
         f"sigmorphon2018_{size}{part}" for size in ("medium", "high") for part in ("", "_part")
     }
-    made_otherwise = {"quickstart", *inflection}
+    language_models = {"multi30k_en", "tinyshakespeare", "wikitext103"}
+    made_otherwise = {"quickstart", *inflection, *language_models}
     assert names - made_otherwise == set(LAYOUTS)
 
 

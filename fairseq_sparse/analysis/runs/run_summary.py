@@ -19,6 +19,11 @@ GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
 PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
+# Of fairseq-eval-lm under language_modeling_sparse; of fairseq-interactive; and what stands for the
+# end of a line in a text of several.
+MEASURES = re.compile(r"\bmeasures \| (\{.*\})")
+SAMPLE = re.compile(r"^D-\d+\t\S+\t(.*)$", re.MULTILINE)
+LINE_BREAK = re.compile(r" *<nl> *")
 STATISTICS = (
     "loss",
     "accuracy",
@@ -43,6 +48,21 @@ def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
         return reader(path)
     except FileNotFoundError as error:
         raise SummaryError(f"{path} is missing") from error
+
+
+def summarize_text(run: Path) -> dict[str, Any]:
+    """Collect the measures of a language model, and write its samples as they are to be read."""
+    summary = {}
+    for subset in ("valid", "test"):
+        path = run / f"evaluate-{subset}.txt"
+        found = MEASURES.findall(read(path))
+        if not found:
+            raise SummaryError(f"{path} has no measures")
+        summary[subset] = json.loads(found[-1])
+    samples = SAMPLE.findall(read(run / "samples-raw.txt"))
+    texts = [LINE_BREAK.sub("\n", text.strip()) for text in samples]
+    (run / "samples.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return summary
 
 
 def select_statistics(numbers: dict[str, float]) -> dict[str, float]:

@@ -1,0 +1,32 @@
+# The stage generate of a language model, sourced by 4_generate.sh: fairseq-eval-lm on the validation
+# and the test set, and texts that continue PROMPTS, sampled from the model's own distribution.
+
+read -r -a extra <<<"${GENERATE_FLAGS:-}" || true
+evaluate=("${TASK_FLAGS[@]}" "${EVALUATE[@]}")
+sample=("${TASK_FLAGS[@]}" --tokenizer "$TOKENIZER" "${GENERATE[@]}" ${extra[@]+"${extra[@]}"})
+if [[ -n "$BPE_MERGES" ]]; then
+  sample+=(--bpe subword_nmt --bpe-codes "$PREPARED/bpe.codes")
+fi
+skip_if_done_else_record "$artefact" "$SETTINGS_DIR/generate" "$(cat -- "$SETTINGS_DIR/average")
+$(flags_as_lines "${evaluate[@]}")
+$(flags_as_lines "${sample[@]}")
+$(printf 'prompt %s\n' "${PROMPTS[@]}")"
+
+for subset in valid test; do
+  output="$RUN_DIR/evaluate-$subset.txt"
+  "$PYTHON" -m fairseq_cli.eval_lm "$PREPARED/bin" --user-dir "$USER_DIR" --path "$models" \
+    --gen-subset "$subset" --num-workers 0 --log-format simple --log-interval 10 \
+    ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${evaluate[@]}" 2>&1 | tee -- "$output.partial" \
+    || fail "fairseq-eval-lm failed (see above)"
+  mv -f -- "$output.partial" "$output"
+done
+output="$RUN_DIR/samples-raw.txt"
+printf '%s\n' "${PROMPTS[@]}" \
+  | "$PYTHON" -m fairseq_cli.interactive "$PREPARED/bin" --user-dir "$USER_DIR" --path "$models" \
+    --buffer-size "${#PROMPTS[@]}" ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${sample[@]}" \
+    > "$output.partial" || fail "fairseq-interactive failed (see above)"
+mv -f -- "$output.partial" "$output"
+"$PYTHON" "$ROOT/scripts/summarize_run.py" text "$RUN_DIR" \
+  || fail "the measures could not be collected (see above)"
+say "samples: $RUN_DIR/samples.txt"
+cat -- "$artefact"
