@@ -14,7 +14,8 @@ A variant is a name of examples/variants, with +KIND behind it for that --attent
 
 Without DATA the text is random, words as frequent as in text, and --vocabulary is needed. With DATA
 it makes the dictionary larger, by entries that do not occur. --trained starts a variant from a
-checkpoint, since the fewer words have a probability above 0, the less there is to do.
+checkpoint, since the fewer words have a probability above 0, the less there is to do. The recipe of
+a language model (tinyshakespeare) needs DATA.
 
 Memory is the peak of what PyTorch allocated in a step on the largest batch, beyond the models.
 """
@@ -116,7 +117,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
-    """Return the flags that a file of examples/ has for a CPU, and its batch and languages.
+    """Return the flags that a file of examples/ has for a CPU, its batch, languages and, of a
+    language model, task.
 
     Raises:
         ValueError: there is no such file.
@@ -128,7 +130,7 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
     flags = {"datasets": "DATASET_FLAGS", "variants": "VARIANT_FLAGS"}[kind]
     script = (
         'source "$1"; printf "%s\\0" "${BATCH_SENTENCES:-}" "${BATCH_TOKENS:-}" '
-        f'"$SOURCE_LANG-$TARGET_LANG" "${{{flags}[@]}}"'
+        f'"$SOURCE_LANG-$TARGET_LANG" "${{TASK_FLAGS[*]:-}}" "${{{flags}[@]}}"'
     )
     # Not the environment: the variables that change a recipe would change it here too.
     settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
@@ -139,9 +141,9 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
         capture_output=True,
         encoding="utf-8",
     ).stdout
-    sentences, tokens, languages, *found = output.split("\0")[:-1]
+    sentences, tokens, languages, task, *found = output.split("\0")[:-1]
     batch = f"--batch-size {sentences}" if sentences else f"--max-tokens {tokens}"
-    return found, {"batch": batch, "languages": languages}
+    return found, {"batch": batch, "languages": languages, "task": task}
 
 
 def variant_flags(variant: str) -> list[str]:
@@ -164,8 +166,9 @@ def training_flags(variant: str, precision: str, options: argparse.Namespace) ->
     source, target = recipe["languages"].split("-")
     if not options.data:
         source, target = random_data.LANGUAGES
+    task = f"--task translation_sparse --source-lang {source} --target-lang {target}"
     flags = [*flags, *variant_flags(name), *options.flags.split()]
-    flags += ["--task", "translation_sparse", "--source-lang", source, "--target-lang", target]
+    flags += (recipe["task"] or task).split()
     flags += (
         f"--max-tokens {options.max_tokens}".split()
         if options.max_tokens
@@ -223,7 +226,8 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     flags = training_flags(variant, precision, options)
     arguments = fairseq_options.parse_args_and_arch(parser, flags)
     if variant == STOCK:  # the model that ours is made from, with the sizes of our architecture
-        arguments.arch = "lstm" if arguments.arch.startswith("lstm") else "transformer"
+        kinds = ("lstm", "transformer_lm", "transformer")
+        arguments.arch = next(kind for kind in kinds if arguments.arch.startswith(kind))
     config = convert_namespace_to_omegaconf(arguments)
     task = tasks.setup_task(config.task)
     if options.vocabulary:

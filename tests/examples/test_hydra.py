@@ -61,7 +61,14 @@ def test_it_trains_and_its_checkpoint_is_used_by_the_other_commands(config, data
     for name in ("output_transform", "attention"):
         assert state["cfg"]["model"][name] == written.model[name]
     if config == "transformer_lm_sparse":
-        flags = ("--task", "language_modeling", "--tokens-per-sample", 12, "--max-tokens", 500)
+        flags = (
+            "--task",
+            "language_modeling_sparse",
+            "--tokens-per-sample",
+            12,
+            "--max-tokens",
+            500,
+        )
         arguments = (data, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu")
         result = toy.run("fairseq_cli.validate", *arguments, *flags, "--log-format", "json")
         (record,) = logged(result.stdout + result.stderr, "valid")

@@ -161,6 +161,13 @@ def test_training_step(data: Path, tmp_path: Path) -> None:
     assert len({round(row["rate"] * sum(row["seconds"]) / 2) for row in rows}) == 1
 
 
+def test_a_language_model_is_measured_as_its_recipe_trains_it() -> None:
+    options = training_step.parse_arguments(["DATA", "--recipe", "tinyshakespeare"])
+    flags = " ".join(training_step.training_flags("entmax15", "fp32", options))
+    assert "--task language_modeling_sparse --tokens-per-sample 256" in flags
+    assert "--arch transformer_lm_sparse" in flags and "--source-lang" not in flags
+
+
 SCRIPTS = {m.__name__.rpartition(".")[2]: m for m in (attention, decoding, losses, linear_loss)}
 SCRIPTS["training_step"] = training_step
 
