@@ -291,7 +291,7 @@ def test_random_text(tmp_path: Path) -> None:
 
 def test_flags_come_from_the_recipe() -> None:
     flags, recipe = training_step.recipe_flags("datasets", "multi30k_de_en")
-    assert recipe == {"batch": "--max-tokens 2048", "languages": "de-en"}
+    assert recipe == {"batch": "--max-tokens 2048", "languages": "de-en", "task": ""}
     assert flags[flags.index("--encoder-embed-dim") + 1] == "256"
     assert "--fp16" not in flags
     assert training_step.variant_flags("entmax15_k100+rela_i")[-2:] == ["--attention", "rela_i"]
