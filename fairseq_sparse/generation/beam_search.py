@@ -179,13 +179,17 @@ class BeamSearch:
         log_probs[:, self.pad] = -math.inf
         if generator.unk_penalty != 0:
             log_probs[:, generator.unk] -= generator.unk_penalty
-        if step < min(self.prefix_tokens.shape[1], self.max_len):
+        has_prefix = step < min(self.prefix_tokens.shape[1], self.max_len)
+        if has_prefix:
             self._force(self.prefix_tokens[self.sentences, step], log_probs)
-        else:
+        # In translation one sentence's prefix lifts the rules for the whole batch, as in fairseq.
+        if not has_prefix or generator.continues_prompts:
+            is_prompt = self._is_prompt(step).repeat(self.scores.shape[1])
+            rows = self._tensor(np.flatnonzero(~is_prompt))
             if step < generator.min_len:
-                log_probs[:, self.eos] = -math.inf
+                log_probs[rows, self.eos] = -math.inf
             if generator.token_indices_to_suppress is not None:
-                log_probs[:, generator.token_indices_to_suppress] = -math.inf
+                log_probs[rows[:, None], generator.token_indices_to_suppress] = -math.inf
         if generator.repeat_ngram_blocker is not None:
             forced = self._is_prompt(step).repeat(self.scores.shape[1])
             generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, forced)

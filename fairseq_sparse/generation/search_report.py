@@ -54,7 +54,8 @@ class SearchReport:
 
     def reset(self) -> None:
         """Begin to count again."""
-        self.decoded = self.incomplete = self.judged = self.unjudged = self.exact = self.optimal = 0
+        self.decoded = self.counted = self.incomplete = 0
+        self.judged = self.unjudged = self.exact = self.optimal = 0
         self._last_progress = time.monotonic()
 
     def add(
@@ -75,8 +76,10 @@ class SearchReport:
             ValueError: they cannot be written to the file.
         """
         best = [hypos[0] for hypos in hypotheses]
+        counted = [hypo for hypos in hypotheses for hypo in hypos] if self.is_text else best
         self.decoded += len(best)
-        self.incomplete += sum(hypo.get("incomplete", False) for hypo in best)
+        self.counted += len(counted)
+        self.incomplete += sum(hypo.get("incomplete", False) for hypo in counted)
         self.judged += sum(hypo.get("exact") is not None for hypo in best)
         self.unjudged += sum(hypo.get("exact", False) is None for hypo in best)
         self.exact += sum(bool(hypo.get("exact")) for hypo in best)
@@ -95,7 +98,7 @@ class SearchReport:
         """Log what was counted, and begin again."""
         if self.incomplete > 0 and self.is_text:
             logger.info(
-                f"{self.incomplete} of {self.decoded} texts are cut off at the length limit "
+                f"{self.incomplete} of {self.counted} texts are cut off at the length limit "
                 "(--max-len-a, --max-len-b), or where no token has nonzero probability"
             )
         elif self.incomplete > 0:

@@ -126,14 +126,16 @@ class SparseSearch(Search):
         if is_sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
             is_dead_end = lprobs.isneginf().all(dim=2)  # [batch, beam]
             lprobs[:, :, self.eos].masked_fill_(is_dead_end, 0.0)
-        is_nucleus = is_sampling and self.strategy.sampling_topp > 0
-        if is_nucleus:  # a share of the distribution that is drawn from, which is p / sum p
+            # The distribution that is drawn from is p / sum p. --sampling-topp takes a share of it;
+            # otherwise only a sum that would underflow has to be divided by.
             log_sums = lprobs.logsumexp(dim=2)  # [batch, beam]
+            if self.strategy.sampling_topp <= 0:
+                log_sums = log_sums.masked_fill(log_sums > -50, 0.0)
             lprobs = lprobs - log_sums.unsqueeze(2)
         found, tokens, beams = self.strategy.step(
             step, lprobs, scores, prev_output_tokens, original_batch_idxs
         )
-        if is_nucleus:  # scores are of p
+        if is_sampling:  # scores are of p
             found = found + log_sums.gather(1, beams)
         if is_sampling and self.keep_cut:
             self.cut = {(row, beam) for row, beam in is_dead_end.nonzero().tolist()}

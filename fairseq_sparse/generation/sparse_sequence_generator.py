@@ -199,7 +199,13 @@ class SparseSequenceGenerator(SequenceGenerator):
         if not self.continues_prompts:
             return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
         forced = prefix_tokens[:, step].repeat_interleave(beam_size)
-        rows = forced.ne(self.pad).nonzero().squeeze(1)
+        rows, free = (
+            mask.nonzero().squeeze(1) for mask in (forced != self.pad, forced == self.pad)
+        )
+        if step < self.min_len:
+            lprobs[free, self.eos] = -math.inf
+        if self.token_indices_to_suppress is not None:
+            lprobs[free[:, None], self.token_indices_to_suppress] = -math.inf
         forced = forced[rows]
         kept = lprobs[rows, forced]
         lprobs[rows] = -math.inf

@@ -14,7 +14,8 @@ class TruncatedSampling(Sampling):
 
     Args:
         tgt_dict (~fairseq.data.Dictionary): target dictionary.
-        sampling_topk, sampling_topp: those of fairseq, for the tokens that are left.
+        sampling_topk, sampling_topp: those of fairseq, applied after the thresholds; the share of
+            *sampling_topp* is of the distribution before them.
         min_p: the threshold as a share of the largest probability (Nguyen et al. 2024); 0 for none.
         epsilon: the threshold (Hewitt, Manning, Liang 2022); the most probable token always
             remains. 0 for none.

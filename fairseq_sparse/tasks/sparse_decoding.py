@@ -120,7 +120,7 @@ class SparseDecodingMixin:
     """
 
     supports_sparse_outputs = True
-    # Whether all models need our generator, for what they are given to continue.
+    # Whether outputs continue prompts, so that dense models need our generator, too.
     keeps_prompts = False
 
     def __init__(self, *args, **kwargs):

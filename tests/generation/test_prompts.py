@@ -183,3 +183,46 @@ def test_samples_have_the_frequencies_of_the_distribution(transform, options):
 def test_thresholds_without_effect_are_refused(config, options, message):
     with pytest.raises(ValueError, match=message):
         generate(language_model(), [[5]], config, **options)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_text_is_not_too_short_beside_a_longer_prompt(search):
+    torch.manual_seed(1)
+    model = language_model("softmax")
+    with torch.no_grad():
+        model.decoder.output_projection.weight[EOS] *= 3  # texts end soon
+    lists = generate(model, [[], [5, 6, 7]], min_len=4, **SEARCHES[search])
+    for prompt, hypotheses in zip([[], [5, 6, 7]], lists, strict=True):
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"].tolist()
+            assert tokens[: len(prompt)] == prompt and tokens.index(EOS) >= 4
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling_topk": 3}, {"sampling_topp": 0.5}], ids=str)
+def test_a_prompt_may_be_as_improbable_as_it_likes(options):
+    """At a low temperature its probability is 0 in fp32, from which nothing could be drawn."""
+    model = language_model("softmax", scale=20.0)
+    logs = distributions(model, [EOS])[0].log()
+    prompt = [4 + int(logs[4:].argmin())]
+    assert logs[prompt] / 0.02 < -110
+    for hypotheses in generate(model, [prompt], beam=3, sampling=True, temperature=0.02, **options):
+        assert all(hypothesis["tokens"][0] == prompt[0] for hypothesis in hypotheses)
+        assert all(hypothesis["score"].isfinite() for hypothesis in hypotheses)
+
+
+def test_the_end_of_a_sentence_is_no_part_of_its_prompt():
+    """fairseq-generate --prefix-size N hands the first N tokens on, also of a shorter sentence."""
+    model, it = language_model(), task(sample_break_mode="eos")
+    generator = it.build_generator([model], Namespace(beam=3, nbest=3, max_len_b=9))
+    sample = {"net_input": {"src_tokens": torch.tensor([[EOS, 5]])}}
+    found = [
+        it.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([prefix]))
+        for prefix in ([5], [5, EOS, PAD])
+    ]
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        assert torch.equal(one["tokens"], other["tokens"])
+
+
+def test_alignments_are_refused():
+    with pytest.raises(ValueError, match="--print-alignment: a language model has no source"):
+        generate(language_model(), [[5]], print_alignment="hard")
