@@ -106,10 +106,19 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Any]] = None
     ) -> Tensor:
         """Same as in fairseq, except that ``fairseq-eval-lm`` under ``language_modeling_sparse``
-        measures the probabilities, and gets those that it can add up."""
+        measures the probabilities, and gets those that it can add up.
+
+        Raises:
+            ValueError: ``fairseq-eval-lm`` was given an ensemble.
+        """
         evaluation = None if sample is None else sample.get("evaluation")
         if evaluation is None:
             return super().get_normalized_probs(net_output, log_probs, sample)
+        if not log_probs:  # as fairseq's scorer asks the models of an ensemble
+            raise ValueError(
+                "fairseq-eval-lm under --task language_modeling_sparse measures one model: give "
+                "one checkpoint in --path"
+            )
         # Without the targets: adaptive softmax leaves out what they do not need.
         p = super().get_normalized_probs(net_output, False)
         evaluation.add(p, sample["target"])

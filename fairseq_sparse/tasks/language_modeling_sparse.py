@@ -61,7 +61,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
     """
 
     keeps_prompts = True
-    # That of a running fairseq-eval-lm.
+    # The evaluation of a running fairseq-eval-lm, if there is one.
     evaluation: Optional[TextEvaluation] = None
 
     def __init__(self, args, *rest, **kwargs):
@@ -80,11 +80,17 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         Raises:
             ValueError: flags do not go together.
         """
+        if getattr(args, "print_alignment", None):
+            raise ValueError("--print-alignment: a language model has no source; leave it out")
         return super().build_generator(_with_distributions(models), args, *rest, **kwargs)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Continue the prompts of a batch, or score its texts under ``--score-reference``."""
         models = _with_distributions(models)
+        if prefix_tokens is not None and str(self.args.sample_break_mode) == "eos":
+            # The EOS that ends a sentence is no part of its prompt.
+            pad, eos = self.source_dictionary.pad(), self.source_dictionary.eos()
+            prefix_tokens = prefix_tokens.masked_fill(prefix_tokens == eos, pad)
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
@@ -144,7 +150,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         return MeasuredBatches(batches, self.evaluation)
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
-        """Return the batches of a data set; but for training, none is left out."""
+        """Return the batches of a data set; under fairseq-eval-lm no block is left out."""
         if self.evaluation is not None:
             kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(dataset, *args, **kwargs)
@@ -186,5 +192,5 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
 
 
 def _with_distributions(models) -> list:
-    """Return the models, those of alpha-ReLU with weights that are divided by their sum."""
+    """Return the models, with NormalizedScores around those whose weights do not sum to 1."""
     return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]

@@ -1,4 +1,4 @@
-"""What ``fairseq-eval-lm`` needs to know of sparse models: measures that count every token."""
+"""Measures for ``fairseq-eval-lm`` that count every token, also those of probability 0."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class TextEvaluation:
     """Adds up the measures of a text, batch by batch.
 
-    ``fairseq-eval-lm`` asks nobody but the model, and leaves tokens of probability 0 out of its
+    ``fairseq-eval-lm`` consults only the model, and leaves tokens of probability 0 out of its
     perplexity. So the batches carry this object to the model, whose probabilities pass through it.
 
     Args:
@@ -81,7 +81,11 @@ class TextEvaluation:
 
     def report(self) -> None:
         """Log the measures as a line of JSON."""
-        if not self.gold:  # a model that is not of this package
+        if not self.gold:
+            logger.warning(
+                "no measures: the model is not of this package; --arch transformer_lm_sparse has "
+                "them"
+            )
             return
         logger.info(f"measures | {json.dumps(self.summary())}")
         if self.is_smoothed:

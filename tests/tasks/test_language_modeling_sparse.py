@@ -13,9 +13,11 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig
 
 import toy
 from commands import logged, output_flags
+from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
 from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON, text_measures
 from fairseq_sparse.tasks import LanguageModelingSparseConfig, LanguageModelingSparseTask
+from fairseq_sparse.tasks.text_evaluation import TextEvaluation
 
 SIZES = [
     f"--{name.replace('_', '-')}={value}"
@@ -257,6 +259,10 @@ def generated(command, text, checkpoint, *flags, prompts=None):
     return sources, found
 
 
+def starts_with(sample, words):
+    return sample.split()[: len(words)] == words
+
+
 SAMPLE = ("--sampling", "--beam", 3, "--nbest", 3, "--max-len-b", 11)
 
 
@@ -272,17 +278,18 @@ def test_fairseq_interactive_continues_prompts_and_follows_the_seed(transform, t
     assert runs[0] == runs[1] != runs[2]
     for number, prompt in enumerate(prompts.splitlines()):
         assert len(runs[0][number]) == 3
-        assert all(sample.startswith(prompt) for sample in runs[0][number])
+        assert all(starts_with(sample, prompt.split()) for sample in runs[0][number])
 
 
 def test_fairseq_generate_continues_the_beginnings_of_a_test_set(text, checkpoints):
     path, _ = checkpoints["entmax15"]
-    flags = ("--sample-break-mode", "eos", "--gen-subset", "test", "--prefix-size", 2)
+    flags = ("--sample-break-mode", "eos", "--gen-subset", "test", "--prefix-size", 3)
     _, found = generated("generate", text, path, *flags, *SAMPLE, "--sampling-minp", 0.1)
     lines = (text.parent / "test").read_text().splitlines()
     assert len(found) == len(lines)
     for number, line in enumerate(lines):
-        assert all(sample.startswith(" ".join(line.split()[:2])) for sample in found[number])
+        assert all(starts_with(sample, line.split()[:3]) for sample in found[number])
+        assert not any("<unk>" in sample for sample in found[number])
 
 
 @pytest.mark.parametrize("transform", ["softmax", "alpha_relu"])
@@ -301,3 +308,29 @@ def test_the_hub_interface_samples_and_scores(transform, text, checkpoints):
         p = hub.models[0].get_normalized_probs(hub.models[0](source[None]), log_probs=False)[0]
     expected = (p / p.sum(-1, keepdim=True)).gather(1, tokens[:, None]).squeeze(1).log()
     torch.testing.assert_close(scored["positional_scores"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_ensemble_is_refused_by_eval_lm():
+    """Its scorer takes the mean of probabilities, which have no measures."""
+    model = toy.language_model(output_transform="entmax15").eval()
+    tokens = torch.tensor([[5, 6, 7]])
+    sample = {"target": tokens, "evaluation": TextEvaluation(1e-6, [])}
+    with torch.no_grad():
+        output = model(tokens)
+    assert model.get_normalized_probs(output, True, sample).isfinite().all()
+    with pytest.raises(ValueError, match="measures one model: give one checkpoint in --path"):
+        model.get_normalized_probs(output, False, sample)
+
+
+def test_a_model_without_measures_is_named(caplog):
+    TextEvaluation(1e-6, []).report()
+    assert "no measures: the model is not of this package" in caplog.text
+
+
+def test_texts_that_are_cut_off_are_all_counted(caplog):
+    caplog.set_level("INFO")
+    report = SearchReport(is_text=True)
+    cut, whole = {"incomplete": True, "exact": None}, {"exact": None}
+    report.add([0, 1], [[whole, cut, cut], [whole, cut, whole]])
+    report.finish()
+    assert "3 of 6 texts are cut off" in caplog.text

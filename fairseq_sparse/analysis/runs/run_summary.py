@@ -19,8 +19,8 @@ GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
 PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
-# Of fairseq-eval-lm under language_modeling_sparse; of fairseq-interactive; and what stands for the
-# end of a line in a text of several.
+# The measures logged by fairseq-eval-lm, the samples printed by fairseq-interactive, and the token
+# for a line break.
 MEASURES = re.compile(r"\bmeasures \| (\{.*\})")
 SAMPLE = re.compile(r"^D-\d+\t\S+\t(.*)$", re.MULTILINE)
 LINE_BREAK = re.compile(r" *<nl> *")
