@@ -74,21 +74,22 @@ def pytest_collection_finish():
 
 
 def not_needed(items, count):
-    """Choose items until each value, or each pair of values (``count`` 2), of the parameters that
-    occurs is there; return the others."""
+    """Return the items that are not needed for each value, or each pair of values (``count`` 2), of
+    the parameters to occur."""
     others = list(items)
     values = {item: [(x, repr(y)) for x, y in item.callspec.params.items()] for item in items}
     parts = {item: {*itertools.combinations(values[item], count)} for item in items}
+    counted = {item: [*values[item], *itertools.combinations(values[item], 2)] for item in items}
     missing, taken = set().union(*parts.values()), Counter()
     while missing:
-        # Of equal ones, that whose values were taken the least.
+        # Among equal items, take the one whose values, and pairs of them, were taken least often.
         best = max(
             others,
-            key=lambda item: (len(parts[item] & missing), -sum(taken[x] for x in values[item])),
+            key=lambda item: (len(parts[item] & missing), -sum(taken[x] for x in counted[item])),
         )
         others.remove(best)
         missing -= parts[best]
-        taken.update(values[best])
+        taken.update(counted[best])
     return others if all(parts.values()) else []
 
 

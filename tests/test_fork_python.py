@@ -82,6 +82,13 @@ def test_what_a_fork_cannot_give_comes_from_a_process(arguments, more, variables
     assert fork == process
 
 
+def test_helpers_on_the_path_do_not_hinder_a_fork(variables):
+    program = "import sys; print('forked_command' in sys.modules)"
+    helpers = os.path.dirname(recipes.__file__)
+    fork, _ = results("-c", program, env=variables | {"PYTHONPATH": helpers})
+    assert fork[1] == b"True\n"
+
+
 def test_commands_are_forks_whatever_the_other_tests_set():
     """Tests of GPU kernels set a variable of Triton's for the rest of the suite."""
     program = "import sys; print('forked_command' in sys.modules)"

@@ -39,6 +39,8 @@ def remember(environment: dict[str, str], own_warnings: int) -> None:
     server["warnings"] = own_warnings
     server["modules"] = {name.partition(".")[0] for name in sys.modules} | {"torch", "fairseq"}
     server["modules"] |= {"sitecustomize", "usercustomize"}
+    # Those of this folder are no libraries: a command that has it on its path may import them.
+    server["modules"] -= {"forked_command", "shelf"}
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:
@@ -59,7 +61,7 @@ def warning_options(environment: dict[str, str]) -> list[str]:
 
 
 def changed_variables(environment: dict[str, str]) -> list[str]:
-    """Return the variables that differ from the server's and that it is too late for."""
+    """Return the variables that differ from the server's and can no longer be changed in a fork."""
     found, (before, after) = fixed(environment), server["fixed"]
     names = before.keys() | after.keys() | found.keys()
     return [x for x in names if found.get(x) not in (before.get(x), after.get(x))]
