@@ -108,6 +108,8 @@ def _softpick(scores: Tensor) -> Tensor:
     keep all of their digits.
     """
     scores = _masked_to_zero(scores)
+    if scores.size(-1) == 0:
+        return scores
     positive = torch.relu(scores)
     size = -torch.expm1(-scores.abs()) * torch.exp(positive - positive.amax(-1, True).detach())
     return torch.where(scores > 0, size, 0.0) / (size.sum(-1, True) + SOFTPICK_EPSILON)

@@ -152,6 +152,12 @@ def test_the_length_is_the_number_of_visible_keys(case):
     assert weights_function("relu_length")(z + 14).tolist() == [2.0] * 7
 
 
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_queries_without_keys_have_no_weights(case):
+    weights = weights_function(case)(torch.zeros(3, 2, 4, 0), *learned_alpha(case))
+    assert weights.shape == (3, 2, 4, 0)
+
+
 def test_only_weights_that_are_signed_fall_below_0():
     for case in WEIGHTS:
         signed = ATTENTION_KINDS[CASES[case]["attention"]].weights.signed
