@@ -2,9 +2,9 @@
 
 Symbols are S subject, O object, D indirect object, C clause and those of `words.PHRASES`; in German
 V finite verb, P its separable particle, E the two in one word, I infinitive, Q participle; in
-English base, third (person), past, done (participle) and ing. All else are words: "did~hat" is one
-that translates none, and has a possible link to "hat". Four kinds of ambiguity give several
-translations:
+English base, third (person), past, done (participle) and ing. Anything else is an English word;
+"did~hat" is a "did" that translates no German word of its own and has a possible link to "hat".
+Four kinds of ambiguity give several translations:
 
     word     Bank: bank, bench; macht zu: closes, shuts
     pronoun  Sie sehen: they see, you see; ihr: her, their
@@ -92,7 +92,7 @@ def noun_phrase(
 
 
 def translations(item: str, slots: dict, verb: words.Verb, plural: bool) -> Alternatives:
-    """Return those of an item of an English order."""
+    """Return the translations of one item of an English word order."""
     if item in slots:
         return slots[item].english
     text, _, source = item.partition("~")

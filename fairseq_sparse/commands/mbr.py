@@ -65,7 +65,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=positive,
         default=1000,
         metavar="N",
-        help="of the paired bootstrap (default: 1000)",
+        help="number of draws of the paired bootstrap (default: 1000)",
     )
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"

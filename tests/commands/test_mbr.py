@@ -120,6 +120,12 @@ def test_samples_that_do_not_fit_are_refused(change, message, samples, tmp_path,
     assert message in capsys.readouterr().err and not output.exists()
 
 
+def test_equal_samples_of_a_model_that_is_certain_are_taken(tmp_path):
+    files = [str(printed(tmp_path / name, [["x", "x"], ["y y", "y y"]])) for name in "ab"]
+    assert mbr.main([*files, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text() == "x\ny y\n"
+
+
 def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
     file, output = printed(tmp_path / "a", samples), tmp_path / "out"
     (tmp_path / "ref").write_text("x\n")

@@ -61,7 +61,8 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
             raise AnalysisError(
                 f"{paths[0]} has {len(runs[0])} sentences but {paths[number]} has {len(run)}"
             )
-        if run in runs[:number]:
+        # A model that is certain draws the same with every seed.
+        if run in runs[:number] and any(len(set(texts)) > 1 for texts in run):
             raise AnalysisError(
                 f"{paths[number]} has the same samples as {paths[runs.index(run)]}: "
                 "sample with another --seed"
