@@ -2,13 +2,10 @@
 # Statistics of output and attention on the test set, given the references, and all results of the
 # run in RUN_DIR/summary.json. Where the text is BPE, attention is measured between words, as in ReLA.
 # With ANALYZE_VALID=yes, which is for S2S, it is measured between tokens, whose number S2S reports; and
-# all is measured on the validation set, too, with what beam search proves there.
+# all is measured on the validation set, too, with what beam search proves there. A language model has
+# its measures from the stage generate.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
-if [[ "$SCORE" == measures ]]; then
-  say "nothing to do: the measures of a language model are in $(score_file)"
-  exit 0
-fi
 require_prepared
 require_file "$RUN_DIR/average.pt" average
 score="$(score_file)"
@@ -16,6 +13,21 @@ require_file "$score" generate
 lock_folder "$RUN_DIR"
 
 artefact="$RUN_DIR/summary.json"
+
+# All results in one file, and as a table.
+summarize() {
+  DATASET_NOTE="${DATASET_NOTE:-}" VARIANT_NAME="${VARIANT_NAME:-}" \
+    "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
+    || fail "the run could not be summarised (see above)"
+  "$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2
+}
+
+if [[ "$SCORE" == measures ]]; then
+  skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
+measures $(sha256_of "$score" | cut -d ' ' -f 1)"
+  summarize
+  exit 0
+fi
 output="$RUN_DIR/validate-test.txt"
 read -r -a extra <<<"${GENERATE_FLAGS:-}" || true
 generate=("${GENERATE[@]}" ${extra[@]+"${extra[@]}"})
@@ -54,7 +66,4 @@ if [[ -n "$ANALYZE_VALID" ]]; then
     --search-report "$RUN_DIR/search-valid.jsonl" 2>&1 | grep --line-buffered -av '^Generate valid ' \
     || fail "fairseq-generate failed on the validation set (see above)"
 fi
-DATASET_NOTE="${DATASET_NOTE:-}" VARIANT_NAME="${VARIANT_NAME:-}" \
-  "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
-  || fail "the run could not be summarised (see above)"
-"$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2
+summarize

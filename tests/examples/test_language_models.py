@@ -114,6 +114,9 @@ def test_from_raw_text_to_measures_and_samples(dataset: str, variant: str, tmp_p
     samples = (folder / "samples.txt").read_text()
     assert samples.count("\n\n") >= 9 and "<nl>" not in samples and "@@" not in samples
     assert "nothing to do: a language model has no source" in printed
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["test"] == measures["test"] and summary["training"]["updates"] > 0
+    assert f"| {summary['variant_name'] or variant} " in printed and "sparsemax score" in printed
     again = run(dataset, tmp_path, variant=variant).stdout
     assert f"done already: {folder / 'measures.json'}" in again
     assert "training from the start" not in again

@@ -41,6 +41,10 @@ COLUMNS = {
     "valid_accuracy": ("validation accuracy (%)", "training.valid.accuracy", "{:.2f}"),
     "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
     "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),
+    "eps_ppl": ("ε-perplexity", "test.eps_ppl", "{:.1f}"),
+    "best_eps_ppl": ("ε-perplexity, best ε", "test.best_eps_ppl", "{:.1f}"),
+    "sparsemax_score": ("sparsemax score", "test.sparsemax_score", "{:.4f}"),
+    "js_divergence": ("JS divergence", "test.js_divergence", "{:.4f}"),
     "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
     "valid_nonzeros": ("nonzeros, validation set", "valid.nonzeros", "{:.1f}"),
     "valid_attended": (
@@ -73,8 +77,25 @@ COLUMNS = {
 }
 # Seconds in the unit that a column has.
 _UNITS = {"training": 60, "hours": 3600}
+# What a table of language models has.
+_OF_TEXTS = (
+    "variant",
+    "eps_ppl",
+    "best_eps_ppl",
+    "sparsemax_score",
+    "js_divergence",
+    "nonzeros",
+    "gold_zero",
+    "parameters",
+    "updates",
+    "words_per_second",
+    "training",
+)
 # What not every run has: scores of other tasks, and energy, which needs NVML.
-_NOT_ALWAYS = ("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours")
+_NOT_ALWAYS = (
+    *("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours"),
+    *("eps_ppl", "best_eps_ppl", "sparsemax_score", "js_divergence"),
+)
 # What a table has only where it is asked for.
 _ON_REQUEST = (
     "tokenized_bleu",
@@ -149,6 +170,8 @@ def measure_of(summary: Summary, column: str) -> Measure:
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
     """Return the names in ``COLUMNS`` that a table has unless it is asked for others."""
+    if all(look_up(summary, "test.eps_ppl") is not None for summary in summaries):
+        return list(_OF_TEXTS)
     return [
         name
         for name, (_, path, _) in COLUMNS.items()

@@ -232,8 +232,11 @@ def summarize_validation_set(run: Path) -> dict[str, object]:
 
 def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     """Return everything that a results table needs."""
-    test = statistics_of(run, "test")
     train = read(run / "train.json", read_json)
+    measures = run / "measures.json"
+    if measures.is_file():  # a language model
+        return {**names, **read_json(measures), "training": train, **describe_environment()}
+    test = statistics_of(run, "test")
     return {
         **names,
         **read_score(run),
