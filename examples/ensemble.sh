@@ -40,31 +40,14 @@ done
 
 ENSEMBLE=""
 for run in "${RUNS[@]}"; do
-  [[ -f "$run/summary.json" && -f "$run/average.pt" ]] \
-    || fail "$run is not a finished run: it has no summary.json or no average.pt"
+  check_finished "$run"
   [[ ! "$run" -ef "$RUN_DIR" ]] || fail "--run-dir must not be one of the runs: $run"
   run="$(CDPATH='' cd -- "$run" && pwd)"
   check_folder "$run"
   ENSEMBLE="$ENSEMBLE${ENSEMBLE:+:}$run/average.pt"
 done
-
-# What the runs have in common, and what to call them together.
-recipe="$("$PYTHON" - "${RUNS[@]}" <<'PY'
-import json, sys
-from pathlib import Path
-
-runs = [json.loads((Path(path) / "summary.json").read_text("utf-8")) for path in sys.argv[1:]]
-for name in ("dataset", "settings"):
-    values = {run.get(name, "") for run in runs}
-    if len(values) > 1:
-        sys.exit(f"the runs differ in {name}: {', '.join(sorted(values))}")
-variants = list(dict.fromkeys(run.get("variant_name") or run["variant"] for run in runs))
-first = runs[0]
-print(first["dataset"], first["variant"], first["config"], first.get("settings", ""), sep="\n")
-print(f"ensemble of {len(runs)}: {' + '.join(variants)}")
-PY
-)" || fail "the runs are no ensemble (see above)"
-{ read -r DATASET; read -r VARIANT; read -r CONFIG; read -r SETTINGS; read -r VARIANT_NAME; } <<<"$recipe"
+recipe_of "${RUNS[@]}"
+VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
 
 ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"

@@ -124,6 +124,33 @@ lock_folder() {
   trap 'exit 143' TERM
 }
 
+check_finished() {
+  [[ -f "$1/summary.json" && -f "$1/average.pt" ]] \
+    || fail "$1 is not a finished run: it has no summary.json or no average.pt"
+}
+
+# What finished runs on one data set are: DATASET, CONFIG, SETTINGS and VARIANT of the first, and all
+# variants in VARIANT_NAME: recipe_of RUN_DIR...
+recipe_of() {
+  local recipe
+  recipe="$("$PYTHON" - "$@" <<'PY'
+import json, sys
+from pathlib import Path
+
+runs = [json.loads((Path(path) / "summary.json").read_text("utf-8")) for path in sys.argv[1:]]
+for name in ("dataset", "settings"):
+    values = {run.get(name, "") for run in runs}
+    if len(values) > 1:
+        sys.exit(f"the runs differ in {name}: {', '.join(sorted(values))}")
+variants = list(dict.fromkeys(run.get("variant_name") or run["variant"] for run in runs))
+first = runs[0]
+print(first["dataset"], first["variant"], first["config"], first.get("settings", ""), sep="\n")
+print(" + ".join(variants))
+PY
+  )" || fail "the runs do not go together (see above)"
+  { read -r DATASET; read -r VARIANT; read -r CONFIG; read -r SETTINGS; read -r VARIANT_NAME; } <<<"$recipe"
+}
+
 # Flags, one with its values a line, so that a difference names the flag.
 flags_as_lines() {
   local argument line=""

@@ -35,6 +35,10 @@ def refusal(script: str, *arguments: object, status: int, **variables: object) -
         ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is no range of"),
         ("run.sh", ("quickstart", "softmax", "--stages", ","), "unknown stage ''"),
         ("sweep.sh", ("../datasets/quickstart",), "unknown data set '../datasets/quickstart'"),
+        ("mbr.sh", (), "a run is needed"),
+        ("mbr.sh", ("x",), "--out is needed"),
+        ("mbr.sh", ("x", "--out", "y", "--samples", "0"), "--samples 0: a number is needed"),
+        ("mbr.sh", ("x", "--out", "y", "--utility", "ter"), "--utility ter: chrf or bleu"),
         ("quickstart/run.sh", ("../variants/softmax",), "unknown variant '../variants/softmax'"),
     ],
 )

@@ -20,6 +20,7 @@ import torch
 
 import recipes
 from commands import parameters
+from fairseq_sparse.analysis.samples.printed import read_samples
 from file_server import serve
 
 DATASET = "multi30k_de_en"
@@ -140,6 +141,37 @@ def test_from_raw_text_to_score(variant: str, finished, raw: Path, prepared: Pat
     else:
         assert 0 < summary["test"]["nonzeros"] < vocabulary
         assert summary["test"]["tau"] == pytest.approx(summary["training"]["valid"]["tau"])
+
+
+@pytest.mark.slow
+def test_minimum_bayes_risk_against_beam_search(finished, prepared: Path, tmp_path: Path) -> None:
+    for variant in ("softmax", "alpha_relu"):
+        shutil.copytree(finished(variant)[0], tmp_path / variant)
+    out = tmp_path / "Tabelle, hier"
+    arguments = (tmp_path / "softmax", tmp_path / "alpha_relu", "--out", out, "--samples", 4)
+    mbr = functools.partial(
+        recipes.run, "mbr.sh", BPE_MERGES=60, BATCH_TOKENS=512, TRAIN_FLAGS=TINY
+    )
+    printed = mbr(*arguments, "--data-dir", prepared).stdout
+    names = [f"{name}-{way}" for name in arguments[:2] for way in ("sampled", "epsilon", "nucleus")]
+    names = [Path(name).name for name in names]
+    table = (out / "table.txt").read_text()
+    for system in ("beam/softmax", "beam/alpha_relu", *(f"mbr-chrf/{name}" for name in names)):
+        assert len((out / system).read_text().splitlines()) == 20
+        assert system in table
+    assert table in printed
+    drawn = read_samples([out / "samples" / "softmax-sampled" / "generate-test.txt"])
+    chosen = (out / "mbr-chrf" / "softmax-sampled").read_text().splitlines()
+    assert all(len(texts) == 4 for texts in drawn)
+    assert all(text in texts for text, texts in zip(chosen, drawn, strict=True))
+    assert mbr(*arguments, "--data-dir", prepared).stdout.count("] done already") == 12
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "softmax", tmp_path / "other" / "softmax")
+    twice = (tmp_path / "softmax", tmp_path / "other" / "softmax", "--out", out, "--samples", 4)
+    refused = mbr(*twice, "--data-dir", prepared, check=False)
+    assert (
+        refused.returncode == 1 and "two runs have the name softmax: rename one" in refused.stdout
+    )
 
 
 def test_done_is_skipped_and_deleted_is_made_again(

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Minimum Bayes risk decoding of finished runs against beam search. See --help.
+source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
+STAGE=mbr
+
+usage() {
+  cat <<HELP
+usage: mbr.sh RUN_DIR... --out DIR [options]
+
+Of each finished run on one data set, sentences of the test set are sampled in three ways: from the
+model's own distribution, by ε-sampling (tokens with a probability of at least .02) and from the
+nucleus (.9). fairseq-sparse mbr chooses among the samples. All results, and beam search with every
+run, are compared with beam search of the first run by sacreBLEU's paired bootstrap: DIR/table.txt.
+Started again, it does what is not done yet.
+
+  --out DIR        where samples and translations go
+  --samples N      samples a sentence (default: 32)
+  --utility NAME   chrf (default) or bleu
+  --data-dir DIR   prepared data (default: data/DATASET)
+  --cpu, --gpu     where to decode (default: as the first run)
+  --help           this text
+
+SEED is the seed of the samples (default: 1).
+HELP
+}
+
+RUNS=()
+OPTIONS=()
+OUT="" DATA_DIR="" SAMPLES=32 UTILITY=chrf
+while (( $# )); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --cpu | --gpu) OPTIONS+=("$1") ;;
+    --data-dir) option_value "$@"; DATA_DIR="$2"; shift ;;
+    --out) option_value "$@"; OUT="$2"; shift ;;
+    --samples) option_value "$@"; SAMPLES="$2"; shift ;;
+    --utility) option_value "$@"; UTILITY="$2"; shift ;;
+    -*) bad_usage "unknown option '$1'" ;;
+    *) RUNS+=("$1") ;;
+  esac
+  shift
+done
+(( ${#RUNS[@]} )) || bad_usage "a run is needed"
+[[ -n "$OUT" ]] || bad_usage "--out is needed"
+[[ "$SAMPLES" =~ ^[1-9][0-9]*$ ]] || bad_usage "--samples $SAMPLES: a number is needed"
+[[ "$UTILITY" == chrf || "$UTILITY" == bleu ]] || bad_usage "--utility $UTILITY: chrf or bleu"
+for run in "${RUNS[@]}"; do check_finished "$run"; done
+recipe_of "${RUNS[@]}" # they must be of one data set
+DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
+OUT="$(make_absolute "$OUT" --out)"
+
+# What sampling is called, and its flags.
+WAYS=("sampled=" "epsilon=--sampling-epsilon 0.02" "nucleus=--sampling-topp 0.9")
+# Sentences that are sampled at a time.
+BATCH=$(( SAMPLES < 512 ? 512 / SAMPLES : 1 ))
+
+systems=()
+for run in "${RUNS[@]}"; do
+  run="$(CDPATH='' cd -- "$run" && pwd)"
+  name="${run##*/}"
+  recipe_of "$run"
+  require_file "$run/hyp.detok.txt" generate
+  [[ " ${systems[*]-} " != *" beam/$name "* ]] || fail "two runs have the name $name: rename one"
+  mkdir -p -- "$OUT/beam"
+  cp -f -- "$run/hyp.detok.txt" "$OUT/beam/$name"
+  systems+=("beam/$name")
+  for way in "${WAYS[@]}"; do
+    folder="$OUT/samples/$name-${way%%=*}"
+    ENSEMBLE="$run/average.pt" GENERATE_FLAGS="--sampling ${way#*=} --beam $SAMPLES --nbest $SAMPLES \
+      --batch-size $BATCH --seed ${SEED:-1}" \
+      bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
+      ${SETTINGS:+--settings "$SETTINGS"} ${OPTIONS[@]+"${OPTIONS[@]}"} --data-dir "$DATA_DIR" \
+      --run-dir "$folder"
+    system="mbr-$UTILITY/$name-${way%%=*}"
+    mkdir -p -- "$OUT/mbr-$UTILITY"
+    if [[ "$OUT/$system" -nt "$folder/generate-test.txt" ]]; then
+      say "done already: $OUT/$system"
+    else
+      "$PYTHON" "$ROOT/scripts/choose_samples.py" "$folder/generate-test.txt" --utility "$UTILITY" \
+        --output "$OUT/$system.partial" || fail "the samples could not be compared (see above)"
+      mv -f -- "$OUT/$system.partial" "$OUT/$system"
+    fi
+    systems+=("$system")
+  done
+done
+
+language="$(sed -n 's/^--target-lang //p' "${RUNS[0]}/settings/generate" | tail -n 1)"
+cd -- "$OUT"
+"$PYTHON" -m sacrebleu "$DATA_DIR/prepared/reference/test.$language" -i "${systems[@]}" \
+  -m bleu chrf --paired-bs --format text > table.txt.partial || fail "the results could not be compared (see above)"
+mv -f -- table.txt.partial table.txt
+cat -- table.txt
