@@ -6,6 +6,8 @@ and cross-attention, for each layer, the table has
 - the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
   may see;
 - the nonzeros: how many weights of a query are not 0, in the mean;
+- attention sinks: the shares of a query's weights on the first key, and on EOS, which is the first
+  in the decoder; in the mean over the queries that have any weight;
 - the null rate: the share of queries whose weights are all 0, in the mean over the heads; its
   variance over the heads, divided by their number less one; and the null rate of layer attention,
   the mean of the heads' weights;
@@ -119,7 +121,7 @@ def table(result: dict[str, Any]) -> str:
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
     header += ["null rate (%)", "variance", "of layer attention (%)"]
     header += ["shuffled: null rate (%)", "variance"] if "shuffled" in result else []
-    header += ["diversity (nats)"]
+    header += ["diversity (nats)", "on the first (%)", "on EOS (%)"]
 
     def rates(part: dict[str, Any]) -> list[str]:
         return [shown(part, "null", 2, 100), shown(part, "null_variance", 4)]
@@ -127,7 +129,8 @@ def table(result: dict[str, Any]) -> str:
     def row(place: str, name: object, kind: str, part: dict, shuffled: dict | None) -> list:
         cells = [place, name, kind, shown(part, "sparsity", 2, 100), shown(part, "nonzeros", 2)]
         cells += [*rates(part), shown(part, "layer_null", 2, 100)]
-        return [*cells, *(rates(shuffled) if shuffled else []), shown(part, "diversity", 3)]
+        cells += [*(rates(shuffled) if shuffled else []), shown(part, "diversity", 3)]
+        return [*cells, shown(part, "first", 2, 100), shown(part, "eos", 2, 100)]
 
     means, layers = [], []
     for place, part in result["attention"].items():

@@ -67,7 +67,9 @@ def test_table_and_json(
         numbers = 100 * place["sparsity"], place["nonzeros"], 100 * place["null"]
         assert [f"{number:.2f}" for number in numbers] == row[3:6]
         rest = [f"{place['null_variance']:.4f}", f"{100 * place['layer_null']:.2f}"]
-        assert [*rest, f"{place['diversity']:.3f}"] == row[6:]
+        rest += [f"{place['diversity']:.3f}"]
+        assert [*rest, f"{100 * place['first']:.2f}", f"{100 * place['eos']:.2f}"] == row[6:]
+        assert 0 < place["first"] < 1 and 0 < place["eos"] < 1
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
         assert place["diversity"] > 0
         assert ("diversity_by_temperature" in place) == sparse
@@ -154,7 +156,7 @@ def test_an_lstm_has_cross_attention_only(
     kind = "softmax" if arch == "lstm" else "sparsemax"
     numbers = [f"{100 * part['sparsity']:.2f}", f"{part['nonzeros']:.2f}"]
     for row, layer in zip(rows, ("mean", "1"), strict=True):
-        assert row[:5] == ["cross", layer, kind, *numbers] and row[-1] == "-"
+        assert row[:5] == ["cross", layer, kind, *numbers] and row[-3] == "-"
     assert sorted(path.stem for path in plots.glob("*.svg")) == ["null_rates", "sparsity"]
 
 

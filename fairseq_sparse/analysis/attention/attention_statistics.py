@@ -13,6 +13,9 @@ And one that Table 3 of "Sparse Sequence-to-Sequence Models" has (Peters, Nicula
 
 - **nonzeros**: how many weights of a query are not 0, in the mean.
 
+And for **attention sinks**, the shares of a query's weights on the first key and on EOS, in the
+mean over the queries that have any weight; see ``attention_sinks``.
+
 They are measured between tokens, or between words, as ReLA has it. An LSTM has one place of
 attention, cross, with one layer and one head.
 """
@@ -27,6 +30,7 @@ from fairseq.models.lstm import AttentionLayer, LSTMDecoder
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_sparse.analysis.attention.attention_sinks import SINKS, sum_of_shares
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES, sum_of_divergences
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
@@ -75,6 +79,7 @@ class AttentionStatistics:
             raise ValueError(f"the model has no attention ({', '.join(self.modules)})")
         self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
         self.layer_counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
+        self.sinks = {place: [0] * len(layers) for place, layers in self.modules.items()}
         # place -> layer -> temperature -> sum over the queries
         self.divergences = {
             place: [dict.fromkeys(_temperatures(layer) if diversity else (), 0) for layer in layers]
@@ -105,6 +110,7 @@ class AttentionStatistics:
             if words:
                 weights, masked, padding = words.merge(place, weights, masked)
             self.counts[place][layer] += count_zeros(weights, masked, padding)
+            self.sinks[place][layer] += sum_of_shares(weights, masked, padding, place)
             mean = weights.mean(0, keepdim=True)
             self.layer_counts[place][layer] += count_zeros(mean, masked, padding)
             sums = self.divergences[place][layer]
@@ -128,10 +134,12 @@ class AttentionStatistics:
               must be such a one: divided by 8, the variance of rates is at most 0.25;
             - ``layer_null``: the null rate of the mean of the heads' weights;
             - ``nonzeros``: of a query, in the mean over queries and heads;
+            - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
+              to 1; in the decoder, whose first key is EOS, the same;
             - ``diversity``: of the heads, if there are several, in nats; for weights that do not
               sum to 1 the one at the first of ``TEMPERATURES``, and ``diversity_by_temperature``
               has all of them, or for weights that can be below 0 this one alone;
-            - ``heads``: ``sparsity``, ``null`` and ``nonzeros`` of each,
+            - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``first`` and ``eos`` of each,
 
             and beside ``layers`` the mean over them of all the numbers.
 
@@ -148,6 +156,7 @@ class AttentionStatistics:
                     modules,
                     self.counts[place],
                     self.layer_counts[place],
+                    self.sinks[place],
                     self.divergences[place],
                     strict=True,
                 )
@@ -338,14 +347,18 @@ def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
 
 
 def _layer_measures(
-    counts: Tensor, layer_counts: Tensor, sums: Mapping[Optional[float], Tensor]
+    counts: Tensor, layer_counts: Tensor, sinks: Tensor, sums: Mapping[Optional[float], Tensor]
 ) -> dict[str, Any]:
     heads, result = [], {}
-    for zeros, pairs, nulls, queries, nans in counts.tolist():
+    for (zeros, pairs, nulls, queries, nans), (*shares, attending) in zip(
+        counts.tolist(), sinks.tolist(), strict=True
+    ):
         if nans > 0:
             raise ValueError("attention weights are NaN: the model's parameters are no good")
         nonzeros = (pairs - zeros) / queries
-        heads.append({"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros})
+        head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
+        means = [share / attending if attending else 0.0 for share in shares]
+        heads.append({**head, **dict(zip(SINKS, means, strict=True))})
     for name in _RATES:
         rates = [head[name] for head in heads]
         result[name] = fmean(rates)
@@ -353,7 +366,8 @@ def _layer_measures(
             result[f"{name}_variance"] = variance(rates)
     queries = int(counts[0, 3])
     result["layer_null"] = int(layer_counts[0, 2]) / queries
-    result["nonzeros"] = fmean(head["nonzeros"] for head in heads)
+    for name in ("nonzeros", *SINKS):
+        result[name] = fmean(head[name] for head in heads)
     diversity = {temperature: float(total) / queries for temperature, total in sums.items()}
     if diversity:
         result["diversity"] = next(iter(diversity.values()))

@@ -60,6 +60,8 @@ COLUMNS = {
     "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
     "sparsity": ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
     "null": ("null attention (%)", "attention.null", "{:.1f}"),
+    "first": ("attention on the first token (%)", "attention.first", "{:.1f}"),
+    "eos": ("attention on EOS (%)", "attention.eos", "{:.1f}"),
     "empty": ("empty", "bleu.empty_translations", "{:.4g}"),
     "empty_is_best": ("p(empty) > p(best)", "empty.empty_is_best", "{:.2%}"),
     "empty_is_impossible": ("p(empty) = 0", "empty.empty_is_impossible", "{:.2%}"),
@@ -105,6 +107,8 @@ _ON_REQUEST = (
     "valid_attended",
     "valid_single",
     "valid_exact",
+    "first",
+    "eos",
     "empty_is_best",
     "empty_is_impossible",
     "parameters",
@@ -196,7 +200,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
     if path.startswith("attention."):
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {}).values()
-        return " / ".join(form.format(100 * place[rate]) for place in places) or "-"
+        rates = [place[rate] for place in places if rate in place]
+        return " / ".join(form.format(100 * value) for value in rates) or "-"
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
         return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"

@@ -184,7 +184,7 @@ def summarize_attention(path: Path) -> dict[str, object]:
     return {
         place: {
             name: part[name]
-            for name in ("sparsity", "null", "layer_null", "nonzeros")
+            for name in ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")
             if name in part
         }
         for place, part in rates.items()

@@ -150,6 +150,9 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
             assert counted["heads"][head]["null"] == nulls / len(rows)
             nonzeros = sum(len(row) - row.count(0.0) for row in rows)
             assert counted["heads"][head]["nonzeros"] == nonzeros / len(rows)
+            for name, key in (("first", 0), ("eos", 0 if place == "decoder" else -1)):
+                share = mean_share(rows, key)
+                assert counted["heads"][head][name] == pytest.approx(share, rel=1e-4)
         for name in ("sparsity", "null"):
             of_heads = [head[name] for head in counted["heads"]]
             assert counted[f"{name}_variance"] == pytest.approx(
@@ -183,10 +186,18 @@ def test_measures_of_an_lstm_are_those_that_are_counted_by_hand(kind):
     assert (zeros == 0) == (kind in ("softmax", STOCK)) and zeros < weights - len(rows)
     assert list(rates) == ["cross"]  # nor is there a diversity: there is one head
     measures = {"sparsity": zeros / weights, "null": 0, "nonzeros": (weights - zeros) / len(rows)}
+    sinks = {name: mean_share(rows, key) for name, key in (("first", 0), ("eos", -1))}
+    measures |= {name: pytest.approx(share, abs=1e-6) for name, share in sinks.items()}
     layer_null = {"layer_null": 0}
     name = {"attention": "softmax" if kind == STOCK else kind}
     layer = {**name, **measures, **layer_null, "heads": [measures]}
     assert rates["cross"] == {**measures, **layer_null, "layers": [layer]}
+
+
+def mean_share(rows, key):
+    """The mean share of a key in the absolute weights of the rows that are not null."""
+    sizes = [[abs(weight) for weight in row] for row in rows if any(row)]
+    return sum(row[key] / sum(row) for row in sizes) / max(len(sizes), 1)
 
 
 def mean_divergence(queries, temperature=None):
@@ -212,10 +223,10 @@ def test_means_are_over_heads_and_over_layers():
     for part in rates.values():
         layers = [numbers_in({**layer, "heads": {}}) for layer in part["layers"]]
         means = numbers_in({**part, "layers": {}})
-        assert len(means) == 7 + len(TEMPERATURES) and means.keys() == layers[0].keys()
+        assert len(means) == 9 + len(TEMPERATURES) and means.keys() == layers[0].keys()
         for name, mean in means.items():
             assert mean == pytest.approx(sum(layer[name] for layer in layers) / len(layers))
-        for name in ("sparsity", "null", "nonzeros"):
+        for name in ("sparsity", "null", "nonzeros", "first", "eos"):
             for layer in part["layers"]:
                 heads = [head[name] for head in layer["heads"]]
                 assert layer[name] == pytest.approx(sum(heads) / len(heads))

@@ -1,0 +1,45 @@
+"""How much attention goes to the first key and to EOS, whatever the sentence: attention sinks.
+
+Softmax must attend somewhere. Where a head has nothing to look for, its weights tend to gather on
+one key that means little (Xiao et al. 2024, arXiv 2309.17453); attention that can be null need not.
+"""
+
+import torch
+from torch import Tensor
+
+# The columns of what is counted.
+SINKS = ("first", "eos")
+
+
+def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) -> Tensor:
+    """Add up the shares of the sinks in the weights of each query.
+
+    The share of a key is its weight over the sum of the query's weights; where they can be below 0,
+    absolute values are taken. EOS is the last key of the source; in the decoder, whose input
+    begins with EOS in fairseq, it is the first.
+
+    Args:
+        weights: ``[heads, batch, queries, keys]``.
+        masked: boolean, true for keys that a query may not see; broadcasts with
+            ``[batch, queries, keys]``.
+        padding: ``[batch, queries]``, boolean, true for queries that are padding.
+        place: ``encoder``, ``decoder`` or ``cross``.
+
+    Returns:
+        ``[heads, 3]`` of float64: the sums for ``SINKS`` over the queries that have any weight, and
+        the number of these.
+    """
+    visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
+    keys = visible.any(1)  # [batch, keys]
+    first = keys.byte().argmax(1)
+    last = keys.size(1) - 1 - keys.byte().flip(1).argmax(1)
+    sizes = weights.double().abs() * visible
+    total = sizes.sum(-1)  # [heads, batch, queries]
+    shares = [
+        sizes.transpose(0, 1)[torch.arange(len(keys), device=keys.device), :, :, key].transpose(
+            0, 1
+        )
+        for key in (first, first if place == "decoder" else last)
+    ]
+    found = [(share / total).nan_to_num().sum((1, 2)) for share in shares]
+    return torch.stack([*found, (total > 0).sum((1, 2))], dim=1)
