@@ -38,6 +38,7 @@ COLUMNS = {
     "variant": ("variant", "variant", "{}"),
     "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
     "tokenized_bleu": ("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}"),
+    "long_bleu": ("BLEU of long sentences", "bleu.long.bleu", "{:.2f}"),
     "valid_accuracy": ("validation accuracy (%)", "training.valid.accuracy", "{:.2f}"),
     "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
     "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),
@@ -101,6 +102,7 @@ _NOT_ALWAYS = (
 # What a table has only where it is asked for.
 _ON_REQUEST = (
     "tokenized_bleu",
+    "long_bleu",
     "tau",
     "valid_accuracy",
     "valid_nonzeros",

@@ -1,0 +1,58 @@
+"""The recipe that trains on short sentences, and scores long ones by themselves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import recipes
+
+TINY = (
+    "--encoder-layers 1 --encoder-embed-dim 16 --decoder-layers 1 --decoder-embed-dim 16 "
+    "--max-epoch 2 --log-interval 2"
+)
+
+
+def write_raw(folder: Path) -> None:
+    """Sentences of 2 to 11 words, and the same in capitals."""
+    folder.mkdir()
+    random_state = random.Random(1)
+    for split, count in (("train", 300), ("val", 20), ("test_2016_flickr", 20)):
+        lines = [
+            " ".join(
+                random_state.choices("ein Hund sieht die alte Straße".split(), k=length % 10 + 2)
+            )
+            for length in range(count)
+        ]
+        for language, text in (("de", lines), ("en", [line.upper() for line in lines])):
+            path = folder / f"{split}.{language}.gz"
+            path.write_bytes(gzip.compress("".join(f"{line}\n" for line in text).encode()))
+
+
+@pytest.mark.slow
+def test_a_model_of_short_sentences_is_scored_on_long_ones(tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw")
+    printed = recipes.run(
+        *("run.sh", "multi30k_de_en_short", "rela_g", "--cpu"),
+        *("--data-dir", tmp_path / "data", "--run-dir", tmp_path / "run"),
+        RAW_DIR=tmp_path / "raw",
+        TRAIN_TOKENS=7,
+        AVERAGE_LAST=2,
+        BPE_MERGES=30,
+        TRAIN_FLAGS=TINY,
+        GENERATE_FLAGS="--max-len-b 20",
+    ).stdout
+    tokenized = tmp_path / "data" / "prepared" / "tokenized"
+    lengths = {
+        split: [len(line.split()) for line in (tokenized / f"{split}.de").read_text().splitlines()]
+        for split in ("train", "test")
+    }
+    assert max(lengths["train"]) == 7 and len(lengths["train"]) == 180
+    score = json.loads((tmp_path / "run" / "bleu.json").read_text())
+    assert score["long"]["longer_than"] == 7
+    assert score["long"]["sentences"] == sum(length > 7 for length in lengths["test"]) == 8
+    assert "BLEU of the 8 long sentences" in printed
