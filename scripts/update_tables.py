@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and docs/ from the figures in docs/results/*.csv.
+"""Writes the tables of README.md and docs/ from the figures in docs/results.
 
 A page names a table with the lines `<!-- table NAME -->` and `<!-- end of table -->`; what stands
-between them is made from docs/results/NAME.csv.
+between them is made from docs/results/NAME.csv. Between `<!-- runs PATTERN,... COLUMN,... -->` and
+`<!-- end of runs -->` stands a table of the runs in docs/results/runs that scripts/publish_run.py
+has kept, a row for each pattern in their names: the means over its runs, which are seeds of one
+model, with standard deviations. The columns are those of `fairseq-sparse table results`.
 """
 
 from __future__ import annotations
@@ -15,9 +18,16 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from command_line import exit_status
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
     r"(?P<begin><!-- table (?P<name>\w+) -->\n).*?(?P<end><!-- end of table -->)", re.DOTALL
+)
+RUNS = re.compile(
+    r"(?P<begin><!-- runs (?P<patterns>\S+) (?P<columns>[\w,]+) -->\n).*?"
+    r"(?P<end><!-- end of runs -->)",
+    re.DOTALL,
 )
 
 
@@ -34,6 +44,28 @@ def markdown(path: Path) -> str:
     return tabulate(rows, headers=head, tablefmt="github", disable_numparse=True)
 
 
+def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str:
+    """Return a table in Markdown of the runs that are kept, a row for each pattern.
+
+    Raises:
+        OSError, ValueError: there is no such run, or its summary cannot be read.
+        KeyError: there is no such column.
+    """
+    from fairseq_sparse.analysis.runs.columns import COLUMNS
+    from fairseq_sparse.analysis.runs.rows import Row
+    from fairseq_sparse.files import read_json
+
+    rows = []
+    for pattern in patterns:
+        paths = sorted((results / "runs").glob(f"{pattern}/summary.json"))
+        if not paths:
+            raise FileNotFoundError(f"no run in {results / 'runs' / pattern}")
+        rows.append(Row(pattern, summaries=dict(enumerate(map(read_json, paths)))))
+    cells = [[row.cell(column, Row("")) for column in columns] for row in rows]
+    head = [COLUMNS[column][0] for column in columns]
+    return tabulate(cells, headers=head, tablefmt="github", disable_numparse=True)
+
+
 def fill(page: str, results: Path) -> str:
     """Return the text of a page with its tables made again from the files in ``results``.
 
@@ -41,6 +73,13 @@ def fill(page: str, results: Path) -> str:
         OSError: a table has no file.
         ValueError: the rows of a file are not as long as its headings.
     """
+    page = RUNS.sub(
+        lambda block: "{begin}\n{table}\n\n{end}".format(
+            **block.groupdict(),
+            table=table_of_runs(block["patterns"].split(","), block["columns"].split(","), results),
+        ),
+        page,
+    )
     return BLOCK.sub(
         lambda block: "{begin}\n{table}\n\n{end}".format(
             **block.groupdict(), table=markdown(results / f"{block['name']}.csv")
@@ -59,7 +98,7 @@ def main() -> int:
         page = path.read_text("utf-8")
         try:
             filled = fill(page, options.root / "docs" / "results")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             parser.error(f"{path}: {error}")
         if filled != page:
             stale.append(path)
@@ -71,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -1,5 +1,6 @@
 """Tables of the pages are those of the files in docs/results."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -47,6 +48,29 @@ def test_a_changed_figure_is_noticed_and_written(tmp_path):
     assert run("--check", "--root", tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "docs")
     assert run("--root", tmp_path).returncode == 2
+
+
+def test_a_table_of_runs_has_means_over_their_seeds(tmp_path):
+    for name, bleu in (("softmax-1", 30.0), ("softmax-2", 32.0), ("entmax15-1", 33.0)):
+        folder = tmp_path / "docs/results/runs/multi30k" / name
+        folder.mkdir(parents=True)
+        summary = {"variant": name[:-2], "bleu": {"bleu": bleu}, "test": {"nonzeros": bleu}}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    runs = "<!-- runs multi30k/entmax15-*,multi30k/softmax-* variant,bleu,nonzeros -->"
+    (tmp_path / "README.md").write_text(f"{runs}\n<!-- end of runs -->\n")
+    assert run("--check", "--root", tmp_path).returncode == 1
+    assert run("--root", tmp_path).returncode == 0
+    rows = [line.split("|") for line in (tmp_path / "README.md").read_text().splitlines()[2:6]]
+    assert [[cell.strip() for cell in row[1:-1]] for row in rows if "-" not in row[1][:3]] == [
+        ["variant", "BLEU", "nonzeros"],
+        ["entmax15", "33.00", "33.0"],
+        ["softmax", "31.00 ± 1.41", "31.0"],
+    ]
+    for change in ("multi30k/no-*", "no_such_column"):
+        old = "multi30k/softmax-*" if "/" in change else "nonzeros"
+        (tmp_path / "README.md").write_text(f"{runs.replace(old, change)}\n<!-- end of runs -->\n")
+        result = run("--root", tmp_path)
+        assert result.returncode == 2 and change in result.stderr
 
 
 def test_a_row_that_does_not_fit_the_headings_is_refused(tmp_path):

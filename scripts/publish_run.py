@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Keep what others need to check a finished run: all but its checkpoints.
+
+Writes into docs/results/runs/DATASET/NAME, where NAME is that of the run's folder,
+
+    summary.json      all results
+    settings.txt      the commit, and the flags of each stage
+    training.tsv      the validation after each epoch
+    translations.gz   of the test set, one a line; or a language model's samples.txt
+
+scripts/update_tables.py makes the tables of the pages from these files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from command_line import exit_status, one_line, write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+# In a run's folder, and under what name they are kept.
+TEXTS = {"hyp.detok.txt": "translations.gz", "samples.txt": "samples.txt"}
+
+
+def training_table(log: str) -> str:
+    """Return the validation after each epoch, a line each, with tabs between the numbers."""
+    from fairseq_sparse.analysis.runs.training_log import read_records
+
+    epochs = {int(found["epoch"]): found for tag, found in read_records(log) if tag == "valid"}
+    names = list(dict.fromkeys(name for found in epochs.values() for name in found))
+    rows = [
+        [f"{found[name]:g}" if name in found else "" for name in names] for found in epochs.values()
+    ]
+    return "".join("\t".join(row) + "\n" for row in [names, *rows])
+
+
+def publish(run: Path, results: Path, commit: str) -> Path:
+    """Copy a run's results into a folder of their own, which is returned.
+
+    Raises:
+        AnalysisError: the run is not finished.
+        OSError, ValueError: a file cannot be read.
+    """
+    from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.files import read_json, write_json
+
+    texts = [name for name in TEXTS if (run / name).is_file()]
+    if not (run / "summary.json").is_file() or not texts:
+        raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
+    summary = read_json(run / "summary.json")
+    folder = results / "runs" / summary["dataset"] / run.resolve().name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", summary)
+    parts = [f"commit {commit}\ndata set {summary['dataset']}, variant {summary['variant']}"]
+    for path in sorted((run / "settings").iterdir()):
+        parts.append(f"# {path.name}\n{path.read_text(encoding='utf-8').strip()}")
+    write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
+    log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
+    write_text(folder / "training.tsv", training_table(log))
+    for name in texts:
+        if TEXTS[name].endswith(".gz"):  # the same bytes each time
+            with open(folder / TEXTS[name], "wb") as file:
+                file.write(gzip.compress((run / name).read_bytes(), mtime=0))
+        else:
+            shutil.copyfile(run / name, folder / TEXTS[name])
+    return folder
+
+
+def main() -> int:
+    from fairseq_sparse.errors import AnalysisError
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--commit", help="that the run was trained with (default: the one that is checked out)"
+    )
+    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
+    options = parser.parse_args()
+    try:
+        commit = (
+            options.commit
+            or subprocess.check_output(
+                ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, text=True
+            ).strip()
+        )
+        for run in options.runs:
+            print(publish(run, options.results, commit))
+    except (AnalysisError, OSError, ValueError, subprocess.CalledProcessError) as error:
+        print(f"publish_run: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,64 @@
+"""What is kept of a finished run, for others to check."""
+
+import gzip
+import json
+import subprocess
+
+import pytest
+
+import toy
+from fork_python import PYTHON
+
+SCRIPT = toy.ROOT / "scripts" / "publish_run.py"
+TEXT = "Zwei Männer .\n\nA dog .\n"
+
+
+def publish(*arguments):
+    command = [PYTHON, SCRIPT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    run = tmp_path / "runs" / "softmax-1"
+    (run / "settings").mkdir(parents=True)
+    (run / "logs").mkdir()
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"0" * 99)
+    summary = {"dataset": "multi30k_de_en", "variant": "softmax", "bleu": {"bleu": 30.5}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    (run / "settings" / "train").write_text("--lr 2e-3\n--dropout 0.3\n")
+    (run / "settings" / "generate").write_text("--beam 5\n")
+    lines = [
+        f"2026-01-01 | INFO | valid | {json.dumps({'epoch': epoch, 'valid_loss': loss})}"
+        for epoch, loss in ((1, "4.5"), (2, "4.25"))
+    ]
+    (run / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    (run / "hyp.detok.txt").write_text(TEXT)
+    return run
+
+
+def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
+    options = ("--results", tmp_path / "results", "--commit", "0123abcd")
+    result = publish(finished, *options)
+    assert result.returncode == 0, result.stderr
+    kept = tmp_path / "results" / "runs" / "multi30k_de_en" / "softmax-1"
+    assert str(kept) in result.stdout
+    names = {"summary.json", "settings.txt", "training.tsv", "translations.gz"}
+    assert {path.name for path in kept.iterdir()} == names
+    assert gzip.decompress((kept / "translations.gz").read_bytes()).decode() == TEXT
+    assert json.loads((kept / "summary.json").read_text())["bleu"] == {"bleu": 30.5}
+    assert (kept / "training.tsv").read_text() == "epoch\tloss\n1\t4.5\n2\t4.25\n"
+    settings = (kept / "settings.txt").read_text()
+    assert "commit 0123abcd" in settings and "--dropout 0.3" in settings and "--beam 5" in settings
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    assert publish(finished, *options).returncode == 0
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+
+
+@pytest.mark.parametrize("missing", ["summary.json", "hyp.detok.txt"])
+def test_a_run_that_is_not_finished_is_refused(missing, finished, tmp_path):
+    (finished / missing).unlink()
+    result = publish(finished, "--results", tmp_path / "results")
+    assert result.returncode == 1 and "is not a finished run" in result.stderr
+    assert not (tmp_path / "results").exists()
