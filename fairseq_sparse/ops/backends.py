@@ -49,6 +49,7 @@ _RELA_LARGEST_HEAD = 128
 _ADASPLASH_HEADS = (16, 32, 64, 128, 256)
 _ADASPLASH_LEAST_LENGTH = 512
 _OLDEST_TRITON = (3, 0)
+_LEAST_CAPABILITY = (8, 0)  # Ampere: a V100 has 7.0, a T4 has 7.5
 
 Tensors = Sequence[Optional[Tensor]]
 
@@ -74,7 +75,7 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
     device = _device_of(tensors)
     if device in _allowed:
         rule = _RULES[device].get(op)
-        kernels = None if rule is None else _kernels_for(device)
+        kernels = None if rule is None else _kernels_for(device, tensors)
         if kernels is not None and rule(tensors, **options):
             backend = kernels
     if _last.get(op) is not backend:
@@ -140,11 +141,35 @@ def _device_of(tensors: Tensors) -> str:
     return "cpu" if is_cpu else "gpu" if is_gpu else "another, or several"
 
 
-def _kernels_for(device: str) -> Optional[ModuleType]:
+def _kernels_for(device: str, tensors: Tensors) -> Optional[ModuleType]:
     """Return the kernels for a device, or None where they cannot be had."""
     if device == "cpu":
         return None if build.library() is None else cpu
-    return _gpu() if has_triton() else None
+    first = next(x for x in tensors if x is not None)
+    return _gpu() if runs_kernels(first.device) and has_triton() else None
+
+
+@cache
+def runs_kernels(device: torch.device) -> bool:
+    """Return whether the kernels for GPUs are made for this one. Cached, so that it is said once.
+
+    They were compiled for NVIDIA's GPUs from Ampere on. Triton would also try them on older ones
+    and, under ROCm, on AMD's; what comes of that is not known.
+    """
+    if torch.version.hip is not None:
+        found = "PyTorch is built for ROCm"
+    else:
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= _LEAST_CAPABILITY:
+            return True
+        found = "{} has compute capability {}.{}".format(device, *capability)
+    logger.info(
+        "%s, and the Triton kernels need an NVIDIA GPU of %d.%d or more: sparse ops run in plain "
+        "PyTorch",
+        found,
+        *_LEAST_CAPABILITY,
+    )
+    return False
 
 
 @cache
@@ -319,7 +344,6 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
             query.dtype in _RELA_DTYPES
             and query.size(3) % _HEAD_WIDTHS == 0
             and query.size(3) <= _RELA_LARGEST_HEAD
-            and torch.cuda.get_device_capability(query.device) >= (8, 0)
         )
     length, alpha = query.size(2), options.weights.alpha
     return (

@@ -19,8 +19,10 @@ needs_kernels = pytest.mark.skipif(build.library() is None, reason="needs a C co
 @pytest.fixture(autouse=True)
 def forget_what_was_found():
     backends.has_triton.cache_clear()
+    backends.runs_kernels.cache_clear()
     yield
     backends.has_triton.cache_clear()
+    backends.runs_kernels.cache_clear()
 
 
 def set_version(monkeypatch, version):
@@ -56,6 +58,40 @@ def test_never_on_a_cpu(monkeypatch):
     for op in backends._ON_GPU:
         with backends.use("gpu"):
             assert backends.choose(op, (torch.zeros(3),)) is reference
+
+
+# The GPUs on which no kernel runs: a V100, a T4, and AMD's, whose capability looks like NVIDIA's.
+OTHER_GPUS = {"V100": ((7, 0), None), "T4": ((7, 5), None), "MI300": ((9, 4), "6.2")}
+
+
+def pretend(monkeypatch, capability, hip):
+    """Take every tensor for one on a GPU that has this capability, under this version of ROCm."""
+    monkeypatch.setattr(backends, "_device_of", lambda tensors: "gpu")
+    monkeypatch.setattr(backends, "_gpu", lambda: types.SimpleNamespace(NAME="gpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    for op in backends._ON_GPU:
+        monkeypatch.setitem(backends._ON_GPU, op, lambda tensors: True)
+    set_version(monkeypatch, "9.0")
+
+
+@pytest.mark.parametrize("gpu", OTHER_GPUS)
+@pytest.mark.parametrize("op", backends._ON_GPU)
+def test_no_kernel_runs_on_a_gpu_that_it_is_not_made_for(monkeypatch, caplog, op, gpu):
+    caplog.set_level(logging.INFO, "fairseq_sparse.ops.backends")
+    pretend(monkeypatch, *OTHER_GPUS[gpu])
+    for _ in range(2):
+        assert backends.choose(op, (None, torch.zeros(3))) is reference
+    (message,) = caplog.messages
+    assert "ROCm" in message if gpu == "MI300" else "capability 7." in message
+    assert "need an NVIDIA GPU of 8.0 or more" in message
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0), (12, 0)], ids=str)
+@pytest.mark.parametrize("op", backends._ON_GPU)
+def test_kernels_run_on_newer_gpus(monkeypatch, op, capability):
+    pretend(monkeypatch, capability, None)
+    assert backends.choose(op, (None, torch.zeros(3))).NAME == "gpu"
 
 
 # --- what a user chooses -------------------------------------------------------------------------
