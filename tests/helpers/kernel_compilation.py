@@ -15,9 +15,12 @@ TESTS = Path(__file__).parents[1]
 
 def run_compiled(path, function, cache, *arguments):
     """Call a function of a test file in a process where kernels are compiled, into ``cache``."""
-    folders = map(str, (Path(path).parent, TESTS / "helpers", TESTS.parent))
+    folders = (Path(path).parent, TESTS / "helpers", TESTS.parent, TESTS.parent / "scripts")
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(folders)}
+    environment |= {
+        "TRITON_CACHE_DIR": str(cache),
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+    }
     command = f"import {Path(path).stem} as tests; tests.{function}{arguments}"
     done = subprocess.run([PYTHON, "-c", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,18 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.gpu.entmax import power_above
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, factors, rate_of
+from fairseq_sparse.ops.gpu.arithmetic import as_computed as scalar_tau
 
 BLOCK = 1024
-
-
-def scalar_tau(tau: float | Tensor, z: Tensor) -> Tensor:
-    """Return ``tau``, a number or a tensor with one element, as the kernels read it: in the
-    precision that they compute in, on the device of ``z``, with no synchronisation."""
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    if torch.is_tensor(tau):
-        return tau.detach().to(z.device, dtype)
-    return torch.full((), tau, dtype=dtype, device=z.device)
 
 
 def alpha_relu_weights(z: Tensor, tau: float | Tensor, alpha: float) -> Tensor:
@@ -33,8 +25,15 @@ def alpha_relu_weights(z: Tensor, tau: float | Tensor, alpha: float) -> Tensor:
     p = torch.empty_like(z)
     if p.numel() > 0:
         with torch.cuda.device_of(z):
+            rates, constant = alpha_arguments(alpha, z)
             _weights_kernel[elementwise_grid(z)](
-                z, scalar_tau(tau, z), p, z.numel(), ALPHA=float(alpha), **elementwise_options(z)
+                z,
+                scalar_tau(tau, z),
+                rates,
+                p,
+                z.numel(),
+                ALPHA=constant,
+                **elementwise_options(z),
             )
     return p
 
@@ -47,15 +46,23 @@ def elementwise_options(x: Tensor) -> dict:
     return {
         "BLOCK": BLOCK,
         "DTYPE": tl.float64 if x.dtype == torch.float64 else tl.float32,
-        "enable_fp_fusion": True,
+        "enable_fp_fusion": False,
     }
 
 
 @triton.jit
 def _weights_kernel(
-    z, tau, p, count, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
+    z,
+    tau,
+    rates,  # alpha - 1, read if ALPHA is 0
+    p,
+    count,
+    ALPHA: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
 ):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     logits = tl.load(z + place, mask=place < count, other=0.0).to(DTYPE)
-    weight, above = power_above((ALPHA - 1) * logits, tl.load(tau), ALPHA, False)
+    rate = rate_of(rates, ALPHA, DTYPE)
+    weight, above = factors(rate * logits, tl.load(tau), rate, ALPHA)
     tl.store(p + place, (weight * above).to(p.dtype.element_ty), mask=place < count)

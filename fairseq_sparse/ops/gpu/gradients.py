@@ -11,7 +11,15 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.gpu.alpha_relu import elementwise_grid, elementwise_options
-from fairseq_sparse.ops.gpu.entmax import contiguous_rows, positive_power, sweep_options
+from fairseq_sparse.ops.gpu.arithmetic import (
+    alpha_arguments,
+    divide,
+    positive_power,
+    rate_of,
+    root,
+)
+from fairseq_sparse.ops.gpu.entmax import contiguous_rows, sweep_options
+from fairseq_sparse.ops.gpu.entmax_search import STAGES
 
 
 def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
@@ -32,8 +40,17 @@ def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     if result.numel() > 0:
         options = sweep_options(size, p.dtype)
         with torch.cuda.device_of(p):
+            rates, constant = alpha_arguments(alpha, p)
             _entmax_kernel[(rows,)](
-                p, grad, result, p.stride(0), grad.stride(0), size, ALPHA=float(alpha), **options
+                p,
+                grad,
+                result,
+                rates,
+                p.stride(0),
+                grad.stride(0),
+                size,
+                ALPHA=constant,
+                **options,
             )
     return result
 
@@ -49,8 +66,9 @@ def alpha_relu_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
     result = torch.empty_like(p)
     if p.numel() > 0:
         with torch.cuda.device_of(p):
+            rates, constant = alpha_arguments(alpha, p)
             _alpha_relu_kernel[elementwise_grid(p)](
-                p, grad, result, p.numel(), ALPHA=float(alpha), **elementwise_options(p)
+                p, grad, result, rates, p.numel(), ALPHA=constant, **elementwise_options(p)
             )
     return result
 
@@ -60,6 +78,7 @@ def _entmax_kernel(
     p,
     grad,
     result,
+    rates,  # alpha - 1, read if ALPHA is 0
     p_stride,
     grad_stride,
     size,
@@ -71,49 +90,53 @@ def _entmax_kernel(
     p += row * p_stride
     grad += row * grad_stride
     result += row * size
+    power = 1 - rate_of(rates, ALPHA, DTYPE)
     total = tl.zeros([BLOCK], DTYPE)
     product = tl.zeros([BLOCK], DTYPE)
-    for start in range(0, size, BLOCK):
-        s, incoming = _load(p, grad, start, size, ALPHA, BLOCK, DTYPE)
+    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
+        s, incoming = _load(p, grad, power, start, size, ALPHA, BLOCK, DTYPE)
         total += s
         product += s * incoming
     total_of_row = tl.sum(total, 0)
-    mean = tl.sum(product, 0) / tl.where(total_of_row == 0, 1.0, total_of_row)
-    for start in range(0, size, BLOCK):
+    mean = divide(tl.sum(product, 0), tl.where(total_of_row == 0, 1.0, total_of_row))
+    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
-        s, incoming = _load(p, grad, start, size, ALPHA, BLOCK, DTYPE)
+        s, incoming = _load(p, grad, power, start, size, ALPHA, BLOCK, DTYPE)
         outgoing = (s * (incoming - mean)).to(result.dtype.element_ty)
         tl.store(result + column, outgoing, mask=column < size)
 
 
 @triton.jit
-def _load(p, grad, start, size, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
+def _load(
+    p, grad, power, start, size, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
+):
     """Load s and the incoming gradient, both 0 off the support."""
     column = start + tl.arange(0, BLOCK)
     weight = tl.load(p + column, mask=column < size, other=0.0).to(DTYPE)
     incoming = tl.load(grad + column, mask=column < size, other=0.0).to(DTYPE)
-    return _slope(weight, ALPHA), tl.where(weight > 0, incoming, 0.0)
+    return _slope(weight, power, ALPHA), tl.where(weight > 0, incoming, 0.0)
 
 
 @triton.jit
 def _alpha_relu_kernel(
-    p, grad, result, count, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
+    p, grad, result, rates, count, ALPHA: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
 ):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     weight = tl.load(p + place, mask=place < count, other=0.0).to(DTYPE)
     incoming = tl.load(grad + place, mask=place < count, other=0.0).to(DTYPE)
+    power = 1 - rate_of(rates, ALPHA, DTYPE)
     # Not 0 * incoming, which may be infinite.
-    product = tl.where(weight == 0, 0.0, _slope(weight, ALPHA) * incoming)
+    product = tl.where(weight == 0, 0.0, _slope(weight, power, ALPHA) * incoming)
     tl.store(result + place, product.to(result.dtype.element_ty), mask=place < count)
 
 
 @triton.jit
-def _slope(p, ALPHA: tl.constexpr):
+def _slope(p, power, ALPHA: tl.constexpr):
     """Return ``p ** (2 - alpha)``, 0 where p is 0."""
     if ALPHA == 1.5:
-        s = tl.sqrt(p)
+        s = root(p)
     elif ALPHA == 2:
         s = tl.where(p > 0, 1.0, p)
     else:
-        s = positive_power(p, 2 - ALPHA)
+        s = positive_power(p, power)
     return s

@@ -22,14 +22,15 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, divide, factors, rate_of
 from fairseq_sparse.ops.gpu.entmax import (
     contiguous_rows,
     load_block,
-    power_above,
     row_options,
     solve_row,
     sweep_options,
 )
+from fairseq_sparse.ops.gpu.entmax_search import STAGES
 from fairseq_sparse.ops.gpu.residual import (
     less_target,
     residual_of_rows,
@@ -105,12 +106,14 @@ def add_alpha_relu_losses(
     rows, size = z.shape
     out = z if residual is None else residual
     with torch.cuda.device_of(z):
+        rates, constant = alpha_arguments(loss.alpha, z)
         _alpha_relu_kernel[(rows,)](
             z,
             target,
             scalar_tau(loss.tau, z),
             losses,
             out,
+            rates,
             z.stride(0),
             out.stride(0),
             size,
@@ -118,7 +121,7 @@ def add_alpha_relu_losses(
             size if classes is None else classes,
             loss.ignore_index,
             scale,
-            ALPHA=float(loss.alpha),
+            ALPHA=constant,
             SMOOTHING=float(loss.label_smoothing),
             UNIFORM=uniform,
             RESIDUAL=residual is not None,
@@ -141,19 +144,21 @@ def _solve_entmax(
     out = z if residual is None else residual
     found = losses.new_empty(3, rows)
     with torch.cuda.device_of(z):
+        rates, constant = alpha_arguments(loss.alpha, z)
         _entmax_kernel[(rows,)](
             z,
             target,
             losses,
             found,
             out,
+            rates,
             z.stride(0),
             out.stride(0),
             rows,
             size,
             loss.ignore_index,
             scale,
-            ALPHA=float(loss.alpha),
+            ALPHA=constant,
             SMOOTHING=float(loss.label_smoothing),
             UNIFORM=uniform,
             RESIDUAL=residual is not None,
@@ -184,13 +189,18 @@ class _Losses(Function):
         return residual_of_rows(z, target, found, grad.contiguous(), ctx.loss), None, None
 
 
-@triton.jit
+# Arguments that change per batch; excluded from specialisation to avoid recompiling.
+_PER_BATCH = ["rows", "ignore_index"]
+
+
+@triton.jit(do_not_specialize=_PER_BATCH)
 def _entmax_kernel(
     z,
     target,
     losses,
     found,  # [3, rows]: maximum, tau, total
     residual,
+    rates,  # alpha - 1, read if ALPHA is 0
     z_stride,
     residual_stride,
     rows,
@@ -215,9 +225,15 @@ def _entmax_kernel(
             write_zeros(residual, size, BLOCK)
     else:
         gold = _gold_logit(z, label, 0, size, DTYPE)
-        maximum, tau, total, conjugate, logits = solve_row(
-            z, size, ALPHA, False, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
-        )
+        rate = rate_of(rates, ALPHA, DTYPE)
+        if ALPHA == 0.0:
+            maximum, tau, total, conjugate, logits = solve_row(
+                z, size, rate, True, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
+            )
+        else:
+            maximum, tau, total, conjugate, logits = solve_row(
+                z, size, ALPHA, False, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
+            )
         expected = _expected_logit(gold, logits, maximum, label, 0, size, size, SMOOTHING, DTYPE)
         _add_loss(losses + row, conjugate - expected, True)
         tl.store(found + row, maximum)
@@ -238,16 +254,18 @@ def _entmax_kernel(
                 UNIFORM,
                 BLOCK,
                 DTYPE,
+                rate,
             )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_PER_BATCH[1:])
 def _alpha_relu_kernel(
     z,
     target,
     tau,
     losses,
     residual,
+    rates,  # alpha - 1, read if ALPHA is 0
     z_stride,
     residual_stride,
     size,
@@ -273,15 +291,16 @@ def _alpha_relu_kernel(
             write_zeros(residual, size, BLOCK)
     else:
         threshold = tl.load(tau)
+        rate = rate_of(rates, ALPHA, DTYPE)
         gold = _gold_logit(z, label, first, size, DTYPE)
         if RESIDUAL:
             tl.debug_barrier()  # every thread has the gold logit before one overwrites it
         power = tl.zeros([BLOCK], DTYPE)
         logits = tl.zeros([BLOCK], DTYPE)
-        for start in range(0, size, BLOCK):
+        for start in tl.range(0, size, BLOCK, num_stages=STAGES):
             column = start + tl.arange(0, BLOCK)
             x = load_block(z, start, size, BLOCK, DTYPE)
-            weight, above = power_above((ALPHA - 1) * x, threshold, ALPHA, False)
+            weight, above = factors(rate * x, threshold, rate, ALPHA)
             p = weight * above
             power += p * above  # p ** alpha
             if SMOOTHING > 0:
@@ -293,7 +312,7 @@ def _alpha_relu_kernel(
         expected = _expected_logit(
             gold,
             tl.sum(logits, 0),
-            threshold / (ALPHA - 1),
+            divide(threshold, rate),
             label,
             first,
             size,
@@ -301,7 +320,7 @@ def _alpha_relu_kernel(
             SMOOTHING,
             DTYPE,
         )
-        _add_loss(losses + row, tl.sum(power, 0) / ALPHA - expected, ALL_CLASSES)
+        _add_loss(losses + row, divide(tl.sum(power, 0), 1 + rate) - expected, ALL_CLASSES)
 
 
 @triton.jit
@@ -320,7 +339,8 @@ def _expected_logit(
     expected = tl.where(here, gold - shift, 0.0)
     expected = tl.where((label < 0) | (label >= classes), float("nan"), expected)
     if SMOOTHING > 0:
-        mean = (logits - size * shift) / classes * tl.full([], SMOOTHING, DTYPE)
+        mean = divide(logits - size * shift, tl.full([], classes, DTYPE))
+        mean *= tl.full([], SMOOTHING, DTYPE)
         if SMOOTHING == 1:
             expected = mean  # 0 * expected would be NaN where that is -inf
         else:

@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.entmax import load_block, power_above, sweep_options
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, divide, factors, rate_of
+from fairseq_sparse.ops.gpu.entmax import load_block, sweep_options
 
 
 def residual_of_rows(
@@ -37,17 +38,19 @@ def residual_of_rows(
     if residual.numel() == 0:
         return residual
     with torch.cuda.device_of(z):
+        rates, constant = alpha_arguments(loss.alpha, z)
         _residual_kernel[(rows,)](
             z,
             target,
             found,
             scale,
             residual,
+            rates,
             z.stride(0),
             rows,
             size,
             loss.ignore_index,
-            ALPHA=float(loss.alpha),
+            ALPHA=constant,
             SMOOTHING=float(loss.label_smoothing),
             ENTMAX=loss.tau is None,
             **sweep_options(size, z.dtype),
@@ -55,13 +58,14 @@ def residual_of_rows(
     return residual
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "ignore_index"])
 def _residual_kernel(
     z,
     target,
     found,  # [3, rows] for alpha-entmax: maximum, tau, total; [] for alpha-ReLU: tau
     scale,
     residual,
+    rates,  # alpha - 1, read if ALPHA is 0
     z_stride,
     rows,
     size,
@@ -101,6 +105,7 @@ def _residual_kernel(
             True,
             BLOCK,
             DTYPE,
+            rate_of(rates, ALPHA, DTYPE),
         )
 
 
@@ -119,13 +124,22 @@ def write_residual(
     UNIFORM: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
+    rate=None,
 ):
-    """Write ``scale * (p - q)`` of a row; ``residual`` may be ``z``."""
+    """Write ``scale * (p - q)`` of a row; ``residual`` may be ``z``.
+
+    ``rate`` is alpha - 1, a scalar tensor; it is needed where the constant ALPHA is 0.
+    """
+    if ALPHA == 0.0:
+        by = rate
+    else:
+        by = tl.full([], ALPHA - 1, DTYPE)
     for start in range(0, size, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        x = (load_block(z, start, size, BLOCK, DTYPE) - maximum) * (ALPHA - 1)
-        weight, above = power_above(x, tau, ALPHA, False)
-        difference = less_target(weight * above / total, column, label, size, SMOOTHING, UNIFORM)
+        x = (load_block(z, start, size, BLOCK, DTYPE) - maximum) * by
+        weight, above = factors(x, tau, by, ALPHA)
+        p = divide(weight * above, total)
+        difference = less_target(p, column, label, size, SMOOTHING, UNIFORM)
         difference = (difference * scale).to(residual.dtype.element_ty)
         tl.store(residual + column, difference, mask=column < size)
 
@@ -144,5 +158,6 @@ def less_target(p, column, label, classes, SMOOTHING: tl.constexpr, UNIFORM: tl.
     difference = p - tl.where(column == label, tl.full([], 1 - SMOOTHING, p.dtype), 0.0)
     if UNIFORM:
         if SMOOTHING > 0:
-            difference -= tl.full([], SMOOTHING, p.dtype) / classes
+            share = tl.full([], SMOOTHING, p.dtype)
+            difference -= divide(share, tl.full([], classes, p.dtype))
     return difference

@@ -1,0 +1,134 @@
+"""Arithmetic that the kernels for GPUs share, and the numbers that they are given.
+
+On a GPU the operator ``/`` and ``tl.sqrt`` are approximate in fp32, to two units in the last place
+and to one. :func:`divide` and :func:`root` round correctly in any dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_sparse.ops.reference.entmax import Alpha
+
+
+def alpha_arguments(alpha: Alpha, z: Tensor) -> tuple[Tensor, float]:
+    """Return alpha as the kernels take it: the tensor ``rates``, alpha - 1, and the constant ALPHA.
+
+    Only 1.5 and 2, whose powers are simple, are compiled in. ALPHA is 0 for any other, which is
+    read from the tensor, so that nothing is compiled anew when alpha changes during training.
+    Near 1, alpha itself would have too few digits.
+    """
+    if not torch.is_tensor(alpha) and alpha in (1.5, 2.0):
+        return z.new_empty(1), float(alpha)
+    return as_computed(alpha - 1, z), 0.0
+
+
+def as_computed(x: float | Tensor, z: Tensor) -> Tensor:
+    """Return a number or a tensor as the kernels read it: in the precision that they compute in, on
+    the device of ``z``, with no synchronisation."""
+    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    if torch.is_tensor(x):
+        return x.detach().to(z.device, dtype)
+    return torch.full((), x, dtype=dtype, device=z.device)
+
+
+@triton.jit
+def divide(x, y):
+    """Return ``x / y``, correctly rounded; ``x`` is a tensor."""
+    if x.dtype == tl.float32:
+        quotient = tl.div_rn(x, y)
+    else:
+        quotient = x / y
+    return quotient
+
+
+@triton.jit
+def root(x):
+    """Return the square root, correctly rounded."""
+    if x.dtype == tl.float32:
+        y = tl.sqrt_rn(x)
+    else:
+        y = tl.sqrt(x)
+    return y
+
+
+@triton.jit
+def rate_of(rates, ALPHA: tl.constexpr, DTYPE: tl.constexpr):
+    """Return alpha - 1 as a scalar tensor, from what :func:`alpha_arguments` gave."""
+    if ALPHA == 0.0:
+        rate = tl.load(rates)
+    else:
+        rate = tl.full([], ALPHA - 1, DTYPE)
+    return rate
+
+
+@triton.jit
+def factors(x, tau, rate, ALPHA: tl.constexpr):
+    """Return ``above = [x - tau]_+`` and ``above ** (beta - 1)``, 0 where that is 0: factors of p.
+
+    NaN stays NaN in ``above`` and in the product.
+
+    Args:
+        rate: alpha - 1, a tensor.
+        ALPHA: alpha if it is a constant, else 0.
+    """
+    if ALPHA == 0.0:
+        above = tl.where(x < tau, 0.0, x - tau)
+        weight = positive_power(above, divide(tl.zeros_like(rate) + 1, rate) - 1)
+    else:
+        weight, above = power_above(x, tau, ALPHA, False)
+    return weight, above
+
+
+@triton.jit
+def power_above(x, tau, alpha, ANY: tl.constexpr):
+    """Return :func:`factors` for a constant alpha, or if ANY for a tensor."""
+    above = tl.where(x < tau, 0.0, x - tau)
+    if ANY:
+        weight = positive_power(above, divide(tl.zeros_like(alpha) + 1, alpha - 1) - 1)
+    elif alpha == 1.5:
+        weight = above
+    elif alpha == 2:
+        weight = (above > 0).to(above.dtype)
+    else:
+        weight = positive_power(above, 1 / (alpha - 1) - 1)
+    return weight, above
+
+
+@triton.jit
+def positive_power(x, exponent):
+    """Return ``x ** exponent`` where ``x > 0``, and ``x`` where it is 0 or NaN."""
+    return tl.where(x > 0, tl.exp2(exponent * tl.log2(x)), x)
+
+
+@triton.jit
+def any_of(x):
+    """Return whether any entry is true."""
+    return tl.max(tl.max(x.to(tl.int32), 1), 0) > 0
+
+
+@triton.jit
+def sums_of_three(a, b, c):
+    """Return the sums of the rows of three tensors, ``[ROWS, 1]``, by one exchange of threads."""
+    if _INTERPRETED:  # where a reduction by a function takes a step of Python for each entry
+        sums = (
+            tl.sum(a, 1, keep_dims=True),
+            tl.sum(b, 1, keep_dims=True),
+            tl.sum(c, 1, keep_dims=True),
+        )
+    else:
+        sums = tl.reduce((a, b, c), 1, _add_three, keep_dims=True)
+    return sums
+
+
+@triton.jit
+def _add_three(a, b, c, more_a, more_b, more_c):
+    return a + more_a, b + more_b, c + more_c
+
+
+# In Triton's interpreter what is decorated is of another class.
+INTERPRETED = not isinstance(_add_three, triton.JITFunction)
+_INTERPRETED = tl.constexpr(INTERPRETED)

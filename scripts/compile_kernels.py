@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Compile every Triton kernel for GPUs that need not be there, with the Triton that is installed.
+
+    python scripts/compile_kernels.py --capability 80 90
+
+The ops are called on tensors of the CPU, with sizes that Triton specialises on (1, multiples of 16)
+and others, so the kernels are compiled exactly as they would be launched; none runs. A kernel must
+fit into the shared memory of the GPU, and its divisions and square roots must be correctly rounded.
+A capability that this Triton does not know is left out. Exits with status 1 if a kernel fails.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+# The first Triton that knows a capability, and the shared memory that a program may have there
+# (CUDA C++ Programming Guide, technical specifications per compute capability).
+CAPABILITIES = {
+    80: ((3, 0), 163 << 10),
+    86: ((3, 0), 99 << 10),
+    89: ((3, 0), 99 << 10),
+    90: ((3, 0), 227 << 10),
+    100: ((3, 3), 227 << 10),
+    120: ((3, 4), 99 << 10),
+}
+# Rows of logits: 1, a multiple of 16 and neither; in one block and in several.
+ROWS = (
+    *((size, torch.float32, 1.5) for size in (1, 17, 48, 300, 5000, 40000)),
+    *((48, torch.float16, 1.5), (5000, torch.bfloat16, 1.5), (300, torch.float64, 1.5)),
+    *((300, torch.float32, 2.0), (5000, torch.float16, 2.0), (5000, torch.float32, 1.3)),
+    *((48, torch.bfloat16, 3.0), (5000, torch.float64, 3.0)),
+)
+# Queries, keys, width of a head, dtype, and whether there are masks and dropout.
+HEADS = (
+    *((1, 16, 64, torch.float16, False), (17, 1, 16, torch.float16, True)),
+    *((300, 300, 64, torch.float32, True), (300, 300, 48, torch.float32, False)),
+    *((300, 200, 64, torch.bfloat16, True), (4096, 4096, 64, torch.float16, True)),
+    *((4096, 4096, 128, torch.bfloat16, False), (4096, 4096, 128, torch.float16, True)),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--capability", type=int, nargs="+", choices=CAPABILITIES)
+    parser.add_argument("--only", default="", help="compile only cases whose name contains this")
+    given = parser.parse_args()
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    failed = 0
+    for capability in given.capability or CAPABILITIES:
+        if version < CAPABILITIES[capability][0]:
+            print(f"sm_{capability}: not known to Triton {triton.__version__}")
+            continue
+        kernels = []
+        with compiling_for(capability, kernels):
+            for name, case in cases():
+                if given.only in name:
+                    print(f"sm_{capability} {name}", flush=True)  # a compiler can crash
+                    failed += not succeeds(case)
+        print(
+            f"sm_{capability}: {len(kernels)} kernels compiled by Triton {triton.__version__}",
+            flush=True,
+        )
+    sys.exit(failed > 0)
+
+
+def succeeds(case: Callable[[], object]) -> bool:
+    """Call ``case``; print what it raises."""
+    try:
+        case()
+    except Exception:
+        print("FAILED:", file=sys.stderr)
+        traceback.print_exc(limit=-3)
+        return False
+    return True
+
+
+@contextmanager
+def compiling_for(capability: int, kernels: list) -> Iterator[None]:
+    """Return a context in which launching a kernel compiles it and appends it to ``kernels``."""
+    from triton.runtime import driver
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    run, tune = JITFunction.run, Autotuner.run
+    room = CAPABILITIES[capability][1]
+
+    def compile_any(self, *args, grid, warmup=True, **options):
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        if all(kernel is not other for _, other in kernels):
+            kernels.append((self.__name__, kernel))
+            inexact = re.search(r"div\.(full|approx)|sqrt\.approx", kernel.asm["ptx"])
+            assert not inexact, f"{self.__name__} has {inexact[0]}, which is not correctly rounded"
+        return kernel.metadata.shared
+
+    def compile_only(self, *args, **options):
+        needed = compile_any(self, *args, **options)
+        assert needed <= room, f"{self.__name__} needs {needed} bytes of shared memory, > {room}"
+
+    def compile_all(self, *args, **options):
+        needed = [
+            compile_any(self.fn, *args, **options, **config.all_kwargs()) for config in self.configs
+        ]
+        assert min(needed) <= room, f"{needed} bytes of shared memory are more than {room}"
+
+    JITFunction.run, Autotuner.run = compile_only, compile_all
+    before = driver._active if hasattr(driver, "_active") else None
+    driver.set_active(_absent_gpu(capability))
+    try:
+        yield
+    finally:
+        JITFunction.run, Autotuner.run = run, tune
+        driver._active = before
+
+
+def _absent_gpu(capability: int):
+    """Return a driver of Triton for a GPU that is not there."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaDriver
+
+    class AbsentGPU(CudaDriver):
+        def __init__(self):
+            pass  # the driver's own loads libcuda
+
+        def get_current_target(self):
+            return GPUTarget("cuda", capability, 32)
+
+        def get_current_device(self):
+            return capability  # kernels are cached by device
+
+        def get_current_stream(self, device):
+            return 0
+
+    return AbsentGPU()
+
+
+def cases() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Return calls that together launch every kernel in every way; each has a name."""
+    for size, dtype, alpha in ROWS:
+        for op, case in row_cases(size, dtype, alpha):
+            yield f"{op} {size} {str(dtype)[6:]} {alpha}", case
+    for queries, keys, head_dim, dtype, masks in HEADS:
+        name = f"rela {queries}x{keys}x{head_dim} {str(dtype)[6:]} masks={masks}"
+        yield name, rela_case(queries, keys, head_dim, dtype, masks)
+
+
+def row_cases(size: int, dtype: torch.dtype, alpha: float):
+    """Return calls of the ops on rows of logits."""
+    from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+    from fairseq_sparse.ops.gpu import alpha_relu, entmax, gradients, linear_loss, losses
+
+    z = torch.randn(3, size, dtype=dtype)
+    target = torch.tensor([0, -100, size - 1])
+    yield "entmax", lambda: entmax.entmax_rows(z, alpha)
+    yield "entmax tensor", lambda: entmax.entmax_rows(z, torch.full((3, 1), alpha))
+    yield "entmax_gradient", lambda: gradients.entmax_gradient(z, z, alpha)
+    yield "alpha_relu", lambda: alpha_relu.alpha_relu_weights(z, 0.3, alpha)
+    yield "alpha_relu_gradient", lambda: gradients.alpha_relu_gradient(z, z, alpha)
+    for tau in (None, 0.3):
+        name = "entmax" if tau is None else "alpha_relu"
+        loss = FenchelYoungLoss(alpha, tau, 0.1 * (size % 16 == 0), -100, "sum")
+
+        def value_and_gradient(loss=loss):
+            losses.losses_of_rows(z.clone().requires_grad_(), target, loss).sum().backward()
+
+        def linear(loss=loss):
+            x, weight = z.new_ones(3, 16, requires_grad=True), z.new_ones(size, 16)
+            linear_loss.summed_linear_loss(x, weight, None, target, loss)
+
+        yield f"{name}_loss", value_and_gradient
+        yield f"linear_{name}_loss", linear
+
+
+def rela_case(queries: int, keys: int, head_dim: int, dtype: torch.dtype, masks: bool):
+    """Return a call of rectified attention and of its gradient."""
+    from fairseq_sparse.ops.gpu.rela_attention import rela_attention
+
+    def case():
+        lengths = (queries, keys, keys)
+        tensors = [torch.ones(1, 2, x, head_dim, dtype=dtype, requires_grad=True) for x in lengths]
+        masked = torch.zeros(1, keys, dtype=torch.bool) if masks else None
+        rela_attention(*tensors, masked, masks, 0.1 * masks).sum().backward()
+
+    return case
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        main()
