@@ -6,13 +6,17 @@ S, the weights A and the result O are
     S = Q K^T,    A = relu(S),    O = A V.
 
 A weight needs nothing of its row, neither the maximum nor the sum: a tile of scores is made,
-rectified, multiplied by its values and forgotten. A tile without a positive score ends there.
-The gradients, with D = dO V^T where A is positive and 0 elsewhere, are
+rectified, multiplied by its values and forgotten. The gradients, with D = dO V^T where A is
+positive and 0 elsewhere, are
 
     dV = A^T dO,    dQ = D K,    dK = D^T Q.
 
 They take two kernels, each of which makes the tiles again: one has a program for each block of
 queries, the other for each block of keys. So each sum has one program, in one order, always.
+
+A program has OWN positions and goes through the others OTHER at a time. The sums depend on the
+latter alone, and those on the shapes alone. For long inputs Triton times a few numbers of own
+positions, warps and stages at their first use: whichever it takes, the result is the same.
 
 Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
 """
@@ -28,9 +32,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from fairseq_sparse.ops.gpu.arithmetic import INTERPRETED
+
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
 _SIZES = ["rows", "heads", "queries", "keys", "reach"]
-# As many as Philox needs to pass the tests of randomness (Salmon et al. 2011).
+# Philox rounds; 7 is the smallest number that passes the tests of randomness (Salmon et al. 2011).
 _PHILOX_ROUNDS = tl.constexpr(7)
 
 
@@ -110,11 +116,15 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
     query, key = tensors[:2]
     queries, batch, heads, head_dim = query.shape
     keys, rows = key.size(0), batch * heads
-    own, other, warps = _tile(query, key)
-    programs = triton.cdiv(keys if by_keys else queries, own) * rows
-    if programs == 0:
+    own = keys if by_keys else queries
+    if own * rows == 0:
         return
-    kernel[(programs,)](
+    configurations = _configurations(query, key)
+    if len(configurations) == 1:  # nothing to time
+        kernel, chosen = kernel.fn, configurations[0].all_kwargs()
+    else:
+        chosen = {}
+    kernel[lambda options: (triton.cdiv(own, options["OWN"]) * rows,)](
         *tensors,
         mask.masked,
         mask.seed,
@@ -129,27 +139,38 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         DROPS=mask.dropout > 0,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
-        BLOCK_Q=other if by_keys else own,
-        BLOCK_K=own if by_keys else other,
+        OTHER=_other(query, key, len(tensors) > 4),
         PRECISION=_precision(query),
-        num_warps=warps,
-        num_stages=2,
+        **chosen,
     )
 
 
-def _tile(query: Tensor, key: Tensor) -> tuple[int, int, int]:
-    """Return a program's number of own positions, of those in each step, and of warps.
+def _other(query: Tensor, key: Tensor, backward: bool) -> int:
+    """Return the number of positions in a step, on which the order of the sums depends."""
+    wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
+    if query.dtype == torch.float32 or longest <= 32 or (wide and backward):
+        return 32
+    return 64 if wide or backward or longest <= _LONG else 128
 
-    A few choices, so that little is compiled; each fits the registers and the shared memory.
-    """
+
+def _configurations(query: Tensor, key: Tensor) -> list[triton.Config]:
+    """Return what may be chosen for these inputs; each fits the registers and shared memory."""
     wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
     if query.dtype == torch.float32:
-        return 32, 32, 8 if wide else 4
-    if longest <= 32:
-        return 32, 32, 4
-    if wide:
-        return 64, 32, 4
-    return (64, 64, 4) if longest <= 256 else (128, 64, 8)
+        return [_configuration(32, 8 if wide else 4, 2)]
+    if longest > _LONG and not INTERPRETED:
+        return _TIMED
+    return [_configuration(32 if longest <= 32 else 64, 4, 2)]
+
+
+def _configuration(own: int, warps: int, stages: int) -> triton.Config:
+    return triton.Config({"OWN": own}, num_warps=warps, num_stages=stages)
+
+
+# Inputs that are longer are worth timing the kernels for.
+_LONG = 256
+_TIMED = [_configuration(*x) for x in ((64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3))]
+_timed = triton.autotune(_TIMED, key=["HAS_HIDDEN", "DROPS", "HEAD_DIM", "OTHER"])
 
 
 def _precision(query: Tensor) -> str:
@@ -219,12 +240,19 @@ def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_HIDDEN: t
 
 
 @triton.jit
-def _kept(seed, row, query, key, keys, dropout):
-    """Return what dropout keeps: the same however the scores are cut into tiles."""
-    number = tl.rand(tl.load(seed) + row, query * keys + key, n_rounds=_PHILOX_ROUNDS)
-    return number >= dropout
+def _kept(seed, row, query, key, dropout):
+    """Return what dropout keeps: the same however the scores are cut into tiles.
+
+    Head, query and key are counters of their own: no number of them overflows in a product.
+    """
+    zero = query * 0 + key * 0
+    number, _, _, _ = tl.philox(
+        tl.load(seed), key + zero, query + zero, row + zero, zero, n_rounds=_PHILOX_ROUNDS
+    )
+    return tl.uint_to_uniform_float(number) >= dropout
 
 
+@_timed
 @triton.jit(do_not_specialize=_SIZES)
 def _forward(
     query,
@@ -244,33 +272,31 @@ def _forward(
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    blocks = tl.cdiv(queries, BLOCK_Q)
+    blocks = tl.cdiv(queries, OWN)
     row = tl.program_id(0) // blocks
     # Under a causal mask the last queries take longest, so they come first.
-    start_q = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_Q
-    q_at = start_q + tl.arange(0, BLOCK_Q)[:, None]
-    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
-    total = tl.zeros([BLOCK_Q, WIDTH], dtype=tl.float32)
-    next_v = _load(value, row, rows, 0, keys, HEAD_DIM, WIDTH, BLOCK_K)
-    for start_k in range(0, tl.minimum(keys, start_q + BLOCK_Q + reach), BLOCK_K):
-        k_at = start_k + tl.arange(0, BLOCK_K)[None, :]
-        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
-        v = next_v
-        next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    start_q = (blocks - 1 - tl.program_id(0) % blocks) * OWN
+    q_at = start_q + tl.arange(0, OWN)[:, None]
+    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+    total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
+    for start_k in tl.range(0, tl.minimum(keys, start_q + OWN + reach), OTHER):
+        k_at = start_k + tl.arange(0, OTHER)[None, :]
+        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+        v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
-        if tl.max(attended.to(tl.int32)) > 0:
-            if DROPS:
-                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
-            weights = tl.where(attended, scores, 0.0).to(v.dtype)
-            total = tl.dot(weights, v, total, input_precision=PRECISION)
-    _store(total * scale, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+        if DROPS:
+            attended &= _kept(seed, row, q_at, k_at, dropout)
+        weights = tl.where(attended, scores, 0.0).to(v.dtype)
+        total = tl.dot(weights, v, total, input_precision=PRECISION)
+    _store(total * scale, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
 
 
+@_timed
 @triton.jit(do_not_specialize=_SIZES)
 def _backward_query(
     query,
@@ -291,34 +317,33 @@ def _backward_query(
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    blocks = tl.cdiv(queries, BLOCK_Q)
+    blocks = tl.cdiv(queries, OWN)
     row = tl.program_id(0) // blocks
-    start_q = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_Q
-    q_at = start_q + tl.arange(0, BLOCK_Q)[:, None]
-    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
-    g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
-    total = tl.zeros([BLOCK_Q, WIDTH], dtype=tl.float32)
-    next_v = _load(value, row, rows, 0, keys, HEAD_DIM, WIDTH, BLOCK_K)
-    for start_k in range(0, tl.minimum(keys, start_q + BLOCK_Q + reach), BLOCK_K):
-        k_at = start_k + tl.arange(0, BLOCK_K)[None, :]
-        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
-        v = next_v
-        next_v = _load(value, row, rows, start_k + BLOCK_K, keys, HEAD_DIM, WIDTH, BLOCK_K)
+    # Under a causal mask the last queries take longest, so they come first.
+    start_q = (blocks - 1 - tl.program_id(0) % blocks) * OWN
+    q_at = start_q + tl.arange(0, OWN)[:, None]
+    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+    g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+    total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
+    for start_k in tl.range(0, tl.minimum(keys, start_q + OWN + reach), OTHER):
+        k_at = start_k + tl.arange(0, OTHER)[None, :]
+        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+        v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
-        if tl.max(attended.to(tl.int32)) > 0:
-            if DROPS:
-                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
-            grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
-            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
-            total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
-    _store(total * scale, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+        if DROPS:
+            attended &= _kept(seed, row, q_at, k_at, dropout)
+        grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
+        grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+        total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
+    _store(total * scale, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
 
 
+@_timed
 @triton.jit(do_not_specialize=_SIZES)
 def _backward_key_value(
     query,
@@ -340,34 +365,31 @@ def _backward_key_value(
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    blocks = tl.cdiv(keys, BLOCK_K)
+    blocks = tl.cdiv(keys, OWN)
     row = tl.program_id(0) // blocks
-    start_k = tl.program_id(0) % blocks * BLOCK_K
-    k_at = start_k + tl.arange(0, BLOCK_K)[:, None]
-    k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
-    v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
-    total_k = tl.zeros([BLOCK_K, WIDTH], dtype=tl.float32)
-    total_v = tl.zeros([BLOCK_K, WIDTH], dtype=tl.float32)
-    first = tl.maximum(0, start_k - reach) // BLOCK_Q * BLOCK_Q
-    next_g = _load(grad, row, rows, first, queries, HEAD_DIM, WIDTH, BLOCK_Q)
-    for start_q in range(first, queries, BLOCK_Q):
-        q_at = start_q + tl.arange(0, BLOCK_Q)[None, :]
-        q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
-        g = next_g
-        next_g = _load(grad, row, rows, start_q + BLOCK_Q, queries, HEAD_DIM, WIDTH, BLOCK_Q)
+    start_k = tl.program_id(0) % blocks * OWN
+    k_at = start_k + tl.arange(0, OWN)[:, None]
+    k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    total_k = tl.zeros([OWN, WIDTH], dtype=tl.float32)
+    total_v = tl.zeros([OWN, WIDTH], dtype=tl.float32)
+    first = tl.maximum(0, start_k - reach) // OTHER * OTHER
+    for start_q in tl.range(first, queries, OTHER):
+        q_at = start_q + tl.arange(0, OTHER)[None, :]
+        q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
+        g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
         attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
-        if tl.max(attended.to(tl.int32)) > 0:
-            if DROPS:
-                attended &= _kept(seed, row, q_at, k_at, keys, dropout)
-            weights = tl.where(attended, scores, 0.0).to(g.dtype)
-            total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
-            grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
-            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
-            total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
-    _store(total_k * scale, grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
-    _store(total_v * scale, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, BLOCK_K)
+        if DROPS:
+            attended &= _kept(seed, row, q_at, k_at, dropout)
+        weights = tl.where(attended, scores, 0.0).to(g.dtype)
+        total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
+        grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
+        grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+        total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
+    _store(total_k * scale, grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    _store(total_v * scale, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)

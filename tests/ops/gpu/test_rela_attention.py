@@ -8,7 +8,10 @@ import itertools
 import pytest
 import torch
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.1", reason="needs triton 3.1")
+
+import triton
+import triton.language as tl
 
 import references
 from attention_cases import INF, causal
@@ -16,7 +19,6 @@ from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import relu
 from fairseq_sparse.ops.gpu import rela_attention as kernels
 from fairseq_sparse.ops.gpu.rela_attention import rela_attention
-from kernel_compilation import compile_kernel, run_compiled
 from op_cases import HALF_DTYPES, logits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -177,6 +179,36 @@ def test_dropout_is_drawn_by_the_generator_of_torch():
     assert not torch.equal(first, second)
 
 
+@triton.jit
+def _kept_of_keys(seed, query, kept, SIZE: tl.constexpr):
+    key = tl.arange(0, SIZE)
+    tl.store(kept + key, kernels._kept(seed, 0, query, key, 0.5).to(tl.int32))
+
+
+def test_dropout_differs_between_places_that_are_two_to_the_32_apart():
+    """Query times keys plus key is the same for queries 0 and 65,536, at 65,536 keys in 32 bits."""
+    seed = torch.tensor([7], device=DEVICE)
+    kept = torch.zeros(3, 1024, dtype=torch.int32, device=DEVICE)
+    for row, query in enumerate((0, 1, 65536)):
+        _kept_of_keys[(1,)](seed, query, kept[row], SIZE=1024)
+    for one, other in itertools.combinations(kept, 2):
+        assert 0.4 < (one == other).double().mean() < 0.6
+
+
+def test_timing_does_not_change_the_result(monkeypatch):
+    """Whatever number of own positions is the fastest, sums are taken in the same order."""
+    tensors = inputs(130, 70, dtype=torch.float16)
+    monkeypatch.setattr(kernels, "_LONG", 0)
+    by_own = {timed.kwargs["OWN"]: timed for timed in kernels._TIMED}
+    assert all(timed.kwargs.keys() == {"OWN"} for timed in kernels._TIMED) and len(by_own) > 1
+    results = []
+    for timed in by_own.values():
+        monkeypatch.setattr(kernels, "_configurations", lambda *x, timed=timed: [timed])
+        results.append(values_and_gradients(rela_attention, *tensors))
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_gradient_knows_what_was_dropped(is_causal):
     tensors = inputs(70, 48, head_dim=48)
@@ -217,42 +249,6 @@ def test_in_fp32_a_large_sum_does_not_overflow_nor_its_small_gradient_vanish():
     assert exact[:sums].abs().max() > torch.finfo(torch.float16).max
     for part in (slice(sums), slice(sums, None)):
         assert relative_error(actual[part], exact[part]) < torch.finfo(torch.float16).eps
-
-
-DTYPE_OF = {"fp16": torch.float16, "fp32": torch.float32}
-
-
-def compile_kernels(name):
-    """Every kernel for the GPU of a compute capability, in a process where it is compiled."""
-    query = torch.empty(300, 1, 1, 64, dtype=DTYPE_OF[name])
-    own, other, warps = kernels._tile(query, query)
-    of_input = ("query", "key", "value", "grad_query", "grad_key", "grad_value")
-    types = dict.fromkeys(of_input, f"*{name}") | {"masked": "*u8", "seed": "*i64"}
-    types |= dict.fromkeys(("grad", "output"), "*fp32")
-    types |= dict.fromkeys(kernels._SIZES, "i32") | {"dropout": "fp32", "scale": "fp32"}
-    for kernel in (kernels._forward, kernels._backward_query, kernels._backward_key_value):
-        compile_kernel(
-            kernel,
-            {argument: types[argument] for argument in kernel.arg_names if argument in types},
-            {
-                "HAS_HIDDEN": True,
-                "DROPS": True,
-                "HEAD_DIM": 64,
-                "WIDTH": 64,
-                "BLOCK_Q": own,
-                "BLOCK_K": other,
-                "PRECISION": kernels._precision(query),
-            },
-            warps=warps,
-        )
-
-
-@pytest.mark.slow_except("fp16")
-@pytest.mark.parametrize("dtype", DTYPE_OF)
-def test_the_kernels_compile(dtype, tmp_path):
-    """The interpreter takes more than the compiler does."""
-    pytest.importorskip("triton", minversion="3.6", reason="compiles without a GPU from 3.6 on")
-    run_compiled(__file__, "compile_kernels", tmp_path, dtype)
 
 
 @pytest.mark.gpu
