@@ -77,7 +77,21 @@ inexact:
 - Triton's interpreter does not round to the nearest number of bf16: up to 0.96 in those rows.
 - The kernels in Triton keep the threshold of fp32 logits in fp32. Where one logit is far above
   thousands that are all in the support, each of these has the threshold's rounding error, and the
-  largest p pays for all: 10 eps were seen with 4,000 logits and alpha = 2."""
+  largest p pays for all: 10 eps were seen with 4,000 logits and alpha = 2.
+
+**On a GPU** nothing of this was measured: "Triton" is its interpreter on a CPU. What carries over
+follows from what the kernels are compiled to, which `scripts/compile_kernels.py` checks. Products
+are not fused with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5
+and 2 p, tau, the gradients and alpha-ReLU take the same roundings as in the interpreter, except
+that sums are taken in another order. For any other alpha each power is exp2(e log2(x)), whose exp2
+is the GPU's approximate instruction in fp32 (two units in the last place; results below 2^-126
+become 0) and whose e log2(x) is rounded before it: a power has a relative error of about
+2 eps + |e log2(x)| eps. p still sums to 1 as exactly, for it is divided by the sum of these very
+powers. So does not carry over: figures of p and of large p in fp32 for these alpha, and the part of
+the loss and of its smoothed form that is made of such a power of the total, which is near 1. The
+kernels compute fp64 in fp64. Products of matrices, in the ops on features and in attention, are
+those of the GPU: TF32 in three parts for fp32 in rectified attention, and what PyTorch is set to
+elsewhere."""
 
 
 class Entry(NamedTuple):

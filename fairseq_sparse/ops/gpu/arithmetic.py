@@ -114,14 +114,12 @@ def any_of(x):
 def sums_of_three(a, b, c):
     """Return the sums of the rows of three tensors, ``[ROWS, 1]``, by one exchange of threads."""
     if _INTERPRETED:  # where a reduction by a function takes a step of Python for each entry
-        sums = (
-            tl.sum(a, 1, keep_dims=True),
-            tl.sum(b, 1, keep_dims=True),
-            tl.sum(c, 1, keep_dims=True),
-        )
+        a = tl.sum(a, 1, keep_dims=True)
+        b = tl.sum(b, 1, keep_dims=True)
+        c = tl.sum(c, 1, keep_dims=True)
     else:
-        sums = tl.reduce((a, b, c), 1, _add_three, keep_dims=True)
-    return sums
+        a, b, c = tl.reduce((a, b, c), 1, _add_three, keep_dims=True)
+    return a, b, c
 
 
 @triton.jit

@@ -173,7 +173,8 @@ def sums(
             a += second_a + third_a
             b += second_b + third_b
             c += second_c + third_c
-    return sums_of_three(a, b, c)
+    a, b, c = sums_of_three(a, b, c)
+    return a, b, c
 
 
 @triton.jit
