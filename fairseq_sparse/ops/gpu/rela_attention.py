@@ -141,6 +141,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         WIDTH=triton.next_power_of_2(head_dim),
         OTHER=_other(query, key, len(tensors) > 4),
         PRECISION=_precision(query),
+        enable_fp_fusion=False,
         **chosen,
     )
 
