@@ -48,7 +48,7 @@ _RELA_LARGEST_HEAD = 128
 # What adasplash takes. It compiles anew for each length: so short inputs are not worth it.
 _ADASPLASH_HEADS = (16, 32, 64, 128, 256)
 _ADASPLASH_LEAST_LENGTH = 512
-_OLDEST_TRITON = (3, 1)  # 3.0 crashes on rectified attention in fp32
+_OLDEST_TRITON = (3, 0)
 _LEAST_CAPABILITY = (8, 0)  # Ampere: a V100 has 7.0, a T4 has 7.5
 
 Tensors = Sequence[Optional[Tensor]]

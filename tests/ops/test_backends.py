@@ -30,21 +30,21 @@ def set_version(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "triton", module)  # None: importing it raises
 
 
-@pytest.mark.parametrize("version", ["3.1.0", "3.12.1+git123", "4.0"])
+@pytest.mark.parametrize("version", ["3.0.0", "3.12.1+git123", "4.0"])
 def test_new_versions_will_do(monkeypatch, caplog, version):
     set_version(monkeypatch, version)
     assert backends.has_triton()
     assert not caplog.records
 
 
-@pytest.mark.parametrize("version", [None, "2.2.0", "3.0.0"])
+@pytest.mark.parametrize("version", [None, "2.2.0"])
 def test_what_is_missing_is_said_once(monkeypatch, caplog, version):
     set_version(monkeypatch, version)
     for _ in range(3):
         assert not backends.has_triton()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "pip install 'triton>=3.1'" in record.getMessage()
+    assert "pip install 'triton>=3.0'" in record.getMessage()
 
 
 def test_a_variable_turns_kernels_off(monkeypatch):
@@ -203,7 +203,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name, rules", [("cpu", backends._ON_CPU), ("gpu", backends._ON_GPU)])
 def test_a_backend_has_the_functions_of_its_ops(name, rules):
     if name == "gpu":
-        pytest.importorskip("triton", minversion="3.1", reason="needs triton 3.1")
+        pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
     module = importlib.import_module(f"fairseq_sparse.ops.{name}")
     for op in rules:
         for function in FUNCTIONS.get(op, (op,)):
