@@ -31,7 +31,7 @@ ON_TEXT = {
     "table results": "results_table",
 }
 # Commands that are younger than fairseq-sparse.
-NEVER_A_SCRIPT = {"flags", "mbr", "analyze samples"}
+NEVER_A_SCRIPT = {"flags", "analyze samples"}
 # Prints which heavy modules a process has loaded at its end, whatever happened before.
 LOADED = """
 import sys
