@@ -8,7 +8,7 @@ from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_weights
 from fairseq_sparse.ops.gpu.attention import adasplash, attend
 from fairseq_sparse.ops.gpu.entmax import entmax_probabilities, entmax_rows
 from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient, entmax_gradient
-from fairseq_sparse.ops.gpu.linear_loss import summed_linear_loss as linear_losses
+from fairseq_sparse.ops.gpu.linear_loss import linear_losses
 from fairseq_sparse.ops.gpu.losses import losses_of_rows as row_losses
 
 NAME = "gpu"

@@ -1,0 +1,269 @@
+"""The logits that can be in the support, found while they are computed: no logit is written.
+
+One kernel multiplies features and weights tile by tile. A program has a block of rows and a share
+of the classes, goes through these in order, and keeps of each row a ``cut`` below which no logit
+can have a probability:
+
+- alpha-ReLU: ``tau / (alpha - 1)``, so that exactly the support is kept;
+- alpha-entmax: the largest logit so far less ``1 / (alpha - 1)``, for tau is at least the scaled
+  maximum less 1. Where the logits seen since the cut rose have more than probability 1 together at
+  the cut, a Newton step for these alone raises it further: more logits only raise a threshold, and
+  a step from the left never overshoots.
+
+A logit above the cut of its time goes to the end of the list of its row and program. A cut that is
+too low lets logits in that get no probability. Nothing depends on the order in which programs run:
+the lists are the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Optional
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
+from fairseq_sparse.ops.gpu.entmax import positive_power, power_above
+
+# Programs to aim for: two for each multiprocessor of an H100 or H200. It is the same on all GPUs,
+# for the lists, and with them the rounding of sums, depend on it.
+_PROGRAMS = 264
+_MOST_PARTS = 16
+# Places of a program's list of a row: this times the square root of its classes. Of 64 rows of
+# normal logits, alpha = 1.5, the longest lists had 3.2 to 3.7 times that, from 640 to 32,000
+# classes; the wider the logits are spread, the shorter the lists.
+_PLACES = 4.0
+# Rows, classes and features of a tile. fp32 takes twice the shared memory, fp64 four times.
+_TILE_ROWS, _TILE_CLASSES = 128, 128
+_TILE_BYTES = 128
+# The cut must not end above the threshold because of rounding, of sums and of large logits.
+_LESS = tl.constexpr(0.999)
+_ROUNDING = tl.constexpr(2.0**-22)
+# Below any logit, but finite: -inf less itself is NaN.
+_LOWEST = tl.constexpr(-1e30)
+
+
+class Candidates(NamedTuple):
+    """Lists of logits that can be in the support, ``length`` places for each row and part."""
+
+    columns: Tensor  # [rows, parts * length], int32: the classes
+    scores: Tensor  # [rows, parts * length], fp32: the logits, -inf in the places not taken
+    counts: Tensor  # [rows, parts], int32; above ``length`` where the list is not complete
+    gold: Tensor  # [rows], the logit of the target, 0 if it is no class
+    sums: Tensor  # [rows, parts], the sum of the logits; with label smoothing alone
+    length: int
+
+
+def find_candidates(
+    x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor, loss: FenchelYoungLoss
+) -> Candidates:
+    """Find the candidates of each row of ``F.linear(x, weight, bias)``.
+
+    Args:
+        x: ``[rows, d]``, contiguous.
+        weight: ``[V, d]``, contiguous, in the same dtype.
+        bias: ``[V]`` in :func:`precise_dtype`, or None.
+        target: ``[rows]``. Rows that are ignored have no candidates.
+
+    Where a row has a NaN or +inf, its list is not complete.
+    """
+    rows, size = x.size(0), weight.size(0)
+    blocks = triton.cdiv(rows, _TILE_ROWS)
+    tiles = triton.cdiv(size, _TILE_CLASSES)
+    tiles_each = triton.cdiv(tiles, max(1, min(_MOST_PARTS, _PROGRAMS // blocks)))
+    parts = triton.cdiv(tiles, tiles_each)
+    length = math.ceil(_PLACES * math.sqrt(tiles_each * _TILE_CLASSES))
+    dtype = precise_dtype(x)
+    found = Candidates(
+        torch.empty(rows, parts * length, dtype=torch.int32, device=x.device),
+        torch.full((rows, parts * length), -float("inf"), dtype=dtype, device=x.device),
+        torch.empty(rows, parts, dtype=torch.int32, device=x.device),
+        torch.zeros(rows, dtype=dtype, device=x.device),
+        torch.empty(rows, parts, dtype=dtype, device=x.device),
+        length,
+    )
+    with torch.cuda.device_of(x):
+        _candidates_kernel[(blocks, parts)](
+            x,
+            weight,
+            x if bias is None else bias,
+            target,
+            x if loss.tau is None else scalar_tau(loss.tau, x),
+            *found[:5],
+            rows,
+            size,
+            x.size(1),
+            tiles_each,
+            loss.ignore_index,
+            ALPHA=float(loss.alpha),
+            ENTMAX=loss.tau is None,
+            SUMS=loss.label_smoothing > 0,
+            LENGTH=length,
+            **tile_options(x, bias),
+        )
+    return found
+
+
+def precise_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of sums: fp32, for fp64 fp64."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def tile_options(x: Tensor, bias: Optional[Tensor] = None) -> dict:
+    """Return the constants of :func:`logits_of_tile`."""
+    exact = x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return {
+        "BIAS": bias is not None,
+        "ROWS": _TILE_ROWS,
+        "CLASSES": _TILE_CLASSES,
+        "FEATURES": max(16, _TILE_BYTES // x.element_size()),
+        "PRECISION": "ieee" if exact or x.dtype == torch.float64 else "tf32",
+        "DTYPE": tl.float64 if x.dtype == torch.float64 else tl.float32,
+        "num_warps": 8,
+        "num_stages": 3,
+    }
+
+
+@triton.jit
+def logits_of_tile(
+    x,
+    weight,
+    bias,
+    row,
+    column,
+    size,
+    width,
+    BIAS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Compute the logits of the rows at ``row`` and the classes at ``column``, -inf past the last.
+
+    ``row`` must be in range.
+    """
+    known = column < size
+    feature = tl.arange(0, FEATURES)
+    x += row.to(tl.int64)[:, None] * width + feature[None, :]
+    weight += tl.where(known, column, 0).to(tl.int64)[None, :] * width + feature[:, None]
+    z = tl.zeros([row.shape[0], column.shape[0]], DTYPE)
+    for start in tl.range(0, width, FEATURES):
+        here = start + feature < width
+        features = tl.load(x + start, mask=here[None, :], other=0.0)
+        weights = tl.load(weight + start, mask=here[:, None], other=0.0)
+        z = tl.dot(features, weights, z, input_precision=PRECISION, out_dtype=DTYPE)
+    if BIAS:
+        z += tl.load(bias + column, mask=known, other=0.0)[None, :]
+    return tl.where(known[None, :], z, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["rows", "tiles_each", "ignore_index"])
+def _candidates_kernel(
+    x,
+    weight,
+    bias,
+    target,
+    tau,
+    columns,
+    scores,
+    counts,
+    gold,
+    sums,
+    rows,
+    size,
+    width,
+    tiles_each,
+    ignore_index,
+    ALPHA: tl.constexpr,
+    ENTMAX: tl.constexpr,
+    SUMS: tl.constexpr,
+    LENGTH: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    FEATURES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    part = tl.program_id(1)
+    parts = tl.num_programs(1)
+    inside = row < rows
+    row = tl.where(inside, row, 0)
+    label = tl.load(target + row)
+    counted = inside & (label != ignore_index)
+    label = tl.where((label >= 0) & (label < size), label, -1).to(tl.int32)
+    # Places in the lists of this block of rows, which 32 bits can hold.
+    place = (tl.arange(0, ROWS) * parts + part) * LENGTH
+    block = tl.program_id(0).to(tl.int64) * ROWS * parts * LENGTH
+    columns += block
+    scores += block
+    count = tl.zeros([ROWS], tl.int32)
+    total = tl.zeros([ROWS], DTYPE)
+    mass = tl.zeros([ROWS], DTYPE)
+    if ENTMAX:
+        cut = tl.full([ROWS], _LOWEST, DTYPE)
+        slope = tl.zeros([ROWS], DTYPE)
+    else:
+        cut = tl.zeros([ROWS], DTYPE) + tl.load(tau) / (ALPHA - 1)
+    for tile in range(part * tiles_each, (part + 1) * tiles_each):
+        column = tile * CLASSES + tl.arange(0, CLASSES)
+        z = logits_of_tile(
+            x, weight, bias, row, column, size, width, BIAS, FEATURES, PRECISION, DTYPE
+        )
+        if SUMS:
+            total += tl.sum(tl.where((column < size)[None, :], z, 0.0), 1)
+        has_gold = counted & (label >= tile * CLASSES) & (label < (tile + 1) * CLASSES)
+        if tl.max(has_gold.to(tl.int32)) > 0:
+            of_label = tl.sum(tl.where(column[None, :] == label[:, None], z, 0.0), 1)
+            tl.store(gold + row, of_label, mask=has_gold)
+        largest, at = tl.max(z, 1, return_indices=True)
+        if ENTMAX:
+            cut, mass, slope = _raised(z, largest, cut, mass, slope, ALPHA)
+        else:
+            mass += tl.sum(tl.where(z < cut[:, None], 0.0, z - cut[:, None]), 1)
+        # A few logits of each row are above the cut: they are taken one by one, the largest first.
+        more = counted & (largest > cut) & (count <= LENGTH)
+        while tl.max(more.to(tl.int32)) > 0:
+            fits = more & (count < LENGTH)
+            tl.store(scores + place + count, largest, mask=fits)
+            tl.store(columns + place + count, tile * CLASSES + at, mask=fits)
+            count += more.to(tl.int32)
+            taken = more[:, None] & (tl.arange(0, CLASSES)[None, :] == at[:, None])
+            z = tl.where(taken, float("-inf"), z)
+            largest, at = tl.max(z, 1, return_indices=True)
+            more = counted & (largest > cut) & (count <= LENGTH)
+    # A NaN or +inf above.
+    count = tl.where((mass < float("inf")) | (counted == 0), count, LENGTH + 1)
+    tl.store(counts + row * parts + part, count, mask=inside)
+    if SUMS:
+        tl.store(sums + row * parts + part, total, mask=inside)
+
+
+@triton.jit
+def _raised(z, largest, cut, mass, slope, ALPHA: tl.constexpr):
+    """Return the cut raised by a tile of logits, and what a Newton step from it needs.
+
+    ``mass`` is the sum of the probabilities at the cut over the logits seen since it rose, and
+    ``slope`` the sum of their powers. A NaN or +inf makes ``mass`` the same, and it stays so.
+    """
+    higher = tl.maximum(cut, largest - 1 / (ALPHA - 1) - _ROUNDING * tl.abs(largest))
+    rose = (higher > cut) & (mass < float("inf"))
+    mass = tl.where(rose, 0.0, mass)
+    slope = tl.where(rose, 0.0, slope)
+    weight, above = power_above((ALPHA - 1) * (z - higher[:, None]), 0.0, ALPHA, False)
+    mass += tl.sum(weight * above, 1)
+    slope += tl.sum(weight, 1)
+    if ALPHA <= 2:  # above, the norm that Newton's steps are for is not convex
+        less = _LESS * mass
+        steps = (less > 1) & (less < float("inf"))
+        power = positive_power(less, 2 - ALPHA)
+        step = (less - power) / (tl.where(steps, slope, 1.0) * (ALPHA - 1))
+        higher = tl.where(steps, higher + step, higher)
+        mass = tl.where(steps, 0.0, mass)
+        slope = tl.where(steps, 0.0, slope)
+    return higher, mass, slope

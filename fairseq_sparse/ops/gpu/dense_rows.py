@@ -1,0 +1,317 @@
+"""The dense way for rows with a large support: their logits, in parts of bounded size.
+
+How many rows there are is known to the GPU alone, and nothing waits for it. So the kernels are
+started for as many parts as all rows would need, and those of a part without rows end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.gpu.candidates import logits_of_tile, precise_dtype, tile_options
+from fairseq_sparse.ops.gpu.entmax import sweep_options
+from fairseq_sparse.ops.gpu.residual import write_residual
+
+# Bytes of logits at a time.
+_PART_BYTES = 256 << 20
+# Rows of a part are a multiple of this.
+_TILE = 128
+# In fp16 R is kept times this: small probabilities keep their digits, and alpha-ReLU's may still
+# be 255 before they overflow.
+_FP16_SCALE = 256.0
+# Columns of a gradient that a program makes, in rows or classes of _TILE.
+_FEATURES = 128
+
+
+def part_of_rows(rows: int, classes: int, dtype: torch.dtype) -> int:
+    """Return how many rows have their logits in memory at a time."""
+    fit = _PART_BYTES // (classes * dtype.itemsize)
+    return min(-(-rows // _TILE), max(1, fit // _TILE)) * _TILE
+
+
+def order_of(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all rows, the dense ones first, and how many these are, ``[]``."""
+    return torch.argsort(dense, descending=True, stable=True), dense.sum()
+
+
+class DenseRows:
+    """The rows of ``F.linear(x, weight, bias)`` that are dense, part by part."""
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], dense: Tensor):
+        self.x, self.weight, self.bias = x, weight, bias
+        self.order, self.many = order_of(dense)
+
+    def parts(self) -> Iterator[tuple[int, Tensor]]:
+        """Compute the logits ``[part, V]`` of a part, in the same memory each time.
+
+        Yields:
+            The place of its first row in ``order``, and the logits.
+        """
+        rows, classes = self.x.size(0), self.weight.size(0)
+        dtype = precise_dtype(self.x)
+        part = part_of_rows(rows, classes, dtype)
+        logits = torch.empty(part, classes, dtype=dtype, device=self.x.device)
+        options = tile_options(self.x, self.bias)
+        grid = triton.cdiv(part, options["ROWS"]), triton.cdiv(classes, options["CLASSES"])
+        for first in range(0, rows, part):
+            with torch.cuda.device_of(self.x):
+                _logits_kernel[grid](
+                    self.x,
+                    self.weight,
+                    self.x if self.bias is None else self.bias,
+                    self.order,
+                    self.many,
+                    logits,
+                    first,
+                    part,
+                    classes,
+                    self.x.size(1),
+                    **options,
+                )
+            yield first, logits
+
+    def add_gradients(
+        self,
+        gradients: list[Optional[Tensor]],
+        target: Tensor,
+        found: Tensor,
+        scale: Tensor,
+        loss: FenchelYoungLoss,
+    ) -> None:
+        """Add those of features, weight and bias, but the part of label smoothing.
+
+        Args:
+            gradients: the three, in :func:`precise_dtype`; None where one is not wanted.
+            target: ``[rows]``.
+            found: maximum, tau and total of each row, ``[3, rows]``.
+            scale: the gradient of each row's loss, ``[rows]``, 0 where the target is ignored.
+        """
+        features, weight, bias = gradients
+        # R is rounded to the dtype of x, where the scale could overflow.
+        largest = scale.abs().max()
+        largest = torch.where(largest == 0, 1.0, largest)
+        relative = scale / largest
+        rows, classes, width = self.x.size(0), self.weight.size(0), self.x.size(1)
+        options = {name: tile_options(self.x)[name] for name in ("PRECISION", "DTYPE", "num_warps")}
+        options["DEPTH"] = tile_options(self.x)["FEATURES"]
+        options["SCALE"] = _FP16_SCALE if self.x.dtype == torch.float16 else 1.0
+        options |= {"TILE": _TILE, "FEATURES": _FEATURES}
+        blocks = triton.cdiv(width, _FEATURES)
+        for first, residual in self.parts():
+            part = residual.size(0)
+            places = self.order, self.many, first
+            with torch.cuda.device_of(self.x):
+                _residual_kernel[(part,)](
+                    residual,
+                    target,
+                    found,
+                    relative,
+                    *places,
+                    rows,
+                    classes,
+                    ALPHA=float(loss.alpha),
+                    SMOOTHING=float(loss.label_smoothing),
+                    **sweep_options(classes, residual.dtype),
+                )
+                if features is not None:
+                    _features_kernel[(triton.cdiv(part, _TILE), blocks)](
+                        residual,
+                        self.weight,
+                        features,
+                        largest,
+                        *places,
+                        part,
+                        classes,
+                        width,
+                        **options,
+                    )
+                if weight is not None or bias is not None:
+                    _weight_kernel[(triton.cdiv(classes, _TILE), blocks)](
+                        residual,
+                        self.x,
+                        self.x if weight is None else weight,
+                        self.x if bias is None else bias,
+                        largest,
+                        *places,
+                        part,
+                        classes,
+                        width,
+                        WEIGHT=weight is not None,
+                        BIAS=bias is not None,
+                        **options,
+                    )
+
+
+_CHANGING = ["first", "part", "rows"]
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _logits_kernel(
+    x,
+    weight,
+    bias,
+    order,
+    many,
+    logits,
+    first,
+    part,
+    size,
+    width,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    FEATURES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    last = tl.minimum(tl.load(many) - first, part)
+    if tl.program_id(0) * ROWS < last:
+        row = tl.load(order + first + place, mask=place < last, other=0)
+        column = tl.program_id(1) * CLASSES + tl.arange(0, CLASSES)
+        z = logits_of_tile(
+            x, weight, bias, row, column, size, width, BIAS, FEATURES, PRECISION, DTYPE
+        )
+        at = place.to(tl.int64)[:, None] * size + column[None, :]
+        tl.store(logits + at, z, mask=(place < last)[:, None] & (column < size)[None, :])
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _residual_kernel(
+    z,
+    target,
+    found,  # [3, rows]: maximum, tau, total
+    scale,
+    order,
+    many,
+    first,
+    rows,
+    size,
+    ALPHA: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64)
+    if first + place < tl.load(many):
+        row = tl.load(order + first + place)
+        z += place * size
+        maximum = tl.load(found + row)
+        tau = tl.load(found + rows + row)
+        total = tl.load(found + 2 * rows + row)
+        write_residual(
+            z, z, size, tl.load(target + row), maximum, tau, total, tl.load(scale + row),
+            ALPHA, SMOOTHING, False, BLOCK, DTYPE,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _features_kernel(
+    residual,
+    weight,
+    gradient,
+    factor,
+    order,
+    many,
+    first,
+    part,
+    size,
+    width,
+    SCALE: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Add ``R W`` to the rows of the gradient. A tile of R that is 0 ends there."""
+    place = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    last = tl.minimum(tl.load(many) - first, part)
+    if tl.program_id(0) * TILE < last:
+        inside = place < last
+        total = tl.zeros([TILE, FEATURES], DTYPE)
+        for start in range(0, size, DEPTH):
+            column = (start + tl.arange(0, DEPTH)).to(tl.int64)
+            at = place.to(tl.int64)[:, None] * size + column[None, :]
+            r = tl.load(residual + at, mask=inside[:, None] & (column < size)[None, :], other=0.0)
+            if tl.max((r != 0).to(tl.int32)) > 0:
+                w = tl.load(
+                    weight + (column[:, None] * width + feature[None, :]),
+                    mask=(column < size)[:, None] & (feature < width)[None, :],
+                    other=0.0,
+                )
+                rounded = (r * SCALE).to(w.dtype)
+                total = tl.dot(rounded, w, total, input_precision=PRECISION, out_dtype=DTYPE)
+        row = tl.load(order + first + place, mask=inside, other=0)
+        to = gradient + (row.to(tl.int64)[:, None] * width + feature[None, :])
+        here = inside[:, None] & (feature < width)[None, :]
+        total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) / SCALE)
+        tl.store(to, total, mask=here)
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _weight_kernel(
+    residual,
+    x,
+    gradient,
+    bias,
+    factor,
+    order,
+    many,
+    first,
+    part,
+    size,
+    width,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALE: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Add ``R^T x`` to the classes of the gradient, and their sums of R to the bias'."""
+    column = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
+    feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    last = tl.minimum(tl.load(many) - first, part)
+    if last > 0:
+        total = tl.zeros([TILE, FEATURES], DTYPE)
+        total_bias = tl.zeros([TILE], DTYPE)
+        for start in range(0, last, DEPTH):
+            place = start + tl.arange(0, DEPTH)
+            inside = place < last
+            at = place.to(tl.int64)[None, :] * size + column[:, None]
+            r = tl.load(residual + at, mask=inside[None, :] & (column < size)[:, None], other=0.0)
+            if tl.max((r != 0).to(tl.int32)) > 0:
+                total_bias += tl.sum(r, 1)
+                if WEIGHT:
+                    row = tl.load(order + first + place, mask=inside, other=0)
+                    features = tl.load(
+                        x + (row.to(tl.int64)[:, None] * width + feature[None, :]),
+                        mask=inside[:, None] & (feature < width)[None, :],
+                        other=0.0,
+                    )
+                    rounded = (r * SCALE).to(features.dtype)
+                    total = tl.dot(
+                        rounded, features, total, input_precision=PRECISION, out_dtype=DTYPE
+                    )
+        if WEIGHT:
+            to = gradient + (column[:, None] * width + feature[None, :])
+            here = (column < size)[:, None] & (feature < width)[None, :]
+            total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) / SCALE)
+            tl.store(to, total, mask=here)
+        if BIAS:
+            if tl.program_id(1) == 0:
+                total_bias = tl.load(bias + column, mask=column < size, other=0.0) + (
+                    total_bias * tl.load(factor)
+                )
+                tl.store(bias + column, total_bias, mask=column < size)

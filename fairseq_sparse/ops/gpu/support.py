@@ -1,0 +1,329 @@
+"""The losses of rows and their supports, from lists of candidates or from whole rows of logits.
+
+One program solves one row. Of a list, the support and the target become a short list, with what
+``p - q`` is there without the part of label smoothing that is the same for all classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
+from fairseq_sparse.ops.gpu.candidates import Candidates
+from fairseq_sparse.ops.gpu.entmax import load_block, power_above, row_options, solve_row
+
+# Places for the support of a row, the target's included. Above 128 of 32,000 classes the dense
+# products, which read the weights once for many rows, do not read more than a gather of rows.
+SLOTS = 128
+
+
+class Support(NamedTuple):
+    """The nonzeros of ``p - q``, ``slots`` places a row; all of a row, or none if it is dense."""
+
+    columns: Tensor  # [rows, slots], int32: the target first; V in the places not taken
+    values: Tensor  # [rows, slots], fp32
+    counts: Tensor  # [rows], int32
+    dense: Tensor  # [rows], int32: 1 where a list is full, and the dense way is taken
+
+
+class Rows(NamedTuple):
+    """What is known of each row before it is solved, and what is found out of it."""
+
+    target: Tensor  # [rows]
+    gold: Tensor  # [rows], the logit of the target
+    sums: Tensor  # [rows, parts], sums of logits; with label smoothing alone
+    classes: int
+    constant: Tensor  # [], the part of each loss that does not depend on the logits
+    losses: Tensor  # [rows]
+    found: Tensor  # [3, rows]: maximum, tau and total, as in residual.py
+
+
+def solve_lists(found: Candidates, rows: Rows, loss: FenchelYoungLoss, wanted: bool) -> Support:
+    """Put losses and thresholds into ``rows``, but of the rows that are ``dense``.
+
+    Args:
+        wanted: whether columns and values are.
+    """
+    count, size = found.scores.shape
+    slots = SLOTS if wanted else 0
+    device = found.scores.device
+    support = Support(
+        torch.full((count, slots), rows.classes, dtype=torch.int32, device=device),
+        found.scores.new_zeros(count, slots),
+        torch.empty(count, dtype=torch.int32, device=device),
+        torch.empty(count, dtype=torch.int32, device=device),
+    )
+    with torch.cuda.device_of(found.scores):
+        _lists_kernel[(count,)](
+            found.scores,
+            found.columns,
+            found.counts,
+            *support,
+            *_arguments(rows, loss),
+            size,
+            LENGTH=found.length,
+            SLOTS=slots,
+            **_constants(rows, loss, size),
+        )
+    return support
+
+
+def solve_dense(
+    logits: Tensor, order: Tensor, many: Tensor, first: int, rows: Rows, loss: FenchelYoungLoss
+) -> None:
+    """Put the losses and thresholds of rows into ``rows``.
+
+    Args:
+        logits: ``[part, V]`` of the rows ``order[first:]``, of which ``many`` in all are dense.
+    """
+    with torch.cuda.device_of(logits):
+        _dense_kernel[(logits.size(0),)](
+            logits,
+            order,
+            many,
+            first,
+            *_arguments(rows, loss),
+            rows.classes,
+            **_constants(rows, loss, rows.classes),
+        )
+
+
+def _arguments(rows: Rows, loss: FenchelYoungLoss) -> tuple:
+    target, gold, sums, classes, constant, losses, found = rows
+    tau = gold if loss.tau is None else scalar_tau(loss.tau, gold)
+    numbers = found.size(1), sums.size(1), classes, loss.ignore_index
+    return target, gold, sums, constant, losses, found, tau, *numbers
+
+
+def _constants(rows: Rows, loss: FenchelYoungLoss, size: int) -> dict:
+    return {
+        "PARTS": triton.next_power_of_2(rows.sums.size(1)),
+        "ALPHA": float(loss.alpha),
+        "SMOOTHING": float(loss.label_smoothing),
+        "ENTMAX": loss.tau is None,
+        **row_options(size, rows.gold.dtype),
+    }
+
+
+_CHANGING = ["rows", "first", "ignore_index"]
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _lists_kernel(
+    scores,
+    columns,
+    counts,
+    support_columns,
+    support_values,
+    support_counts,
+    dense,
+    target,
+    gold,
+    sums,
+    constant,
+    losses,
+    found,
+    tau,
+    rows,
+    parts,
+    classes,
+    ignore_index,
+    size,
+    LENGTH: tl.constexpr,
+    SLOTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    ALPHA: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    ENTMAX: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, PARTS)
+    most = tl.max(tl.load(counts + row * parts + part, mask=part < parts, other=0), 0)
+    label = tl.load(target + row)
+    known = tl.zeros([], tl.int32)
+    is_dense = most > LENGTH
+    if label == ignore_index:
+        tl.store(losses + row, 0.0)
+    elif not is_dense:
+        scores += row * size
+        columns += row * size
+        maximum, threshold, total = _solve(
+            scores, row, label, gold, sums, constant, losses, found, tau, rows, parts, classes,
+            size, PARTS, ALPHA, SMOOTHING, ENTMAX, BLOCK, WHOLE, DTYPE,
+        )  # fmt: skip
+        if SLOTS > 0:
+            known = _write_support(
+                scores,
+                columns,
+                support_columns + row * SLOTS,
+                support_values + row * SLOTS,
+                label,
+                tl.load(gold + row),
+                maximum,
+                threshold,
+                total,
+                size,
+                classes,
+                SLOTS,
+                ALPHA,
+                SMOOTHING,
+                BLOCK,
+                DTYPE,
+            )
+            is_dense = known > SLOTS
+    known = tl.where(is_dense, 0, known)
+    tl.store(support_counts + row, known)
+    tl.store(dense + row, (is_dense & (label != ignore_index)).to(tl.int32))
+
+
+@triton.jit
+def _write_support(
+    scores,
+    columns,
+    to_columns,
+    to_values,
+    label,
+    gold,
+    maximum,
+    tau,
+    total,
+    size,
+    classes,
+    SLOTS: tl.constexpr,
+    ALPHA: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Write the nonzeros of ``p - q`` of a row; return how many there are.
+
+    If they are more than SLOTS, none is left.
+    """
+    # The target comes first. One that is no class makes the loss NaN, and has no place.
+    is_class = (label >= 0) & (label < classes)
+    weight, above = power_above((gold - maximum) * (ALPHA - 1), tau, ALPHA, False)
+    difference = weight * above / total - tl.full([], 1 - SMOOTHING, DTYPE)
+    tl.store(to_columns, label.to(tl.int32), mask=is_class)
+    tl.store(to_values, difference, mask=is_class)
+    known = is_class.to(tl.int32)
+    for start in range(0, size, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        # Where no candidate is, the logit is -inf, and nothing has been written as the class.
+        column = tl.load(columns + place, mask=place < size, other=0)
+        x = (load_block(scores, start, size, BLOCK, DTYPE) - maximum) * (ALPHA - 1)
+        weights, aboves = power_above(x, tau, ALPHA, False)
+        p = weights * aboves / total
+        keep = (p != 0) & (column != label)
+        to = known + tl.cumsum(keep.to(tl.int32), 0) - 1
+        fits = keep & (to < SLOTS)
+        tl.store(to_columns + to, column, mask=fits)
+        tl.store(to_values + to, p, mask=fits)
+        known += tl.sum(keep.to(tl.int32), 0)
+    if known > SLOTS:
+        tl.debug_barrier()  # every thread has stored what this overwrites
+        slot = tl.arange(0, SLOTS)
+        tl.store(to_columns + slot, 0 * slot + classes)
+    return known
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _dense_kernel(
+    logits,
+    order,
+    many,
+    first,
+    target,
+    gold,
+    sums,
+    constant,
+    losses,
+    found,
+    tau,
+    rows,
+    parts,
+    classes,
+    ignore_index,
+    size,
+    PARTS: tl.constexpr,
+    ALPHA: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    ENTMAX: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64)
+    if first + place < tl.load(many):
+        row = tl.load(order + first + place)
+        _solve(
+            logits + place * size, row, tl.load(target + row), gold, sums, constant, losses,
+            found, tau, rows, parts, classes, size,
+            PARTS, ALPHA, SMOOTHING, ENTMAX, BLOCK, WHOLE, DTYPE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _solve(
+    z,
+    row,
+    label,
+    gold,
+    sums,
+    constant,
+    losses,
+    found,
+    tau,
+    rows,
+    parts,
+    classes,
+    size,
+    PARTS: tl.constexpr,
+    ALPHA: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    ENTMAX: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Store the loss of the row whose logits that count are at ``z``; return what it found."""
+    if ENTMAX:
+        maximum, threshold, total, conjugate, _ = solve_row(
+            z, size, ALPHA, False, False, BLOCK, WHOLE, DTYPE
+        )
+        shift = maximum
+    else:
+        maximum = tl.zeros([], DTYPE)
+        total = tl.full([], 1.0, DTYPE)
+        threshold = tl.load(tau)
+        shift = threshold / (ALPHA - 1)
+        power = tl.zeros([BLOCK], DTYPE)
+        for start in range(0, size, BLOCK):
+            x = load_block(z, start, size, BLOCK, DTYPE) * (ALPHA - 1)
+            weight, above = power_above(x, threshold, ALPHA, False)
+            power += weight * above * above  # p ** alpha
+        conjugate = tl.sum(power, 0) / ALPHA
+    expected = tl.load(gold + row) - shift  # <q, z - shift>
+    expected = tl.where((label < 0) | (label >= classes), float("nan"), expected)
+    if SMOOTHING > 0:
+        part = tl.arange(0, PARTS)
+        logits = tl.sum(tl.load(sums + row * parts + part, mask=part < parts, other=0.0), 0)
+        mean = (logits / classes - shift) * tl.full([], SMOOTHING, DTYPE)
+        if SMOOTHING == 1:
+            expected = mean  # 0 * expected would be NaN where that is -inf
+        else:
+            expected = expected * tl.full([], 1 - SMOOTHING, DTYPE) + mean
+    loss = tl.load(constant) + conjugate - expected
+    tl.store(losses + row, tl.where(loss < 0, 0.0, loss))  # rounding; NaN stays
+    tl.store(found + row, maximum)
+    tl.store(found + rows + row, threshold)
+    tl.store(found + 2 * rows + row, total)
+    return maximum, threshold, total
