@@ -37,7 +37,8 @@ _MOST_PARTS = 16
 # normal logits, alpha = 1.5, the longest lists had 3.2 to 3.7 times that, from 640 to 32,000
 # classes; the wider the logits are spread, the shorter the lists.
 _PLACES = 4.0
-# Rows, classes and features of a tile. fp32 takes twice the shared memory, fp64 four times.
+# Rows and classes of a tile, and bytes of its features. Without tensor cores a tile has half of the
+# classes: a thread has too few registers for all.
 _TILE_ROWS, _TILE_CLASSES = 128, 128
 _TILE_BYTES = 128
 # The cut must not end above the threshold because of rounding, of sums and of large logits.
@@ -72,11 +73,12 @@ def find_candidates(
     Where a row has a NaN or +inf, its list is not complete.
     """
     rows, size = x.size(0), weight.size(0)
-    blocks = triton.cdiv(rows, _TILE_ROWS)
-    tiles = triton.cdiv(size, _TILE_CLASSES)
+    options = tile_options(x, bias)
+    blocks = triton.cdiv(rows, options["ROWS"])
+    tiles = triton.cdiv(size, options["CLASSES"])
     tiles_each = triton.cdiv(tiles, max(1, min(_MOST_PARTS, _PROGRAMS // blocks)))
     parts = triton.cdiv(tiles, tiles_each)
-    length = math.ceil(_PLACES * math.sqrt(tiles_each * _TILE_CLASSES))
+    length = math.ceil(_PLACES * math.sqrt(tiles_each * options["CLASSES"]))
     dtype = precise_dtype(x)
     found = Candidates(
         torch.empty(rows, parts * length, dtype=torch.int32, device=x.device),
@@ -103,7 +105,7 @@ def find_candidates(
             ENTMAX=loss.tau is None,
             SUMS=loss.label_smoothing > 0,
             LENGTH=length,
-            **tile_options(x, bias),
+            **options,
         )
     return found
 
@@ -113,15 +115,21 @@ def precise_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def is_exact(x: Tensor) -> bool:
+    """Return whether products are in full fp32 or fp64, as those of PyTorch would be."""
+    exact = x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return exact or x.dtype == torch.float64
+
+
 def tile_options(x: Tensor, bias: Optional[Tensor] = None) -> dict:
     """Return the constants of :func:`logits_of_tile`."""
-    exact = x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    exact = is_exact(x)
     return {
         "BIAS": bias is not None,
         "ROWS": _TILE_ROWS,
-        "CLASSES": _TILE_CLASSES,
+        "CLASSES": max(16, _TILE_CLASSES // 2) if exact else _TILE_CLASSES,
         "FEATURES": max(16, _TILE_BYTES // x.element_size()),
-        "PRECISION": "ieee" if exact or x.dtype == torch.float64 else "tf32",
+        "PRECISION": "ieee" if exact else "tf32",
         "DTYPE": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": 8,
         "num_stages": 3,

@@ -15,7 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.candidates import logits_of_tile, precise_dtype, tile_options
+from fairseq_sparse.ops.gpu.candidates import (
+    is_exact,
+    logits_of_tile,
+    precise_dtype,
+    tile_options,
+)
 from fairseq_sparse.ops.gpu.entmax import sweep_options
 from fairseq_sparse.ops.gpu.residual import write_residual
 
@@ -26,7 +31,7 @@ _TILE = 128
 # In fp16 R is kept times this: small probabilities keep their digits, and alpha-ReLU's may still
 # be 255 before they overflow.
 _FP16_SCALE = 256.0
-# Columns of a gradient that a program makes, in rows or classes of _TILE.
+# Columns of a gradient that a program makes, for _TILE rows or classes.
 _FEATURES = 128
 
 
@@ -39,6 +44,18 @@ def part_of_rows(rows: int, classes: int, dtype: torch.dtype) -> int:
 def order_of(dense: Tensor) -> tuple[Tensor, Tensor]:
     """Return all rows, the dense ones first, and how many these are, ``[]``."""
     return torch.argsort(dense, descending=True, stable=True), dense.sum()
+
+
+def product_options(x: Tensor) -> dict:
+    """Return the constants of the kernels for ``R W`` and ``R^T x``."""
+    tile, exact = tile_options(x), is_exact(x)
+    return {
+        **{name: tile[name] for name in ("PRECISION", "DTYPE", "num_warps")},
+        "TILE": _TILE,
+        "DEPTH": 16 if exact else tile["FEATURES"],
+        "FEATURES": max(16, _FEATURES // 2) if exact else _FEATURES,
+        "SCALE": _FP16_SCALE if x.dtype == torch.float16 else 1.0,
+    }
 
 
 class DenseRows:
@@ -99,11 +116,8 @@ class DenseRows:
         largest = torch.where(largest == 0, 1.0, largest)
         relative = scale / largest
         rows, classes, width = self.x.size(0), self.weight.size(0), self.x.size(1)
-        options = {name: tile_options(self.x)[name] for name in ("PRECISION", "DTYPE", "num_warps")}
-        options["DEPTH"] = tile_options(self.x)["FEATURES"]
-        options["SCALE"] = _FP16_SCALE if self.x.dtype == torch.float16 else 1.0
-        options |= {"TILE": _TILE, "FEATURES": _FEATURES}
-        blocks = triton.cdiv(width, _FEATURES)
+        options = product_options(self.x)
+        blocks = triton.cdiv(width, options["FEATURES"])
         for first, residual in self.parts():
             part = residual.size(0)
             places = self.order, self.many, first

@@ -356,7 +356,7 @@ def compile_kernels(case):
     types |= dict.fromkeys(sizes, "i32")
     loss = {"ALPHA": 1.5, "SMOOTHING": 0.1, "ENTMAX": True, "SUMS": True, "PARTS": 8}
     lists = {"LENGTH": 256, "SLOTS": 128, "GATHERED": 8, "WEIGHT": True}
-    product = {"SCALE": 1.0, "TILE": 128, "DEPTH": tile["FEATURES"], "FEATURES": 128}
+    product = dense_rows.product_options(torch.empty(0, dtype=dtype))
     gather = {"FEATURES": 512}
     for kernel, warps_of_it, constants in (
         (candidates._candidates_kernel, warps, tile),
