@@ -9,8 +9,8 @@ is the mean threshold of 1.5-entmax over them, as --output-tau data finds it.
 
 Beside the functions of fairseq_sparse.ops, where they are installed: the package `entmax` (its loss
 over the 100 largest logits, with a full sort, and by bisection with as few steps as reach the
-accuracy of ours, or nearly the best that it can); on a GPU Liger-Kernel's cross-entropy and
-adasplash.triton_entmax.
+accuracy of ours, or nearly the best that it can); on a GPU the cross-entropies of Liger-Kernel and
+QuACK (peers.py), and adasplash's mapping in both versions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 # As in every script: what is imported lies beside it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure
+from benchmark import measure, peers
 
 PARTS = ("loss", "mapping")
 # Of alpha-entmax: any alpha in (1, 2] should cost about the same.
@@ -82,13 +83,7 @@ def losses(z, target) -> dict[str, Callable]:
                 z, target, n_iter=steps
             ).sum(),
         }
-    if find_spec("liger_kernel") and z.is_cuda:
-        from liger_kernel.transformers.functional import liger_cross_entropy
-
-        found["Liger cross-entropy"] = lambda z, target: liger_cross_entropy(
-            z, target, reduction="sum"
-        )
-    return found
+    return found | peers.cross_entropies(z)
 
 
 def equal_accuracy_steps(z) -> int:
@@ -134,9 +129,11 @@ def mappings(z) -> dict[str, Callable]:
             "entmax package, sparsemax": lambda z: sparsemax(z, dim=-1),
         }
     if find_spec("adasplash") and z.is_cuda:
-        from adasplash import triton_entmax
+        import adasplash
 
-        found["adasplash.triton_entmax"] = lambda z: triton_entmax(z, alpha=1.5)
+        for name in ("triton_entmax_v1", "triton_entmax_v2"):
+            if hasattr(adasplash, name):
+                found[f"adasplash.{name}"] = partial(getattr(adasplash, name), alpha=1.5)
     return found
 
 

@@ -22,7 +22,10 @@ from command_line import one_line, output_file, positive  # noqa: E402
 Jobs = dict[str, Callable[[], object]]
 DTYPES = ("float32", "bfloat16", "float16")
 # What the comparisons are with, beside PyTorch itself: recorded where it is installed.
-PEERS = ("triton", "entmax", "liger-kernel", "cut-cross-entropy", "adasplash")
+PEERS = (
+    *("triton", "entmax", "liger-kernel", "cut-cross-entropy", "quack-kernels", "adasplash"),
+    *("nvidia-cutlass-dsl", "flash-attn", "flash-attn-3"),
+)
 # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth of
 # the time on a CPU; these two make it keep them, as the recipes do.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}

@@ -5,43 +5,75 @@ source "$BENCHMARKS/parts.sh"
 
 usage() {
   cat <<HELP
-usage: bash scripts/benchmark/run_gpu.sh [--out DIR] [--wheels DIR] [--dry-run]
+usage: bash scripts/benchmark/run_gpu.sh [--part NAME,...] [--out DIR] [--wheels DIR] [--dry-run]
 
-On one GPU: checks every kernel against fp64 on the CPU, measures mappings and losses, the output
-layer, attention and training steps of a base-size Transformer (random text, V = 40,000) in fp32,
-bf16 and fp16, and runs the tests marked gpu in the time that is left. Ends within 9 minutes: each
-part has a limit, and one that fails or is stopped stops no other. Writes DIR/benchmarks.md and
-DIR/benchmarks.json (DIR: runs/benchmarks_gpu). Started again, it does what is not done yet.
+What needs one GPU, in parts that end within 9 minutes each: everything in a part has a limit, and
+what fails or is stopped stops nothing else. Writes DIR/benchmarks.md and DIR/benchmarks.json, with
+everything that was measured there so far (DIR: runs/benchmarks_gpu); DIR/NAME.json has all figures
+of one measurement. Started again, it does what is not done yet.
+
+  --part NAME,...  overview, if not given: checks every kernel against fp64 on the CPU, measures
+                   mappings and losses, the output layer, attention and training steps of a base-size
+                   Transformer (random text, V = 40,000) in fp32, bf16 and fp16, and runs the tests
+                   marked gpu in the time that is left
+                   layers_M_V, for M = 2048, 8192 and V = 32000, 128000, 256000: the output layer of
+                   M tokens in bf16, d = 512 to 4,096, untrained and like our trained model, with
+                   matrix products, errors against fp64 and the share of a training step
+                   layers_cutedsl: the same of Liger-Kernel in CuTe, for some sizes
+                   attention_full, attention_causal, attention_cross (keys padded),
+                   attention_dropout (0.1), attention_trained (wider scores): 32 to 65,536 tokens in
+                   bf16, with alpha learned, errors against fp64
+                   ablations: trains all variants on Multi30k with 3 seeds (--gpu), as far as it gets
+                   in 9 minutes; start it again to go on. DIR/ablations.md has what is finished
+                   all: one after another
+  --wheels DIR     install the wheels of this folder beside the results first, without dependencies
+                   and without network; for a machine of the same Python they come from, for example,
+                     pip wheel --no-deps --no-build-isolation -w DIR fairseq-fixed==0.12.3.1 \\
+                       hydra-core omegaconf antlr4-python3-runtime==4.9.3 PyYAML bitarray regex \\
+                       sacrebleu portalocker tabulate colorama lxml tqdm entmax liger-kernel \\
+                       cut-cross-entropy adasplash==0.2.2 quack-kernels einops apache-tvm-ffi \\
+                       torch-c-dlpack-ext nvidia-cutlass-dsl flash-attn
+                   and scikit-learn with what it needs, if the machine has none
+  --dry-run        on the CPU at toy sizes, to see whether everything runs: the figures mean nothing;
+                   without --part, all parts
+  --help           this text
 
 Needs Python with PyTorch and Triton. Without fairseq, whole models are left out; without pytest and
-hypothesis, the tests. Peers take part where they are installed: liger-kernel, cut-cross-entropy,
-adasplash, entmax.
+hypothesis, the tests. Peers take part where they are installed, see peers.py.
 
-  --wheels DIR  install the wheels of this folder beside the results first, without dependencies and
-                without network; for a machine of the same Python they come from, for example,
-                  pip wheel --no-deps --no-build-isolation -w DIR fairseq-fixed==0.12.3.1 \\
-                    hydra-core omegaconf antlr4-python3-runtime==4.9.3 PyYAML bitarray regex \\
-                    sacrebleu portalocker tabulate colorama lxml tqdm liger-kernel adasplash==0.2.2
-                and scikit-learn with what it needs, if the machine has none
-  --dry-run     on the CPU at toy sizes, to see whether everything runs: the figures mean nothing
-  --help        this text
-
-PYTHON is the Python to use (default: .venv/bin/python of the project, else python3).
+PYTHON is the Python to use (default: .venv/bin/python of the project, else python3). RAW_DIR has
+Multi30k's raw files, which are downloaded otherwise.
 HELP
 }
 
+PARTS=(overview)
+for tokens in 2048 8192; do
+  for vocabulary in 32000 128000 256000; do PARTS+=("layers_${tokens}_$vocabulary"); done
+done
+PARTS+=(layers_cutedsl attention_full attention_causal attention_cross attention_dropout)
+PARTS+=(attention_trained ablations)
 OUT=""
 WHEELS=""
 DRY_RUN=""
+CHOSEN=()
 while (( $# )); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --dry-run) DRY_RUN=yes ;;
+    --part) option_value "$@"; IFS=',' read -r -a CHOSEN <<<"$2"; shift ;;
     --out) option_value "$@"; OUT="$2"; shift ;;
     --wheels) option_value "$@"; WHEELS="$2"; shift ;;
     *) bad_usage "unknown option '$1'" ;;
   esac
   shift
+done
+if (( ${#CHOSEN[@]} == 0 )); then
+  CHOSEN=(overview)
+  if [[ -n "$DRY_RUN" ]]; then CHOSEN=(all); fi
+fi
+if [[ "${CHOSEN[*]}" == all ]]; then CHOSEN=("${PARTS[@]}"); fi
+for name in "${CHOSEN[@]}"; do
+  [[ " ${PARTS[*]} " == *" $name "* ]] || bad_usage "--part $name: choose from ${PARTS[*]}, or all"
 done
 [[ -z "$WHEELS" || -d "$WHEELS" ]] || bad_usage "--wheels $WHEELS: there is no such folder"
 # The summary takes some seconds more.
@@ -79,6 +111,21 @@ done
 training=(--vocabulary 40000 --variants stock,entmax15,alpha_relu,alpha_relu+rela_g
   --precisions bf16,fp16,fp32 --flags "$base" --max-tokens 8192 --batches 8 --rounds 5)
 tests=(-m gpu -q -p no:cacheprovider)
+half=(--dtypes bfloat16)
+widths=(512 1024 2048 4096)
+layer=(--states untrained,like_model --bounds --errors 128 --body-layers 12 --rounds 5
+  --least-seconds 0.03)
+cutedsl=2048x1024x128000,8192x1024x32000,8192x4096x128000
+long=(--parts attend --kinds rela_g,entmax15,entmax_learned --tokens 65536
+  --lengths 32,128,512,1024,4096,8192,16384,65536 --model-dim 512 --heads 8 --errors 4096
+  --rounds 5 --least-seconds 0.03)
+ablation=(multi30k_de_en gpu)
+variants=()
+for file in "$EXAMPLES"/variants/*.sh; do
+  file="${file##*/}"
+  variants+=("${file%.sh}")
+done
+seeds=(1 2 3)
 if [[ -n "$DRY_RUN" ]]; then
   device=(--device cpu)
   dtypes=(--dtypes float32)
@@ -93,27 +140,100 @@ if [[ -n "$DRY_RUN" ]]; then
     "--encoder-layers 1 --encoder-embed-dim 16 --decoder-layers 1 --decoder-embed-dim 16"
     --max-tokens 300 --batches 1 --rounds 2)
   tests=(-m gpu -q -p no:cacheprovider --collect-only)
+  half=("${dtypes[@]}")
+  widths=(8)
+  layer=(--states untrained,like_model --bounds --errors 4 --body-layers 1 --rounds 2
+    --least-seconds 0)
+  cutedsl=16x8x300
+  long=(--parts attend --kinds rela_g,entmax15,entmax_learned --lengths 6,9 --tokens 60
+    --model-dim 16 --heads 2 --errors 9 --rounds 2 --least-seconds 0)
+  ablation=(quickstart cpu)
+  variants=(softmax rela_g_alpha_relu)
+  seeds=(1)
+  tiny=""
+  for side in encoder decoder; do
+    tiny="$tiny --$side-layers 1 --$side-embed-dim 8 --$side-ffn-embed-dim 8"
+  done
+  export CORPUS_FLAGS="--train 3000 --valid 30 --test 20 --held-out 6" TRAIN_FLAGS="$tiny"
+  export MAX_EPOCH=1 AVERAGE_LAST=1
 fi
 
-bench check_kernels 90 check_kernels "${kernels[@]+"${kernels[@]}"}" "${dtypes[@]}" "${device[@]}"
-bench losses 100 losses "${losses[@]}" "${dtypes[@]}" "${device[@]}"
-bench linear_loss 90 linear_loss "${layers[@]}" "${dtypes[@]}" "${device[@]}"
-bench attention 60 attention --parts attend "${attend[@]}" "${dtypes[@]}" "${device[@]}"
-bench attention_causal 50 attention --parts attend --causal "${attend[@]}" "${dtypes[@]}" \
-  "${device[@]}"
-if has fairseq; then
-  bench training_step 130 training_step "${training[@]}" --fused-only "${device[@]}"
-  bench attention_models 60 attention --parts module,step "${models[@]}" "${device[@]}"
-else
-  skip training_step "$PYTHON cannot import fairseq (see --wheels)"
-  skip attention_models "$PYTHON cannot import fairseq (see --wheels)"
-fi
-if has pytest && has hypothesis; then
-  folder=tests/ops # needs no fairseq
-  if has fairseq; then folder=tests; fi
-  cd -- "$ROOT"
-  part tests 300 "$PYTHON" -m pytest "$folder" "${tests[@]}"
-else
-  skip tests "$PYTHON has no pytest and hypothesis"
-fi
+overview() {
+  bench check_kernels 90 check_kernels "${kernels[@]+"${kernels[@]}"}" "${dtypes[@]}" "${device[@]}"
+  bench losses 100 losses "${losses[@]}" "${dtypes[@]}" "${device[@]}"
+  bench linear_loss 90 linear_loss "${layers[@]}" "${dtypes[@]}" "${device[@]}"
+  bench attention 60 attention --parts attend "${attend[@]}" "${dtypes[@]}" "${device[@]}"
+  bench attention_and_causal 50 attention --parts attend --causal "${attend[@]}" "${dtypes[@]}" \
+    "${device[@]}"
+  if has fairseq; then
+    bench training_step 130 training_step "${training[@]}" --fused-only "${device[@]}"
+    bench attention_models 60 attention --parts module,step "${models[@]}" "${device[@]}"
+  else
+    skip training_step "$PYTHON cannot import fairseq (see --wheels)"
+    skip attention_models "$PYTHON cannot import fairseq (see --wheels)"
+  fi
+  if has pytest && has hypothesis; then
+    folder=tests/ops # needs no fairseq
+    if has fairseq; then folder=tests; fi
+    cd -- "$ROOT"
+    part tests 300 "$PYTHON" -m pytest "$folder" "${tests[@]}"
+  else
+    skip tests "$PYTHON has no pytest and hypothesis"
+  fi
+}
+
+# layers NAME TOKENS VOCABULARY: the output layer, of every width.
+layers() {
+  local tokens="$2" vocabulary="$3" sizes="" width
+  if [[ -n "$DRY_RUN" ]]; then tokens=16 vocabulary=300; fi
+  for width in "${widths[@]}"; do sizes="$sizes,${tokens}x${width}x$vocabulary"; done
+  bench "$1" 0 linear_loss --sizes "${sizes#,}" "${layer[@]}" "${half[@]}" "${device[@]}"
+}
+
+# Every variant and seed, the seeds one after another.
+ablations() {
+  local seed variant runs="$OUT/ablations"
+  mkdir -p -- "$runs"
+  for seed in "${seeds[@]}"; do
+    for variant in "${variants[@]}"; do
+      printf '%s\t%s\t%s\t-\t-\t%s\t%s\n' "$seed" "${ablation[0]}" "$variant" \
+        "$OUT/${ablation[0]}" "$runs/$variant/seed-$seed"
+    done
+  done > "$OUT/ablations.plan"
+  part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations \
+    bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
+  # The table is of what is finished, however far that is.
+  "$PYTHON" "$ROOT/scripts/results_table.py" "$runs"/*/seed-* > "$OUT/ablations.md" \
+    || say "ablations: no table yet"
+}
+
+for name in "${CHOSEN[@]}"; do
+  SECONDS=0
+  case "$name" in
+    overview) overview ;;
+    layers_cutedsl)
+      export LIGER_KERNEL_IMPL=cutedsl
+      bench "$name" 0 linear_loss --sizes "$cutedsl" --only Liger "${layer[@]}" "${half[@]}" \
+        "${device[@]}"
+      unset LIGER_KERNEL_IMPL
+      ;;
+    layers_*) IFS='_' read -r _ tokens vocabulary <<<"$name"; layers "$name" "$tokens" "$vocabulary" ;;
+    attention_full) bench "$name" 0 attention "${long[@]}" "${half[@]}" "${device[@]}" ;;
+    attention_causal) bench "$name" 0 attention --causal "${long[@]}" "${half[@]}" "${device[@]}" ;;
+    attention_cross) bench "$name" 0 attention --padded "${long[@]}" "${half[@]}" "${device[@]}" ;;
+    attention_dropout)
+      bench "$name" 0 attention --attention-dropout 0.1 "${long[@]}" "${half[@]}" "${device[@]}"
+      ;;
+    attention_trained)
+      bench "$name" 0 attention --spread 4 "${long[@]}" "${half[@]}" "${device[@]}"
+      ;;
+    ablations)
+      if has fairseq; then
+        ablations
+      else
+        skip ablations "$PYTHON cannot import fairseq (see --wheels)"
+      fi
+      ;;
+  esac
+done
 finish "$DRY_RUN"

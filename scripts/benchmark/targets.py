@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,9 +32,14 @@ TRAINING = {
     "alpha_relu+rela_g": 1.35,
     "entmax15+rela_g": 1.2,
 }
-# Sentences a second as a ratio to softmax, and of rectified attention to PyTorch's softmax.
+# Sentences a second as a ratio to softmax.
 DECODING = 1.0
-RECTIFIED = {"rela_g": 1.0}
+# On a GPU: time of the output layer with trained support, as a ratio to the fastest layer with
+# cross-entropy; speed of sparse attention, as a ratio to PyTorch's softmax attention, up to some
+# length and beyond it.
+BEST_PEER = 0.5
+SPARSE_ATTENTION = ("rela_g", "entmax15")
+SHORT_LENGTH, SHORT_ATTENTION = 4096, 1 / 1.2
 
 
 @dataclass(frozen=True)
@@ -102,21 +108,43 @@ def of_losses(results: list[dict], device: str) -> Iterator[Target]:
 
 def of_layers(results: list[dict], device: str) -> Iterator[Target]:
     keys = ("dtype", "tokens", "width", "vocabulary", "state")
-    for (dtype, *size, state), group in grouped(results, *keys) if device == "cpu" else ():
+    for (dtype, *size, state), group in grouped(results, *keys):
         by_name = {result["name"]: result for result in group}
         label = f"({', '.join(map(str, size))}) {dtype}, {state}"
-        for name, limit in LAYERS.items():
-            result = by_name.get(name)
-            yield Target(f"{name}: time", label, limit, False, ratio(result, "time"))
-            yield Target(f"{name}: memory", label, LAYER_MEMORY, False, ratio(result, "memory"))
+        if device == "cpu":
+            for name, limit in LAYERS.items():
+                result = by_name.get(name)
+                yield Target(f"{name}: time", label, limit, False, ratio(result, "time"))
+                yield Target(f"{name}: memory", label, LAYER_MEMORY, False, ratio(result, "memory"))
+        elif state != "untrained":
+            yield from of_peers(by_name, label)
+
+
+def of_peers(by_name: dict[str, dict], label: str) -> Iterator[Target]:
+    """Compare our losses with the fastest cross-entropy that was measured beside them."""
+    cross_entropies = {linear_loss.BASELINE, *(name for name in by_name if is_peer(name))}
+    timed = [by_name[name] for name in cross_entropies if "seconds" in by_name.get(name, {})]
+    if timed:
+        best = min(timed, key=lambda result: statistics.median(result["seconds"]))
+        for name in LAYERS:
+            point = f"{name}: time by that of {best['name']}"
+            measured = ratio_of(by_name.get(name, {}), best)
+            yield Target(point, label, BEST_PEER, False, measured)
+
+
+def is_peer(name: str) -> bool:
+    """Return whether a function of the output layer is another package's cross-entropy."""
+    known = ("linear_", "alpha_relu_loss", "entmax_loss", "entmax package")
+    return not name.startswith(known) and name not in linear_loss.PRODUCTS
 
 
 def of_attention(results: list[dict], device: str) -> Iterator[Target]:
     for result in results if device == "cuda" else ():
-        limit = RECTIFIED.get(result["attention"])
-        if result["part"] == "attend" and limit:
+        if result["part"] == "attend" and result["attention"] in SPARSE_ATTENTION:
+            limit = SHORT_ATTENTION if result["length"] <= SHORT_LENGTH else 1.0
             what = f"{result['length']} keys, {result['dtype']}"
-            yield Target("rectified attention: speed", what, limit, True, ratio(result, "speed"))
+            point = f"{result['attention']} attention: speed"
+            yield Target(point, what, limit, True, ratio(result, "speed"))
 
 
 def of_training(results: list[dict], device: str) -> Iterator[Target]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -177,8 +178,8 @@ def test_fused_and_unfused_compute_the_same() -> None:
         for name, (_, loss) in functions.items()
     }
     pairs = {f"linear_{name}": name for name in ("alpha_relu_loss", "entmax_loss, 1.5")}
-    if "F.linear_cross_entropy" in found:
-        pairs["F.linear_cross_entropy"] = linear_loss.BASELINE
+    if "F.linear_cross_entropy, chunked" in found:
+        pairs["F.linear_cross_entropy, chunked"] = linear_loss.BASELINE
     for fused, unfused in pairs.items():
         torch.testing.assert_close(found[fused], found[unfused])
 
@@ -224,6 +225,67 @@ def test_density_that_was_asked_for(wanted: float) -> None:
     scale = linear_loss.scale_to_density(logits, wanted)
     found = linear_loss.density(ops.entmax15(scale * logits))
     assert found == pytest.approx(wanted, rel=0.02)
+
+
+def test_a_layer_like_the_trained_model() -> None:
+    """Support and misses are those of the model, whatever the vocabulary."""
+    options = linear_loss.parse_arguments([])
+    for vocabulary in (3000, 8000):
+        layer = linear_loss.layer_of(linear_loss.SAMPLE, 32, vocabulary, "like_model", options)
+        features, weight, target, sample = layer
+        torch.testing.assert_close(features @ weight.T, sample)
+        p = ops.entmax15(sample)
+        assert float((p > 0).sum(1).double().mean()) == pytest.approx(72.8, rel=0.2)
+        misses = float((p.gather(1, target.unsqueeze(1)) == 0).double().mean())
+        assert misses == pytest.approx(0.084, abs=0.05)
+
+
+def test_products_shares_and_errors_of_a_layer() -> None:
+    flags = "--bounds --errors 8 --body-layers 1 --rounds 2 --least-seconds 0".split()
+    options = linear_loss.parse_arguments([*flags, "--only", "entmax_loss, 1.5"])
+    results = linear_loss.results_of((70, 8, 300), "untrained", "float32", options)
+    names = ["cross_entropy", "linear_entmax_loss, 1.5", "entmax_loss, 1.5"]
+    found = {result["name"]: result for result in results}
+    assert list(found) == [*names, "one product", "three products"]
+    for name in names:
+        assert found[name]["error"] < 1e-5 and 0 < found[name]["share_of_step"] < 1
+        assert found[name]["by_one_product"] > 0 and "gold_at_0" in found[name]
+    assert found["three products"]["by_three_products"] == 1
+    per_product = {
+        name: found[name]["tflops"] * statistics.median(found[name]["seconds"]) for name in found
+    }
+    assert per_product["three products"] == pytest.approx(3 * per_product["one product"])
+    assert per_product["one product"] == pytest.approx(2 * 70 * 8 * 300 / 1e12)
+
+
+def test_a_wrong_gradient_is_an_error() -> None:
+    x, w, y = torch.randn(6, 4), torch.randn(20, 4), torch.randint(20, (6,))
+
+    def exact(x, w, y):
+        return linear_loss.exact_loss("entmax15", x @ w.T, y, None)
+
+    def wrong(x, w, y):
+        return ops.linear_entmax_loss(x, w, y) + 0.01 * (w - w.detach()).sum()
+
+    assert linear_loss.error_of(ops.linear_entmax_loss, exact, x, w, y) < 1e-5
+    assert linear_loss.error_of(wrong, exact, x, w, y) > 1e-3
+
+
+@pytest.mark.parametrize("flag", ["", "--causal", "--padded", "--attention-dropout=0.1"])
+def test_errors_and_zeros_of_attention(flag: str) -> None:
+    flags = ["--kinds", "rela_g,entmax15,entmax_learned", "--errors", "9", "--least-seconds", "0"]
+    options = attention_options(
+        *flags, *filter(None, [flag]), "--tokens", "18", "--model-dim", "32"
+    )
+    results = attention.results_of("attend", "float32", 9, options)
+    assert [row["attention"] for row in results] == [
+        "stock",
+        "rela_g",
+        "entmax15",
+        "entmax_learned",
+    ]
+    assert all(row["error"] < 1e-5 and row["tflops"] > 0 for row in results)
+    assert all(0 < row["zeros"] < 1 for row in results[1:])
 
 
 def test_models_are_those_of_fairseq_train(data: Path) -> None:

@@ -194,12 +194,37 @@ def test_whole_models() -> None:
     assert found["alpha_relu, beam 5, batch 32"].measured is None
 
 
+def test_layers_on_a_gpu_against_the_fastest_peer() -> None:
+    what = {"dtype": "bfloat16", "tokens": 4, "width": 2, "vocabulary": 9, "state": "like_model"}
+    names = {
+        "cross_entropy": [3.0],
+        "linear_alpha_relu_loss": [0.9],
+        "linear_entmax_loss, 1.5": [1.1],
+        "QuACK": [2.0],
+        "entmax package, k=100": [0.1],
+        "one product": [0.2],
+    }
+    results = timed(names, **what)
+    results.append({**what, "name": "Liger, triton", "failed": "no"})
+    found = targets.targets([record("linear_loss", results, "cuda")])
+    assert [target.point for target in found] == [
+        "linear_alpha_relu_loss: time by that of QuACK",
+        "linear_entmax_loss, 1.5: time by that of QuACK",
+    ]
+    assert [target.measured[0] for target in found] == pytest.approx([0.45, 0.55])
+    assert [target.reached for target in found] == [True, False]
+    untrained = [{**result, "state": "untrained"} for result in results]
+    assert not list(targets.targets([record("linear_loss", untrained, "cuda")]))
+
+
 def test_attention_on_a_gpu() -> None:
-    what = {"part": "attend", "dtype": "bfloat16", "length": 1024}
-    names = {"stock": [1.0], "rela_g": [0.9], "entmax15": [3.0]}
-    results = timed(names, key="attention", **what)
-    assert [t.reached for t in targets.targets([record("attention", results, "cuda")])] == [True]
-    assert not targets.targets([record("attention", results)])
+    found = []
+    for length in (1024, 8192):
+        what = {"part": "attend", "dtype": "bfloat16", "length": length}
+        names = {"stock": [1.0], "rela_g": [0.9], "entmax15": [1.1]}
+        results = timed(names, key="attention", **what)
+        found += targets.targets([record("attention", results, "cuda")])
+    assert [target.reached for target in found] == [True, True, True, False]
 
 
 def test_page_has_targets_parts_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -90,6 +90,7 @@ def test_help() -> None:
         (["run_all.sh"], {"MODELS": "softmax=x.pt"}, "MODELS needs DATA"),
         (["run_gpu.sh", "out"], {}, "unknown option 'out'"),
         (["run_gpu.sh", "--out"], {}, "--out needs a value"),
+        (["run_gpu.sh", "--part", "overview,no_such"], {}, "--part no_such: choose from overview"),
         (["run_gpu.sh", "--wheels", "/no/such"], {}, "--wheels /no/such: there is no such folder"),
     ],
 )
@@ -133,21 +134,31 @@ def test_run_gpu(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert set(statuses(tmp_path).values()) == {"done"}
     records = json.loads((tmp_path / "benchmarks.json").read_text())["records"]
-    # check_kernels, losses, linear_loss, attention twice, whole models; the tests have no numbers.
+    # The tests and the ablations have no numbers.
     assert {record["benchmark"] for record in records.values()} == {
         *("check_kernels", "losses", "linear_loss", "attention", "training_step")
     }
     assert all(record["results"] for record in records.values())
+    parts = {
+        f"layers_{tokens}_{size}" for tokens in (2048, 8192) for size in (32000, 128000, 256000)
+    }
+    attention = {f"attention_{name}" for name in ("full", "causal", "cross", "dropout", "trained")}
+    assert parts | attention | {"layers_cutedsl"} < set(records)
+    assert {"softmax", "rela_g_alpha_relu"} <= {
+        word.strip("`") for word in (tmp_path / "ablations.md").read_text().split()
+    }
 
 
 @pytest.mark.slow
 def test_run_gpu_without_fairseq(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_FAIRSEQ)
     out = tmp_path / "out"
-    result = bash(FOLDER / "run_gpu.sh", "--dry-run", "--out", out, PYTHONPATH=str(tmp_path))
+    parts = ["--part", "overview,ablations"]
+    flags = ["--dry-run", "--out", out, *parts]
+    result = bash(FOLDER / "run_gpu.sh", *flags, PYTHONPATH=str(tmp_path))
     assert result.returncode == 0, result.stderr
     skipped = {name for name, status in statuses(out).items() if status.startswith("skipped")}
-    assert skipped == {"training_step", "attention_models", "tests"}
+    assert skipped == {"training_step", "attention_models", "tests", "ablations"}
     assert {status for name, status in statuses(out).items() if name not in skipped} == {"done"}
     page = (out / "benchmarks.md").read_text(encoding="utf-8")
     assert "cannot import fairseq" in page and "attend" in page
