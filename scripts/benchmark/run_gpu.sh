@@ -78,6 +78,7 @@ done
 [[ -z "$WHEELS" || -d "$WHEELS" ]] || bad_usage "--wheels $WHEELS: there is no such folder"
 # The summary takes some seconds more.
 DEADLINE=520
+if [[ -n "$DRY_RUN" ]]; then DEADLINE=0; fi
 OUT="${OUT:-$ROOT/runs/benchmarks_gpu}"
 mkdir -p -- "$OUT"
 OUT="$(CDPATH='' cd -- "$OUT" && pwd)"
