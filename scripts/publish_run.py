@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import re
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,9 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     write_json(folder / "summary.json", summary)
     parts = [f"commit {commit}\ndata set {summary['dataset']}, variant {summary['variant']}"]
     for path in sorted((run / "settings").iterdir()):
-        parts.append(f"# {path.name}\n{path.read_text(encoding='utf-8').strip()}")
+        # The folders of the machine that trained mean nothing to others.
+        flags = re.sub(r"(?m)(^| )/\S*/", r"\1", path.read_text(encoding="utf-8"))
+        parts.append(f"# {path.name}\n{flags.strip()}")
     write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
     log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
     write_text(folder / "training.tsv", training_table(log))

@@ -28,7 +28,7 @@ def finished(tmp_path):
     summary = {"dataset": "multi30k_de_en", "variant": "softmax", "bleu": {"bleu": 30.5}}
     (run / "summary.json").write_text(json.dumps(summary))
     (run / "settings" / "train").write_text("--lr 2e-3\n--dropout 0.3\n")
-    (run / "settings" / "generate").write_text("--beam 5\n")
+    (run / "settings" / "generate").write_text("--beam 5\n--bpe-codes /home/a/bpe.codes\n")
     lines = [
         f"2026-01-01 | INFO | valid | {json.dumps({'epoch': epoch, 'valid_loss': loss})}"
         for epoch, loss in ((1, "4.5"), (2, "4.25"))
@@ -51,6 +51,7 @@ def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
     assert (kept / "training.tsv").read_text() == "epoch\tloss\n1\t4.5\n2\t4.25\n"
     settings = (kept / "settings.txt").read_text()
     assert "commit 0123abcd" in settings and "--dropout 0.3" in settings and "--beam 5" in settings
+    assert "--bpe-codes bpe.codes\n" in settings
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
     assert publish(finished, *options).returncode == 0
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
