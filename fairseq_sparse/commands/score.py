@@ -2,11 +2,12 @@
 
 Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
 back in the order of the test set, checks that none is missing, writes them one a line, and prints
-BLEU against the raw reference with sacreBLEU's signature. Where the reference is tokens already,
-generate with `--tokenizer space`, and score with `--tokenize none`.
+BLEU and chrF2 against the raw reference with sacreBLEU's signatures. Where the reference is tokens
+already, generate with `--tokenizer space`, and score with `--tokenize none`.
 
 With --tokenized-reference the tokens of the hypotheses (lines `H-ID`, without the marks of BPE) are
-scored against that reference as well, cased and as multi-bleu.perl does it: without smoothing.
+scored against that reference as well as multi-bleu.perl does it, without smoothing: cased, and in
+lower case.
 
 With --longer-than N the sentences whose source has more than N tokens (lines `S-ID`) are scored by
 themselves as well.
@@ -19,7 +20,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_sparse.analysis.samples.printed import read_hypotheses
 from fairseq_sparse.commands.common import (
@@ -44,13 +45,17 @@ def read_best(path: Path, kind: str = "D") -> list[str]:
 def score(
     hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
 ) -> dict[str, object]:
-    """Compute corpus BLEU with sacreBLEU's defaults but for the tokens, as a dictionary for
-    JSON."""
+    """Compute corpus BLEU and chrF2 with sacreBLEU's defaults but for the tokens of BLEU, as a
+    dictionary for JSON."""
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
     result = metric.corpus_score(hypotheses, [references])
+    of_characters = CHRF()
+    chrf = of_characters.corpus_score(hypotheses, [references])
     return {
         "bleu": result.score,
         "signature": str(metric.get_signature()),
+        "chrf": chrf.score,
+        "chrf_signature": str(of_characters.get_signature()),
         "precisions": list(result.precisions),
         "brevity_penalty": result.bp,
         "hypothesis_length": result.sys_len,
@@ -61,13 +66,13 @@ def score(
 
 
 def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    """Compute corpus BLEU of tokens, cased, as multi-bleu.perl does."""
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    result = metric.corpus_score(hypotheses, [references])
-    return {
-        "tokenized_bleu": result.score,
-        "tokenized_signature": str(metric.get_signature()),
-    }
+    """Compute corpus BLEU of tokens, cased and in lower case, as multi-bleu.perl does."""
+    found: dict[str, object] = {}
+    for name, lowercase in (("tokenized", False), ("lowercased", True)):
+        metric = BLEU(lowercase, tokenize="none", smooth_method="none", force=True)
+        found[f"{name}_bleu"] = metric.corpus_score(hypotheses, [references]).score
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
 
 
 def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> list[str]:
@@ -137,6 +142,7 @@ def run(options: argparse.Namespace) -> None:
     write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))
     write_text(options.json, json.dumps(result, indent=2) + "\n")
     print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
+    print(f"chrF2 = {result['chrf']:.2f}  {result['chrf_signature']}")
     if options.tokenized_reference:
         print(f"BLEU of tokens = {result['tokenized_bleu']:.2f}  {result['tokenized_signature']}")
     if options.longer_than:

@@ -48,6 +48,8 @@ def test_order_is_restored_and_score_is_sacrebleu(tmp_path: Path) -> None:
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     written = json.loads((tmp_path / "bleu.json").read_text())
     assert written["bleu"] == pytest.approx(expected)
+    assert written["chrf"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
+    assert f"chrF2 = {written['chrf']:.2f}  {written['chrf_signature']}\n" in result.stdout
     assert written["empty_translations"] == 1
     assert written["signature"] in result.stdout and f"{expected:.2f}" in result.stdout
 
@@ -62,7 +64,7 @@ def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
     assert written["bleu"] == pytest.approx(expected.score)
     assert written["bleu"] < sacrebleu.corpus_bleu(HYPOTHESES, [references]).score
     assert "tok:none" in written["signature"]
-    assert len(result.stdout.splitlines()) == 1
+    assert "of tokens" not in result.stdout
 
 
 def test_long_sentences_are_scored_by_themselves(tmp_path: Path) -> None:
@@ -118,6 +120,10 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     assert 0 < written["tokenized_bleu"] < 100
     assert "tok:none" in written["tokenized_signature"]
     assert "case:mixed" in written["tokenized_signature"]
+    lower = [[text.lower() for text in texts] for texts in (with_ends, tokens)]
+    assert written["lowercased_bleu"] == pytest.approx(multi_bleu(*lower))
+    assert written["lowercased_bleu"] > written["tokenized_bleu"]
+    assert "case:lc" in written["lowercased_signature"]
     assert written["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score)
     assert f"BLEU of tokens = {written['tokenized_bleu']:.2f}" in result.stdout
     # Without any 4-gram in common the score is 0.

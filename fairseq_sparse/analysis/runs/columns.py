@@ -37,7 +37,9 @@ METRICS = {
 COLUMNS = {
     "variant": ("variant", "variant", "{}"),
     "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
+    "chrf": ("chrF2", "bleu.chrf", "{:.2f}"),
     "tokenized_bleu": ("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}"),
+    "lowercased_bleu": ("BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}"),
     "long_bleu": ("BLEU of long sentences", "bleu.long.bleu", "{:.2f}"),
     "valid_accuracy": ("validation accuracy (%)", "training.valid.accuracy", "{:.2f}"),
     "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
@@ -101,7 +103,9 @@ _NOT_ALWAYS = (
 )
 # What a table has only where it is asked for.
 _ON_REQUEST = (
+    "chrf",
     "tokenized_bleu",
+    "lowercased_bleu",
     "long_bleu",
     "tau",
     "valid_accuracy",
