@@ -175,8 +175,10 @@ def row_cases(size: int, dtype: torch.dtype, alpha: float):
             losses.losses_of_rows(z.clone().requires_grad_(), target, loss).sum().backward()
 
         def linear(loss=loss):
-            x, weight = z.new_ones(3, 16, requires_grad=True), z.new_ones(size, 16)
-            linear_loss.summed_linear_loss(x, weight, None, target, loss)
+            width = 20 if size % 16 else 64
+            x, weight = (z.new_ones(rows, width, requires_grad=True) for rows in (3, size))
+            bias = z.new_ones(size, requires_grad=True) if loss.tau is None else None
+            linear_loss.linear_losses(x, weight, bias, target, loss).sum().backward()
 
         yield f"{name}_loss", value_and_gradient
         yield f"linear_{name}_loss", linear

@@ -24,23 +24,3 @@ def run_compiled(path, function, cache, *arguments):
     command = f"import {Path(path).stem} as tests; tests.{function}{arguments}"
     done = subprocess.run([PYTHON, "-c", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def compile_kernel(kernel, types, constants, capability=90, warps=4):
-    """Compile for a GPU of a compute capability such as 80 or 90.
-
-    Args:
-        types: the type of each argument that has a value when it runs, such as "i32" or "*bf16".
-        constants: the values of all others.
-    """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-    places = {name: (place,) for place, name in enumerate(kernel.arg_names)}
-    aligned = {places[name]: [["tt.divisibility", 16]] for name in types if types[name][0] == "*"}
-    values = {places[name]: value for name, value in constants.items() if name in places}
-    source = ASTSource(kernel, signature, constexprs=values, attrs=aligned)
-    target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": warps})

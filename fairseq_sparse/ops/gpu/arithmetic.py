@@ -29,10 +29,15 @@ def alpha_arguments(alpha: Alpha, z: Tensor) -> tuple[Tensor, float]:
 def as_computed(x: float | Tensor, z: Tensor) -> Tensor:
     """Return a number or a tensor as the kernels read it: in the precision that they compute in, on
     the device of ``z``, with no synchronisation."""
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    dtype = precise_dtype(z)
     if torch.is_tensor(x):
         return x.detach().to(z.device, dtype)
     return torch.full((), x, dtype=dtype, device=z.device)
+
+
+def precise_dtype(z: Tensor) -> torch.dtype:
+    """Return the dtype that kernels compute in: fp32, for fp64 fp64."""
+    return torch.float64 if z.dtype == torch.float64 else torch.float32
 
 
 @triton.jit
@@ -73,28 +78,15 @@ def factors(x, tau, rate, ALPHA: tl.constexpr):
 
     Args:
         rate: alpha - 1, a tensor.
-        ALPHA: alpha if it is a constant, else 0.
+        ALPHA: alpha if it is a constant, 1.5 or 2; else 0.
     """
-    if ALPHA == 0.0:
-        above = tl.where(x < tau, 0.0, x - tau)
-        weight = positive_power(above, divide(tl.zeros_like(rate) + 1, rate) - 1)
-    else:
-        weight, above = power_above(x, tau, ALPHA, False)
-    return weight, above
-
-
-@triton.jit
-def power_above(x, tau, alpha, ANY: tl.constexpr):
-    """Return :func:`factors` for a constant alpha, or if ANY for a tensor."""
     above = tl.where(x < tau, 0.0, x - tau)
-    if ANY:
-        weight = positive_power(above, divide(tl.zeros_like(alpha) + 1, alpha - 1) - 1)
-    elif alpha == 1.5:
+    if ALPHA == 0.0:
+        weight = positive_power(above, divide(tl.zeros_like(rate) + 1, rate) - 1)
+    elif ALPHA == 1.5:
         weight = above
-    elif alpha == 2:
-        weight = (above > 0).to(above.dtype)
     else:
-        weight = positive_power(above, 1 / (alpha - 1) - 1)
+        weight = (above > 0).to(above.dtype)
     return weight, above
 
 
@@ -111,8 +103,24 @@ def any_of(x):
 
 
 @triton.jit
+def sums_of_two(a, b):
+    """Return the sums of the rows of two tensors, ``[ROWS, 1]``, by one exchange of threads."""
+    if _INTERPRETED:
+        a = tl.sum(a, 1, keep_dims=True)
+        b = tl.sum(b, 1, keep_dims=True)
+    else:
+        a, b = tl.reduce((a, b), 1, _add_two, keep_dims=True)
+    return a, b
+
+
+@triton.jit
+def _add_two(a, b, more_a, more_b):
+    return a + more_a, b + more_b
+
+
+@triton.jit
 def sums_of_three(a, b, c):
-    """Return the sums of the rows of three tensors, ``[ROWS, 1]``, by one exchange of threads."""
+    """Return the sums of the rows of three tensors, as :func:`sums_of_two`."""
     if _INTERPRETED:  # where a reduction by a function takes a step of Python for each entry
         a = tl.sum(a, 1, keep_dims=True)
         b = tl.sum(b, 1, keep_dims=True)

@@ -4,7 +4,7 @@ One kernel multiplies features and weights tile by tile. A program has a block o
 of the classes, goes through these in order, and keeps of each row a ``cut`` below which no logit
 can have a probability:
 
-- alpha-ReLU: ``tau / (alpha - 1)``, so that exactly the support is kept;
+- alpha-ReLU: ``tau / (alpha - 1)``, so that the support is kept, and nothing else;
 - alpha-entmax: the largest logit so far less ``1 / (alpha - 1)``, for tau is at least the scaled
   maximum less 1. Where the logits seen since the cut rose have more than probability 1 together at
   the cut, a Newton step for these alone raises it further: more logits only raise a threshold, and
@@ -26,8 +26,16 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
-from fairseq_sparse.ops.gpu.entmax import positive_power, power_above
+from fairseq_sparse.ops.gpu.arithmetic import (
+    alpha_arguments,
+    as_computed,
+    divide,
+    factors,
+    precise_dtype,
+    rate_of,
+    sums_of_two,
+)
+from fairseq_sparse.ops.gpu.entmax_search import norm_power
 
 # Programs to aim for: two for each multiprocessor of an H100 or H200. It is the same on all GPUs,
 # for the lists, and with them the rounding of sums, depend on it.
@@ -78,7 +86,8 @@ def find_candidates(
     tiles = triton.cdiv(size, options["CLASSES"])
     tiles_each = triton.cdiv(tiles, max(1, min(_MOST_PARTS, _PROGRAMS // blocks)))
     parts = triton.cdiv(tiles, tiles_each)
-    length = math.ceil(_PLACES * math.sqrt(tiles_each * options["CLASSES"]))
+    # A multiple of 16: Triton compiles a kernel anew for other sizes.
+    length = -(-math.ceil(_PLACES * math.sqrt(tiles_each * options["CLASSES"])) // 16) * 16
     dtype = precise_dtype(x)
     found = Candidates(
         torch.empty(rows, parts * length, dtype=torch.int32, device=x.device),
@@ -89,30 +98,27 @@ def find_candidates(
         length,
     )
     with torch.cuda.device_of(x):
+        rates, alpha = alpha_arguments(loss.alpha, x)
         _candidates_kernel[(blocks, parts)](
             x,
             weight,
             x if bias is None else bias,
             target,
-            x if loss.tau is None else scalar_tau(loss.tau, x),
+            rates if loss.tau is None else as_computed(loss.tau, x),
+            rates,
             *found[:5],
             rows,
             size,
             x.size(1),
             tiles_each,
+            length,
             loss.ignore_index,
-            ALPHA=float(loss.alpha),
+            ALPHA=alpha,
             ENTMAX=loss.tau is None,
             SUMS=loss.label_smoothing > 0,
-            LENGTH=length,
             **options,
         )
     return found
-
-
-def precise_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of sums: fp32, for fp64 fp64."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def is_exact(x: Tensor) -> bool:
@@ -133,6 +139,7 @@ def tile_options(x: Tensor, bias: Optional[Tensor] = None) -> dict:
         "DTYPE": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": 8,
         "num_stages": 3,
+        "enable_fp_fusion": False,
     }
 
 
@@ -169,13 +176,15 @@ def logits_of_tile(
     return tl.where(known[None, :], z, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["rows", "tiles_each", "ignore_index"])
+# The number of parts, and with it the length of the lists, depends on the number of rows.
+@triton.jit(do_not_specialize=["rows", "tiles_each", "length", "ignore_index"])
 def _candidates_kernel(
     x,
     weight,
     bias,
     target,
-    tau,
+    tau,  # read unless ENTMAX
+    rates,  # alpha - 1, read if ALPHA is 0
     columns,
     scores,
     counts,
@@ -185,11 +194,11 @@ def _candidates_kernel(
     size,
     width,
     tiles_each,
+    length,
     ignore_index,
     ALPHA: tl.constexpr,
     ENTMAX: tl.constexpr,
     SUMS: tl.constexpr,
-    LENGTH: tl.constexpr,
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     CLASSES: tl.constexpr,
@@ -206,18 +215,21 @@ def _candidates_kernel(
     counted = inside & (label != ignore_index)
     label = tl.where((label >= 0) & (label < size), label, -1).to(tl.int32)
     # Places in the lists of this block of rows, which 32 bits can hold.
-    place = (tl.arange(0, ROWS) * parts + part) * LENGTH
-    block = tl.program_id(0).to(tl.int64) * ROWS * parts * LENGTH
+    place = (tl.arange(0, ROWS) * parts + part) * length
+    block = tl.program_id(0).to(tl.int64) * ROWS * parts * length
     columns += block
     scores += block
     count = tl.zeros([ROWS], tl.int32)
     total = tl.zeros([ROWS], DTYPE)
     mass = tl.zeros([ROWS], DTYPE)
+    rate = rate_of(rates, ALPHA, DTYPE)
     if ENTMAX:
+        reach = divide(tl.zeros_like(rate) + 1, rate)
         cut = tl.full([ROWS], _LOWEST, DTYPE)
         slope = tl.zeros([ROWS], DTYPE)
     else:
-        cut = tl.zeros([ROWS], DTYPE) + tl.load(tau) / (ALPHA - 1)
+        cut = divide(tl.zeros([ROWS], DTYPE) + tl.load(tau), rate)
+        cut -= _ROUNDING * tl.abs(cut)
     for tile in range(part * tiles_each, (part + 1) * tiles_each):
         column = tile * CLASSES + tl.arange(0, CLASSES)
         z = logits_of_tile(
@@ -231,47 +243,46 @@ def _candidates_kernel(
             tl.store(gold + row, of_label, mask=has_gold)
         largest, at = tl.max(z, 1, return_indices=True)
         if ENTMAX:
-            cut, mass, slope = _raised(z, largest, cut, mass, slope, ALPHA)
+            cut, mass, slope = _raised(z, largest, cut, mass, slope, rate, reach, ALPHA)
         else:
             mass += tl.sum(tl.where(z < cut[:, None], 0.0, z - cut[:, None]), 1)
         # A few logits of each row are above the cut: they are taken one by one, the largest first.
-        more = counted & (largest > cut) & (count <= LENGTH)
+        more = counted & (largest > cut) & (count <= length)
         while tl.max(more.to(tl.int32)) > 0:
-            fits = more & (count < LENGTH)
+            fits = more & (count < length)
             tl.store(scores + place + count, largest, mask=fits)
             tl.store(columns + place + count, tile * CLASSES + at, mask=fits)
             count += more.to(tl.int32)
             taken = more[:, None] & (tl.arange(0, CLASSES)[None, :] == at[:, None])
             z = tl.where(taken, float("-inf"), z)
             largest, at = tl.max(z, 1, return_indices=True)
-            more = counted & (largest > cut) & (count <= LENGTH)
+            more = counted & (largest > cut) & (count <= length)
     # A NaN or +inf above.
-    count = tl.where((mass < float("inf")) | (counted == 0), count, LENGTH + 1)
+    count = tl.where((mass < float("inf")) | (counted == 0), count, length + 1)
     tl.store(counts + row * parts + part, count, mask=inside)
     if SUMS:
         tl.store(sums + row * parts + part, total, mask=inside)
 
 
 @triton.jit
-def _raised(z, largest, cut, mass, slope, ALPHA: tl.constexpr):
+def _raised(z, largest, cut, mass, slope, rate, reach, ALPHA: tl.constexpr):
     """Return the cut raised by a tile of logits, and what a Newton step from it needs.
 
     ``mass`` is the sum of the probabilities at the cut over the logits seen since it rose, and
     ``slope`` the sum of their powers. A NaN or +inf makes ``mass`` the same, and it stays so.
+    ``reach`` is ``1 / rate``.
     """
-    higher = tl.maximum(cut, largest - 1 / (ALPHA - 1) - _ROUNDING * tl.abs(largest))
+    higher = tl.maximum(cut, largest - reach - _ROUNDING * tl.abs(largest))
     rose = (higher > cut) & (mass < float("inf"))
-    mass = tl.where(rose, 0.0, mass)
-    slope = tl.where(rose, 0.0, slope)
-    weight, above = power_above((ALPHA - 1) * (z - higher[:, None]), 0.0, ALPHA, False)
-    mass += tl.sum(weight * above, 1)
-    slope += tl.sum(weight, 1)
-    if ALPHA <= 2:  # above, the norm that Newton's steps are for is not convex
-        less = _LESS * mass
-        steps = (less > 1) & (less < float("inf"))
-        power = positive_power(less, 2 - ALPHA)
-        step = (less - power) / (tl.where(steps, slope, 1.0) * (ALPHA - 1))
-        higher = tl.where(steps, higher + step, higher)
-        mass = tl.where(steps, 0.0, mass)
-        slope = tl.where(steps, 0.0, slope)
+    weight, above = factors(rate * (z - higher[:, None]), 0.0, rate, ALPHA)
+    more_mass, more_slope = sums_of_two(weight * above, weight)
+    mass = tl.where(rose, 0.0, mass) + tl.reshape(more_mass, mass.shape)
+    slope = tl.where(rose, 0.0, slope) + tl.reshape(more_slope, slope.shape)
+    # Above alpha = 2 the norm that Newton's steps are for is not convex.
+    less = _LESS * mass
+    steps = (less > 1) & (less < float("inf")) & (tl.zeros_like(less) + rate <= 1)
+    step = divide(less - norm_power(less, rate, ALPHA), tl.where(steps, slope, 1.0) * rate)
+    higher = tl.where(steps, higher + step, higher)
+    mass = tl.where(steps, 0.0, mass)
+    slope = tl.where(steps, 0.0, slope)
     return higher, mass, slope

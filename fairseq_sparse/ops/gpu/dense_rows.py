@@ -15,12 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.candidates import (
-    is_exact,
-    logits_of_tile,
-    precise_dtype,
-    tile_options,
-)
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, precise_dtype, rate_of
+from fairseq_sparse.ops.gpu.candidates import is_exact, logits_of_tile, tile_options
 from fairseq_sparse.ops.gpu.entmax import sweep_options
 from fairseq_sparse.ops.gpu.residual import write_residual
 
@@ -31,6 +27,8 @@ _TILE = 128
 # In fp16 R is kept times this: small probabilities keep their digits, and alpha-ReLU's may still
 # be 255 before they overflow.
 _FP16_SCALE = 256.0
+# What the products have in common with the logits.
+_SHARED = ("PRECISION", "DTYPE", "num_warps", "enable_fp_fusion")
 # Columns of a gradient that a program makes, for _TILE rows or classes.
 _FEATURES = 128
 
@@ -50,7 +48,7 @@ def product_options(x: Tensor) -> dict:
     """Return the constants of the kernels for ``R W`` and ``R^T x``."""
     tile, exact = tile_options(x), is_exact(x)
     return {
-        **{name: tile[name] for name in ("PRECISION", "DTYPE", "num_warps")},
+        **{name: tile[name] for name in _SHARED},
         "TILE": _TILE,
         "DEPTH": 16 if exact else tile["FEATURES"],
         "FEATURES": max(16, _FEATURES // 2) if exact else _FEATURES,
@@ -118,6 +116,7 @@ class DenseRows:
         rows, classes, width = self.x.size(0), self.weight.size(0), self.x.size(1)
         options = product_options(self.x)
         blocks = triton.cdiv(width, options["FEATURES"])
+        rates, alpha = alpha_arguments(loss.alpha, relative)
         for first, residual in self.parts():
             part = residual.size(0)
             places = self.order, self.many, first
@@ -127,10 +126,11 @@ class DenseRows:
                     target,
                     found,
                     relative,
+                    rates,
                     *places,
                     rows,
                     classes,
-                    ALPHA=float(loss.alpha),
+                    ALPHA=alpha,
                     SMOOTHING=float(loss.label_smoothing),
                     **sweep_options(classes, residual.dtype),
                 )
@@ -203,6 +203,7 @@ def _residual_kernel(
     target,
     found,  # [3, rows]: maximum, tau, total
     scale,
+    rates,  # alpha - 1, read if ALPHA is 0
     order,
     many,
     first,
@@ -217,11 +218,10 @@ def _residual_kernel(
     if first + place < tl.load(many):
         row = tl.load(order + first + place)
         z += place * size
-        maximum = tl.load(found + row)
-        tau = tl.load(found + rows + row)
-        total = tl.load(found + 2 * rows + row)
+        factor = tl.load(scale + row)
+        rate = rate_of(rates, ALPHA, DTYPE)
         write_residual(
-            z, z, size, tl.load(target + row), maximum, tau, total, tl.load(scale + row),
+            z, z, size, tl.load(target + row), found + row, rows, factor, rate,
             ALPHA, SMOOTHING, False, BLOCK, DTYPE,
         )  # fmt: skip
 
@@ -267,7 +267,7 @@ def _features_kernel(
         row = tl.load(order + first + place, mask=inside, other=0)
         to = gradient + (row.to(tl.int64)[:, None] * width + feature[None, :])
         here = inside[:, None] & (feature < width)[None, :]
-        total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) / SCALE)
+        total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) * (1 / SCALE))
         tl.store(to, total, mask=here)
 
 
@@ -321,7 +321,7 @@ def _weight_kernel(
         if WEIGHT:
             to = gradient + (column[:, None] * width + feature[None, :])
             here = (column < size)[:, None] & (feature < width)[None, :]
-            total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) / SCALE)
+            total = tl.load(to, mask=here, other=0.0) + total * (tl.load(factor) * (1 / SCALE))
             tl.store(to, total, mask=here)
         if BIAS:
             if tl.program_id(1) == 0:

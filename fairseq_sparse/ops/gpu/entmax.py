@@ -31,7 +31,7 @@ from fairseq_sparse.ops.gpu.arithmetic import (
     divide,
     factors,
     positive_power,
-    power_above,  # noqa: F401
+    precise_dtype,
 )
 from fairseq_sparse.ops.gpu.entmax_search import (
     LANES,
@@ -66,8 +66,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
     z = contiguous_rows(z)
     rows, size = z.shape
     p = torch.empty_like(z, memory_format=torch.contiguous_format)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    found = torch.zeros(3, rows, dtype=dtype, device=z.device)
+    found = torch.zeros(3, rows, dtype=precise_dtype(z), device=z.device)
     if p.numel() > 0:
         options = row_options(size, z.dtype)
         at_a_time = 1
@@ -234,27 +233,18 @@ def solve_rows(
 def solve_row(
     z,
     size,
-    alpha,
-    ANY: tl.constexpr,
+    rate,
+    ALPHA: tl.constexpr,
     SUM: tl.constexpr,
     BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Solve the row at ``z``; return what :func:`solve_rows` does, but ``x``, as scalars.
-
-    ANY: alpha is a scalar tensor, and alpha - 1 is meant; else it is a constant.
-    """
+    """Solve the row at ``z``; return what :func:`solve_rows` does, but ``x``, as scalars."""
     there = tl.zeros([1, 1], tl.int32) == 0
-    if ANY:
-        maximum, tau, total, conjugate, logits, _ = solve_rows(
-            z, there, size, alpha, 0.0, SUM, BLOCK, WHOLE, DTYPE
-        )
-    else:
-        rate = tl.full([], alpha - 1, DTYPE)
-        maximum, tau, total, conjugate, logits, _ = solve_rows(
-            z, there, size, rate, alpha, SUM, BLOCK, WHOLE, DTYPE
-        )
+    maximum, tau, total, conjugate, logits, _ = solve_rows(
+        z, there, size, rate, ALPHA, SUM, BLOCK, WHOLE, DTYPE
+    )
     return _scalar(maximum), _scalar(tau), _scalar(total), _scalar(conjugate), _scalar(logits)
 
 

@@ -52,8 +52,6 @@ def search(
         tau = _bisect(
             z, there, size, maximum, first, second, third, tau, concave, rate, ALPHA, OVER
         )
-    elif ALPHA > 2:
-        tau = _bisect(z, there, size, maximum, first, second, third, tau, there, rate, ALPHA, OVER)
     else:
         tau = _newton(z, there, size, maximum, first, second, third, tau, there, rate, ALPHA, OVER)
     return tau
@@ -81,7 +79,7 @@ def _newton(
         mass, score, slope = sums(
             z, there, size, maximum, first, second, third, tau, rate, ALPHA, OVER, False
         )
-        newton = divide(score - _norm_power(mass, rate, ALPHA), slope)
+        newton = divide(score - norm_power(mass, rate, ALPHA), slope)
         moved &= newton > tau
         tau = tl.where(moved, newton, tau)
         step += 1
@@ -191,14 +189,12 @@ def _terms(x, tau, rate, ALPHA: tl.constexpr, LAST: tl.constexpr):
 
 
 @triton.jit
-def _norm_power(mass, rate, ALPHA: tl.constexpr):
+def norm_power(mass, rate, ALPHA: tl.constexpr):
     """Return ``mass ** (1 - rate)``."""
     if ALPHA == 0.0:
         power = positive_power(mass, 1 - rate)
     elif ALPHA == 1.5:
         power = root(mass)
-    elif ALPHA == 2:
-        power = tl.where(mass > 0, 1.0, mass)
     else:
-        power = positive_power(mass, 1 - rate)
+        power = tl.where(mass > 0, 1.0, mass)
     return power

@@ -39,7 +39,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.candidates import Candidates, find_candidates, precise_dtype
+from fairseq_sparse.ops.gpu.arithmetic import as_computed, precise_dtype
+from fairseq_sparse.ops.gpu.candidates import Candidates, find_candidates
 from fairseq_sparse.ops.gpu.dense_rows import DenseRows
 from fairseq_sparse.ops.gpu.support import Rows, Support, solve_dense, solve_lists
 from fairseq_sparse.ops.gpu.support_products import times_weight, transposed_times_features
@@ -102,7 +103,7 @@ class _LinearLosses(Function):
 
 def _empty_rows(found: Candidates, target: Tensor, classes: int, loss: FenchelYoungLoss) -> Rows:
     gold = found.gold
-    constant = gold.new_full((), loss.constant(classes))
+    constant = as_computed(loss.constant(classes), gold)
     solved = torch.empty_like(gold), gold.new_empty(3, gold.size(0))
     return Rows(target, gold, found.sums, classes, constant, *solved)
 

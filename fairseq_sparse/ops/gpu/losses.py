@@ -2,16 +2,13 @@
 
 Their formulas are those of :mod:`fairseq_sparse.ops.losses`. alpha-ReLU's loss is a sum over
 coordinates and takes one sweep over a row; alpha-entmax's takes those of its threshold, which is
-one for most rows. The gradient ``p - q`` is made where it is wanted:
+one for most rows. The gradient ``p - q`` is made in the backward pass, from the logits and three
+numbers a row: nothing of the size of the logits is written or kept but their gradient.
 
-- for :func:`losses_of_rows` in the backward pass, from the logits and three numbers a row: nothing
-  of the size of the logits is written or kept but their gradient;
-- for :func:`losses_and_residual` in the same kernel as the losses, in place of the logits.
+The functions for one row also serve ``support.py``, where the logits are candidates alone.
 """
 
 from __future__ import annotations
-
-from typing import Optional
 
 import torch
 import triton
@@ -21,22 +18,16 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
-from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, divide, factors, rate_of
-from fairseq_sparse.ops.gpu.entmax import (
-    contiguous_rows,
-    load_block,
-    row_options,
-    solve_row,
-    sweep_options,
+from fairseq_sparse.ops.gpu.arithmetic import (
+    alpha_arguments,
+    as_computed,
+    divide,
+    factors,
+    rate_of,
 )
+from fairseq_sparse.ops.gpu.entmax import contiguous_rows, load_block, row_options, solve_row
 from fairseq_sparse.ops.gpu.entmax_search import STAGES
-from fairseq_sparse.ops.gpu.residual import (
-    less_target,
-    residual_of_rows,
-    write_residual,
-    write_zeros,
-)
+from fairseq_sparse.ops.gpu.residual import residual_of_rows
 
 
 def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
@@ -54,130 +45,32 @@ def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     return _Losses.apply(contiguous_rows(z), target.contiguous(), loss)
 
 
-def losses_and_residual(
-    z: Tensor, target: Tensor, loss: FenchelYoungLoss, scale: float = 1.0, uniform: bool = True
-) -> Tensor:
-    """Return the loss of each row; ``z`` becomes ``scale * (p - q)``, 0 in the ignored rows.
-
-    Args:
-        z: logits ``[rows, V]``, any floating dtype, neighbours in a row next to each other.
-        scale: the residual is multiplied by it before it is rounded to the dtype of ``z``.
-        uniform: whether q has its part ``label_smoothing / V`` in the residual; in the loss it
-            has.
-
-    For the rest see :func:`losses_of_rows`. No gradient.
-    """
-    losses = starting_losses(z, loss, z.size(-1))
-    if z.numel() == 0:
-        return losses
-    if loss.tau is None:
-        _solve_entmax(z, target, loss, losses, z, scale, uniform)
-    else:
-        add_alpha_relu_losses(z, target, loss, losses, scale=scale, uniform=uniform, residual=z)
-    return losses
-
-
-def starting_losses(z: Tensor, loss: FenchelYoungLoss, classes: int) -> Tensor:
-    """Return the part of the loss that does not depend on the logits, for each row of ``z``."""
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    return torch.full((z.size(0),), loss.constant(classes), dtype=dtype, device=z.device)
-
-
-def add_alpha_relu_losses(
-    z: Tensor,
-    target: Tensor,
-    loss: FenchelYoungLoss,
-    losses: Tensor,
-    first: int = 0,
-    classes: Optional[int] = None,
-    residual: Optional[Tensor] = None,
-    scale: float = 1.0,
-    uniform: bool = True,
-) -> None:
-    """Add to ``losses`` what the logits ``z [rows, size]`` of some of the classes contribute.
-
-    Args:
-        losses: ``[rows]``. It becomes 0 where the target is ignored. Where ``z`` has all classes,
-            what rounding put below 0 becomes 0; else that is left to the caller.
-        first: the class of the first column of ``z``.
-        classes: how many there are in all; by default as many as columns.
-        residual: where ``scale * (p - q)`` goes; may be ``z``.
-    """
-    rows, size = z.shape
-    out = z if residual is None else residual
-    with torch.cuda.device_of(z):
-        rates, constant = alpha_arguments(loss.alpha, z)
-        _alpha_relu_kernel[(rows,)](
-            z,
-            target,
-            scalar_tau(loss.tau, z),
-            losses,
-            out,
-            rates,
-            z.stride(0),
-            out.stride(0),
-            size,
-            first,
-            size if classes is None else classes,
-            loss.ignore_index,
-            scale,
-            ALPHA=constant,
-            SMOOTHING=float(loss.label_smoothing),
-            UNIFORM=uniform,
-            RESIDUAL=residual is not None,
-            ALL_CLASSES=classes is None,
-            **sweep_options(size, z.dtype),
-        )
-
-
-def _solve_entmax(
-    z: Tensor,
-    target: Tensor,
-    loss: FenchelYoungLoss,
-    losses: Tensor,
-    residual: Optional[Tensor] = None,
-    scale: float = 1.0,
-    uniform: bool = True,
-) -> Tensor:
-    """Add to ``losses``; return maximum, tau and total of each row, ``[3, rows]``."""
-    rows, size = z.shape
-    out = z if residual is None else residual
-    found = losses.new_empty(3, rows)
-    with torch.cuda.device_of(z):
-        rates, constant = alpha_arguments(loss.alpha, z)
-        _entmax_kernel[(rows,)](
-            z,
-            target,
-            losses,
-            found,
-            out,
-            rates,
-            z.stride(0),
-            out.stride(0),
-            rows,
-            size,
-            loss.ignore_index,
-            scale,
-            ALPHA=constant,
-            SMOOTHING=float(loss.label_smoothing),
-            UNIFORM=uniform,
-            RESIDUAL=residual is not None,
-            **row_options(size, z.dtype),
-        )
-    return found
-
-
 class _Losses(Function):
     @staticmethod
     def forward(ctx, z, target, loss):
-        losses = starting_losses(z, loss, z.size(-1))
-        if z.numel() == 0:
-            found = losses.new_empty(3, z.size(0))
-        elif loss.tau is None:
-            found = _solve_entmax(z, target, loss, losses)
-        else:
-            add_alpha_relu_losses(z, target, loss, losses)
-            found = scalar_tau(loss.tau, z)
+        rows, size = z.shape
+        constant = as_computed(loss.constant(size), z)
+        losses, found = constant.repeat(rows), constant.new_empty(3, rows)
+        if z.numel() > 0:
+            with torch.cuda.device_of(z):
+                rates, alpha = alpha_arguments(loss.alpha, z)
+                _losses_kernel[(rows,)](
+                    z,
+                    target,
+                    constant if loss.tau is None else as_computed(loss.tau, z),
+                    constant,
+                    losses,
+                    found,
+                    rates,
+                    z.stride(0),
+                    rows,
+                    size,
+                    loss.ignore_index,
+                    ALPHA=alpha,
+                    SMOOTHING=float(loss.label_smoothing),
+                    ENTMAX=loss.tau is None,
+                    **row_options(size, z.dtype),
+                )
         ctx.save_for_backward(z, target, found)
         ctx.loss = loss
         return losses
@@ -190,156 +83,93 @@ class _Losses(Function):
 
 
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
-_PER_BATCH = ["rows", "ignore_index"]
-
-
-@triton.jit(do_not_specialize=_PER_BATCH)
-def _entmax_kernel(
+@triton.jit(do_not_specialize=["rows", "ignore_index"])
+def _losses_kernel(
     z,
     target,
+    tau,  # read unless ENTMAX
+    constant,
     losses,
     found,  # [3, rows]: maximum, tau, total
-    residual,
     rates,  # alpha - 1, read if ALPHA is 0
     z_stride,
-    residual_stride,
     rows,
     size,
     ignore_index,
-    scale,
     ALPHA: tl.constexpr,
     SMOOTHING: tl.constexpr,
-    UNIFORM: tl.constexpr,
-    RESIDUAL: tl.constexpr,
+    ENTMAX: tl.constexpr,
     BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     z += row * z_stride
-    residual += row * residual_stride
     label = tl.load(target + row)
     if label == ignore_index:
         tl.store(losses + row, 0.0)
-        if RESIDUAL:
-            write_zeros(residual, size, BLOCK)
     else:
-        gold = _gold_logit(z, label, 0, size, DTYPE)
+        is_class = (label >= 0) & (label < size)
+        gold = tl.load(z + label, mask=is_class, other=0.0).to(DTYPE)
         rate = rate_of(rates, ALPHA, DTYPE)
-        if ALPHA == 0.0:
-            maximum, tau, total, conjugate, logits = solve_row(
-                z, size, rate, True, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
-            )
-        else:
-            maximum, tau, total, conjugate, logits = solve_row(
-                z, size, ALPHA, False, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
-            )
-        expected = _expected_logit(gold, logits, maximum, label, 0, size, size, SMOOTHING, DTYPE)
-        _add_loss(losses + row, conjugate - expected, True)
-        tl.store(found + row, maximum)
-        tl.store(found + rows + row, tau)
-        tl.store(found + 2 * rows + row, total)
-        if RESIDUAL:
-            write_residual(
-                z,
-                residual,
-                size,
-                label,
-                maximum,
-                tau,
-                total,
-                scale,
-                ALPHA,
-                SMOOTHING,
-                UNIFORM,
-                BLOCK,
-                DTYPE,
-                rate,
-            )
+        maximum, threshold, total, conjugate, shift, logits = solve_loss(
+            z, size, tau, rate, ALPHA, ENTMAX, SMOOTHING > 0, BLOCK, WHOLE, DTYPE
+        )
+        expected = expected_logit(gold, logits, shift, label, size, SMOOTHING, DTYPE)
+        store_loss(losses + row, tl.load(constant) + conjugate - expected)
+        store_found(found + row, rows, maximum, threshold, total)
 
 
-@triton.jit(do_not_specialize=_PER_BATCH[1:])
-def _alpha_relu_kernel(
+@triton.jit
+def solve_loss(
     z,
-    target,
-    tau,
-    losses,
-    residual,
-    rates,  # alpha - 1, read if ALPHA is 0
-    z_stride,
-    residual_stride,
     size,
-    first,
-    classes,
-    ignore_index,
-    scale,
+    tau,
+    rate,
     ALPHA: tl.constexpr,
-    SMOOTHING: tl.constexpr,
-    UNIFORM: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    ALL_CLASSES: tl.constexpr,
+    ENTMAX: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    z += row * z_stride
-    residual += row * residual_stride
-    label = tl.load(target + row)
-    if label == ignore_index:
-        tl.store(losses + row, 0.0)
-        if RESIDUAL:
-            write_zeros(residual, size, BLOCK)
+    """Solve the row of ``size`` logits at ``z``.
+
+    Returns:
+        Maximum, tau and total as in ``residual.py``; the conjugate of the logits less ``shift``;
+        ``shift``; and the sum of the logits, if SUM. All are scalars.
+    """
+    if ENTMAX:
+        maximum, threshold, total, conjugate, logits = solve_row(
+            z, size, rate, ALPHA, SUM, BLOCK, WHOLE, DTYPE
+        )
+        shift = maximum
     else:
+        maximum = tl.zeros([], DTYPE)
+        total = tl.full([], 1.0, DTYPE)
         threshold = tl.load(tau)
-        rate = rate_of(rates, ALPHA, DTYPE)
-        gold = _gold_logit(z, label, first, size, DTYPE)
-        if RESIDUAL:
-            tl.debug_barrier()  # every thread has the gold logit before one overwrites it
+        shift = divide(threshold, rate)
         power = tl.zeros([BLOCK], DTYPE)
-        logits = tl.zeros([BLOCK], DTYPE)
+        logits_of_lanes = tl.zeros([BLOCK], DTYPE)
         for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-            column = start + tl.arange(0, BLOCK)
             x = load_block(z, start, size, BLOCK, DTYPE)
             weight, above = factors(rate * x, threshold, rate, ALPHA)
-            p = weight * above
-            power += p * above  # p ** alpha
-            if SMOOTHING > 0:
-                logits += tl.where(column < size, x, 0.0)
-            if RESIDUAL:
-                difference = less_target(p, column, label - first, classes, SMOOTHING, UNIFORM)
-                difference = (difference * scale).to(residual.dtype.element_ty)
-                tl.store(residual + column, difference, mask=column < size)
-        expected = _expected_logit(
-            gold,
-            tl.sum(logits, 0),
-            divide(threshold, rate),
-            label,
-            first,
-            size,
-            classes,
-            SMOOTHING,
-            DTYPE,
-        )
-        _add_loss(losses + row, divide(tl.sum(power, 0), 1 + rate) - expected, ALL_CLASSES)
+            power += weight * above * above  # p ** alpha
+            if SUM:
+                logits_of_lanes += tl.where(start + tl.arange(0, BLOCK) < size, x, 0.0)
+        conjugate = divide(tl.sum(power, 0), 1 + rate)
+        logits = tl.sum(logits_of_lanes, 0)
+    return maximum, threshold, total, conjugate, shift, logits
 
 
 @triton.jit
-def _gold_logit(z, label, first, size, DTYPE: tl.constexpr):
-    """Load the logit of the label if it is among the columns, the classes from ``first`` on."""
-    here = (label >= first) & (label < first + size)
-    return tl.load(z + (label - first), mask=here, other=0.0).to(DTYPE)
-
-
-@triton.jit
-def _expected_logit(
-    gold, logits, shift, label, first, size, classes, SMOOTHING: tl.constexpr, DTYPE: tl.constexpr
+def expected_logit(
+    gold, logits, shift, label, classes, SMOOTHING: tl.constexpr, DTYPE: tl.constexpr
 ):
-    """Return what the columns add to ``<q, z - shift>``; ``logits`` is the sum of theirs."""
-    here = (label >= first) & (label < first + size)
-    expected = tl.where(here, gold - shift, 0.0)
-    expected = tl.where((label < 0) | (label >= classes), float("nan"), expected)
+    """Return ``<q, z - shift>`` of a row; ``logits`` is the sum of all its logits."""
+    expected = tl.where((label < 0) | (label >= classes), float("nan"), gold - shift)
     if SMOOTHING > 0:
-        mean = divide(logits - size * shift, tl.full([], classes, DTYPE))
+        mean = divide(logits, tl.full([], classes, DTYPE)) - shift
         mean *= tl.full([], SMOOTHING, DTYPE)
         if SMOOTHING == 1:
             expected = mean  # 0 * expected would be NaN where that is -inf
@@ -349,8 +179,12 @@ def _expected_logit(
 
 
 @triton.jit
-def _add_loss(losses, more, CLAMP: tl.constexpr):
-    loss = tl.load(losses) + more
-    if CLAMP:
-        loss = tl.where(loss < 0, 0.0, loss)  # rounding; NaN stays
-    tl.store(losses, loss)
+def store_loss(place, loss):
+    tl.store(place, tl.where(loss < 0, 0.0, loss))  # rounding; NaN stays
+
+
+@triton.jit
+def store_found(place, rows, maximum, threshold, total):
+    tl.store(place, maximum)
+    tl.store(place + rows, threshold)
+    tl.store(place + 2 * rows, total)

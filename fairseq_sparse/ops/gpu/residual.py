@@ -15,6 +15,7 @@ from torch import Tensor
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, divide, factors, rate_of
 from fairseq_sparse.ops.gpu.entmax import load_block, sweep_options
+from fairseq_sparse.ops.gpu.entmax_search import STAGES
 
 
 def residual_of_rows(
@@ -25,8 +26,7 @@ def residual_of_rows(
     Args:
         z: logits ``[rows, V]``, neighbours in a row next to each other.
         target: class indices ``[rows]``.
-        found: for alpha-entmax maximum, tau and total of each row, ``[3, rows]``; for alpha-ReLU
-            tau, ``[]``. fp32 (fp64 for fp64 logits).
+        found: maximum, tau and total of each row, ``[3, rows]``; fp32 (fp64 for fp64 logits).
         scale: ``[rows]``. The product is rounded, not its factors: with a scaled loss this can be
             too large for fp16 though the product is not.
 
@@ -52,7 +52,6 @@ def residual_of_rows(
             loss.ignore_index,
             ALPHA=constant,
             SMOOTHING=float(loss.label_smoothing),
-            ENTMAX=loss.tau is None,
             **sweep_options(size, z.dtype),
         )
     return residual
@@ -62,7 +61,7 @@ def residual_of_rows(
 def _residual_kernel(
     z,
     target,
-    found,  # [3, rows] for alpha-entmax: maximum, tau, total; [] for alpha-ReLU: tau
+    found,  # [3, rows]: maximum, tau, total
     scale,
     residual,
     rates,  # alpha - 1, read if ALPHA is 0
@@ -72,7 +71,6 @@ def _residual_kernel(
     ignore_index,
     ALPHA: tl.constexpr,
     SMOOTHING: tl.constexpr,
-    ENTMAX: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
@@ -81,32 +79,17 @@ def _residual_kernel(
     residual += row * size
     label = tl.load(target + row)
     if label == ignore_index:
-        write_zeros(residual, size, BLOCK)
+        for start in range(0, size, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            zeros = tl.zeros([BLOCK], residual.dtype.element_ty)
+            tl.store(residual + column, zeros, mask=column < size)
     else:
-        if ENTMAX:
-            maximum = tl.load(found + row)
-            tau = tl.load(found + rows + row)
-            total = tl.load(found + 2 * rows + row)
-        else:
-            maximum = tl.full([], 0.0, DTYPE)
-            tau = tl.load(found)
-            total = tl.full([], 1.0, DTYPE)
+        rate = rate_of(rates, ALPHA, DTYPE)
+        factor = tl.load(scale + row)
         write_residual(
-            z,
-            residual,
-            size,
-            label,
-            maximum,
-            tau,
-            total,
-            tl.load(scale + row),
-            ALPHA,
-            SMOOTHING,
-            True,
-            BLOCK,
-            DTYPE,
-            rate_of(rates, ALPHA, DTYPE),
-        )
+            z, residual, size, label, found + row, rows, factor, rate,
+            ALPHA, SMOOTHING, True, BLOCK, DTYPE,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -115,41 +98,33 @@ def write_residual(
     residual,
     size,
     label,
-    maximum,
-    tau,
-    total,
+    found,
+    rows,
     scale,
+    rate,
     ALPHA: tl.constexpr,
     SMOOTHING: tl.constexpr,
     UNIFORM: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
-    rate=None,
 ):
     """Write ``scale * (p - q)`` of a row; ``residual`` may be ``z``.
 
-    ``rate`` is alpha - 1, a scalar tensor; it is needed where the constant ALPHA is 0.
+    Args:
+        found: the row's place in ``[3, rows]``.
+        rate: alpha - 1, a scalar tensor.
     """
-    if ALPHA == 0.0:
-        by = rate
-    else:
-        by = tl.full([], ALPHA - 1, DTYPE)
-    for start in range(0, size, BLOCK):
+    maximum = tl.load(found)
+    tau = tl.load(found + rows)
+    total = tl.load(found + 2 * rows)
+    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
-        x = (load_block(z, start, size, BLOCK, DTYPE) - maximum) * by
-        weight, above = factors(x, tau, by, ALPHA)
+        x = (load_block(z, start, size, BLOCK, DTYPE) - maximum) * rate
+        weight, above = factors(x, tau, rate, ALPHA)
         p = divide(weight * above, total)
         difference = less_target(p, column, label, size, SMOOTHING, UNIFORM)
         difference = (difference * scale).to(residual.dtype.element_ty)
         tl.store(residual + column, difference, mask=column < size)
-
-
-@triton.jit
-def write_zeros(residual, size, BLOCK: tl.constexpr):
-    for start in range(0, size, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        zeros = tl.zeros([BLOCK], residual.dtype.element_ty)
-        tl.store(residual + column, zeros, mask=column < size)
 
 
 @triton.jit

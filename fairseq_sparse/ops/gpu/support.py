@@ -14,9 +14,17 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.alpha_relu import scalar_tau
+from fairseq_sparse.ops.gpu.arithmetic import (
+    alpha_arguments,
+    as_computed,
+    divide,
+    factors,
+    rate_of,
+)
 from fairseq_sparse.ops.gpu.candidates import Candidates
-from fairseq_sparse.ops.gpu.entmax import load_block, power_above, row_options, solve_row
+from fairseq_sparse.ops.gpu.entmax import load_block, row_options
+from fairseq_sparse.ops.gpu.entmax_search import STAGES
+from fairseq_sparse.ops.gpu.losses import expected_logit, solve_loss, store_found, store_loss
 
 # Places for the support of a row, the target's included. Above 128 of 32,000 classes the dense
 # products, which read the weights once for many rows, do not read more than a gather of rows.
@@ -67,7 +75,7 @@ def solve_lists(found: Candidates, rows: Rows, loss: FenchelYoungLoss, wanted: b
             *support,
             *_arguments(rows, loss),
             size,
-            LENGTH=found.length,
+            found.length,
             SLOTS=slots,
             **_constants(rows, loss, size),
         )
@@ -96,22 +104,23 @@ def solve_dense(
 
 def _arguments(rows: Rows, loss: FenchelYoungLoss) -> tuple:
     target, gold, sums, classes, constant, losses, found = rows
-    tau = gold if loss.tau is None else scalar_tau(loss.tau, gold)
+    tau = gold if loss.tau is None else as_computed(loss.tau, gold)
+    rates, _ = alpha_arguments(loss.alpha, gold)
     numbers = found.size(1), sums.size(1), classes, loss.ignore_index
-    return target, gold, sums, constant, losses, found, tau, *numbers
+    return target, gold, sums, constant, losses, found, tau, rates, *numbers
 
 
 def _constants(rows: Rows, loss: FenchelYoungLoss, size: int) -> dict:
     return {
         "PARTS": triton.next_power_of_2(rows.sums.size(1)),
-        "ALPHA": float(loss.alpha),
+        "ALPHA": alpha_arguments(loss.alpha, rows.gold)[1],
         "SMOOTHING": float(loss.label_smoothing),
         "ENTMAX": loss.tau is None,
         **row_options(size, rows.gold.dtype),
     }
 
 
-_CHANGING = ["rows", "first", "ignore_index"]
+_CHANGING = ["rows", "first", "ignore_index", "parts", "length"]
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -129,13 +138,14 @@ def _lists_kernel(
     constant,
     losses,
     found,
-    tau,
+    tau,  # read unless ENTMAX
+    rates,  # alpha - 1, read if ALPHA is 0
     rows,
     parts,
     classes,
     ignore_index,
     size,
-    LENGTH: tl.constexpr,
+    length,
     SLOTS: tl.constexpr,
     PARTS: tl.constexpr,
     ALPHA: tl.constexpr,
@@ -150,15 +160,16 @@ def _lists_kernel(
     most = tl.max(tl.load(counts + row * parts + part, mask=part < parts, other=0), 0)
     label = tl.load(target + row)
     known = tl.zeros([], tl.int32)
-    is_dense = most > LENGTH
+    is_dense = most > length
     if label == ignore_index:
         tl.store(losses + row, 0.0)
     elif not is_dense:
+        rate = rate_of(rates, ALPHA, DTYPE)
         scores += row * size
         columns += row * size
         maximum, threshold, total = _solve(
-            scores, row, label, gold, sums, constant, losses, found, tau, rows, parts, classes,
-            size, PARTS, ALPHA, SMOOTHING, ENTMAX, BLOCK, WHOLE, DTYPE,
+            scores, row, label, gold, sums, constant, losses, found, tau, rate, rows, parts,
+            classes, size, PARTS, ALPHA, SMOOTHING, ENTMAX, BLOCK, WHOLE, DTYPE,
         )  # fmt: skip
         if SLOTS > 0:
             known = _write_support(
@@ -171,6 +182,7 @@ def _lists_kernel(
                 maximum,
                 threshold,
                 total,
+                rate,
                 size,
                 classes,
                 SLOTS,
@@ -196,6 +208,7 @@ def _write_support(
     maximum,
     tau,
     total,
+    rate,
     size,
     classes,
     SLOTS: tl.constexpr,
@@ -210,18 +223,18 @@ def _write_support(
     """
     # The target comes first. One that is no class makes the loss NaN, and has no place.
     is_class = (label >= 0) & (label < classes)
-    weight, above = power_above((gold - maximum) * (ALPHA - 1), tau, ALPHA, False)
-    difference = weight * above / total - tl.full([], 1 - SMOOTHING, DTYPE)
+    weight, above = factors((gold - maximum) * rate, tau, rate, ALPHA)
+    difference = divide(weight * above, total) - tl.full([], 1 - SMOOTHING, DTYPE)
     tl.store(to_columns, label.to(tl.int32), mask=is_class)
     tl.store(to_values, difference, mask=is_class)
     known = is_class.to(tl.int32)
-    for start in range(0, size, BLOCK):
+    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         place = start + tl.arange(0, BLOCK)
         # Where no candidate is, the logit is -inf, and nothing has been written as the class.
         column = tl.load(columns + place, mask=place < size, other=0)
-        x = (load_block(scores, start, size, BLOCK, DTYPE) - maximum) * (ALPHA - 1)
-        weights, aboves = power_above(x, tau, ALPHA, False)
-        p = weights * aboves / total
+        x = (load_block(scores, start, size, BLOCK, DTYPE) - maximum) * rate
+        weights, aboves = factors(x, tau, rate, ALPHA)
+        p = divide(weights * aboves, total)
         keep = (p != 0) & (column != label)
         to = known + tl.cumsum(keep.to(tl.int32), 0) - 1
         fits = keep & (to < SLOTS)
@@ -247,7 +260,8 @@ def _dense_kernel(
     constant,
     losses,
     found,
-    tau,
+    tau,  # read unless ENTMAX
+    rates,  # alpha - 1, read if ALPHA is 0
     rows,
     parts,
     classes,
@@ -266,7 +280,7 @@ def _dense_kernel(
         row = tl.load(order + first + place)
         _solve(
             logits + place * size, row, tl.load(target + row), gold, sums, constant, losses,
-            found, tau, rows, parts, classes, size,
+            found, tau, rate_of(rates, ALPHA, DTYPE), rows, parts, classes, size,
             PARTS, ALPHA, SMOOTHING, ENTMAX, BLOCK, WHOLE, DTYPE,
         )  # fmt: skip
 
@@ -282,6 +296,7 @@ def _solve(
     losses,
     found,
     tau,
+    rate,
     rows,
     parts,
     classes,
@@ -295,35 +310,15 @@ def _solve(
     DTYPE: tl.constexpr,
 ):
     """Store the loss of the row whose logits that count are at ``z``; return what it found."""
-    if ENTMAX:
-        maximum, threshold, total, conjugate, _ = solve_row(
-            z, size, ALPHA, False, False, BLOCK, WHOLE, DTYPE
-        )
-        shift = maximum
-    else:
-        maximum = tl.zeros([], DTYPE)
-        total = tl.full([], 1.0, DTYPE)
-        threshold = tl.load(tau)
-        shift = threshold / (ALPHA - 1)
-        power = tl.zeros([BLOCK], DTYPE)
-        for start in range(0, size, BLOCK):
-            x = load_block(z, start, size, BLOCK, DTYPE) * (ALPHA - 1)
-            weight, above = power_above(x, threshold, ALPHA, False)
-            power += weight * above * above  # p ** alpha
-        conjugate = tl.sum(power, 0) / ALPHA
-    expected = tl.load(gold + row) - shift  # <q, z - shift>
-    expected = tl.where((label < 0) | (label >= classes), float("nan"), expected)
+    maximum, threshold, total, conjugate, shift, _ = solve_loss(
+        z, size, tau, rate, ALPHA, ENTMAX, False, BLOCK, WHOLE, DTYPE
+    )
+    logits = tl.zeros([], DTYPE)
     if SMOOTHING > 0:
         part = tl.arange(0, PARTS)
-        logits = tl.sum(tl.load(sums + row * parts + part, mask=part < parts, other=0.0), 0)
-        mean = (logits / classes - shift) * tl.full([], SMOOTHING, DTYPE)
-        if SMOOTHING == 1:
-            expected = mean  # 0 * expected would be NaN where that is -inf
-        else:
-            expected = expected * tl.full([], 1 - SMOOTHING, DTYPE) + mean
-    loss = tl.load(constant) + conjugate - expected
-    tl.store(losses + row, tl.where(loss < 0, 0.0, loss))  # rounding; NaN stays
-    tl.store(found + row, maximum)
-    tl.store(found + rows + row, threshold)
-    tl.store(found + 2 * rows + row, total)
+        logits += tl.sum(tl.load(sums + row * parts + part, mask=part < parts, other=0.0), 0)
+    gold_logit = tl.load(gold + row)
+    expected = expected_logit(gold_logit, logits, shift, label, classes, SMOOTHING, DTYPE)
+    store_loss(losses + row, tl.load(constant) + conjugate - expected)
+    store_found(found + row, rows, maximum, threshold, total)
     return maximum, threshold, total

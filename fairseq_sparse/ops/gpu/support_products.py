@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.gpu.candidates import precise_dtype
+from fairseq_sparse.ops.gpu.arithmetic import precise_dtype
+from fairseq_sparse.ops.gpu.entmax_search import STAGES
 from fairseq_sparse.ops.gpu.support import Support
 
 # Rows that a program gathers at a time, and how much of each.
@@ -99,6 +100,7 @@ def _options(support: Support, width: int) -> dict:
         "GATHERED": _GATHERED,
         "FEATURES": min(_FEATURES, triton.next_power_of_2(width)),
         "DTYPE": tl.float64 if support.values.dtype == torch.float64 else tl.float32,
+        "enable_fp_fusion": False,
     }
 
 
@@ -123,7 +125,7 @@ def _features_kernel(
     count = tl.load(counts + row)
     factor = tl.load(scale + row)
     total = tl.load(start + feature, mask=here, other=0.0)
-    for first in range(0, count, GATHERED):
+    for first in tl.range(0, count, GATHERED, num_stages=STAGES):
         slot = first + tl.arange(0, GATHERED)
         taken = slot < count
         column = tl.load(columns + row * SLOTS + slot, mask=taken, other=0).to(tl.int64)
@@ -162,7 +164,7 @@ def _classes_kernel(
     if WEIGHT:
         total += tl.load(start + feature, mask=here, other=0.0)
     total_bias = tl.zeros([GATHERED], DTYPE)
-    for at in range(tl.load(first + one), last, GATHERED):
+    for at in tl.range(tl.load(first + one), last, GATHERED, num_stages=STAGES):
         entry = at + tl.arange(0, GATHERED)
         taken = entry < last
         place = tl.load(order + entry, mask=taken, other=0)

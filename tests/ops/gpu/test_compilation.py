@@ -54,9 +54,11 @@ def other_values_compile_nothing():
     """What changes from update to update is no constant of a kernel."""
     from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
     from fairseq_sparse.ops.gpu import alpha_relu, entmax, gradients, losses
+    from fairseq_sparse.ops.gpu.linear_loss import linear_losses
 
     def calls(rows, alpha, ignore_index):
         z = torch.randn(rows, 304)
+        x, weight = (torch.randn(n, 64, requires_grad=True) for n in (rows, 304))
         target = torch.zeros(rows, dtype=torch.int64)
         yield lambda: entmax.entmax_rows(z, alpha)
         yield lambda: gradients.entmax_gradient(z, z, alpha)
@@ -69,6 +71,7 @@ def other_values_compile_nothing():
                     losses.losses_of_rows(z.clone().requires_grad_(), target, loss).sum().backward()
                 )
             )
+            yield lambda loss=loss: linear_losses(x, weight, None, target, loss).sum().backward()
 
     once = compiled(calls(2, 1.3, 7))
     again = compiled([*calls(2, 1.3, 7), *calls(1, 1.31, 1), *calls(16, 1.7, 16)])
@@ -79,20 +82,47 @@ def test_a_changing_alpha_compiles_nothing(tmp_path):
     run_compiled(__file__, "other_values_compile_nothing", tmp_path)
 
 
+def more_rows_compile_no_product():
+    """The lists of more rows have fewer parts, each of more classes."""
+    from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+    from fairseq_sparse.ops.gpu.candidates import find_candidates
+
+    loss = FenchelYoungLoss(1.5, None, 0.0, -100, "none")
+    weight, lengths = torch.randn(2048, 16), set()
+
+    def call(rows):
+        x, target = torch.randn(rows, 16), torch.zeros(rows, dtype=torch.int64)
+        lengths.add(find_candidates(x, weight, None, target, loss).length)
+
+    assert len(compiled([lambda: call(2), lambda: call(2177)])) == 1
+    assert len(lengths) == 2
+
+
+def test_more_rows_compile_no_product(tmp_path):
+    run_compiled(__file__, "more_rows_compile_no_product", tmp_path)
+
+
 def loops_are_pipelined():
     """Blocks of a loop are on their way from memory while others are computed with."""
-    from fairseq_sparse.ops.gpu import entmax, gradients
+    from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+    from fairseq_sparse.ops.gpu import entmax, gradients, losses
+    from fairseq_sparse.ops.gpu.candidates import find_candidates
     from fairseq_sparse.ops.gpu.rela_attention import rela_attention
 
-    z = torch.randn(2, 8000)
+    z = torch.randn(2, 8000, requires_grad=True)
+    target = torch.zeros(2, dtype=torch.int64)
+    loss = FenchelYoungLoss(1.5, None, 0.0, -100, "none")
+    x, weight = torch.randn(2, 2, 64, dtype=torch.bfloat16)
     heads = torch.randn(1, 1, 300, 64, dtype=torch.float16, requires_grad=True)
     calls = (
-        lambda: entmax.entmax_rows(z, 1.5),
-        lambda: gradients.entmax_gradient(z, z, 1.5),
+        lambda: entmax.entmax_rows(z.detach(), 1.5),
+        lambda: gradients.entmax_gradient(z.detach(), z.detach(), 1.5),
+        lambda: losses.losses_of_rows(z, target, loss).sum().backward(),
+        lambda: find_candidates(x, weight, None, target, loss),
         lambda: rela_attention(heads, heads, heads, causal=True).sum().backward(),
     )
     kernels = compiled(calls)
-    assert len(kernels) > 5
+    assert len(kernels) > 8
     for name, code in kernels:
         assert "cp.async" in code, name
 

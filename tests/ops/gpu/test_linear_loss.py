@@ -21,9 +21,7 @@ from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu import candidates, dense_rows, support, support_products
 from fairseq_sparse.ops.gpu import linear_loss as kernels
-from fairseq_sparse.ops.gpu.entmax import row_options, sweep_options
 from fairseq_sparse.ops.gpu.linear_loss import linear_losses
-from kernel_compilation import compile_kernel, run_compiled
 from op_cases import DTYPES, HALF_DTYPES, LOSSES, TAU
 
 pytestmark = pytest.mark.pairwise
@@ -332,60 +330,6 @@ def test_the_dense_way_has_a_bounded_part_of_the_logits(rows, classes, monkeypat
     part = dense_rows.part_of_rows(rows, classes, torch.float32)
     assert part % 128 == 0 and part < rows + 128
     assert part == 128 or part * classes * 4 <= 256 << 20
-
-
-COMPILED = [
-    f"{dtype} {capability}" for dtype in ("bf16", "fp32", "fp64") for capability in (80, 90)
-]
-
-
-def compile_kernels(case):
-    """Every kernel, in a process where it is compiled."""
-    name, capability = case.split()
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}[name]
-    precise = candidates.precise_dtype(torch.empty(0, dtype=dtype))
-    sums = "*fp64" if precise == torch.float64 else "*fp32"
-    tile = candidates.tile_options(torch.empty(0, dtype=dtype), torch.empty(0))
-    warps = tile.pop("num_warps")
-    types = dict.fromkeys(("x", "weight"), f"*{name}")
-    places = ("target", "order", "many", "first")
-    types |= dict.fromkeys(places, "*i64")
-    counts = ("columns", "counts", "support_columns", "support_counts", "dense")
-    types |= dict.fromkeys(counts, "*i32")
-    sizes = ("rows", "size", "width", "tiles_each", "ignore_index", "parts", "classes", "part")
-    types |= dict.fromkeys(sizes, "i32")
-    loss = {"ALPHA": 1.5, "SMOOTHING": 0.1, "ENTMAX": True, "SUMS": True, "PARTS": 8}
-    lists = {"LENGTH": 256, "SLOTS": 128, "GATHERED": 8, "WEIGHT": True}
-    product = dense_rows.product_options(torch.empty(0, dtype=dtype))
-    gather = {"FEATURES": 512}
-    for kernel, warps_of_it, constants in (
-        (candidates._candidates_kernel, warps, tile),
-        (candidates._candidates_kernel, warps, tile | {"ENTMAX": False}),
-        (support._lists_kernel, 4, row_options(2048, precise)),
-        (support._dense_kernel, 4, row_options(40000, precise)),
-        (dense_rows._logits_kernel, warps, tile),
-        (dense_rows._residual_kernel, 4, sweep_options(40000, precise)),
-        (dense_rows._features_kernel, warps, tile | product),
-        (dense_rows._weight_kernel, warps, tile | product),
-        (support_products._features_kernel, 4, tile | gather),
-        (support_products._classes_kernel, 4, tile | gather),
-    ):
-        values = {**loss, **lists, **constants}
-        names = [x for x in kernel.arg_names if x not in values]
-        own = {x: types.get(x, sums) for x in names}
-        if "part" in own or kernel in (support._dense_kernel, dense_rows._residual_kernel):
-            own["first"] = "i32"
-        if kernel is support_products._classes_kernel:
-            own["weight"] = sums
-        compile_kernel(kernel, own, values, int(capability), warps_of_it)
-
-
-@pytest.mark.slow_except("bf16 90")
-@pytest.mark.parametrize("case", COMPILED)
-def test_the_kernels_compile(case, tmp_path):
-    """The interpreter takes more than the compiler does."""
-    pytest.importorskip("triton", minversion="3.6", reason="compiles without a GPU from 3.6 on")
-    run_compiled(__file__, "compile_kernels", tmp_path, case)
 
 
 @pytest.mark.gpu

@@ -10,8 +10,7 @@ from torch.autograd import gradcheck
 pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu import losses as kernels
-from fairseq_sparse.ops.gpu.losses import losses_and_residual, losses_of_rows
+from fairseq_sparse.ops.gpu.losses import losses_of_rows
 from op_cases import DTYPES, LOSSES, TAU, batch
 from references import INF, assert_close_to_naive
 
@@ -93,33 +92,6 @@ def test_value_and_gradient_fit(kind, label_smoothing):
     assert gradcheck(lambda z: losses_of_rows(z, target, loss), z.requires_grad_())
 
 
-@pytest.mark.each_value
-@each_dtype
-@each_smoothing
-@each_loss
-def test_residual_in_place_of_the_logits(kind, label_smoothing, dtype):
-    for size in (12, 4500):
-        z, target = drawn(3, size=size, dtype=dtype)
-        target[1] = 2
-        loss = options(kind, 1.5, label_smoothing, ignore_index=2)
-        losses, grad = losses_and_gradient(z, target, loss)
-        wide = torch.full((3, size + 4), 7.0, device=DEVICE, dtype=dtype)
-        residual = wide[:, 2:-2]
-        residual.copy_(z)
-        assert torch.equal(losses_and_residual(residual, target, loss, scale=4.0), losses)
-        # Four times as large, fewer digits are lost below the smallest normal number.
-        smallest = 4 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-        torch.testing.assert_close(residual, grad * 4, rtol=0, atol=smallest)
-        assert (wide[:, :2] == 7).all() and (wide[:, -2:] == 7).all()
-
-        sparse = z.clone()
-        assert torch.equal(losses_and_residual(sparse, target, loss, uniform=False), losses)
-        uniform = torch.full_like(z, label_smoothing / size)
-        uniform[1] = 0
-        rounding = torch.finfo(dtype).eps * (1 + grad.abs().max())
-        torch.testing.assert_close(sparse - uniform, grad, rtol=0, atol=float(rounding))
-
-
 @each_smoothing
 @each_loss
 def test_rows_at_the_edge(kind, label_smoothing):
@@ -184,24 +156,6 @@ def test_each_row_has_its_gradient_scaled_before_it_is_rounded(kind):
     torch.testing.assert_close(grad[:3], expected[:3] * weights[:3, None].half())
     if str(kind) == "entmax":
         assert torch.isfinite(grad[3]).all()
-
-
-@each_smoothing
-def test_alpha_relu_adds_up_over_the_classes(label_smoothing):
-    z, target = drawn(5, size=300, dtype=torch.float64)
-    target[2] = 7
-    (kind,) = (kind for kind in LOSSES if str(kind) == "alpha_relu")
-    loss = options(kind, 1.5, label_smoothing, ignore_index=7)
-    expected, grad = losses_and_gradient(z, target, loss)
-    losses = kernels.starting_losses(z, loss, 300)
-    residual = torch.empty_like(z)
-    for first in (0, 128, 256):
-        columns = slice(first, min(first + 128, 300))
-        kernels.add_alpha_relu_losses(
-            z[:, columns], target, loss, losses, first, 300, residual[:, columns]
-        )
-    torch.testing.assert_close(losses, expected)
-    torch.testing.assert_close(residual, grad)
 
 
 @pytest.mark.gpu
