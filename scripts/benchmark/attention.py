@@ -3,8 +3,7 @@
 
 attend  attention between the projections alone, forward and backward; stock is
         F.scaled_dot_product_attention with PyTorch's choice of a backend, on a GPU the packages of
-        peers.py take part where they are installed, and of kinds that differ in the norm alone the
-        first stands for all
+        peers.py take part, and of kinds that differ in the norm alone the first stands for all
 module  one attention module over whole sentences, forward and backward
 step    a training step of a whole Transformer: forward, loss, backward, no optimizer
 decode  beam search of a whole Transformer, every translation of --max-len tokens

@@ -29,7 +29,7 @@ difference by that of the exact one, the largest of the three. With --body-layer
 share of a training step each is, if the rest is so many Transformer layers (d / 64 heads, inner
 width 4 d) on sentences of 64 tokens, without the update.
 
-For the other packages see peers.py; they take part where they are installed.
+For the other packages see peers.py; the row of one that is not installed says so.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ mapping  each mapping as a ratio to torch.softmax
 The logits are drawn from N(0, 1), about as those of an untrained fairseq model; tau of alpha-ReLU
 is the mean threshold of 1.5-entmax over them, as --output-tau data finds it.
 
-Beside the functions of fairseq_sparse.ops, where they are installed: the package `entmax` (its loss
+Beside the functions of fairseq_sparse.ops: the package `entmax`, where it is installed (its loss
 over the 100 largest logits, with a full sort, and by bisection with as few steps as reach the
-accuracy of ours, or nearly the best that it can); on a GPU the cross-entropies of Liger-Kernel and
-QuACK (peers.py), and adasplash's mapping in both versions.
+accuracy of ours, or nearly the best that it can); on a GPU, of peers.py, the cross-entropies of
+Liger-Kernel and QuACK, and adasplash's mapping in both versions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,13 +127,7 @@ def mappings(z) -> dict[str, Callable]:
             "entmax package, entmax15": lambda z: entmax15(z, dim=-1),
             "entmax package, sparsemax": lambda z: sparsemax(z, dim=-1),
         }
-    if find_spec("adasplash") and z.is_cuda:
-        import adasplash
-
-        for name in ("triton_entmax_v1", "triton_entmax_v2"):
-            if hasattr(adasplash, name):
-                found[f"adasplash.{name}"] = partial(getattr(adasplash, name), alpha=1.5)
-    return found
+    return found | peers.entmax_mappings(z)
 
 
 def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:

@@ -10,6 +10,7 @@ import platform
 import shlex
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,12 +20,16 @@ sys.path.insert(0, str(ROOT))
 
 from command_line import one_line, output_file, positive  # noqa: E402
 
+# A failure that begins with this is that of a package which is missing.
+_MISSING = "not installed"
+# What a result is called by, see `key` of `compare`.
+_NAMES = ("name", "attention", "model")
 Jobs = dict[str, Callable[[], object]]
 DTYPES = ("float32", "bfloat16", "float16")
 # What the comparisons are with, beside PyTorch itself: recorded where it is installed.
 PEERS = (
     *("triton", "entmax", "liger-kernel", "cut-cross-entropy", "quack-kernels", "adasplash"),
-    *("nvidia-cutlass-dsl", "flash-attn", "flash-attn-3"),
+    *("nvidia-cutlass-dsl", "flash-attn", "flash-attn-3", "flash-attn-4"),
 )
 # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth of
 # the time on a CPU; these two make it keep them, as the recipes do.
@@ -186,10 +191,16 @@ def compare(jobs: Jobs, options: argparse.Namespace, key: str = "name", **what: 
     return results
 
 
+class NotInstalled(Exception):
+    """Something is missing; the message says how to install it."""
+
+
 def attempt(run: Callable[[], object]) -> str:
     """Run it once; what it failed with, or nothing."""
     try:
         run()
+    except NotInstalled as remedy:
+        return f"{_MISSING}: {remedy}"
     except Exception as error:  # of other people's code, on any hardware
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
@@ -280,7 +291,9 @@ def _line(result: dict) -> str:
 def ratio_cells(result: dict, name: str) -> list[str]:
     """Return a ratio and its quartiles, for a table."""
     if name not in result:
-        return ["failed" if "failed" in result else "-", "-"]
+        failure = str(result.get("failed", ""))
+        missing = failure.startswith(_MISSING)
+        return [_MISSING if missing else "failed" if failure else "-", "-"]
     lower, upper = result[f"{name}_quartiles"]
     return [f"{result[name]:.2f}", f"{lower:.2f}-{upper:.2f}"]
 
@@ -295,6 +308,15 @@ def memory_cells(result: dict) -> list[str]:
         return ["-", "-"]
     ratio = f"{result['memory']:.2f}" if "memory" in result else "-"
     return [f"{result['peak_bytes'] / 2**20:.1f}", ratio]
+
+
+def failures(results: list[dict]) -> str:
+    """Return a list of what failed, and why, as Markdown; nothing if nothing did."""
+    failed = [x for x in results if "failed" in x and "passed" not in x]  # see check_kernels.py
+    names = [next(x[key] for key in _NAMES if key in x) for x in failed]
+    found = [f"- {name}: {x['failed']}" for name, x in zip(names, failed, strict=True)]
+    counts = Counter(found)
+    return "\n".join(line if n == 1 else f"{line} ({n} times)" for line, n in counts.items())
 
 
 def conditions(content: dict) -> str:
@@ -322,6 +344,8 @@ def main(benchmark: str, options: argparse.Namespace, run: Callable, table: Call
     except (ValueError, OSError) as error:
         print(f"{benchmark}: error: {one_line(error)}", file=sys.stderr)
         return 1
-    print(table(record.content["results"]))
-    print(f"\n{conditions(record.content)}")
+    results = record.content["results"]
+    print(
+        *filter(None, (table(results), failures(results), conditions(record.content))), sep="\n\n"
+    )
     return status or 0

@@ -1,28 +1,66 @@
-"""Other packages' kernels, each by its public entry point, where it is installed.
+"""Other packages' kernels, each by its public entry point.
+
+A package is imported when its function is first called. One that is not installed, or broken, has
+that in its own row of the results, with how to install it, and stops nothing else.
 
 quack-kernels      quack.linear_cross_entropy.chunked_linear_cross_entropy, quack.cross_entropy
 liger-kernel       liger_kernel.transformers.functional.liger_fused_linear_cross_entropy; its
                    kernels are in Triton, with LIGER_KERNEL_IMPL=cutedsl in CuTe, chosen when it
                    is imported: one of the two in a process
 cut-cross-entropy  cut_cross_entropy.linear_cross_entropy, which leaves out small gradients, and
-                   with filter_eps=None does not
+                   its exact mode: impl="cce_exact", in release 25.1 filter_eps=None
 torch              F.linear_cross_entropy with options, which works on chunks (without options
                    it is the product and the loss one after the other); torch.compile
 entmax             entmax.losses on the logits of F.linear, in fp32
-flash-attn         flash_attn.flash_attn_func, version 2; version 3 is flash_attn_interface
+flash-attn         flash_attn.flash_attn_func, version 2; version 3 is flash_attn_interface,
+                   version 4 flash_attn.cute
 adasplash          adasplash.adasplash_v1 and adasplash.adasplash_v2
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
+from functools import cache
+from importlib import import_module
+
+from benchmark.measure import NotInstalled
 
 # Functions of features [N, d], weight [V, d] and target [N] that give the mean loss.
 Layer = Callable
 # Functions of query, key and value [batch, heads, length, head_dim], the query already scaled.
 Attention = Callable
+
+# How a module comes to be there.
+INSTALL = {
+    "adasplash": "pip install adasplash==0.2.2",
+    "cut_cross_entropy": "pip install "
+    "'cut-cross-entropy @ git+https://github.com/apple/ml-cross-entropy.git'",
+    "entmax": "pip install entmax==1.3",
+    "flash_attn": "pip install flash-attn --no-build-isolation",
+    "flash_attn.cute": "pip install flash-attn-4",
+    "flash_attn_interface": "python setup.py install in hopper/ of "
+    "https://github.com/Dao-AILab/flash-attention",
+    "liger_kernel": "pip install liger-kernel, for CuTe liger-kernel[cutedsl]",
+    "quack": "pip install quack-kernels",
+}
+
+
+def entry(module: str, name: str) -> Callable:
+    """Return a function of a package, which is imported when it is first called."""
+
+    @cache
+    def found() -> Callable:
+        package = next(x for x in (module, module.partition(".")[0]) if x in INSTALL)
+        try:
+            return getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module}.".startswith(f"{error.name}."):
+                raise NotInstalled(INSTALL[package]) from None
+            raise
+
+    return lambda *arguments, **settings: found()(*arguments, **settings)
 
 
 def cross_entropy_layers(dtype, device: str) -> dict[str, Layer]:
@@ -36,28 +74,38 @@ def cross_entropy_layers(dtype, device: str) -> dict[str, Layer]:
         found["F.linear_cross_entropy, chunked"] = lambda x, w, y: F.linear_cross_entropy(
             x, w, y, options=chunked
         )
+    elif device != "cpu":
+        found["F.linear_cross_entropy, chunked"] = newer_torch
     if device == "cpu":
         return found
-    found["torch.compile"] = torch.compile(lambda x, w, y: F.cross_entropy(F.linear(x, w), y))
-    if find_spec("liger_kernel"):
-        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
-
-        kernels = os.environ.get("LIGER_KERNEL_IMPL") or "triton"
-        found[f"Liger, {kernels}"] = liger_fused_linear_cross_entropy
+    # Else a layer of another size gets kernels for any size, which are slower.
+    torch.compiler.reset()
+    found["torch.compile"] = torch.compile(
+        lambda x, w, y: F.cross_entropy(F.linear(x, w), y), dynamic=False
+    )
+    kernels = os.environ.get("LIGER_KERNEL_IMPL") or "triton"
+    found[f"Liger, {kernels}"] = entry(
+        "liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy"
+    )
     if dtype == torch.float32:  # the rest is for halves
         return found
-    if find_spec("quack"):
-        from quack.linear_cross_entropy import chunked_linear_cross_entropy
-
-        found["QuACK"] = chunked_linear_cross_entropy
-    if find_spec("cut_cross_entropy"):
-        from cut_cross_entropy import linear_cross_entropy
-
-        found["cut_cross_entropy"] = linear_cross_entropy
-        found["cut_cross_entropy, exact"] = lambda x, w, y: linear_cross_entropy(
-            x, w, y, filter_eps=None
-        )
+    found["QuACK"] = entry("quack.linear_cross_entropy", "chunked_linear_cross_entropy")
+    cut = entry("cut_cross_entropy", "linear_cross_entropy")
+    found["cut_cross_entropy"] = cut
+    found["cut_cross_entropy, exact"] = lambda x, w, y: cut(x, w, y, **exact_mode())
     return found
+
+
+def newer_torch(*_):
+    raise NotInstalled("a PyTorch with torch.nn.LinearCrossEntropyOptions, such as 2.13")
+
+
+def exact_mode() -> dict:
+    """Return the settings of cut_cross_entropy with which no gradient is left out."""
+    from cut_cross_entropy import linear_cross_entropy
+
+    known = inspect.signature(linear_cross_entropy).parameters
+    return {"impl": "cce_exact"} if "accum_c_fp32" in known else {"filter_eps": None}
 
 
 def entmax_layers(device: str) -> dict[str, Layer]:
@@ -65,32 +113,38 @@ def entmax_layers(device: str) -> dict[str, Layer]:
     on a CPU, where losses.py measures it, none."""
     import torch.nn.functional as F
 
-    if device == "cpu" or not find_spec("entmax"):
+    if device == "cpu":
         return {}
-    from entmax.losses import entmax15_loss, entmax_bisect_loss
-
+    partial = entry("entmax.losses", "entmax15_loss")
+    bisect = entry("entmax.losses", "entmax_bisect_loss")
     return {
-        "entmax package, k=100": lambda x, w, y: entmax15_loss(
-            F.linear(x, w).float(), y, 100
-        ).mean(),
-        "entmax package, bisect": lambda x, w, y: entmax_bisect_loss(
-            F.linear(x, w).float(), y
-        ).mean(),
+        "entmax package, k=100": lambda x, w, y: partial(F.linear(x, w).float(), y, 100).mean(),
+        "entmax package, bisect": lambda x, w, y: bisect(F.linear(x, w).float(), y).mean(),
     }
 
 
 def cross_entropies(z) -> dict[str, Callable]:
-    """Return cross-entropies of logits and target, summed."""
-    found = {}
-    if z.is_cuda and find_spec("liger_kernel"):
-        from liger_kernel.transformers.functional import liger_cross_entropy
+    """Return cross-entropies of logits and target, summed; on a CPU none."""
+    if not z.is_cuda:
+        return {}
+    liger = entry("liger_kernel.transformers.functional", "liger_cross_entropy")
+    quack = entry("quack", "cross_entropy")
+    return {
+        "Liger cross-entropy": lambda z, y: liger(z, y, reduction="sum"),
+        "QuACK cross-entropy": lambda z, y: quack(z, y, reduction="sum"),
+    }
 
-        found["Liger cross-entropy"] = lambda z, y: liger_cross_entropy(z, y, reduction="sum")
-    if z.is_cuda and find_spec("quack"):
-        from quack import cross_entropy
 
-        found["QuACK cross-entropy"] = lambda z, y: cross_entropy(z, y, reduction="sum")
-    return found
+def entmax_mappings(z) -> dict[str, Callable]:
+    """Return adasplash's 1.5-entmax of logits, both versions; on a CPU none."""
+    if not z.is_cuda:
+        return {}
+    names = ("triton_entmax_v1", "triton_entmax_v2")
+    functions = {name: entry("adasplash", name) for name in names}
+    return {
+        f"adasplash.{name}": lambda z, function=function: function(z, alpha=1.5)
+        for name, function in functions.items()
+    }
 
 
 def softmax_attentions(
@@ -100,40 +154,35 @@ def softmax_attentions(
     import torch
     import torch.nn.functional as F
 
-    if device == "cpu":
+    # With a mask, PyTorch's choice of a backend is the baseline.
+    if device == "cpu" or padded:
         return {}
-    found: dict[str, Attention] = {}
-    if not padded:  # with a mask, PyTorch's choice of a backend is the baseline
-        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        def by(backend: SDPBackend) -> Attention:
-            def attention(q, k, v):
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(
-                        q, k, v, is_causal=causal, dropout_p=dropout, scale=1.0
-                    )
+    def by(backend: str) -> Attention:
+        def attention(q, k, v):
+            from torch.nn.attention import SDPBackend, sdpa_kernel  # not in every PyTorch
 
-            return attention
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return F.scaled_dot_product_attention(
+                    q, k, v, is_causal=causal, dropout_p=dropout, scale=1.0
+                )
 
-        found["SDPA, flash"] = by(SDPBackend.FLASH_ATTENTION)
-        if hasattr(SDPBackend, "CUDNN_ATTENTION"):
-            found["SDPA, cuDNN"] = by(SDPBackend.CUDNN_ATTENTION)
-    if padded or dtype == torch.float32:
+        return attention
+
+    found = {"SDPA, flash": by("FLASH_ATTENTION"), "SDPA, cuDNN": by("CUDNN_ATTENTION")}
+    if dtype == torch.float32:
         return found
-    if find_spec("flash_attn"):
-        from flash_attn import flash_attn_func
-
-        found["FlashAttention 2"] = length_first(
-            lambda q, k, v: flash_attn_func(
-                q, k, v, dropout_p=dropout, softmax_scale=1.0, causal=causal
+    settings = {"softmax_scale": 1.0, "causal": causal}
+    version_2 = entry("flash_attn", "flash_attn_func")
+    found["FlashAttention 2"] = length_first(
+        lambda q, k, v: version_2(q, k, v, dropout_p=dropout, **settings)
+    )
+    for version, module in (3, "flash_attn_interface"), (4, "flash_attn.cute"):
+        function = entry(module, "flash_attn_func")
+        if dropout == 0:  # they have none
+            found[f"FlashAttention {version}"] = length_first(
+                lambda q, k, v, function=function: function(q, k, v, **settings)
             )
-        )
-    if find_spec("flash_attn_interface") and dropout == 0:  # it has no dropout
-        from flash_attn_interface import flash_attn_func as flash_attn_3
-
-        found["FlashAttention 3"] = length_first(
-            lambda q, k, v: flash_attn_3(q, k, v, softmax_scale=1.0, causal=causal)
-        )
     return found
 
 
@@ -149,16 +198,13 @@ def length_first(attention: Callable) -> Attention:
 
 def entmax_attentions(device: str, causal: bool, head_dim: int) -> dict[str, Attention]:
     """Return 1.5-entmax attention without dropout, which scales the scores by itself."""
-    if device == "cpu" or not find_spec("adasplash"):
+    if device == "cpu":
         return {}
-    import adasplash
-
     scale = head_dim**0.5
+    version_1, version_2 = entry("adasplash", "adasplash_v1"), entry("adasplash", "adasplash_v2")
     found: dict[str, Attention] = {
-        "AdaSplash 1": lambda q, k, v: adasplash.adasplash_v1(
-            q * scale, k, v, alpha=1.5, is_causal=causal
-        )
+        "AdaSplash 1": lambda q, k, v: version_1(q * scale, k, v, alpha=1.5, is_causal=causal)
     }
     if causal:  # all that it has
-        found["AdaSplash 2"] = lambda q, k, v: adasplash.adasplash_v2(q * scale, k, v)
+        found["AdaSplash 2"] = lambda q, k, v: version_2(q * scale, k, v)
     return found

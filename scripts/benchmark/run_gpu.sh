@@ -39,7 +39,7 @@ of one measurement. Started again, it does what is not done yet.
   --help           this text
 
 Needs Python with PyTorch and Triton. Without fairseq, whole models are left out; without pytest and
-hypothesis, the tests. Peers take part where they are installed, see peers.py.
+hypothesis, the tests. The row of a peer that is not installed says how to install it.
 
 PYTHON is the Python to use (default: .venv/bin/python of the project, else python3). RAW_DIR has
 Multi30k's raw files, which are downloaded otherwise.

@@ -62,8 +62,10 @@ def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> 
     ]
     for name, content in records.items():
         sections += [f"## {name}", f"`{content['command']}`"]
-        sections += [TABLES[content["benchmark"]](content["results"]), measure.conditions(content)]
-    return "\n\n".join(sections) + "\n"
+        results = content["results"]
+        sections += [TABLES[content["benchmark"]](results), measure.failures(results)]
+        sections.append(measure.conditions(content))
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

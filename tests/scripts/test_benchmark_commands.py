@@ -97,7 +97,8 @@ def test_losses(tmp_path: Path) -> None:
 
 
 def test_linear_loss(tmp_path: Path) -> None:
-    results = run("linear_loss", tmp_path, "--sizes", "70x8x400", *QUICK)
+    states = ",".join(linear_loss.STATES)
+    results = run("linear_loss", tmp_path, "--sizes", "70x8x400", "--states", states, *QUICK)
     ours = ["linear_alpha_relu_loss", "alpha_relu_loss", "linear_entmax_loss, 1.5"]
     ours += ["entmax_loss, 1.5", "linear_entmax_loss, 2"]
     density = {}
@@ -105,10 +106,12 @@ def test_linear_loss(tmp_path: Path) -> None:
         rows = {row["name"]: row for row in results if row["state"] == state}
         assert list(rows)[:6] == [linear_loss.BASELINE, *ours]
         baseline = rows[linear_loss.BASELINE]
-        assert baseline["density"] == baseline["time"] == baseline["memory"] == 1
+        assert baseline["time"] == baseline["memory"] == 1
         for row in rows.values():
             assert row["memory"] == row["peak_bytes"] / baseline["peak_bytes"]
         density[state] = rows[ours[2]]["density"]
+        # Of like_model, softmax is 0 in fp32 for the smallest logits.
+        assert density[state] < baseline["density"] <= 1
     assert density["trained"] == pytest.approx(0.005, abs=0.001)
     assert density["untrained"] > 2 * density["trained"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from benchmark import (
     linear_loss,
     losses,
     measure,
+    peers,
     random_data,
     training_step,
 )
@@ -168,6 +171,44 @@ def test_peers_compute_the_same() -> None:
     mapped = {name: function(z) for name, function in losses.mappings(z).items()}
     for kind in ("entmax15", "sparsemax"):
         torch.testing.assert_close(mapped[f"entmax package, {kind}"], mapped[kind])
+
+
+def test_a_peer_that_is_missing_or_broken_says_so_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "liger_kernel"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "quack", None)  # as if it was not installed
+    layers = peers.cross_entropy_layers(torch.bfloat16, "cuda")
+    jobs = {"ours": lambda: None}
+    for name in ("QuACK", "Liger, triton"):
+        jobs[name] = lambda layer=layers[name]: layer(None, None, None)
+    options = argparse.Namespace(rounds=2, least_seconds=0, device="cpu")
+    results = {result["name"]: result for result in measure.compare(jobs, options)}
+    assert results["QuACK"]["failed"] == "not installed: pip install quack-kernels"
+    assert "a_module_that_nobody_has" in results["Liger, triton"]["failed"]
+    assert results["ours"]["time"] == 1
+    assert measure.ratio_cells(results["QuACK"], "time") == ["not installed", "-"]
+    assert measure.ratio_cells(results["Liger, triton"], "time") == ["failed", "-"]
+    told = measure.failures([*results.values()] * 2)
+    assert "- QuACK: not installed: pip install quack-kernels (2 times)" in told
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_peer_is_in_the_table_installed_or_not(causal: bool) -> None:
+    layers = {*peers.cross_entropy_layers(torch.bfloat16, "cuda"), *peers.entmax_layers("cuda")}
+    assert {name.partition(",")[0] for name in layers} == {
+        *("F.linear_cross_entropy", "torch.compile", "Liger", "QuACK"),
+        *("cut_cross_entropy", "entmax package"),
+    }
+    assert len(layers) == 8
+    attentions = peers.softmax_attentions(torch.bfloat16, "cuda", causal, 0.0, False)
+    found = {*attentions, *peers.entmax_attentions("cuda", causal, 64)}
+    versions = {f"FlashAttention {version}" for version in (2, 3, 4)}
+    adasplash = {"AdaSplash 1", "AdaSplash 2"} if causal else {"AdaSplash 1"}
+    assert found == {"SDPA, flash", "SDPA, cuDNN"} | versions | adasplash
 
 
 def test_fused_and_unfused_compute_the_same() -> None:
@@ -354,7 +395,7 @@ def test_random_text(tmp_path: Path) -> None:
 def test_flags_come_from_the_recipe() -> None:
     flags, recipe = training_step.recipe_flags("datasets", "multi30k_de_en")
     assert recipe == {"batch": "--max-tokens 2048", "languages": "de-en", "task": ""}
-    assert flags[flags.index("--encoder-embed-dim") + 1] == "256"
+    assert flags[flags.index("--encoder-embed-dim") + 1] == "128"
     assert "--fp16" not in flags
     assert training_step.variant_flags("entmax15_k100+rela_i")[-2:] == ["--attention", "rela_i"]
     assert training_step.is_sparse("alpha_relu") and not training_step.is_sparse("rela_g")
