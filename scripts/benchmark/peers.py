@@ -15,15 +15,23 @@ entmax             entmax.losses on the logits of F.linear, in fp32
 flash-attn         flash_attn.flash_attn_func, version 2; version 3 is flash_attn_interface,
                    version 4 flash_attn.cute
 adasplash          adasplash.adasplash_v1 and adasplash.adasplash_v2
+
+Run as a script, it tells which of them are not installed.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+# As in every script: what is imported lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark.measure import NotInstalled
 
@@ -45,6 +53,17 @@ INSTALL = {
     "liger_kernel": "pip install liger-kernel, for CuTe liger-kernel[cutedsl]",
     "quack": "pip install quack-kernels",
 }
+
+
+def missing() -> Iterator[str]:
+    """Return the modules that are not there, each with how to install it."""
+    for module, remedy in INSTALL.items():
+        try:
+            known = find_spec(module)
+        except ImportError:  # of the package that it lies in
+            known = None
+        if known is None:
+            yield f"{module}: {remedy}"
 
 
 def entry(module: str, name: str) -> Callable:
@@ -208,3 +227,7 @@ def entmax_attentions(device: str, causal: bool, head_dim: int) -> dict[str, Att
     if causal:  # all that it has
         found["AdaSplash 2"] = lambda q, k, v: version_2(q * scale, k, v)
     return found
+
+
+if __name__ == "__main__":
+    print(*missing(), sep="\n")

@@ -93,6 +93,9 @@ if [[ -n "$WHEELS" ]]; then
     --target "$OUT/site" "$WHEELS"/*.whl
   export PYTHONPATH="$PYTHONPATH:$OUT/site"
 fi
+while read -r peer; do
+  [[ -z "$peer" ]] || say "a peer is not installed: $peer"
+done < <("$PYTHON" "$BENCHMARKS/peers.py")
 
 # How much of each: full, or toy.
 device=(--device cuda)

@@ -15,10 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.gpu.arithmetic import precise_dtype
-from fairseq_sparse.ops.gpu.entmax_search import STAGES
 from fairseq_sparse.ops.gpu.support import Support
 
-# Rows that a program gathers at a time, and how much of each.
+# Rows that a program gathers at a time, and how much of each. The loops are not pipelined: most
+# take one or two rounds, and Triton 3.0 orders the loads of a gather wrongly.
 _GATHERED, _FEATURES = 8, 512
 
 
@@ -125,7 +125,7 @@ def _features_kernel(
     count = tl.load(counts + row)
     factor = tl.load(scale + row)
     total = tl.load(start + feature, mask=here, other=0.0)
-    for first in tl.range(0, count, GATHERED, num_stages=STAGES):
+    for first in range(0, count, GATHERED):
         slot = first + tl.arange(0, GATHERED)
         taken = slot < count
         column = tl.load(columns + row * SLOTS + slot, mask=taken, other=0).to(tl.int64)
@@ -164,7 +164,7 @@ def _classes_kernel(
     if WEIGHT:
         total += tl.load(start + feature, mask=here, other=0.0)
     total_bias = tl.zeros([GATHERED], DTYPE)
-    for at in tl.range(tl.load(first + one), last, GATHERED, num_stages=STAGES):
+    for at in range(tl.load(first + one), last, GATHERED):
         entry = at + tl.arange(0, GATHERED)
         taken = entry < last
         place = tl.load(order + entry, mask=taken, other=0)
