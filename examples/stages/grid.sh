@@ -5,7 +5,7 @@
 #
 # A line of LIST is a run: seed, data set, variant, settings, variables of the variant (NAME=VALUE
 # NAME=VALUE), --data-dir and --run-dir, with tabs between them and "-" for none. JOBS is how many
-# go on at once; 0 means one on each GPU, and on a CPU 1. If ANALYSIS is set, that command of
+# go on at once; 0 means one on each GPU, or RUNS_PER_GPU, and on a CPU 1. If ANALYSIS is set, that command of
 # analyze_output.py is run on each model and the validation set, as in SUE, Table 2.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
@@ -65,16 +65,18 @@ one() {
 
 # Each slot is a file with the GPUs of the runs that take it.
 share_devices() {
-  local count slot first gpus
+  local count slot first many gpus each="${RUNS_PER_GPU:-1}"
   if [[ "$CONFIG" == gpu ]]; then
     count="$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')"
     (( count > 0 )) || fail "--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES"
-    if (( JOBS == 0 )); then JOBS="$count"; fi
-    (( JOBS <= count )) || fail "--jobs $JOBS: there are only $count GPUs"
+    if (( JOBS == 0 )); then JOBS=$(( count * each )); fi
+    (( JOBS <= count * each )) \
+      || fail "--jobs $JOBS: there are only $count GPUs$( (( each == 1 )) || printf ', for %s runs each' "$each")"
     IFS=',' read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $(( count - 1 )))}"
     for (( slot = 1; slot <= JOBS; slot++ )); do
       first=$(( (slot - 1) * count / JOBS ))
-      (IFS=','; printf '%s' "${gpus[*]:first:slot * count / JOBS - first}") > "$SLOTS/$slot"
+      many=$(( slot * count / JOBS - first ))
+      (IFS=','; printf '%s' "${gpus[*]:first:many ? many : 1}") > "$SLOTS/$slot"
     done
   else
     if (( JOBS == 0 )); then JOBS=1; fi

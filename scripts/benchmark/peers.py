@@ -47,7 +47,7 @@ INSTALL = {
     "'cut-cross-entropy @ git+https://github.com/apple/ml-cross-entropy.git'",
     "entmax": "pip install entmax==1.3",
     "flash_attn": "pip install flash-attn --no-build-isolation",
-    "flash_attn.cute": "pip install flash-attn-4",
+    "flash_attn.cute": "pip install --pre flash-attn-4",
     "flash_attn_interface": "python setup.py install in hopper/ of "
     "https://github.com/Dao-AILab/flash-attention",
     "liger_kernel": "pip install liger-kernel, for CuTe liger-kernel[cutedsl]",
@@ -58,12 +58,17 @@ INSTALL = {
 def missing() -> Iterator[str]:
     """Return the modules that are not there, each with how to install it."""
     for module, remedy in INSTALL.items():
-        try:
-            known = find_spec(module)
-        except ImportError:  # of the package that it lies in
-            known = None
-        if known is None:
+        if not is_installed(module):
             yield f"{module}: {remedy}"
+
+
+def is_installed(module: str) -> bool:
+    """Return whether there is such a module, rather than a folder that others lie in."""
+    try:
+        known = find_spec(module)
+    except (ImportError, ValueError):  # of the package that it lies in
+        return False
+    return known is not None and known.origin is not None
 
 
 def entry(module: str, name: str) -> Callable:
@@ -72,12 +77,9 @@ def entry(module: str, name: str) -> Callable:
     @cache
     def found() -> Callable:
         package = next(x for x in (module, module.partition(".")[0]) if x in INSTALL)
-        try:
-            return getattr(import_module(module), name)
-        except ModuleNotFoundError as error:
-            if error.name and f"{module}.".startswith(f"{error.name}."):
-                raise NotInstalled(INSTALL[package]) from None
-            raise
+        if not is_installed(package):
+            raise NotInstalled(INSTALL[package])
+        return getattr(import_module(module), name)
 
     return lambda *arguments, **settings: found()(*arguments, **settings)
 

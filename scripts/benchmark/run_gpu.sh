@@ -23,8 +23,14 @@ of one measurement. Started again, it does what is not done yet.
                    attention_full, attention_causal, attention_cross (keys padded),
                    attention_dropout (0.1), attention_trained (wider scores): 32 to 65,536 tokens in
                    bf16, with alpha learned, errors against fp64
-                   ablations: trains all variants on Multi30k with 3 seeds (--gpu), as far as it gets
-                   in 9 minutes; start it again to go on. DIR/ablations.md has what is finished
+                   ablations: trains all variants on Multi30k with 3 seeds (--gpu), several side by
+                   side, as far as it gets in 9 minutes; start it again to go on: runs resume from
+                   their last epoch, and all variants of the first seed come first.
+                   DIR/ablations.md has what is finished. An estimate, not measured: 78 runs of
+                   4,400 updates with 4,096 tokens and 36 million parameters are 3e17 operations,
+                   13 minutes at 40 % of the 989 TFLOP/s that an H200 has in fp16 by its data sheet.
+                   So small a model reaches far less, and each run is also prepared, decoded and
+                   scored: expect hours, and dozens of calls
                    all: one after another
   --wheels DIR     install the wheels of this folder beside the results first, without dependencies
                    and without network; for a machine of the same Python they come from, for example,
@@ -32,7 +38,8 @@ of one measurement. Started again, it does what is not done yet.
                        hydra-core omegaconf antlr4-python3-runtime==4.9.3 PyYAML bitarray regex \\
                        sacrebleu portalocker tabulate colorama lxml tqdm entmax liger-kernel \\
                        cut-cross-entropy adasplash==0.2.2 quack-kernels einops apache-tvm-ffi \\
-                       torch-c-dlpack-ext nvidia-cutlass-dsl flash-attn
+                       torch-c-dlpack-ext nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base \\
+                       nvidia-cutlass-dsl-libs-cu12 flash-attn flash-attn-4==4.0.0b36
                    and scikit-learn with what it needs, if the machine has none
   --dry-run        on the CPU at toy sizes, to see whether everything runs: the figures mean nothing;
                    without --part, all parts
@@ -194,6 +201,15 @@ layers() {
   bench "$1" 0 linear_loss --sizes "${sizes#,}" "${layer[@]}" "${half[@]}" "${device[@]}"
 }
 
+# How many small trainings share the GPU: each has 8 GiB of its memory and 2 cores, by estimate.
+runs_per_gpu() {
+  "$PYTHON" - <<'PYTHON_END'
+import os, torch
+memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+print(max(1, min(memory >> 33, (os.cpu_count() or 1) // 2)))
+PYTHON_END
+}
+
 # Every variant and seed, the seeds one after another.
 ablations() {
   local seed variant runs="$OUT/ablations"
@@ -204,7 +220,7 @@ ablations() {
         "$OUT/${ablation[0]}" "$runs/$variant/seed-$seed"
     done
   done > "$OUT/ablations.plan"
-  part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations \
+  part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations RUNS_PER_GPU="$(runs_per_gpu)" \
     bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
   # The table is of what is finished, however far that is.
   "$PYTHON" "$ROOT/scripts/results_table.py" "$runs"/*/seed-* > "$OUT/ablations.md" \

@@ -186,6 +186,18 @@ def test_more_jobs_than_gpus_are_refused(project: Path, four_gpus: Path) -> None
     assert result.returncode == 1 and "--jobs 5: there are only 4 GPUs" in result.stdout
 
 
+@pytest.mark.parametrize("jobs", [0, 8])
+def test_several_runs_can_share_a_gpu(jobs: int, project: Path, four_gpus: Path) -> None:
+    variables = {"PYTHON": four_gpus, "CONFIG": "gpu", "RUNS_PER_GPU": "2"}
+    plan = write_list(project / "list", 24)
+    result = run(project, "stages/grid.sh", plan, jobs, **variables)
+    assert result.returncode == 0, result.stdout
+    found = [line.partition("gpus=")[2].split()[0] for line in notes(project)[1:]]
+    assert "0" in found and set(found) <= {"0", "1", "2", "3"}
+    result = run(project, "stages/grid.sh", plan, 9, **variables)
+    assert "--jobs 9: there are only 4 GPUs, for 2 runs each" in result.stdout
+
+
 def test_without_data_no_run_is_begun(project: Path) -> None:
     (project / "notes.fail").write_text("quickstart softmax\n")
     result = run(project, "stages/grid.sh", write_list(project / "list", 3), 2, CONFIG="cpu")
