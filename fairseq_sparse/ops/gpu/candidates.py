@@ -4,7 +4,7 @@ One kernel multiplies features and weights tile by tile. A program has a block o
 of the classes, goes through these in order, and keeps of each row a ``cut`` below which no logit
 can have a probability:
 
-- alpha-ReLU: ``tau / (alpha - 1)``, so that the support is kept, and nothing else;
+- alpha-ReLU: ``tau / (alpha - 1)``, so that the support is kept, and next to nothing else;
 - alpha-entmax: the largest logit so far less ``1 / (alpha - 1)``, for tau is at least the scaled
   maximum less 1. Where the logits seen since the cut rose have more than probability 1 together at
   the cut, a Newton step for these alone raises it further: more logits only raise a threshold, and
