@@ -16,8 +16,8 @@ BPE_MERGES="${BPE_MERGES:-8000}"
 # DEVICE_TOKENS is what one device holds at once.
 case "$CONFIG" in
   cpu)
-    # 2.4 million parameters, 5,040 updates; about 45 minutes on one core. Small models are best on so
-    # little text: Wu, Kong, Bi, Li, Kao: Good for Misconceived Reasons (2021), whose width this is.
+    # 2.4 million parameters, 5,040 updates; about 45 minutes on one core. A narrow model for little
+    # text, as wide as that of Wu, Kong, Bi, Li, Kao: Good for Misconceived Reasons (2021).
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
     DATASET_FLAGS=(
