@@ -110,8 +110,11 @@ def test_linear_loss(tmp_path: Path) -> None:
         for row in rows.values():
             assert row["memory"] == row["peak_bytes"] / baseline["peak_bytes"]
         density[state] = rows[ours[2]]["density"]
-        # Of like_model, softmax is 0 in fp32 for the smallest logits.
-        assert density[state] < baseline["density"] <= 1
+        assert density[state] < baseline["density"]
+        if state == "like_model":  # softmax is 0 in fp32 for the smallest logits
+            assert 0.5 < baseline["density"] <= 1
+        else:
+            assert baseline["density"] == 1
     assert density["trained"] == pytest.approx(0.005, abs=0.001)
     assert density["untrained"] > 2 * density["trained"]
 

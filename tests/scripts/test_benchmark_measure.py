@@ -224,6 +224,7 @@ def test_attention_on_a_gpu() -> None:
         names = {"stock": [1.0], "rela_g": [0.9], "entmax15": [1.1]}
         results = timed(names, key="attention", **what)
         found += targets.targets([record("attention", results, "cuda")])
+        assert not targets.targets([record("attention", results)])
     assert [target.reached for target in found] == [True, True, True, False]
 
 

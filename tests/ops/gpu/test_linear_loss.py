@@ -241,9 +241,10 @@ def test_without_bias(kind):
     torch.testing.assert_close(gradients(found, x, weight), gradients(expected, x, weight))
 
 
-def test_any_layout_and_a_second_backward_pass():
+@each_loss
+def test_any_layout_and_a_second_backward_pass(kind):
     x, weight, bias, target = drawn()
-    loss = options(LOSSES[0])
+    loss = options(kind)
     expected = gradients(linear_losses(x, weight, bias, target, loss), x)[0]
     x, weight = (tensor.detach().t().contiguous().t() for tensor in (x, weight))
     losses = linear_losses(x.requires_grad_(), weight, bias.detach(), target, loss).sum()
@@ -283,9 +284,10 @@ def test_a_scaled_loss_need_not_fit_into_fp16(way, monkeypatch):
         torch.testing.assert_close(ours[fits].float(), expected[fits], rtol=2e-3, atol=0.1)
 
 
-def test_autocast_changes_nothing():
+@each_loss
+def test_autocast_changes_nothing(kind):
     *tensors, target = drawn()
-    loss = options(LOSSES[0])
+    loss = options(kind)
     expected = linear_losses(*tensors, target, loss)
     with torch.autocast(DEVICE, torch.bfloat16):
         found = linear_losses(*tensors, target, loss)
