@@ -56,7 +56,7 @@ INSTALL = {
 
 
 def missing() -> Iterator[str]:
-    """Return the modules that are not there, each with how to install it."""
+    """Yield the modules that are not there, each with how to install it."""
     for module, remedy in INSTALL.items():
         if not is_installed(module):
             yield f"{module}: {remedy}"
