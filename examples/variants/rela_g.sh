@@ -1,4 +1,4 @@
 # Rectified linear attention, ReLA-g (gated RMSNorm), in all three places, softmax output. ReLA,
 # Table 1.
-source "$EXAMPLES/variants/softmax.sh"
+source "$EXAMPLES/variants/shared/output.sh"
 VARIANT_FLAGS+=(--attention rela_g)

@@ -16,7 +16,7 @@ from sacrebleu.dataset import DATASETS
 import archives
 import recipes
 from file_server import serve
-from miniatures import LAYOUTS, Splits, build, languages_of
+from miniatures import LAYOUTS, TOKENIZED, UNPACKED, Splits, build, languages_of
 
 SHARED = recipes.EXAMPLES / "datasets" / "shared"
 
@@ -103,7 +103,7 @@ def test_every_data_set_of_text_has_a_miniature() -> None:
 
 @pytest.mark.slow_except("multi30k_de_en", "iwslt14_de_en", "kftt_ja_en")
 def test_sentences_are_those_of_the_archives(prepared: Prepared) -> None:
-    if prepared.dataset.startswith("multi30k"):
+    if prepared.dataset.startswith(UNPACKED):
         pytest.skip("its files are not in archives, and read as they are")
     for split, sides in prepared.sentences.items():
         for language, lines in sides.items():
@@ -136,7 +136,7 @@ def test_both_sides_keep_step_to_the_end(prepared: Prepared) -> None:
         for language in prepared.languages:
             assert len(lines_of(prepared.folder / "bpe" / f"{split}.{language}")) == len(pairs)
     assert len(kept(prepared)["train"]) < len(prepared.sentences["train"]["en"]) or (
-        prepared.dataset.startswith(("kftt", "multi30k"))
+        prepared.dataset.startswith((*TOKENIZED, *UNPACKED))
     )
     names = {path.name for path in (prepared.folder / "bin").glob("*.*-*.*")}
     assert names == {
@@ -163,7 +163,7 @@ def test_tokens_are_those_of_the_pairs_that_are_kept(prepared: Prepared) -> None
             if language == "ro" and prepared.dataset in WITHOUT_DIACRITICS:
                 text = [line.translate(PLAIN_ROMANIAN) for line in text]
             assert list(map(letters, tokens)) == list(map(letters, text))
-            if prepared.dataset.startswith("kftt"):
+            if prepared.dataset.startswith(TOKENIZED):
                 assert tokens == text
             elif split == "test" and any('"' in line for line in text) and language != "zh":
                 assert any("&quot;" in line for line in tokens)  # as Moses writes it
@@ -357,7 +357,7 @@ def test_settings_say_what_was_taken_from_which_archive(prepared: Prepared) -> N
     settings = [line.split() for line in lines_of(prepared.folder / "settings")]
     takes = [words for words in settings if words[0] == "take"]
     raw = {words[1] for words in settings if words[0] == "raw"}
-    if prepared.dataset.startswith("multi30k"):
+    if prepared.dataset.startswith(UNPACKED):
         assert len(raw) == 6 and not takes
         return
     assert {take[1] for take in takes} == {*prepared.sentences}

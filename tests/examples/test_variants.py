@@ -30,11 +30,17 @@ RELA_TABLE_1 = {
 }
 
 
-def recipe(variant, settings="", config="cpu", show='"${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}"'):
+def recipe(
+    variant,
+    settings="",
+    config="cpu",
+    show='"${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}"',
+    **variables,
+):
     """What the recipe hands to ``fairseq-train``, an argument a line."""
     script = f"""source '{EXAMPLES}/stages/common.sh'; load_recipe; printf '%s\\n' {show}"""
     names = {"DATASET": "multi30k_de_en", "VARIANT": variant, "SETTINGS": settings}
-    names.update(CONFIG=config, DATA_DIR="data", RUN_DIR="run", PATH="/usr/bin:/bin")
+    names.update(CONFIG=config, DATA_DIR="data", RUN_DIR="run", PATH="/usr/bin:/bin", **variables)
     result = subprocess.run(["bash", "-c", script], env=names, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
@@ -60,6 +66,26 @@ def test_the_rows_of_rela_table_1_differ_in_the_attention_alone(variant):
     assert tuple(attention_kinds(args).values()) == RELA_TABLE_1[variant]
     different = {name for name, value in vars(args).items() if getattr(baseline, name) != value}
     assert different <= {"attention", "attention_enc", "attention_dec", "attention_cross"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"OUTPUT_VARIANT": "entmax15"}, "output of entmax15"),
+        ({"OUTPUT_VARIANT": "alpha_relu", "OUTPUT_TAU": "0.5"}, "output of alpha_relu, τ = 0.5"),
+    ],
+)
+def test_a_variant_of_attention_takes_the_output_of_another(variables, name):
+    args = parse(recipe("rela_g", **variables))
+    output = parse(recipe(variables["OUTPUT_VARIANT"], **variables))
+    different = {key for key, value in vars(args).items() if getattr(output, key) != value}
+    assert different == {"attention"} and args.attention == "rela_g"
+    assert recipe("rela_g", show='"$VARIANT_NAME"', **variables) == [f"rela_g, {name}"]
+
+
+def test_an_attention_is_no_output():
+    with pytest.raises(AssertionError, match="OUTPUT_VARIANT=rela_i: not one of softmax, "):
+        recipe("rela_g", OUTPUT_VARIANT="rela_i")
 
 
 @pytest.mark.parametrize("config", ["cpu", "gpu"])

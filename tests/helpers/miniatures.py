@@ -89,6 +89,10 @@ LAYOUTS = {
         valid wmt17-test.tgz!test/newstest2017-zhen-{src.zh,ref.en}.sgm
         test wmt18-test.tgz!test/newstest2018-zhen-{src.zh,ref.en}.sgm""",
 }
+LAYOUTS["tanaka_ja_en"] = """
+    train train.{ja,en}
+    valid dev.{ja,en}
+    test test.{ja,en}"""
 LAYOUTS["multi30k_en_fr"] = LAYOUTS["multi30k_de_en"].replace("{de,en}", "{en,fr}")
 LAYOUTS["iwslt17_en_de"] = (
     LAYOUTS["iwslt17_de_en"]
@@ -117,6 +121,9 @@ WORDS = {
     "ru": "собака улица больше бежит упражнение над “нет” дверь".split(),
     "zh": "我们 喜欢 中国 猫 在 街上 “从不” 门".split(),
 }
+# Data sets whose text is tokenised where it comes from, and those whose files are not in archives.
+TOKENIZED = ("kftt", "tanaka")
+UNPACKED = ("multi30k", "tanaka")
 # Which pairs of the first two files of a training text are something else than four words.
 EMPTY, LONG, LOPSIDED, FOREIGN = 3, 5, 7, 9
 STRAIGHT = str.maketrans("“”", '""')
@@ -178,7 +185,7 @@ def build(name: str, folder: Path) -> Splits:
     for number, (split, places) in enumerate(rows):
         sides = draw(languages, 60 if split == "train" else 3, number)
         in_archives = "!" in places[0]
-        if name.startswith("kftt"):  # tokens that Moses would escape or split otherwise
+        if name.startswith(TOKENIZED):  # tokens that Moses would escape or split otherwise
             sides = [[f"{line} don 't & ''" for line in side] for side in sides]
         elif split == "train" and in_archives and number < 2:
             spoil(sides, sides[languages.index("en")])
