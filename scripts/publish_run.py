@@ -5,7 +5,7 @@ Writes into docs/results/runs/DATASET/NAME, where NAME is that of the run's fold
 
     summary.json      all results
     settings.txt      the commit, and the flags of each stage
-    training.tsv      the validation after each epoch
+    training.tsv      the validation after each epoch, and the hours of training until then
     translations.gz   of the test set, one a line; or a language model's samples.txt
 
 scripts/update_tables.py makes the tables of the pages from these files.
@@ -30,9 +30,15 @@ TEXTS = {"hyp.detok.txt": "translations.gz", "samples.txt": "samples.txt"}
 
 def training_table(log: str) -> str:
     """Return the validation after each epoch, a line each, with tabs between the numbers."""
-    from fairseq_sparse.analysis.runs.training_log import read_records
+    from fairseq_sparse.analysis.runs.training_log import read_records, validation_curve
 
-    epochs = {int(found["epoch"]): found for tag, found in read_records(log) if tag == "valid"}
+    records = read_records(log)
+    epochs = {int(found["epoch"]): found for tag, found in records if tag == "valid"}
+    curve = validation_curve(records, "epoch")
+    hours = dict(zip(curve["updates"], curve["hours"], strict=True))
+    for found in epochs.values():
+        if hours.get(found.get("num_updates")):
+            found["hours"] = round(hours[found["num_updates"]], 4)
     names = list(dict.fromkeys(name for found in epochs.values() for name in found))
     rows = [
         [f"{found[name]:g}" if name in found else "" for name in names] for found in epochs.values()

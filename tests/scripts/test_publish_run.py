@@ -63,3 +63,38 @@ def test_a_run_that_is_not_finished_is_refused(missing, finished, tmp_path):
     result = publish(finished, "--results", tmp_path / "results")
     assert result.returncode == 1 and "is not a finished run" in result.stderr
     assert not (tmp_path / "results").exists()
+
+
+def log_line(tag, **numbers):
+    return f"2026-01-01 | INFO | {tag} | {json.dumps(numbers)}"
+
+
+def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
+    lines = []
+    for epoch, bleu in enumerate((10.5, 20.25), start=1):
+        done = {"epoch": epoch}
+        lines.append(log_line("train", **done, train_num_updates=9 * epoch, train_train_wall=900))
+        lines.append(log_line("valid", **done, valid_num_updates=9 * epoch, valid_bleu=bleu))
+    (finished / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    results = tmp_path / "results"
+    assert publish(finished, "--results", results, "--commit", "0").returncode == 0
+    (table,) = results.rglob("training.tsv")
+    head, *rows = [line.split("\t") for line in table.read_text().splitlines()]
+    assert [dict(zip(head, row, strict=True)) for row in rows] == [
+        {"epoch": "1", "num_updates": "9", "bleu": "10.5", "hours": "0.25"},
+        {"epoch": "2", "num_updates": "18", "bleu": "20.25", "hours": "0.5"},
+    ]
+
+    def draw(*arguments):
+        script = SCRIPT.with_name("draw_curves.py")
+        command = [PYTHON, script, *map(str, arguments), "--results", str(results)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    picture = tmp_path / "curves.svg"
+    result = draw("multi30k_de_en/softmax-*", "--picture", picture)
+    assert result.returncode == 0, result.stderr
+    assert "validation BLEU" in picture.read_text() and "softmax" in picture.read_text()
+    result = draw("multi30k_de_en/softmax-*", "--picture", picture, "--metric", "loss")
+    assert result.returncode == 1 and "has no loss by num_updates and hours" in result.stderr
+    result = draw("multi30k_de_en/entmax15-*", "--picture", picture)
+    assert result.returncode == 1 and "matches multi30k_de_en/entmax15-*" in result.stderr

@@ -136,6 +136,19 @@ def draw_training_curves(
         name: [validation_curve(records, metric) for records in several]
         for name, several in runs.items()
     }
+    return draw_curves(found, METRICS.get(metric, metric), early)
+
+
+def draw_curves(
+    found: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], label: str, early: float = 1.0
+) -> Figure:
+    """Draw curves of :func:`validation_curve` as :func:`draw_training_curves` does.
+
+    Args:
+        found: for each model those of its seeds.
+        label: of the vertical axis.
+        early: as there.
+    """
     figure = new_figure(9.5, 3.8, columns=2)
     styles = _styles(list(found))
     for axes, along in zip(figure.axes, ("updates", "hours"), strict=True):
@@ -158,7 +171,7 @@ def draw_training_curves(
         axes.locator_params(axis="x", nbins=5)  # small numbers of hours are long
     figure.axes[0].set_xlabel("updates")
     figure.axes[1].set_xlabel("hours of training, without validation")
-    figure.axes[0].set_ylabel(METRICS.get(metric, metric))
+    figure.axes[0].set_ylabel(label)
     add_legend(figure, columns=5)
     return figure
 

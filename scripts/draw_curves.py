@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Draw the validation during training of the runs that scripts/publish_run.py has kept.
+
+A PATTERN, as multi30k_de_en/softmax-*, names the runs of one model, its seeds, in
+docs/results/runs. Each run has a line, by updates on the left and by hours on the right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+from command_line import exit_status, one_line
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read_curve(path: Path, metric: str) -> dict[str, list[float]]:
+    """Return the updates, hours and values of a metric from a training.tsv.
+
+    Raises:
+        ValueError: it does not have the metric, or no hours.
+    """
+    with open(path, encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle, delimiter="\t"))
+    names = {"updates": "num_updates", "hours": "hours", "values": metric}
+    known = [row for row in rows if all(row.get(name) for name in names.values())]
+    if not known:
+        raise ValueError(f"{path} has no {metric} by num_updates and hours")
+    return {key: [float(row[name]) for row in known] for key, name in names.items()}
+
+
+def main() -> int:
+    from fairseq_sparse.analysis.pictures import save_figure
+    from fairseq_sparse.analysis.runs.curves import METRICS, draw_curves
+    from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.files import read_json
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("patterns", nargs="+", metavar="PATTERN")
+    parser.add_argument("--picture", type=Path, required=True, metavar="FILE.png")
+    parser.add_argument("--metric", default="bleu", help="a column of training.tsv (default: bleu)")
+    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
+    options = parser.parse_args()
+    try:
+        found: dict[str, list[dict[str, list[float]]]] = {}
+        for pattern in options.patterns:
+            paths = sorted((options.results / "runs").glob(f"{pattern}/training.tsv"))
+            if not paths:
+                raise ValueError(f"no run in {options.results / 'runs'} matches {pattern}")
+            for path in paths:
+                name = read_json(path.parent / "summary.json")["variant"]
+                found.setdefault(name, []).append(read_curve(path, options.metric))
+        save_figure(
+            draw_curves(found, METRICS.get(options.metric, options.metric)), options.picture
+        )
+    except (AnalysisError, OSError, ValueError) as error:
+        print(f"draw_curves: error: {one_line(error)}", file=sys.stderr)
+        return 1
+    print(options.picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
