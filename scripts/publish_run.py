@@ -53,13 +53,14 @@ def publish(run: Path, results: Path, commit: str) -> Path:
         AnalysisError: the run is not finished.
         OSError, ValueError: a file cannot be read.
     """
+    from fairseq_sparse.analysis.runs.rows import read_summary
     from fairseq_sparse.errors import AnalysisError
-    from fairseq_sparse.files import read_json, write_json
+    from fairseq_sparse.files import write_json
 
     texts = [name for name in TEXTS if (run / name).is_file()]
-    if not (run / "summary.json").is_file() or not texts:
+    summary = read_summary(run)
+    if summary is None or not texts:
         raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
-    summary = read_json(run / "summary.json")
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "summary.json", summary)

@@ -164,7 +164,7 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
     for run in plan:
         row = rows.setdefault(run.dataset, {}).setdefault(run.row, Row(run.row))
         row.runs[run.seed] = run
-        summary = _read(run.folder / "summary.json")
+        summary = read_summary(run.folder)
         if summary is None:
             continue
         for name in ("dataset", "variant", "settings"):
@@ -173,10 +173,6 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
                     f"{run.folder} has a run of {name} {summary.get(name, '')!r}, not "
                     f"{getattr(run, name)!r}: move it away"
                 )
-        analysis = _read(run.folder / EMPTY)
-        if analysis is not None:
-            # As the model scores, without dividing by the sum of p.
-            summary["empty"] = next(row for row in analysis["rows"] if row["scores"] == "p")
         row.summaries[run.seed] = summary
         if run.folder.name == f"seed-{run.seed}":  # in a folder of sweep.sh
             row.ensemble = _read(run.folder.parent / "ensemble" / "summary.json")
@@ -280,6 +276,15 @@ def _value(summary: Summary, column: str) -> Any:
         places = summary.get("attention", {})
         return {place: part.get(rate) for place, part in places.items()} or None
     return look_up(summary, path)
+
+
+def read_summary(folder: Path) -> Optional[dict[str, Any]]:
+    """Return the results of a finished run, with its empty translations where they were counted."""
+    summary, analysis = _read(folder / "summary.json"), _read(folder / EMPTY)
+    if summary is not None and analysis is not None:
+        # As the model scores, without dividing by the sum of p.
+        summary["empty"] = next(row for row in analysis["rows"] if row["scores"] == "p")
+    return summary
 
 
 def _read(path: Path) -> Optional[dict[str, Any]]:

@@ -18,6 +18,10 @@ from fairseq_sparse.files import read_json, read_text
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
+# What --task translation_sparse logs of a plain beam search.
+CERTIFIED = re.compile(
+    r"certified: (?P<exact>\d+) of (?P<judged>\d+) sentences .*? (?P<optimal>\d+) of \d+ sentences"
+)
 PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
 # The measures logged by fairseq-eval-lm, the samples printed by fairseq-interactive, and the token
 # for a line break.
@@ -159,13 +163,19 @@ def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[st
 
 
 def summarize_generation(run: Path) -> dict[str, object]:
-    match = GENERATE_SPEED.search(read(run / "generate-test.txt"))
+    """Return the speed of decoding, and what it proved: see :func:`summarize_search`."""
+    text = read(run / "generate-test.txt")
+    match = GENERATE_SPEED.search(text)
     if not match:
         raise SummaryError(
             f"{run / 'generate-test.txt'}: no line 'Translated N sentences', which "
             "fairseq-generate logs to stderr at its end; run it (or the stage generate) again"
         )
-    return {"sentences_per_second": float(match["speed"])}
+    summary = {"sentences_per_second": float(match["speed"])}
+    if certified := CERTIFIED.search(text):
+        for name in ("exact", "optimal"):
+            summary[name] = int(certified[name]) / int(certified["judged"])
+    return summary
 
 
 def read_score(run: Path) -> dict[str, object]:
