@@ -1,3 +1,3 @@
-# Softpick attention, softmax output. Zuhri et al. 2025.
+# Softpick attention. Zuhri et al. 2025.
 source "$EXAMPLES/variants/shared/output.sh"
 VARIANT_FLAGS+=(--attention softpick)

@@ -1,3 +1,3 @@
-# Sparsemax attention in all three places, softmax output. ReLA, Table 1.
+# Sparsemax attention in all three places. ReLA, Table 1.
 source "$EXAMPLES/variants/shared/output.sh"
 VARIANT_FLAGS+=(--attention sparsemax)

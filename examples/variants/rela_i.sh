@@ -1,4 +1,3 @@
-# Rectified linear attention, ReLA-i (RMSNorm with its gain drawn uniformly), softmax output. ReLA,
-# Table 1.
+# Rectified linear attention, ReLA-i (RMSNorm with its gain drawn uniformly). ReLA, Table 1.
 source "$EXAMPLES/variants/shared/output.sh"
 VARIANT_FLAGS+=(--attention rela_i)
