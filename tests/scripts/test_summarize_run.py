@@ -121,6 +121,11 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     rates = {"encoder": (0.5, 0), "decoder": (0.125, 0), "cross": (0.75, 0.25)}
     places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
     (run / "attention.json").write_text(json.dumps({"attention": places}))
+    alignment = {
+        kind: {"layers": [{"average": rate} for rate in rates]}
+        for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
+    }
+    (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
     result = call("summarize_run.py", "all", run)
     assert result.returncode == 0, result.stdout
     table = call("results_table.py", run, run, run / "unfinished")
@@ -134,6 +139,8 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
+    chosen = call("results_table.py", run, "--columns", "variant,aer")
+    assert rows_of(chosen.stdout)[2][1] == "0.250"
     assert f"left out {run / 'unfinished'}" in table.stdout
 
 

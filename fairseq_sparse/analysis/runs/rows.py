@@ -27,7 +27,11 @@ EMPTY = "empty.json"
 # Columns whose spread over the seeds is shown.
 SPREAD = (
     "bleu",
+    "chrf",
     "tokenized_bleu",
+    "lowercased_bleu",
+    "long_bleu",
+    "aer",
     "valid_accuracy",
     "word_accuracy",
     "edit_distance",

@@ -201,6 +201,17 @@ def summarize_attention(path: Path) -> dict[str, object]:
     }
 
 
+def summarize_alignment(run: Path) -> dict[str, object]:
+    """Return the lowest error rate of the word alignments from a layer's mean attention, normal or
+    shifted; nothing where the data set has no gold alignments."""
+    path = run / "alignment.json"
+    if not path.is_file():
+        return {}
+    (folder,) = read(path, read_json)["folders"]
+    rates = [layer["average"] for kind in ("normal", "shifted") for layer in folder[kind]["layers"]]
+    return {"alignment": {"aer": min(rates)}}
+
+
 def statistics_of(run: Path, subset: str) -> dict[str, float]:
     """Return what fairseq-validate logged of a subset."""
     from fairseq_sparse.analysis.runs.training_log import read_records
@@ -253,6 +264,7 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
         "generation": summarize_generation(run),
         "test": test,
         "attention": summarize_attention(run / "attention.json"),
+        **summarize_alignment(run),
         **summarize_validation_set(run),
         "training": train,
         **describe_environment(),
