@@ -189,7 +189,7 @@ find_gold() {
     if [[ -n "$place" && -e "$place" ]]; then printf '%s' "$place"; return; fi
   done
   fail "GOLD_SET must name the gold alignments, the archive DeEnGoldAlignment.tar.gz or its folder" \
-    "DeEn; https://www-i6.informatik.rwth-aachen.de/goldAlignment/ gives them to who fills in a form"
+    "DeEn; https://www-i6.informatik.rwth-aachen.de/goldAlignment/ gives them to anyone who fills in a form"
 }
 
 absolute() {

@@ -37,7 +37,7 @@ stages:    $(stage_list)
   --help           this text
 
 The defaults lie in the project's folder. A stage that is done is skipped, an interrupted one
-resumes, and a change of settings is named. examples/README.md lists the environment variables
+resumes, and a change of settings is named. docs/recipes.md lists the environment variables
 (RAW_DIR, PYTHON, TRAIN_FLAGS, ...).
 HELP
 }

@@ -1,4 +1,4 @@
-"""Measures the energy of training, which ``--task translation_sparse`` logs as ``watt_hours``."""
+"""Measures the energy of training, which the tasks of this package log as ``watt_hours``."""
 
 import ctypes
 import logging

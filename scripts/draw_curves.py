@@ -28,7 +28,11 @@ def read_curve(path: Path, metric: str) -> dict[str, list[float]]:
     names = {"updates": "num_updates", "hours": "hours", "values": metric}
     known = [row for row in rows if all(row.get(name) for name in names.values())]
     if not known:
-        raise ValueError(f"{path} has no {metric} by num_updates and hours")
+        found = ", ".join(rows[0]) if rows else "nothing"
+        raise ValueError(
+            f"{path} does not have all of {', '.join(names.values())}, but {found}: choose another "
+            "--metric, or publish the run again with scripts/publish_run.py"
+        )
     return {key: [float(row[name]) for row in known] for key, name in names.items()}
 
 

@@ -23,7 +23,7 @@ is skipped when it is started again.
   --help          this text
 
 PYTHON=... uses that Python and sets up nothing. TRAIN_FLAGS and the other variables of
-examples/README.md work here as well, and CORPUS_FLAGS goes to make_corpus.py.
+docs/recipes.md work here as well, and CORPUS_FLAGS goes to make_corpus.py.
 HELP
 }
 
@@ -187,7 +187,7 @@ cat -- "$results"
 python="$(printf '%q' "$PYTHON")"
 data="$(printf '%q' "$DATA_DIR/prepared/bin")"
 model="$RUNS_DIR/entmax15/average.pt"
-[[ -f "$model" ]] || model="$RUNS_DIR/${VARIANTS[-1]}/average.pt"
+[[ -f "$model" ]] || model="$RUNS_DIR/${VARIANTS[${#VARIANTS[@]} - 1]}/average.pt"
 model="$(printf '%q' "$model")"
 cat <<HELP
 

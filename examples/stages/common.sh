@@ -211,7 +211,7 @@ load_recipe() {
   SETTINGS_DIR="$RUN_DIR/settings"
   DEVICE_FLAGS=()
   MAKE_RAW=()
-  # What most data sets are; examples/README.md says what else they can be.
+  # What most data sets are; docs/recipes.md says what else they can be.
   TEXT=bpe DICTIONARY=joined TOKENIZER=moses CHECKPOINTS=last SCORE=bleu
   BATCH_SIDE=longer EXPONENTIAL="" ANALYZE_VALID=""
   SCORE_FLAGS=() TASK_FLAGS=()

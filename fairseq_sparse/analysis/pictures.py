@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # A warning of Matplotlib.
 MISSING_GLYPH = r"Glyph (\d+) .* missing from"
-MISSING = 'matplotlib is missing: pip install "fairseq_sparse[plot]"'
+MISSING = "matplotlib is missing: pip install matplotlib"
 # Okabe and Ito's colours, without the yellow that is pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))

@@ -57,13 +57,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--bad",
         type=Path,
         metavar="FILE",
-        help='which pairs are bad: a line for each, 0 or 1, or {"noise": KIND} in JSON',
+        help="which pairs are bad: a line for each, 0 or 1",
     )
     known.add_argument(
         "--shuffle",
         type=float,
         metavar="PERCENT",
-        help="make so many pairs bad: exchange their targets among them",
+        help="make this share of the pairs bad: exchange their targets among them",
     )
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="of --shuffle (default: 1)"

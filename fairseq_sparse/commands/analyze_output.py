@@ -100,7 +100,7 @@ def add_empty(commands) -> None:
         type=float,
         default=1.0,
         metavar="X",
-        help="as in fairseq-generate: has a say in which is the beam's best (default: 1)",
+        help="as in fairseq-generate: affects which is the beam's best (default: 1)",
     )
 
 
@@ -159,7 +159,11 @@ def add_alternatives(commands) -> None:
         "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
     )
     parser.add_argument(
-        "--most", type=positive, default=10, metavar="N", help="list so many a step (default: 10)"
+        "--most",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="tokens listed for each step (default: 10)",
     )
 
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "average": "average the parameters of several checkpoints into one",
     "export": "write a softmax model as a checkpoint of stock fairseq",
     "recover": "let a training resume that was killed while it saved",
-    "score": "score what fairseq-generate printed by cased sacreBLEU",
+    "score": "score fairseq-generate's output with cased sacreBLEU",
     "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
     "compare": "show sentences that one system translates better, side by side",
     "analyze output": "measure the support and empty translations, list alternatives, draw trees",

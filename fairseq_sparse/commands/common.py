@@ -153,8 +153,8 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
         return main()
     except ImportError as error:
         message = (
-            f"{error}: install what fairseq_sparse needs (pip install fairseq_sparse, or in a "
-            "checkout bash scripts/setup_env.sh), and activate that environment"
+            f"{error}: install what fairseq_sparse needs (in a checkout: bash "
+            "scripts/setup_env.sh), and activate that environment"
         )
     except MemoryError:
         message = "there is not enough memory; is each line of the input one sentence?"

@@ -16,7 +16,9 @@ from fairseq_sparse.commands.common import command_parser, finish
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("recover", __doc__)
     parser.add_argument("folder", metavar="SAVE_DIR", help="the --save-dir of fairseq-train")
-    parser.add_argument("--quiet", action="store_true", help="say nothing if nothing is to do")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print nothing if there is nothing to do"
+    )
     return parser.parse_args(arguments)
 
 

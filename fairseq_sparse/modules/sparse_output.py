@@ -259,5 +259,6 @@ def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: 
     raise ValueError(
         f"--task {getattr(task_cfg, '_name', None)} cannot search a model trained with "
         f"--output-transform {transform} ({purpose}): stock beam search breaks on probabilities "
-        "of exactly 0; use --task translation_sparse"
+        "of exactly 0; use --task translation_sparse, or put SparseDecodingMixin in front of the "
+        "task's class (docs/decoding.md)"
     )

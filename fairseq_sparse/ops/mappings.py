@@ -143,7 +143,7 @@ def log_entmax(z: Tensor, alpha: float, topk: int = 0) -> Tensor:
     check_topk(topk)
     backend = choose("log_probabilities", (z,), alpha=alpha, topk=topk)
     if backend.NAME == "reference":
-        return _log(entmax_topk(at_least_fp32(z), alpha, topk))
+        return log_with_zeros(entmax_topk(at_least_fp32(z), alpha, topk))
     return backend.log_probabilities(z, alpha)
 
 
@@ -157,7 +157,7 @@ def log_alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
     check_tau(tau)
     backend = choose("log_probabilities", (z,), alpha=alpha, tau=tau)
     if backend.NAME == "reference":
-        return _log(alpha_relu(at_least_fp32(z), tau, alpha))
+        return log_with_zeros(alpha_relu(at_least_fp32(z), tau, alpha))
     return backend.log_probabilities(z, alpha, float(tau))
 
 
@@ -320,7 +320,7 @@ class _AlphaReLU(Function):
         return backend.alpha_relu_gradient(p, grad, ctx.alpha), None, None
 
 
-def _log(probs: Tensor) -> Tensor:
+def log_with_zeros(probs: Tensor) -> Tensor:
     """Return the logarithm, -inf at 0, where a CPU is some ten times slower than elsewhere."""
     if not probs.is_cpu or not probs.is_contiguous() or probs.requires_grad or is_captured(probs):
         return probs.log()

@@ -121,7 +121,7 @@ def test_known_bad_pairs_and_pairs_that_are_too_long(
         *("--srcdict", tmp_path / "dict.txt", "--joined-dictionary"),
         *("--destdir", tmp_path / "bin"),
     )
-    (tmp_path / "bad").write_text('{"noise": "none"}\n1\n0\n{"noise": "dropped"}\n', "utf-8")
+    (tmp_path / "bad").write_text("0\n1\n0\n1\n", "utf-8")
     output = tmp_path / "pairs.tsv"
     flags = ["--bad", tmp_path / "bad", "--output", output, "--post-process"]
     assert call_here(tmp_path / "bin", "--path", checkpoints["rela_g"], *flags) == 0

@@ -133,7 +133,7 @@ def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:
     result = start("-c", program, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith("fairseq-sparse score: ") and "pip install fairseq_sparse" in line
+    assert line.startswith("fairseq-sparse score: ") and "bash scripts/setup_env.sh" in line
 
 
 def test_help_loads_neither_torch_nor_fairseq() -> None:

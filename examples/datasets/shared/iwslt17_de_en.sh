@@ -1,4 +1,5 @@
-# IWSLT 2017, talks, German and English; SOURCE_LANG and TARGET_LANG are set by who reads this.
+# IWSLT 2017, talks, German and English; the file that sources this one sets SOURCE_LANG and
+# TARGET_LANG.
 # Cettolo et al.: Overview of the IWSLT 2017 Evaluation Campaign. Home: https://wit3.fbk.eu
 #
 # As in S2S: 206,112 training pairs, 32,000 joint merges, at most 100,000 updates (paper).

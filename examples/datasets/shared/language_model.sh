@@ -11,7 +11,7 @@ TASK_FLAGS=(
 )
 case "$CONFIG" in
   cpu)
-    # 400,000 parameters, and the embeddings: less than a minute an epoch on one core.
+    # 400,000 parameters, and the embeddings: one to two minutes an epoch on one core.
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
     DATASET_FLAGS=(

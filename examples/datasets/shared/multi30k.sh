@@ -1,5 +1,5 @@
 # Multi30k, task 1: 29,000 / 1,014 / 1,000 sentence pairs of image descriptions; SOURCE_LANG and
-# TARGET_LANG are set by who reads this.
+# TARGET_LANG are set by the file that sources this one.
 # Elliott, Frank, Sima'an, Specia: Multi30K: Multilingual English-German Image Descriptions (2016);
 # for French: Elliott et al.: Findings of the Second Shared Task on Multimodal Machine Translation
 # and Multilingual Image Description (2017). Home: https://github.com/multi30k/dataset

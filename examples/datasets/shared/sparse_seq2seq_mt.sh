@@ -1,5 +1,5 @@
-# Hyperparameters of the LSTMs that translate in S2S; who reads this sets MAX_UPDATE and VALIDATE_UPDATES
-# before.
+# Hyperparameters of the LSTMs that translate in S2S; the file that sources this one sets MAX_UPDATE
+# and VALIDATE_UPDATES before.
 #
 #   setting               value                             from
 #   model                 LSTM, 2 + 2 layers of 500,        paper

@@ -1,5 +1,5 @@
-# WMT 2014, news, English to German or French; TARGET_LANG and VALID_YEARS are set by who reads
-# this. Bojar et al.: Findings of the 2014 Workshop on Statistical Machine Translation.
+# WMT 2014, news, English to German or French; the file that sources this one sets TARGET_LANG and
+# VALID_YEARS. Bojar et al.: Findings of the 2014 Workshop on Statistical Machine Translation.
 # Home: https://www.statmt.org/wmt14/translation-task.html
 #
 # Train: Europarl v7, Common Crawl and News Commentary v9 (not stated, ours; the number of pairs is

@@ -1,5 +1,5 @@
-# WMT 2016, news, Romanian and English; SOURCE_LANG and TARGET_LANG are set by who reads this. Bojar
-# et al.: Findings of the 2016 Conference on Machine Translation.
+# WMT 2016, news, Romanian and English; the file that sources this one sets SOURCE_LANG and
+# TARGET_LANG. Bojar et al.: Findings of the 2016 Conference on Machine Translation.
 # Home: https://www.statmt.org/wmt16/translation-task.html
 #
 # Train: Europarl v8 and SETIMES2, whose 612,422 and 608,000 pairs S2S and ReLA give (the corpora are

@@ -5,7 +5,6 @@ corresponds (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"):
 **null rate** may be misaligned or mistranslated.
 """
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -132,7 +131,7 @@ def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
 def read_labels(path: Path, sentences: int) -> set[int]:
     """Read the numbers of the bad pairs in a file with a line for each pair.
 
-    A line is 0 or 1 (bad), or a JSON object whose ``noise`` is "none" for a good pair.
+    A line is 0 or 1 (bad).
 
     Args:
         path: the file.
@@ -168,14 +167,9 @@ def _count(
 
 
 def _is_bad(line: str, path: Path, number: int) -> bool:
-    if line in ("0", "1"):
-        return line == "1"
-    try:
-        return json.loads(line)["noise"] != "none"
-    except (ValueError, TypeError, KeyError) as error:
-        raise AnalysisError(
-            f'{path}, line {number + 1}: neither 0 nor 1 nor {{"noise": ...}}'
-        ) from error
+    if line not in ("0", "1"):
+        raise AnalysisError(f"{path}, line {number + 1}: neither 0 nor 1")
+    return line == "1"
 
 
 def _chance_of_average_precision(pairs: int, bad: int) -> float:

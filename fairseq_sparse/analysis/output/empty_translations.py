@@ -39,7 +39,7 @@ def count_empty_translations(
         translator: the models.
         batches: fairseq's batches.
         beam: as in fairseq-generate.
-        lenpen: likewise; it has a say in which translation is the beam's best.
+        lenpen: likewise; it affects which translation counts as the beam's best.
 
     Returns:
         What :func:`compare` returns.

@@ -65,7 +65,7 @@ COLUMNS = {
     "null": ("null attention (%)", "attention.null", "{:.1f}"),
     "first": ("attention on the first token (%)", "attention.first", "{:.1f}"),
     "eos": ("attention on EOS (%)", "attention.eos", "{:.1f}"),
-    "aer": ("alignment error rate", "alignment.aer", "{:.3f}"),
+    "aer": ("AER, best layer", "alignment.aer", "{:.3f}"),
     "exact": ("proven exact", "generation.exact", "{:.1%}"),
     "optimal": ("proven optimal", "generation.optimal", "{:.1%}"),
     "empty": ("empty", "bleu.empty_translations", "{:.4g}"),

@@ -1,7 +1,6 @@
 """Null rates of sentence pairs, and rankings by them, against plain loops."""
 
 import itertools
-import json
 import statistics
 
 import pytest
@@ -144,14 +143,11 @@ def test_labels(tmp_path):
     path = tmp_path / "labels"
     path.write_text("0\n1\n 0\n1\n", encoding="utf-8")
     assert read_labels(path, 4) == {1, 3}
-    kinds = ["none", "shuffled", "inserted", "none", "dropped"]
-    path.write_text("".join(json.dumps({"noise": kind}) + "\n" for kind in kinds), "utf-8")
-    assert read_labels(path, 5) == {1, 2, 4}
     path.write_text("0\n1", encoding="utf-8")
     assert read_labels(path, 2) == {1}
     with pytest.raises(AnalysisError, match="has 2 lines for 3 sentence pairs"):
         read_labels(path, 3)
-    for line in ("2", "", "bad", "[1]", '{"kind": "none"}', "0.5"):
+    for line in ("2", "", "bad", "[1]", "0.5"):
         path.write_text(f"0\n{line}\n1\n", encoding="utf-8")
         with pytest.raises(AnalysisError, match="line 2: neither 0 nor 1"):
             read_labels(path, 3)
