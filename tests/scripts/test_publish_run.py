@@ -98,9 +98,7 @@ def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "validation BLEU" in picture.read_text() and "softmax" in picture.read_text()
     result = draw("multi30k_de_en/softmax-*", "--picture", picture, "--metric", "loss")
-    assert (
-        result.returncode == 1
-        and "does not have all of num_updates, hours, loss, but " in result.stderr
-    )
+    assert result.returncode == 1
+    assert "does not have all of num_updates, hours, loss, but " in result.stderr
     result = draw("multi30k_de_en/entmax15-*", "--picture", picture)
     assert result.returncode == 1 and "matches multi30k_de_en/entmax15-*" in result.stderr

@@ -1,5 +1,6 @@
 # The Kyoto Free Translation Task 1.0, Japanese and English; SOURCE_LANG and TARGET_LANG are set by
-# the file that sources this one. Neubig: The Kyoto Free Translation Task. Home: http://www.phontron.com/kftt/
+# the file that sources this one. Neubig: The Kyoto Free Translation Task.
+# Home: http://www.phontron.com/kftt/
 #
 # As in S2S: 329,882 training pairs, 32,000 joint merges, at most 100,000 updates (paper). Not
 # stated, ours: the sets and the tokens.

@@ -131,7 +131,7 @@ def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
 def read_labels(path: Path, sentences: int) -> set[int]:
     """Read the numbers of the bad pairs in a file with a line for each pair.
 
-    A line is 0 or 1 (bad).
+    A line is 0 (good) or 1 (bad).
 
     Args:
         path: the file.

@@ -142,12 +142,12 @@ def draw_training_curves(
 def draw_curves(
     found: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], label: str, early: float = 1.0
 ) -> Figure:
-    """Draw curves of :func:`validation_curve` as :func:`draw_training_curves` does.
+    """Draw a curve for each seed of each model, as described in :func:`draw_training_curves`.
 
     Args:
-        found: for each model those of its seeds.
-        label: of the vertical axis.
-        early: as there.
+        found: for each model, the curves of its seeds that :func:`validation_curve` returns.
+        label: what the vertical axis shows.
+        early: the share of the longest training that is shown, from its beginning.
     """
     figure = new_figure(9.5, 3.8, columns=2)
     styles = _styles(list(found))
