@@ -57,7 +57,8 @@ def main() -> int:
             if not paths:
                 raise ValueError(f"no run in {options.results / 'runs'} matches {pattern}")
             for path in paths:
-                name = read_json(path.parent / "summary.json")["variant"]
+                summary = read_json(path.parent / "summary.json")
+                name = summary.get("variant_name") or summary["variant"]
                 found.setdefault(name, []).append(read_curve(path, options.metric))
         save_figure(
             draw_curves(found, METRICS.get(options.metric, options.metric)), options.picture

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import batch_size
-import checkpoints
 import gold_alignment_table
 import make_corpus
 import prepare_inflection
 import prepare_text
-import report_runs
 import reproduce_table
 import score_inflection
 import summarize_run
@@ -42,8 +38,29 @@ from fairseq_sparse.commands import (
     table_sizes,
     table_thresholds,
 )
-
-LINES = 6
+from script_input import (
+    DRAW_PAIRS,
+    MAKE_SHEETS,
+    finished_run,
+    generated,
+    gold_set,
+    in_folder,
+    inflection,
+    judged_pairs,
+    links,
+    model_and_data,
+    nothing,
+    parallel,
+    plan,
+    ranked_pairs,
+    run_with_model,
+    sentences,
+    sheets,
+    speeds,
+    sweep,
+    tagged,
+    two_checkpoints,
+)
 
 
 @dataclass(frozen=True)
@@ -86,158 +103,7 @@ class Script:
         return module if command == module else f"fairseq-sparse {command.replace('_', ' ')}"
 
     def command(self, folder: Path) -> list[str]:
-        return [part.replace("{}", str(folder)) for part in self.arguments.split()]
-
-
-def model_and_data(folder: Path, common: Path) -> None:
-    shutil.copytree(common / "bin", folder / "bin")
-    shutil.copy(common / "model.pt", folder / "model.pt")
-    (folder / "out").mkdir()
-
-
-def gold_set(folder: Path, common: Path) -> None:
-    """The test set in the layout of a gold set, as if it had been split into BPE units."""
-    model_and_data(folder, common)
-    shutil.move(folder / "bin", folder / "prepared" / "bin")
-    (folder / "prepared" / "settings").write_text("languages de en\nbpe_merges 1\n")
-    (folder / "prepared" / "bpe.codes").write_text("#version: 0.2\nw 1</w>\n")
-    (folder / "DeEn").mkdir()
-    for language in ("de", "en"):
-        shutil.copy(common / f"test.{language}", folder / "DeEn" / language)
-    lines = (common / "test.de").read_text("utf-8").count("\n")
-    (folder / "DeEn" / "alignmentDeEn.talp").write_text("1-1 2p2\n" * lines)
-
-
-def tagged(folder: Path, common: Path) -> None:
-    model_and_data(folder, common)
-    shutil.copy(common / "test.en", folder / "tags.txt")  # as many tags as words
-
-
-def parallel(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    for split in ("train", "valid", "test"):
-        for language in ("de", "en"):
-            text = "".join(f"Über {language} {n} läuft .\n" for n in range(2 * LINES))
-            (folder / f"{split}.{language}").write_text(text, "utf-8")
-
-
-def inflection(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    for part in ("train-low", "dev", "test"):
-        (folder / f"turkish-{part}").write_text("ev\tevler\tN;PL\nüç\tüçler\tN;PL\n", "utf-8")
-
-
-def sentences(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    for name in ("source", "reference", "one", "two"):
-        lines = [f"{name} für {n}\n" for n in range(LINES)]
-        (folder / f"{name}.txt").write_text("".join(lines), "utf-8")
-
-
-def sheets(folder: Path, common: Path) -> None:
-    sentences(folder, common)
-    case = SCRIPTS["make_annotation_sheets"]
-    sheets_make.main(case.command(folder))
-    for name in ("key.json", "annotator_1.csv", "annotator_2.csv"):
-        shutil.move(folder / "out" / name, folder / name)
-    for path in folder.glob("*.csv"):
-        header, *rows = csv.reader(path.read_text("utf-8-sig").splitlines())
-        with open(path, "w", encoding="utf-8", newline="") as handle:
-            rows = [[*row[:3], "3", *row[4:]] for row in rows]
-            csv.writer(handle, lineterminator="\n").writerows([header, *rows])
-
-
-def ranked_pairs(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    lines = ["rank\tsentence\tnull_rate\tsource\ttarget"]
-    lines += [f"{n}\t{n}\t0.{9 - n}\tfür {n}\tfor {n}" for n in range(1, 9)]
-    (folder / "pairs.tsv").write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def judged_pairs(folder: Path, common: Path) -> None:
-    ranked_pairs(folder, common)
-    sheets_pairs.main(SCRIPTS["sample_ranked_pairs draw"].command(folder))
-    for name in ("key.json", "sheet.csv"):
-        shutil.move(folder / "out" / name, folder / name)
-    header, *rows = csv.reader((folder / "sheet.csv").read_text("utf-8-sig").splitlines())
-    with open(folder / "sheet.csv", "w", encoding="utf-8", newline="") as handle:
-        rows = [[*row[:3], "yes", *row[4:]] for row in rows]
-        csv.writer(handle, lineterminator="\n").writerows([header, *rows])
-
-
-def generated(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    items = [("turkish", f"ev{n}", "N;PL", f"évler{n}") for n in range(LINES)]
-    texts = {
-        "generated.txt": "".join(
-            f"T-{n}\t{item[3]}\nH-{n}\t-0.1\t{item[3]}\nD-{n}\t-0.1\t{item[3]}\n"
-            for n, item in enumerate(items)
-        ),
-        "test.tsv": "".join("\t".join(item) + "\n" for item in items),
-        "reference.txt": "".join(f"{item[3]}\n" for item in items),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, "utf-8")
-
-
-def links(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    for name in ("gold.txt", "links.txt"):
-        (folder / name).write_text("0-0 1-1\n" * LINES)
-
-
-def finished_run(folder: Path, common: Path) -> None:
-    """What the stages of a recipe leave, but for the model."""
-    (folder / "logs").mkdir(parents=True)
-    numbers = {"epoch": 1, "train_loss": 2, "train_wps": 9, "train_train_wall": 5}
-    numbers = {name: str(value) for name, value in {**numbers, "train_num_updates": 7}.items()}
-    log = f"x | INFO | train | {json.dumps(numbers)}\n"
-    (folder / "logs" / "2_train.log").write_text(log)
-    test = json.dumps({"test_loss": "2.5", "test_nonzeros": "7"})
-    (folder / "validate-test.txt").write_text(f"x | INFO | test | {test}\n")
-    speed = "Translated 10 sentences (90 tokens) in 1.0s (10.0 sentences/s, 90 tokens/s)\n"
-    (folder / "generate-test.txt").write_text(speed)
-    bleu = {"bleu": 35.125, "signature": "a|b", "empty_translations": 0}
-    rates = {place: {"sparsity": 0.5, "null": 0.0, "layers": []} for place in ("encoder", "cross")}
-    for name, content in (
-        ("bleu", bleu),
-        ("attention", {"attention": rates}),
-        ("train", report_runs.SUMMARY["training"]),
-        ("summary", report_runs.SUMMARY),
-    ):
-        (folder / f"{name}.json").write_text(json.dumps(content))
-
-
-def sweep(folder: Path, common: Path) -> None:
-    finished_run(folder / "output-1.5-attention-1" / "seed-1", common)
-
-
-def plan(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    finished_run(folder / "run", common)
-    row = ["1", "wmt14_en_fr", "rela_g", "-", "-", str(folder / "data"), str(folder / "run")]
-    (folder / "plan.txt").write_text("\t".join(row) + "\n")
-
-
-def speeds(folder: Path, common: Path) -> None:
-    finished_run(folder / "run", common)
-    (folder / "speeds.json").write_text(json.dumps({"results": []}))
-
-
-def run_with_model(folder: Path, common: Path) -> None:
-    model_and_data(folder, common)
-    finished_run(folder / "run", common)
-    shutil.copy(common / "model.pt", folder / "run" / "average.pt")
-    (folder / "run" / "alignment.json").write_text(json.dumps(report_runs.ALIGNMENT))
-
-
-def two_checkpoints(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    checkpoints.write(folder, [checkpoints.make_state(0.0), checkpoints.make_state(1.0)])
-
-
-def nothing(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
+        return in_folder(self.arguments, folder)
 
 
 DATA = ("bin/dict.de.txt", "bin/dict.en.txt")
@@ -358,8 +224,7 @@ SCRIPTS = {
     ),
     "make_annotation_sheets": Script(
         sheets_make.main,
-        "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
-        "--output {}/out --sentences 4 --shared 2",
+        MAKE_SHEETS,
         sentences,
         texts=("source.txt", "reference.txt", "one.txt", "two.txt"),
         counted=("source.txt", "reference.txt", "one.txt", "two.txt"),
@@ -448,7 +313,7 @@ SCRIPTS = {
     ),
     "sample_ranked_pairs draw": Script(
         sheets_pairs.main,
-        "draw {}/pairs.tsv --output {}/out --pairs 2 --ends 3",
+        DRAW_PAIRS,
         ranked_pairs,
         texts=("pairs.tsv",),
         written=("out/key.json", "out/sheet.csv"),

@@ -97,6 +97,10 @@ def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
     result = draw("multi30k_de_en/softmax-*", "--picture", picture)
     assert result.returncode == 0, result.stderr
     assert "validation BLEU" in picture.read_text() and "softmax" in picture.read_text()
+    (summary,) = results.rglob("summary.json")
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"variant_name": "tau of 1"}))
+    assert draw("multi30k_de_en/softmax-*", "--picture", picture).returncode == 0
+    assert "tau of 1" in picture.read_text()
     result = draw("multi30k_de_en/softmax-*", "--picture", picture, "--metric", "loss")
     assert result.returncode == 1
     assert "does not have all of num_updates, hours, loss, but " in result.stderr
