@@ -1,4 +1,5 @@
-# WMT 2013, news, English to Russian, as in SUE: 1.3 million training pairs.
+# WMT 2013, news, English to Russian, as in SUE: 1.3 million training pairs in the paper. How many
+# there are here has not been counted.
 # Bojar et al.: Findings of the 2013 Workshop on Statistical Machine Translation.
 # Home: https://www.statmt.org/wmt13/translation-task.html
 #
@@ -6,7 +7,7 @@
 #   corpora                Common Crawl, News Commentary v8,  paper: without Yandex's corpus. Which
 #                          WMT's wiki headlines               are in is not stated: without
 #                                                             headlines there are no 1.3 million
-#   left out of training   more than 250 tokens, or 1.5 times not stated, ours: as in wmt14.sh
+#   left out of training   more than 250 tokens, or 1.5 times not stated, ours
 #                          as many as on the other side
 #   validation, test       newstest2012, newstest2013         not stated, ours: the year and the one
 #                                                             before

@@ -1,4 +1,4 @@
-# WMT 2014, English to German, as in SUE: 4.5 million training pairs before cleaning.
+# WMT 2014, English to German, as in SUE: 4.5 million training pairs.
 #
 #   setting            value                                from
 #   BPE                40,000 merges, joint                 paper

@@ -1,4 +1,4 @@
-# WMT 2014, English to German, as in ReLA: 4.5 million training pairs before cleaning. Validation:
+# WMT 2014, English to German, as in ReLA: 4.5 million training pairs. Validation:
 # newstest2013, the test set of the year before (paper). shared/wmt14.sh says which corpora there are
 # and what is left out, shared/rela.sh has the rest. Train with --settings rela. Not run here.
 

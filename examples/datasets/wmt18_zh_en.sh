@@ -32,7 +32,5 @@ for year in valid:2017 test:2018; do
   add_corpus "${year%:*}" seg "$place-src" "$place-ref" .sgm
 done
 TEXT_FLAGS=(--jieba zh --separate-bpe --max-tokens 250)
-DICTIONARY=separate
-EMBEDDINGS=--share-decoder-input-output-embed
 source "$EXAMPLES/datasets/shared/rela.sh"
 source "$EXAMPLES/datasets/shared/transformer_base.sh"

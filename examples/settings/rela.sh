@@ -1,25 +1,29 @@
 # The training and decoding of ReLA for a Transformer of any size.
 #
 #   setting                     value                        from
-#   place of the layer norms    after each part              not stated, ours: Vaswani et al. 2017
+#   place of the layer norms    after each part              authors' repository
 #   dropout                     0.1 on residual connections  paper
 #                               and on attention weights
-#   dropout elsewhere           none                         paper
+#   dropout of embeddings and   0.1                          authors' repository
+#     in the feed-forward part
 #   label smoothing             0.1                          paper
 #   Adam's betas                0.9, 0.98                    paper
-#   Adam's epsilon              1e-8                         not stated, ours
+#   Adam's epsilon              1e-8                         authors' repository
 #   schedule                    of Vaswani et al. 2017       paper; a peak of 512^-0.5 * 4000^-0.5
 #   warm-up steps               4,000                        paper
-#   weight decay, clipping      none                         not stated, ours
+#   weight decay, clipping      none                         authors' repository
+#   loss of a batch             mean over its tokens         not stated, ours; in the repository the
+#                                                            mean over sentences of each one's mean
 #   averaging                   last 5 checkpoints           paper
 #   beam, length penalty        4, 0.6                       paper; fairseq divides by length^0.6
 #
+# The authors' repository is github.com/bzhangGo/zero, its command and defaults for this model.
 # The data sets of the paper (datasets/shared/rela.sh) say how large a batch is, how long to train
 # and how far apart the checkpoints are. Those of a configuration for a CPU end before the warm-up
 # does.
 drop_flags --encoder-normalize-before --decoder-normalize-before
 DATASET_FLAGS+=(
-  --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0
+  --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
   --adam-betas '(0.9, 0.98)' --adam-eps 1e-8 --weight-decay 0 --clip-norm 0
   --lr-scheduler inverse_sqrt --warmup-init-lr 1.747e-7 --warmup-updates 4000 --lr 6.9877e-4
 )

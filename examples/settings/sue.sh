@@ -28,7 +28,7 @@
 #                                                          ours: OpenNMT-py gives the first updates
 #                                                          less weight instead
 #   checkpoint             best by validation BLEU         paper; one validation an epoch: ours
-#   beam, length penalty   of the data set                 not stated, ours; 5 and 1 in validation
+#   beam, length penalty   5, 1            5, 1            not stated, ours
 drop_flags --share-all-embeddings --encoder-normalize-before --decoder-normalize-before
 DATASET_FLAGS+=(
   --encoder-attention-heads 8 --decoder-attention-heads 8 --output-init xavier_uniform
@@ -62,3 +62,4 @@ if [[ "$DATASET" == iwslt14_de_en ]]; then DATASET_FLAGS+=(--max-epoch "${MAX_EP
 DEVICE_TOKENS=4096
 LABEL_SMOOTHING=0
 CHECKPOINTS=best
+GENERATE=(--beam 5 --lenpen 1.0 --max-tokens 8000)

@@ -7,6 +7,7 @@ COLUMNS=(bleu null)
 NOTE="a judge fills in the sheet; scripts/sample_ranked_pairs.py score counts. Fig. 10: \
 scripts/draw_attention.py --subset train --sentence N draws the heads for the pair with N in the column sentence"
 LOOK=(
-  rank_by_null_attention.py DATA --path MODELS --subset train --post-process --output STEM.tsv
+  rank_by_null_attention.py DATA --path MODELS --subset train --subwords subword_nmt --post-process
+  --output STEM.tsv
   THEN sample_ranked_pairs.py draw STEM.tsv --ends "${ENDS:-10000}" --output STEM-sheet
 )

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_max_tokens,
     add_model_arguments,
+    add_subwords,
     command_parser,
     finish,
     load_one_model,
@@ -105,12 +106,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="link with every source word of at least this weight (default: with the one of the "
         "largest weight)",
     )
-    parser.add_argument(
-        "--subwords",
-        choices=("subword_nmt", "sentencepiece", "none"),
-        default="subword_nmt",
-        help="how words were split: marked by @@ or by ▁, or not at all (default: subword_nmt)",
-    )
+    add_subwords(parser, default="subword_nmt")
     parser.add_argument("--npz", action="store_true", help="keep the attention as well")
     add_max_tokens(parser)
     return parser.parse_args(arguments)

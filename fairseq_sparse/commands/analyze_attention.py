@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_max_tokens,
     add_model_arguments,
+    add_subwords,
     check_outputs,
     command_parser,
     finish,
@@ -51,6 +52,7 @@ from fairseq_sparse.commands.common import (
     output_file,
     positive,
     seed,
+    subword_merger,
     tell_left_out,
     with_progress,
     with_references,
@@ -60,7 +62,6 @@ from fairseq_sparse.files import lines_of, write_json
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
 
@@ -73,12 +74,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="SEED",
         help="measure also with references that are exchanged at random",
     )
-    parser.add_argument(
-        "--subwords",
-        choices=("subword_nmt", "sentencepiece", "none"),
-        default="none",
-        help="count between words, whose subwords are marked by @@ or by ▁ (default: none)",
-    )
+    add_subwords(parser)
     parser.add_argument(
         "--by-previous",
         type=positive,
@@ -179,13 +175,6 @@ def previous_table(measured: dict[str, Any]) -> str:
     return markdown_table(header, [["", "queries", *queries], *rows])
 
 
-def make_merger(translator: Translator, options: argparse.Namespace) -> SubwordMerger:
-    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
-
-    task = translator.task
-    return SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
-
-
 def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
@@ -198,7 +187,8 @@ def count_by_previous(
         tags = [line.split() for line in lines_of(options.tags)]
         if len(tags) != sentences:
             raise AnalysisError(f"{options.tags} has {len(tags)} lines for {sentences} sentences")
-    counter = NullByPrevious(translator.models[0], make_merger(translator, options), tags)
+    merger = subword_merger(translator, options.subwords)
+    counter = NullByPrevious(translator.models[0], merger, tags)
     for sample in with_progress(batches, f"{label}, by the word before"):
         counter.add_batch(sample)
     return counter.rates(options.by_previous)
@@ -211,7 +201,7 @@ def measure(
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
 
     padding = translator.task.source_dictionary.pad()
-    merger = None if options.subwords == "none" else make_merger(translator, options)
+    merger = None if options.subwords == "none" else subword_merger(translator, options.subwords)
     statistics = AttentionStatistics(translator.models[0], padding, diversity, merger=merger)
     batches = translator.batches(options.subset, options.max_tokens)
     for sample in with_references(with_progress(batches, label), options.subset):

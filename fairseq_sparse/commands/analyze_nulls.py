@@ -2,9 +2,10 @@
 
 A model with rectified cross-attention (rela_g, ...) reads each source sentence and its target (no
 search). The null rate of a pair is the share of queries whose weights are all 0, over the layers,
-the heads and the target tokens with EOS. The table that is written has the pairs from the highest
-rate to the lowest: rank, number of the sentence (from 0), rate, source and target; with --bad or
---shuffle also whether the pair is known to be bad. Then the precision of the ranking is printed.
+the heads and the target tokens, or with --subwords the target words, EOS among them. The table that
+is written has the pairs from the highest rate to the lowest: rank, number of the sentence (from 0),
+rate, source and target; with --bad or --shuffle also whether the pair is known to be bad. Then the
+precision of the ranking is printed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_max_tokens,
     add_model_arguments,
+    add_subwords,
     check_outputs,
     command_parser,
     finish,
@@ -23,6 +25,7 @@ from fairseq_sparse.commands.common import (
     output_file,
     positive,
     seed,
+    subword_merger,
     tell_left_out,
     with_progress,
     with_references,
@@ -45,6 +48,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N,...",
         help="look at these layers, from 1 (default: all)",
     )
+    add_subwords(parser)
     parser.add_argument(
         "--post-process",
         nargs="?",
@@ -107,7 +111,8 @@ def measure(translator: Translator, options: argparse.Namespace) -> dict[int, fl
     layers = check_layers(model, options.layers)
     batches = translator.batches(options.subset, options.max_tokens)
     batches = with_references(with_progress(batches, options.subset), options.subset)
-    rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers))
+    merger = None if options.subwords == "none" else subword_merger(translator, options.subwords)
+    rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers, merger))
     tell_left_out(translator, options.subset, len(rates))
     return rates
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.errors import AnalysisError, CheckpointError
 
 if TYPE_CHECKING:
+    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
 # The script of a checkout that was started, if it was not the command itself.
@@ -56,6 +57,23 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
     )
+
+
+def add_subwords(parser: argparse.ArgumentParser, default: str = "none") -> None:
+    parser.add_argument(
+        "--subwords",
+        choices=("subword_nmt", "sentencepiece", "none"),
+        default=default,
+        help="take words as wholes, whose subwords are marked by @@ or by ▁ (default: %(default)s)",
+    )
+
+
+def subword_merger(translator: Translator, subwords: str) -> SubwordMerger:
+    """Return what finds the words of a translator's batches; ``none`` takes each token as one."""
+    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+
+    task = translator.task
+    return SubwordMerger(task.source_dictionary, task.target_dictionary, subwords)
 
 
 def output_file(text: str) -> Path:

@@ -227,6 +227,13 @@ def test_an_ensemble_is_no_single_model() -> None:
     assert find_figure(*arguments, ["deviation"]) is None
 
 
+def test_a_speed_of_batches_does_not_stand_beside_one_of_single_sentences() -> None:
+    ours = measure_of({}, "sentences_per_second")
+    arguments = ("rela", "wmt14_en_de_32k", "rela_g")
+    assert find_figure(*arguments, ours) is None
+    assert find_figure(*arguments, Measure("decoding_speed_alone", "test")).text == "0.98×"
+
+
 def test_a_row_is_found_under_every_name_of_its_model() -> None:
     entmax = "entmax OUTPUT_ALPHA={} ATTENTION_ALPHA={}".format
     for name, row in (

@@ -41,7 +41,10 @@ def test_flags_are_understood_and_fit_the_dictionaries(dataset: str, config: str
 )
 def test_data_sets_of_rela_are_trained_as_the_paper_says(dataset: str) -> None:
     show = '"$BPE_MERGES $BATCH_TOKENS $BATCH_SIDE $LABEL_SMOOTHING $CHECKPOINTS $AVERAGE_LAST"'
-    assert recipe(dataset, "gpu", show, "rela") == ["32000 25000 target 0.1 updates 5"]
+    show += ' "$DICTIONARY" "${DATASET_FLAGS[@]}"'
+    batch, dictionary, *flags = recipe(dataset, "gpu", show, "rela")
+    assert batch == "32000 25000 target 0.1 updates 5" and dictionary == "separate"
+    assert "--share-decoder-input-output-embed" in flags and "--share-all-embeddings" not in flags
 
 
 def test_siblings_differ_in_their_merges() -> None:

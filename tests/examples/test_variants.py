@@ -92,7 +92,7 @@ def test_an_attention_is_no_output():
 def test_settings_of_rela(config):
     args = parse(recipe("rela_g", "rela", config))
     assert args.criterion == "entmax_loss" and args.output_transform == "softmax"
-    assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.1, 0.1, 0)
+    assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.1, 0.1, 0.1)
     assert not args.encoder_normalize_before and not args.decoder_normalize_before
     assert (args.lr_scheduler, args.warmup_updates) == ("inverse_sqrt", 4000)
     decoding = recipe("rela_g", "rela", config, show='"${GENERATE[@]}" "$AVERAGE_LAST"')

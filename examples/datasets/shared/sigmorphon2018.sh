@@ -12,15 +12,16 @@
 #                         bidirectional encoder, bilinear
 #                         attention, input feeding, a bias
 #                         in the attentional layer
-#   dropout               0.3                               paper
+#   dropout               0.3                               paper; where is not stated: fairseq's
+#   loss of a batch       mean over its tokens              not stated, ours
 #   batch                 64 items                          paper
 #   optimiser             Adam, learning rate 0.001         paper; its other settings are not stated
 #   schedule              halved whenever the validation    paper
 #                         loss rises
 #   validation            high: every epoch, medium: every  paper
 #                         10 epochs
-#   checkpoint            the one with the most validation  paper: best validation accuracy
-#                         items right
+#   checkpoint            the one with the most validation  paper: best validation accuracy; that
+#                         items right, given the reference  it counts such items is ours
 #   epochs                MAX_EPOCH                         not stated, ours
 #   beam                  5                                 paper
 #   length penalty        1                                 not stated, ours

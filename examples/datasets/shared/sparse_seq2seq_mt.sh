@@ -6,14 +6,15 @@
 #                         bidirectional encoder, bilinear
 #                         attention, input feeding, a bias
 #                         in the attentional layer
-#   dropout               0.3                               paper
+#   dropout               0.3                               paper; where is not stated: fairseq's
+#   loss of a batch       mean over its tokens              not stated, ours
 #   batch                 64 sentence pairs                 paper
 #   optimiser             Adam, learning rate 0.001         paper; its other settings are not stated
 #   schedule              halved whenever the validation    paper
 #                         loss rises
 #   validation            every VALIDATE_UPDATES updates    paper
-#   checkpoint            the one with the most validation  paper: best validation accuracy
-#                         tokens right
+#   checkpoint            the one with the most validation  paper: best validation accuracy; that
+#                         tokens right, given the reference it counts such tokens is ours
 #   beam                  5                                 paper
 #   length penalty        1                                 not stated, ours
 #   gradient clipping     5                                 not stated, ours

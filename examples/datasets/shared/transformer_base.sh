@@ -4,8 +4,7 @@
 # EMBEDDINGS before. Sized for 8 GPUs with 16 GB, by calculation; any number of GPUs makes the same
 # updates, and one with 80 GB takes DEVICE_TOKENS=25000.
 # The sizes are those of SUE and ReLA. Not stated, ours: 100,000 updates for SUE, and the limits on
-# the length of a pair. ReLA does not say which embeddings are shared; its 72.31 million parameters
-# are met with two dictionaries (scripts/model_size.py), here there is one.
+# the length of a pair.
 # None of the data sets that read this file has been trained on here.
 
 BATCH_TOKENS="${BATCH_TOKENS:-25000}"

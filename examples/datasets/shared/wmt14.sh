@@ -4,9 +4,9 @@
 #
 # Train: Europarl v7, Common Crawl and News Commentary v9 (not stated, ours; the number of pairs is
 # that of SUE and ReLA). Test: all 3,003 sentences of newstest2014 (ReLA; not stated in SUE).
-# Left out: training pairs with more than 250 tokens on a side, or 1.5 times as many as on the other
-# (not stated, ours: as in fairseq's prepare-wmt14en2de.sh and prepare-wmt14en2fr.sh, which count BPE
-# units).
+# Left out: training pairs with more than 250 tokens on a side, and of French those with 1.5 times as
+# many as on the other (not stated, ours; papers with 4.5 million pairs of German cannot have left
+# out the latter, those with 36 million of French can).
 
 SOURCE_LANG=en
 source "$EXAMPLES/datasets/shared/wmt.sh"
@@ -21,9 +21,14 @@ for year in $VALID_YEARS; do
   add_corpus valid seg "$place" "$place" .sgm
 done
 case "$TARGET_LANG" in
-  de) place="wmt14-test-full.tgz!test-full/newstest2014-deen" ;;
-  fr) place="wmt14-test-full.tgz!test-full/newstest2014-fren" ;;
+  de)
+    place="wmt14-test-full.tgz!test-full/newstest2014-deen"
+    TEXT_FLAGS=(--max-tokens 250)
+    ;;
+  fr)
+    place="wmt14-test-full.tgz!test-full/newstest2014-fren"
+    TEXT_FLAGS=(--max-tokens 250 --max-ratio 1.5)
+    ;;
 esac
 add_corpus test seg "$place-src" "$place-ref" .sgm
-TEXT_FLAGS=(--max-tokens 250 --max-ratio 1.5)
 source "$EXAMPLES/datasets/shared/transformer_base.sh"

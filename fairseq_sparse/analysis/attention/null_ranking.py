@@ -18,6 +18,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
+from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
@@ -55,24 +56,26 @@ def null_rates(
     samples: Iterable[Mapping[str, Any]],
     padding_index: int,
     layers: Sequence[int],
+    merger: Optional[SubwordMerger] = None,
 ) -> Iterator[tuple[int, float]]:
     """Return the null rate of the cross-attention of each sentence pair.
 
     It is the share of queries whose weights are all 0, over all heads of the layers and all target
-    tokens, among which is EOS: its query is one like the others, and this way the rates of equally
-    long pairs have the mean that ``AttentionStatistics`` reports.
+    tokens or words, among which is EOS: its query is one like the others, and this way the rates of
+    equally long pairs have the mean that ``AttentionStatistics`` reports.
 
     Args:
         model: in eval mode.
         samples: batches of fairseq's, with ``id`` and ``net_input``.
         padding_index: of source and target dictionary.
         layers: numbers from 1, as :func:`check_layers` gives them.
+        merger: merges subwords, so that words are counted; None for tokens.
 
     Yields:
         The number of each pair in its data set, and its rate, in the order of the batches.
     """
     for sample in samples:
-        nulls, rows = _count(model, sample["net_input"], padding_index, layers)
+        nulls, rows = _count(model, sample["net_input"], padding_index, layers, merger)
         for number, null, total in zip(sample["id"].tolist(), nulls, rows, strict=True):
             yield number, null / total
 
@@ -148,15 +151,24 @@ def read_labels(path: Path, sentences: int) -> set[int]:
 
 
 def _count(
-    model: nn.Module, net_input: Mapping[str, Tensor], padding_index: int, layers: Sequence[int]
+    model: nn.Module,
+    net_input: Mapping[str, Tensor],
+    padding_index: int,
+    layers: Sequence[int],
+    merger: Optional[SubwordMerger],
 ) -> tuple[list[int], list[int]]:
     """Count for each pair of a batch how many rows of weights are all 0, and how many there are."""
-    queries = net_input["prev_output_tokens"].ne(padding_index)
-    nulls = rows = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
+    target = net_input["prev_output_tokens"].ne(padding_index)
+    nulls = rows = torch.zeros(len(target), dtype=torch.long, device=target.device)
+    words = merger and merger.batch(net_input)
 
     def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
         nonlocal nulls, rows
         if layer + 1 in layers:
+            queries = target
+            if words:
+                weights, _, padding = words.merge(place, weights, masked)
+                queries = ~padding
             null = (weights == 0).all(-1)  # [heads, batch, queries]; masked keys have 0
             nulls = nulls + (null & queries).sum((0, 2))
             rows = rows + len(weights) * queries.sum(1)

@@ -30,6 +30,7 @@ METRICS = {
     "empty_is_best": "p(empty) > p(best)",
     "training_speed": "training speed as a ratio to softmax",
     "decoding_speed": "decoding speed as a ratio to softmax",
+    "decoding_speed_alone": "decoding speed, one sentence at a time, as a ratio to softmax",
     "hours": "hours of training",
 }
 

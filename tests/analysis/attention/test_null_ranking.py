@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     AttentionStatistics,
     attention_modules,
 )
+from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.attention.null_ranking import (
     check_layers,
@@ -43,6 +45,18 @@ def rates_of(model, *samples, layers=(1, 2, 3)):
     return dict(null_rates(model, samples, PAD, layers))
 
 
+def pairs_of(sample):
+    """Each pair of a batch of ``SIZES`` as a batch of its own."""
+    net_input = sample["net_input"]
+    for row, (source, target) in enumerate(SIZES):
+        alone = {
+            "src_tokens": net_input["src_tokens"][[row], -source - 1 :],
+            "src_lengths": net_input["src_lengths"][[row]],
+            "prev_output_tokens": net_input["prev_output_tokens"][[row], : target + 1],
+        }
+        yield {"id": sample["id"][[row]], "net_input": alone}
+
+
 @pytest.mark.parametrize("layers", [(1, 2, 3), (2,), (1, 3)])
 @pytest.mark.parametrize("kind", RECTIFIED)
 def test_rates_are_shares_of_rows_of_zeros(kind, layers):
@@ -66,20 +80,25 @@ def test_there_are_null_rows_and_their_mean_is_that_of_the_statistics():
     assert statistics.fmean(rates.values()) == pytest.approx(counted.rates()["cross"]["null"])
 
 
+def test_rates_of_words_are_those_of_the_statistics():
+    words = Dictionary()
+    for number in range(16):
+        words.add_symbol(f"w{number}" + "@@" * (number % 2))  # every other is continued
+    model, merger = model_of("rela_g"), SubwordMerger(words, words, "subword_nmt")
+    sample = toy.batch(words, SIZES)
+    rates = dict(null_rates(model, [sample], PAD, (1, 2, 3), merger))
+    assert rates != rates_of(model, sample)
+    for pair in pairs_of(sample):
+        counted = AttentionStatistics(model, PAD, merger=merger)
+        counted.add_batch(pair["net_input"])
+        assert rates.pop(pair["id"].item()) == pytest.approx(counted.rates()["cross"]["null"])
+    assert not rates
+
+
 def test_pairs_alone_have_the_rates_of_pairs_in_a_batch():
     model, sample = model_of("rela_i"), toy.batch(toy.dictionary(), SIZES)
     together = rates_of(model, sample)
-    for row, (source, target) in enumerate(SIZES):
-        alone = {
-            "id": sample["id"][[row]],
-            "net_input": {
-                "src_tokens": sample["net_input"]["src_tokens"][[row], -source - 1 :],
-                "src_lengths": sample["net_input"]["src_lengths"][[row]],
-                "prev_output_tokens": sample["net_input"]["prev_output_tokens"][
-                    [row], : target + 1
-                ],
-            },
-        }
+    for row, alone in enumerate(pairs_of(sample)):
         assert rates_of(model, alone) == {row: together[row]}
 
 
