@@ -52,7 +52,8 @@ def attend(
             function of one's own has no kernel: from scores ``[batch, heads, queries, keys]``, -inf
             for masked keys, and ``alpha`` if it is given, to weights in fp32 or better, each row
             looked at by itself. Another tensor that it holds need not get a gradient.
-        alpha: of ``weights``: a number, or ``[heads, 1, 1]``, which gets a gradient.
+        alpha: of ``entmax``, or of a function of one's own: a number, or ``[heads, 1, 1]``, which
+            gets a gradient.
         masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, or four dimensions that broadcast over the scores; added to
             them, with ``MASKED`` or less where a key is masked. It gets no gradient.
@@ -67,6 +68,10 @@ def attend(
     Returns:
         The weighted sums ``[batch, heads, queries, head_dim]``, in the dtype of ``value`` (but see
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
+
+    Raises:
+        ValueError: the weights have another name, a mask another shape, or alpha is missing or
+            given to weights that take none.
     """
     weights, alpha = _named(weights, alpha, sums_to_one)
     _check_masks(query, key, masked, bias, causal)
@@ -82,13 +87,20 @@ def attend(
 def _named(
     weights: Weights, alpha: Optional[Alpha], sums_to_one: bool
 ) -> tuple[AttentionWeights, Optional[Tensor]]:
-    """Return the kind of weights, with alpha in it if that is a number."""
+    """Return the kind of weights, with alpha in it if that is a number.
+
+    Raises:
+        ValueError: there is no such kind, or alpha is missing, or given to a kind without one.
+    """
     if isinstance(weights, str):
         if weights not in ATTENTION_WEIGHTS:
             raise ValueError(f"weights must be one of {list(ATTENTION_WEIGHTS)}, got {weights!r}")
         weights = ATTENTION_WEIGHTS[weights]
-    elif not isinstance(weights, AttentionWeights):
+    if not isinstance(weights, AttentionWeights):
         weights = AttentionWeights("a function", weights, sums_to_one)
+    elif weights.lacks_alpha != (alpha is not None):
+        wants = "needs alpha" if weights.lacks_alpha else "takes no alpha"
+        raise ValueError(f"{weights.name} {wants}, got {alpha}")
     if alpha is None or torch.is_tensor(alpha):
         return weights, alpha
     return weights.with_alpha(alpha), None

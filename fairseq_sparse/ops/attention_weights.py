@@ -53,6 +53,16 @@ class AttentionWeights:
         alpha = self.alpha if alpha is None else alpha
         return self.function(scores) if alpha is None else self.function(scores, alpha)
 
+    @property
+    def is_entmax(self) -> bool:
+        """Whether this is alpha-entmax, of any alpha: sparsemax and 1.5-entmax, too."""
+        return self.name == "entmax"
+
+    @property
+    def lacks_alpha(self) -> bool:
+        """Whether this is alpha-entmax without an alpha of its own."""
+        return self.is_entmax and self.alpha is None
+
     def with_alpha(self, alpha: float) -> AttentionWeights:
         """Return alpha-entmax with this alpha."""
         return replace(self, alpha=alpha)

@@ -2,7 +2,9 @@
 
 :func:`choose` is the one place that decides. It returns a module, ``reference``, ``cpu`` or
 ``gpu``, in which an op has the same name and arguments; ops that the kernels do not have, or not
-for these tensors and options, are the reference's. Nothing here looks at a value on a GPU.
+for these tensors and options, are the reference's. Losses, log-probabilities and dropout the
+reference has no op for: who chose it composes them of others, or leaves them to PyTorch. Nothing
+here looks at a value on a GPU.
 
     with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference
         entmax15(z)
@@ -268,7 +270,7 @@ def _fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> b
 def _cpu_attention(tensors: Tensors, options) -> bool:
     query, key, value, _, bias = tensors
     weights = options.weights
-    if options.alpha is not None or not (weights.name == "relu" or weights.alpha is not None):
+    if options.alpha is not None or not (weights.name == "relu" or weights.is_entmax):
         return False
     queries, keys = query.size(2), key.size(2)
     if queries == 1:  # a step of generation
@@ -347,7 +349,8 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
         )
     length, alpha = query.size(2), options.weights.alpha
     return (
-        not (alpha is None or alpha > 2 or options.widen or options.dropout > 0)
+        options.weights.is_entmax
+        and not (alpha > 2 or options.widen or options.dropout > 0)
         and masked is None
         and query.dtype in _RELA_DTYPES
         and query.shape == key.shape

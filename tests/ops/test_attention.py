@@ -16,6 +16,7 @@ from attention_cases import (
     weights_function,
 )
 from fairseq_sparse.ops.attention import attend
+from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS
 from fairseq_sparse.ops.reference import attention_parts
 from op_cases import HALF_DTYPES, logits
 
@@ -131,6 +132,31 @@ def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypa
         ):
             assert actual.dtype == expected.dtype
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTENTION_WEIGHTS if name != "entmax"])
+def test_alpha_is_for_entmax_alone(name):
+    with pytest.raises(ValueError, match="takes no alpha, got 1.5"):
+        attend(*inputs(), name, alpha=1.5)
+
+
+def test_entmax_needs_alpha():
+    with pytest.raises(ValueError, match="entmax needs alpha, got None"):
+        attend(*inputs(), "entmax")
+
+
+@pytest.mark.parametrize("queries", [1, QUERIES])
+def test_a_function_of_one_s_own_may_have_an_alpha(queries):
+    """No kernel takes it for entmax's, in a step of generation or over a sentence."""
+    tensors = [x.detach() for x in inputs()]
+    tensors[0] = tensors[0][:, :, :queries]
+
+    def weights(scores, alpha):
+        return torch.softmax(scores * alpha, -1)
+
+    context, _ = attend(*tensors, weights, alpha=1.5)
+    expected, _ = attend(*tensors, "softmax", scale=1.5)
+    torch.testing.assert_close(context, expected)
 
 
 @pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES])
