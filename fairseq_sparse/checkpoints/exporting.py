@@ -7,22 +7,43 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from fairseq.tasks.language_modeling import LanguageModelingConfig
 from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
-from fairseq_sparse.modules.attention_config import PLACES, AttentionConfig
+from fairseq_sparse.modules.attention_config import (
+    PLACES,
+    AttentionConfig,
+    GlobalAttentionConfig,
+)
 from fairseq_sparse.modules.output_config import OutputConfig
+from fairseq_sparse.tasks.language_modeling_sparse import LanguageModelingSparseConfig
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _OUR_MODELS = re.compile(r"^(transformer|transformer_lm|lstm)_sparse")
 # Stock's lstm with other sizes, which the checkpoint has.
 _LSTM_SIZES = ("lstm_morph", "lstm_mt")
-_OUR_MODEL_FIELDS = {
-    field.name for config in (OutputConfig, AttentionConfig) for field in fields(config)
-} | {"criterion_name"}
-_OUR_TASK_FIELDS = {field.name for field in fields(TranslationSparseConfig)}
-_OUR_TASK_FIELDS -= {field.name for field in fields(TranslationConfig)}
+
+
+def _names(*configs: type) -> set[str]:
+    return {field.name for config in configs for field in fields(config)}
+
+
+_OUR_MODEL_FIELDS = _names(OutputConfig, AttentionConfig, GlobalAttentionConfig)
+_OUR_MODEL_FIELDS.add("criterion_name")
+# Our tasks with those of stock that they extend.
+_TASKS = {
+    "translation_sparse": ("translation", TranslationSparseConfig, TranslationConfig),
+    "language_modeling_sparse": (
+        "language_modeling",
+        LanguageModelingSparseConfig,
+        LanguageModelingConfig,
+    ),
+}
+_OUR_TASK_FIELDS = {
+    name for _, ours, stock in _TASKS.values() for name in _names(ours) - _names(stock)
+}
 
 
 def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
@@ -54,8 +75,7 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     _rename(model)
     for name in _OUR_TASK_FIELDS:
         cfg["task"].pop(name, None)
-    if cfg["task"]["_name"] == "translation_sparse":
-        cfg["task"]["_name"] = "translation"
+    cfg["task"]["_name"] = _stock_task(cfg["task"]["_name"])
     cfg["common"]["user_dir"] = None
     cfg["criterion"] = _criterion(cfg["criterion"])
     state.pop("last_optimizer_state", None)
@@ -73,6 +93,15 @@ def _check_softmax(model: Mapping[str, Any], path: str) -> None:
                 f"{path}: was trained with --{name.replace('_', '-')} {value}, which stock fairseq "
                 "does not have: only a model that is softmax in all places can be exported"
             )
+    if model.get("attention_bias"):
+        raise CheckpointError(
+            f"{path}: was trained with --attention-bias, as lstm_sparse_mt and lstm_sparse_morph "
+            "are: stock fairseq's LSTM has no bias in its attentional layer"
+        )
+
+
+def _stock_task(name: str) -> str:
+    return _TASKS[name][0] if name in _TASKS else name
 
 
 def _rename(model: dict[str, Any]) -> None:
@@ -84,7 +113,9 @@ def _rename(model: dict[str, Any]) -> None:
     for ours in _OUR_MODEL_FIELDS | _OUR_TASK_FIELDS:
         model.pop(ours, None)
     model["_name"] = "lstm" if name in _LSTM_SIZES else name
-    stock = {"arch": model["_name"], "task": "translation", "user_dir": None}
+    stock = {"arch": model["_name"], "user_dir": None}
+    if "task" in model:
+        stock["task"] = _stock_task(model["task"])
     if "criterion" in model:
         stock["criterion"] = _criterion(model)["_name"]
     model.update((key, value) for key, value in stock.items() if key in model)

@@ -12,6 +12,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq_cli import train
 
 import frozen_checkpoints as frozen
+import toy
 from checkpoints import make_state, write
 from commands import hypotheses
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
@@ -121,6 +122,23 @@ def test_sparse_attention_is_refused_by_name(place, tmp_path):
     (path,) = write(tmp_path, [make_state(**fields)])
     with pytest.raises(CheckpointError, match=f"--{place.replace('_', '-')} rela_g"):
         export_checkpoint(path)
+
+
+def test_an_lstm_with_the_bias_that_stock_lacks_is_refused_by_name(tmp_path):
+    args = toy.flags("--output-transform", "softmax", arch="lstm_sparse_mt")
+    assert args.attention_bias
+    (path,) = write(tmp_path, [make_state(**vars(args))])
+    with pytest.raises(CheckpointError, match="--attention-bias"):
+        export_checkpoint(path)
+
+
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_the_task_becomes_stocks(task, tmp_path):
+    state = make_state(output_transform="softmax")
+    flags = {"perplexity_epsilon": 0.1, "sampling_minp": 0.0, "data": "here"}
+    state["cfg"].update(task={"_name": f"{task}_sparse", **flags}, common={}, criterion={})
+    (path,) = write(tmp_path, [state])
+    assert export_checkpoint(path)["cfg"]["task"] == {"_name": task, "data": "here"}
 
 
 def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
