@@ -222,11 +222,11 @@ def _two_layers(args: Namespace, size: int) -> None:
         "decoder_layers": 2,
         "decoder_out_embed_dim": size,
         "dropout": 0.3,
+        "encoder_bidirectional": True,
+        "attention_bias": utils.eval_bool(getattr(args, "decoder_attention", "1")),
     }
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name, value))
-    args.encoder_bidirectional = True
-    args.attention_bias = utils.eval_bool(getattr(args, "decoder_attention", "1"))
     lstm_sparse(args)
 
 

@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops import reference
 from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.checks import Tau
+from fairseq_sparse.ops.checks import Tau, check_logits
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.mappings import entmax_rows
 from fairseq_sparse.ops.operators import batch_first
@@ -142,6 +142,7 @@ def linear_alpha_relu_loss(
 
 def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     """Compute the loss of logits ``[..., V]``, of any mapping and on any device."""
+    check_logits(z)
     loss = loss.checked(tuple(z.shape), target)
     rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
     if loss.alpha == 1:

@@ -43,7 +43,11 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
 
     Returns:
         Probabilities in the shape and dtype of ``z``.
+
+    Raises:
+        TypeError: ``z`` is not floating point.
     """
+    check_logits(z)
     logits = at_least_fp32(z)
     masked = torch.isneginf(logits).all(dim, keepdim=True)
     # Both fills matter: the first keeps NaN out of the gradient, the second gives zeros.

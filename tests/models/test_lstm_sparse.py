@@ -271,6 +271,9 @@ def test_architectures_have_the_sizes_of_the_paper(task):
         criterion="entmax_loss",
     )
     assert smaller.decoder.hidden_size == 8 and smaller.decoder.dropout_out_module.p == 0.5
+    # As settings from a file have them.
+    chosen = toy.flags(arch="lstm_sparse_morph", encoder_bidirectional=False, attention_bias=False)
+    assert not chosen.encoder_bidirectional and not chosen.attention_bias
 
 
 @pytest.mark.parametrize(

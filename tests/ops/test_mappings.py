@@ -5,7 +5,16 @@ import pytest
 import torch
 
 import references
-from fairseq_sparse.ops import alpha_relu, entmax, entmax15, entmax_threshold, softmax, sparsemax
+from fairseq_sparse.ops import (
+    alpha_relu,
+    alpha_relu_loss,
+    entmax,
+    entmax15,
+    entmax_loss,
+    entmax_threshold,
+    softmax,
+    sparsemax,
+)
 from fork_python import PYTHON
 from op_cases import ALPHA_OF, DTYPES, HALF_DTYPES, MAPPINGS, logits
 from references import assert_close_to_naive
@@ -304,7 +313,15 @@ def test_a_tensor_alpha_that_cannot_be_looked_at_gives_nan():
 
 def test_what_is_no_number_is_refused_by_name():
     z = torch.randn(3, 4)
-    for mapping in (entmax15, sparsemax, lambda x: alpha_relu(x, 0.1), entmax_threshold):
+    target = torch.zeros(3, dtype=torch.int64)
+    for mapping in (
+        *(softmax, entmax15, sparsemax, entmax_threshold),
+        lambda x: alpha_relu(x, 0.1),
+        lambda x: entmax(x, 1),
+        lambda x: entmax_loss(x, target, alpha=1.0),
+        lambda x: entmax_loss(x, target, alpha=1.5),
+        lambda x: alpha_relu_loss(x, target, 0.1),
+    ):
         with pytest.raises(TypeError, match="logits must be floating point, got torch.int64"):
             mapping(torch.ones(3, 4, dtype=torch.int64))
     for alpha in ("1.5", None, [1.5]):

@@ -5,7 +5,8 @@ corresponds (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"):
 **null rate** may be misaligned or mistranslated.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Optional
 
@@ -94,7 +95,7 @@ def rank(rates: Mapping[int, float]) -> list[int]:
     return sorted(rates, key=lambda number: (-rates[number], number))
 
 
-def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
+def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
     """Return how many of the known bad pairs are at the top of a ranking, and what chance would
     give.
 
@@ -111,7 +112,7 @@ def evaluate(ranking: Sequence[int], bad: Collection[int]) -> dict[str, Any]:
     Raises:
         AnalysisError: no ranked pair is bad, or all are.
     """
-    labels = [number in set(bad) for number in ranking]
+    labels = [number in bad for number in ranking]
     pairs, found = len(labels), sum(labels)
     if not 0 < found < pairs:
         raise AnalysisError(f"{found} of {pairs} ranked pairs are bad: there is nothing to tell")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Prefixes that are expanded at once: few, so that the most probable ones come first.
 _AT_ONCE = 8
+# No tree is deeper, unless a caller wants it: prefixes of this length can only end.
+MAX_LEN = 200
 # Inches of a drawing; a step is as wide as its longest token needs, up to a limit.
 _STEP, _LETTER, _WIDEST_STEP, _LEAF = 0.65, 0.1, 1.15, 0.3
 
@@ -70,7 +72,7 @@ class SupportTree:
         return math.fsum(node.total for node in self.root.walk() if node.token == self.eos)
 
 
-def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = 200) -> SupportTree:
+def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = MAX_LEN) -> SupportTree:
     """Expand the most probable prefixes until all are expanded, or *most_nodes* of them are.
 
     Args:
@@ -104,12 +106,14 @@ def trees_of(
 ) -> Iterator[tuple[int, SupportTree]]:
     """Return the tree of each sentence of a batch, with the sentence's number in the data set."""
     models = translator.models
+    # Learned positions are no more than these; the EOS that a prefix begins with has the first.
+    max_len = min(MAX_LEN, *(model.max_decoder_positions() - 1 for model in models))
     with torch.no_grad():
         encoded = [model.encoder.forward_torchscript(sample["net_input"]) for model in models]
     for row, number in enumerate(sample["id"].tolist()):
         words = translator.task.target_dictionary
         next_tokens = NextTokens.of_sentence(models, encoded, row, words)
-        yield number, grow(next_tokens, most_nodes)
+        yield number, grow(next_tokens, most_nodes, max_len)
 
 
 def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:

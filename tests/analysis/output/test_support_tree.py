@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toy
 from automata import (
     EOS,
     FIRST_WORD,
@@ -17,7 +18,8 @@ from automata import (
     make_dictionary,
     make_sample,
 )
-from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, grow
+from fairseq_sparse.analysis.decoding import Translator
+from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, grow, trees_of
 from fairseq_sparse.generation.exact_search import NextTokens
 
 SEED = FIRST_WORD + 3
@@ -78,6 +80,16 @@ def test_limits_leave_the_tree_open():
     best_open = max(node.total for node in nodes if not node.expanded)
     inner = sorted((node.total for node in nodes if node.expanded), reverse=True)
     assert sum(total >= best_open for total in inner) >= 10
+
+
+def test_no_prefix_is_longer_than_the_positions_that_a_model_has():
+    flags = ("--decoder-learned-pos", "--max-target-positions", 4)
+    model = toy.model(*flags, "--output-transform", "softmax").eval()
+    task, sample = toy.task(), toy.batch(toy.dictionary(), [(3, 2)])
+    translator = Translator("a model", [], [model], task)
+    (found,) = dict(trees_of(translator, sample, most_nodes=5000)).values()
+    deepest = max(len(line) - len(line.lstrip()) for line in as_text(found, word).splitlines())
+    assert deepest == 2 * 4 - 2
 
 
 def test_text_has_a_line_for_each_node_and_says_what_it_hides():
