@@ -174,7 +174,7 @@ def test_a_stock_checkpoint_is_fine_tuned_with_a_sparse_output(data, tmp_path):
     output = train(
         data,
         tmp_path / "tuned",
-        *output_flags("alpha_relu"),
+        *(*output_flags("alpha_relu"), "--output-tau", "data"),
         *("--max-epoch", "1", "--lr", "1e-9", "--finetune-from-model", start),
     ).stdout
     assert "tau of alpha_relu" in output
@@ -210,7 +210,7 @@ def test_an_alpha_relu_model_is_fine_tuned_with_another_output(data, runs, tmp_p
             ("encoder.layers.*.self_attn.norm.gate", "--attention rela_g"),
         ),
         (
-            (*output_flags("alpha_relu"), "--output-tau", "weights", "--finetune-from-model"),
+            (*output_flags("alpha_relu"), "--finetune-from-model"),
             ("--output-tau weights holds", "--output-tau data"),
         ),
         (

@@ -90,7 +90,8 @@ def test_two_workers_train_as_one_that_accumulates(transform, trained_by_two, da
 
 def test_two_workers_find_the_tau_of_both_first_batches(data, tmp_path):
     """It is that of one worker whose first batch holds the sentences of both, here all."""
-    flags = (*output_flags("alpha_relu"), *SAME_STEPS, "--max-tokens", 10_000, "--max-update", 1)
+    flags = (*output_flags("alpha_relu"), *SAME_STEPS, "--output-tau", "data")
+    flags += ("--max-tokens", 10_000, "--max-update", 1)
     flags += ("--required-batch-size-multiple", 1, "--batch-size")
     found = re.compile(r"tau of alpha_relu: (\S+) .* (\d+) target tokens")
     two = found.findall("".join(train_on_two_workers(data, tmp_path / "two", *flags, 150)))

@@ -62,4 +62,5 @@ if [[ "$DATASET" == iwslt14_de_en ]]; then DATASET_FLAGS+=(--max-epoch "${MAX_EP
 DEVICE_TOKENS=4096
 LABEL_SMOOTHING=0
 CHECKPOINTS=best
+DEFAULT_TAU=data
 GENERATE=(--beam 5 --lenpen 1.0 --max-tokens 8000)

@@ -1,7 +1,7 @@
 # 1.5-ReLU output with its loss. SUE. OUTPUT_TAU from the environment is what --output-tau takes;
-# without it tau is the mean entmax threshold of the first batch.
+# without it tau is what DEFAULT_TAU says.
 if [[ -n "${OUTPUT_TAU:-}" ]]; then VARIANT_NAME="$VARIANT, τ = $OUTPUT_TAU"; fi
 VARIANT_FLAGS=(
   --criterion alpha_relu_loss --label-smoothing "$LABEL_SMOOTHING"
-  --output-transform alpha_relu --output-alpha 1.5 --output-tau "${OUTPUT_TAU:-data}"
+  --output-transform alpha_relu --output-alpha 1.5 --output-tau "${OUTPUT_TAU:-$DEFAULT_TAU}"
 )

@@ -32,7 +32,7 @@ class ConstantTau:
     takes_tau = True
     saved = ("tau",)
 
-    def __init__(self, name: str, alpha: float, topk: int = 0, tau: Union[str, float] = "data"):
+    def __init__(self, name: str, alpha: float, topk: int = 0, tau: Union[str, float] = "weights"):
         super().__init__(name, alpha, topk)
         self.estimator, value = _parse_tau(tau, alpha)
         self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))

@@ -20,6 +20,8 @@ from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transfor
 logger = logging.getLogger(__name__)
 
 OUTPUT_INITS = ("stock", "xavier_uniform")
+# The second is in the settings of older checkpoints.
+_DEFAULT_TAUS = ("weights", "data")
 
 
 @dataclass
@@ -42,12 +44,12 @@ class OutputConfig(FairseqDataclass):
         },
     )
     output_tau: str = field(
-        default="data",
+        default="weights",
         metadata={
             "help": "threshold of alpha_relu: its value, or how it is found before the first "
-            "update: 'data' (mean threshold of alpha-entmax on the first batch), 'formula' "
-            "('Speeding Up Entmax', Lemmas 2 and 3), 'weights' (from the spread of the output "
-            "weights as drawn)"
+            "update: 'weights' (from the spread of the output weights as drawn), 'data' (mean "
+            "threshold of alpha-entmax on the first batch; for fine-tuning), 'formula' ('Speeding "
+            "Up Entmax', Lemmas 2 and 3)"
         },
     )
     output_init: ChoiceEnum(OUTPUT_INITS) = field(
@@ -103,7 +105,7 @@ def draw_xavier_uniform(weight: Tensor) -> None:
 def _check_tau(args: Namespace) -> None:
     """Refuse a tau that nothing looks at, where a model is built to be trained."""
     takers = transforms_with("takes_tau")
-    if str(args.output_transform) in takers or args.output_tau == "data":
+    if str(args.output_transform) in takers or args.output_tau in _DEFAULT_TAUS:
         return
     message = (
         f"--output-tau {args.output_tau} has no effect on --output-transform "

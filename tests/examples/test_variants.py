@@ -83,6 +83,12 @@ def test_a_variant_of_attention_takes_the_output_of_another(variables, name):
     assert recipe("rela_g", show='"$VARIANT_NAME"', **variables) == [f"rela_g, {name}"]
 
 
+@pytest.mark.parametrize(("settings", "tau"), [("", "weights"), ("sue", "data")])
+def test_tau_is_that_of_the_weights_and_in_sue_that_of_the_first_batch(settings, tau):
+    assert parse(recipe("alpha_relu", settings)).output_tau == tau
+    assert parse(recipe("alpha_relu", settings, OUTPUT_TAU="0.5")).output_tau == "0.5"
+
+
 def test_an_attention_is_no_output():
     with pytest.raises(AssertionError, match="OUTPUT_VARIANT=rela_i: not one of softmax, "):
         recipe("rela_g", OUTPUT_VARIANT="rela_i")

@@ -52,6 +52,7 @@ def test_tau_without_effect_is_named_where_nothing_is_trained(transform: str, ca
     assert f"--output-tau 0.5 has no effect on --output-transform {transform}" in caplog.text
     caplog.clear()
     toy.model("--output-transform", transform)
+    toy.model("--output-transform", transform, "--output-tau", "data")  # once the default
     assert "--output-tau" not in caplog.text
 
 
