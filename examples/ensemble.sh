@@ -54,4 +54,4 @@ ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages gene
 export DATASET VARIANT VARIANT_NAME SETTINGS CONFIG
 "$PYTHON" "$ROOT/scripts/summarize_run.py" ensemble "$RUN_DIR" \
   || fail "the results could not be summarised (see above)"
-"$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2
+"$PYTHON" -m fairseq_sparse table results "$RUN_DIR" >&2

@@ -76,7 +76,7 @@ for run in "${RUNS[@]}"; do
     if [[ "$OUT/$system" -nt "$folder/generate-test.txt" ]]; then
       say "done already: $OUT/$system"
     else
-      "$PYTHON" "$ROOT/scripts/choose_samples.py" "$folder/generate-test.txt" --utility "$UTILITY" \
+      "$PYTHON" -m fairseq_sparse mbr "$folder/generate-test.txt" --utility "$UTILITY" \
         --output "$OUT/$system.partial" || fail "the samples could not be compared (see above)"
       mv -f -- "$OUT/$system.partial" "$OUT/$system"
     fi

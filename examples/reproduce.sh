@@ -109,16 +109,20 @@ train() {
   return "$status"
 }
 
-# Run a script of scripts/ with its arguments, on the device of the configuration.
-run_script() {
+# Run a command of fairseq-sparse, or a script of scripts/, on the device of the configuration.
+run_command() {
   local command=("$@")
   case "$1" in
     benchmark/*) if [[ "$CONFIG" == gpu ]]; then command+=(--device cuda); fi ;;
-    compare_translations.py | make_annotation_sheets.py | sample_ranked_pairs.py) ;; # no model
+    compare | sheets) ;; # no model
     *) command+=(${DEVICE[@]+"${DEVICE[@]}"}) ;;
   esac
   say "${command[*]}"
-  "$PYTHON" "$ROOT/scripts/${command[0]}" "${command[@]:1}"
+  if [[ "$1" == *.py ]]; then
+    "$PYTHON" "$ROOT/scripts/${command[0]}" "${command[@]:1}"
+  else
+    "$PYTHON" -m fairseq_sparse "${command[@]}"
+  fi
 }
 
 # One side of a test set as people read it: test_text DATASET 2 is the source, 3 the reference.
@@ -170,7 +174,7 @@ look() {
         REFERENCE) command+=("$(test_text "$wanted" 3)") ;;
         GOLD) command+=("$GOLD") ;;
         THEN)
-          run_script "${command[@]}" >> "$files.txt.partial" || return 1
+          run_command "${command[@]}" >> "$files.txt.partial" || return 1
           command=()
           ;;
         *) command+=("${word/#STEM/$files}") ;;
@@ -223,7 +227,7 @@ PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
 [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
 (( ${#SEEDS} < 5 && ${#JOBS} < 5 )) || bad_usage "--seeds and --jobs must be below 10000"
 SETTINGS="" ANALYSIS="" NOTE="" EARLY=1 LOOK_SEEDS="" GOLD="" SHOW=""
-DRAW=() LOOK=() SCRIPT=() DATASETS=() ROWS=() DEVICE=()
+DRAW=() LOOK=() COMMAND=() DATASETS=() ROWS=() DEVICE=()
 # shellcheck source=/dev/null
 source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
 # The table's settings are for its own data sets.
@@ -241,19 +245,19 @@ own and have its settings, $SETTINGS, and others have none: take them in turn, o
 fi
 SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
 [[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
-if (( ${#SCRIPT[@]} )); then
+if (( ${#COMMAND[@]} )); then
   # Formulas and untrained models: no runs, no data.
   (( ${#CHOSEN[@]} == 0 )) || bad_usage "--dataset: this one needs no data"
   RUNS="$(absolute "$RUNS")"
   stem="$RUNS/tables/${PAPER}_$TABLE"
-  command=("${SCRIPT[@]/#STEM/$stem}")
+  command=("${COMMAND[@]/#STEM/$stem}")
   if [[ "$ACTION" == dry-run ]]; then
-    printf 'to do  scripts/%s\n' "${command[*]}"
+    printf 'to do  fairseq-sparse %s\n' "${command[*]}"
     exit 0
   fi
   mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
-  "$PYTHON" "$ROOT/scripts/${command[0]}" "${command[@]:1}" > "$stem.txt.partial" \
-    || fail "${command[0]} failed (see above)"
+  "$PYTHON" -m fairseq_sparse "${command[@]}" > "$stem.txt.partial" \
+    || fail "${command[*]:0:2} failed (see above)"
   mv -f -- "$stem.txt.partial" "$stem.txt"
   cat -- "$stem.txt"
   say "$TITLE: $stem.*"
@@ -271,7 +275,7 @@ RUNS="$(absolute "$RUNS")"
 DATA="$(absolute "$DATA")"
 if [[ "$ACTION" == dry-run ]]; then
   plan | show_plan
-  (( ${#LOOK[@]} == 0 )) || printf 'then   scripts/%s\n' "${LOOK[*]}"
+  (( ${#LOOK[@]} == 0 )) || printf 'then   %s\n' "${LOOK[*]}"
   exit 0
 fi
 if [[ " ${LOOK[*]-} " == *" GOLD "* ]]; then GOLD="$(find_gold)"; fi
@@ -291,6 +295,6 @@ fi
   --columns "$(IFS=','; printf '%s' "${COLUMNS[*]}")" --note "$NOTE" --output "$stem" \
   --show "$SHOW" --early "$EARLY" --draw "$(IFS=','; printf '%s' "${DRAW[*]-}")" \
   || fail "no table could be made (see above)"
-if (( ${#LOOK[@]} )); then look "$stem.plan" || fail "the script named above failed"; fi
+if (( ${#LOOK[@]} )); then look "$stem.plan" || fail "the command named above failed"; fi
 say "the table: $stem.md, .tex, .json; pictures and more beside it"
 [[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"

@@ -2,11 +2,9 @@
 
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fairseq_sparse.commands import cli  # noqa: E402
 from fairseq_sparse.commands.common import (  # noqa: E402, F401
     add_max_tokens,
     check_outputs,
@@ -26,12 +24,6 @@ from fairseq_sparse.files import (  # noqa: E402, F401
     replacing,
     write_text,
 )
-
-
-def run(command: str) -> NoReturn:
-    """Run a command of ``fairseq-sparse`` for its script, whose name its messages have."""
-    sys.exit(cli.run_script(command, Path(sys.argv[0]).stem))
-
 
 if __name__ == "__main__":
     raise SystemExit("command_line.py is no command: it is a part of the other scripts")

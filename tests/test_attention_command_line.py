@@ -42,7 +42,7 @@ def test_the_attention_is_in_the_checkpoint(run):
 def test_averaged_model_translates_and_aligns(data, run):
     folder, _ = run
     averaging = ("--inputs", folder, "--num-epoch-checkpoints", "2", "--output", folder / "mean.pt")
-    toy.run("average_checkpoints", *averaging)
+    toy.command("average", *averaging)
     aligned = generate(data, folder / "mean.pt", "--beam", "3", "--print-alignment").stdout
     plain = generate(data, folder / "mean.pt", "--beam", "3").stdout
     assert hypotheses(aligned) == hypotheses(plain) and len(hypotheses(plain)) == 30
@@ -61,8 +61,8 @@ def test_checkpoints_of_different_attention_are_not_averaged(data, run, tmp_path
     train(data, tmp_path, *CRITERION, "--attention", "entmax15", "--max-update", "2")
     train(data, tmp_path / "other", *CRITERION, "--attention", "sparsemax", "--max-update", "2")
     paths = [folder / "checkpoint_last.pt" for folder in (tmp_path, tmp_path / "other")]
-    refused = toy.run(
-        "average_checkpoints",
+    refused = toy.command(
+        "average",
         "--inputs",
         *paths,
         "--output",

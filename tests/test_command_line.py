@@ -53,8 +53,8 @@ def test_train_average_generate(transform, data, runs):
     assert output.count("tau of alpha_relu") == (transform == "alpha_relu")
 
     average = folder / "average.pt"
-    toy.run(
-        "average_checkpoints",
+    toy.command(
+        "average",
         *("--inputs", folder, "--num-epoch-checkpoints", "2", "--output", average),
     )
     states = [load_checkpoint(folder / f"checkpoint{epoch}.pt")["model"] for epoch in (1, 2)]

@@ -51,8 +51,8 @@ def test_sentences_are_translated_as_they_come(data, checkpoint):
     assert sorted(commands.hypotheses(result.stdout)) == [0, 1]
 
 
-def test_scripts_find_the_package(data, checkpoint):
-    output = start("analyze_attention", data, "--path", checkpoint, "--cpu")
+def test_a_model_is_analysed(data, checkpoint):
+    output = start("fairseq_sparse", "analyze", "attention", data, "--path", checkpoint, "--cpu")
     assert "encoder" in output
 
 

@@ -240,7 +240,7 @@ def means(values: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def bleu(translations: list[str], part: Part) -> dict[str, Any]:
-    """Score tokenised translations as scripts/score_translation.py does."""
+    """Score tokenised translations as fairseq-sparse score does."""
     from sacremoses import MosesDetokenizer
 
     from fairseq_sparse.commands.score import score

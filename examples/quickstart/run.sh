@@ -163,7 +163,7 @@ fi
 say "comparing the models with the known translations"
 {
   printf 'Synthetic corpus, made from templates: the figures say nothing about translating real text.\n\n'
-  "$PYTHON" scripts/results_table.py "${runs[@]}" --speeds "$RUNS_DIR/training_speeds.json" \
+  "$PYTHON" -m fairseq_sparse table results "${runs[@]}" --speeds "$RUNS_DIR/training_speeds.json" \
     "$RUNS_DIR/speeds.json" --columns \
     variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second
   printf '\n'
@@ -176,7 +176,7 @@ pictures=()
 for variant in "${VARIANTS[@]}"; do
   [[ "$variant" == *rela* ]] || continue
   picture="$RUNS_DIR/$variant/cross_attention.png"
-  "$PYTHON" scripts/draw_attention.py "$DATA_DIR/prepared/bin" --path "$RUNS_DIR/$variant/average.pt" \
+  "$PYTHON" -m fairseq_sparse draw attention "$DATA_DIR/prepared/bin" --path "$RUNS_DIR/$variant/average.pt" \
     --sentence "$SENTENCE" --place cross --cpu --output "$picture" > "$log" 2>&1 \
     || failed "no picture of the attention"
   pictures+=("$picture")
@@ -203,9 +203,9 @@ Cross-attention    ${pictures[*]:-(of ReLA models: none was trained)}
 The corpus         $DATA_DIR/raw, described in examples/quickstart/README.md
 
 To try next:
-  $python scripts/report.py$(printf ' %q' "${runs[@]}") \\
+  $python -m fairseq_sparse report$(printf ' %q' "${runs[@]}") \\
       --cpu --output report.html                                all of it in one page, with every attention weight
-  $python scripts/analyze_output.py tree $data \\
+  $python -m fairseq_sparse analyze output tree $data \\
       --path $model --sentence 577       all that a model holds possible
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
   bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command

@@ -128,7 +128,7 @@ if (( LAUNCH_MACHINES > 1 )); then
   say "$LAUNCH_MACHINES machines meet at $MASTER_ADDR:$MASTER_PORT"
 fi
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
-  recovered="$("$PYTHON" "$ROOT/scripts/recover_checkpoint.py" "$checkpoints" --quiet)" \
+  recovered="$("$PYTHON" -m fairseq_sparse recover "$checkpoints" --quiet)" \
     || fail "the last checkpoint could not be looked at (see above)"
   [[ -z "$recovered" ]] || say "$recovered"
 fi

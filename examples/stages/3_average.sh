@@ -30,6 +30,6 @@ skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
 rm -f -- "$artefact".*.tmp # of an averaging that was killed
 
-"$PYTHON" "$ROOT/scripts/average_checkpoints.py" --inputs "${inputs[@]}" --output "$artefact" \
+"$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact" \
   || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets how many are"
 say "averaged: $artefact"

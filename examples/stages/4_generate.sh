@@ -60,7 +60,7 @@ if [[ "$SCORE" == accuracy ]]; then
     --reference "$PREPARED/reference/test.tsv" --guesses "$RUN_DIR/guesses" --json "$artefact" \
     || fail "the forms could not be scored (see above)"
 else
-  "$PYTHON" "$ROOT/scripts/score_translation.py" --generated "$output" \
+  "$PYTHON" -m fairseq_sparse score --generated "$output" \
     --reference "$PREPARED/reference/test.$TARGET_LANG" \
     --tokenized-reference "$PREPARED/tokenized/test.$TARGET_LANG" \
     --hypotheses "$RUN_DIR/hyp.detok.txt" --json "$artefact" \

@@ -38,11 +38,11 @@ skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
 # What an interrupted run with the same settings left behind is used again.
 [[ -z "$changed" ]] || rm -rf -- "$alignments"
 
-"$PYTHON" "$ROOT/scripts/extract_alignments.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
+"$PYTHON" -m fairseq_sparse align "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
   --subset test --output "$alignments" --max-tokens "$DEVICE_TOKENS" \
   ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} || fail "the words could not be aligned (see above)"
 if [[ -n "${GOLD_ALIGNMENT:-}" ]]; then
-  "$PYTHON" "$ROOT/scripts/score_alignments.py" "${gold[0]}" "$alignments" \
+  "$PYTHON" -m fairseq_sparse analyze alignment "${gold[0]}" "$alignments" \
     --words "${gold[1]}" "${gold[2]}" --json "$artefact" \
     || fail "the alignments could not be scored (see above)"
 fi

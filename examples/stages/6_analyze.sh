@@ -19,7 +19,7 @@ summarize() {
   DATASET_NOTE="${DATASET_NOTE:-}" VARIANT_NAME="${VARIANT_NAME:-}" \
     "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
     || fail "the run could not be summarised (see above)"
-  "$PYTHON" "$ROOT/scripts/results_table.py" "$RUN_DIR" >&2
+  "$PYTHON" -m fairseq_sparse table results "$RUN_DIR" >&2
 }
 
 if [[ "$SCORE" == measures ]]; then
@@ -48,7 +48,7 @@ analyze() {
     ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
     | tee -- "$2.partial" || fail "fairseq-validate failed (see above)"
   mv -f -- "$2.partial" "$2"
-  "$PYTHON" "$ROOT/scripts/analyze_attention.py" "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
+  "$PYTHON" -m fairseq_sparse analyze attention "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
     --subset "$1" --subwords "$subwords" --max-tokens "$DEVICE_TOKENS" \
     ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} --json "$3" || fail "the attention could not be analysed (see above)"
 }

@@ -213,7 +213,7 @@ load_recipe() {
   MAKE_RAW=()
   # What most data sets are; docs/recipes.md says what else they can be.
   TEXT=bpe DICTIONARY=joined TOKENIZER=moses CHECKPOINTS=last SCORE=bleu
-  BATCH_SIDE=longer EXPONENTIAL="" ANALYZE_VALID="" DEFAULT_TAU=weights
+  BATCH_SIDE=longer EXPONENTIAL="" ANALYZE_VALID="" DEFAULT_TAU=""
   SCORE_FLAGS=() TASK_FLAGS=()
   if [[ "$CONFIG" == cpu ]]; then
     DEVICE_FLAGS=(--cpu)

@@ -6,7 +6,7 @@
 # A line of LIST is a run: seed, data set, variant, settings, variables of the variant (NAME=VALUE
 # NAME=VALUE), --data-dir and --run-dir, with tabs between them and "-" for none. JOBS is how many
 # go on at once; 0 means one on each GPU, or RUNS_PER_GPU, and on a CPU 1. If ANALYSIS is set, that command of
-# analyze_output.py is run on each model and the validation set, as in SUE, Table 2.
+# fairseq-sparse analyze output is run on each model and the validation set, as in SUE, Table 2.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 # The fields of a run of LIST, by its number from 1 on.
@@ -31,7 +31,7 @@ analysis() {
   local result="$RUN_DIR/$ANALYSIS.json" flags=()
   if [[ "$CONFIG" == cpu ]]; then flags=(--cpu); fi
   [[ ! "$result" -nt "$RUN_DIR/average.pt" ]] || ! grep -qs '"subset": "valid"' "$result" || return 0
-  "$PYTHON" "$ROOT/scripts/analyze_output.py" "$ANALYSIS" "$DATA_DIR/prepared/bin" --subset valid \
+  "$PYTHON" -m fairseq_sparse analyze output "$ANALYSIS" "$DATA_DIR/prepared/bin" --subset valid \
     --path "$RUN_DIR/average.pt" --json "$result" ${flags[@]+"${flags[@]}"}
 }
 

@@ -1,4 +1,4 @@
-# Size and speed; runs of Table 1. scripts/model_size.py counts parameters and operations of the
+# Size and speed; runs of Table 1. fairseq-sparse table sizes counts parameters and operations of the
 # paper's base model without training, scripts/benchmark/attention.py measures in turns.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, Table 2: size and speed"

@@ -8,7 +8,7 @@ COLUMNS=(bleu sparsity null)
 NOTE="means over the seeds are in the second table; the paper does not say which set it measured on, \
 ours is the test set"
 LOOK=(
-  analyze_attention.py DATA --path MODELS --names NAMES --subwords subword_nmt --shuffled 1
+  analyze attention DATA --path MODELS --names NAMES --subwords subword_nmt --shuffled 1
   --plots STEM-attention --json STEM.attention.json
 )
 LOOK_SEEDS=all

@@ -7,7 +7,7 @@ COLUMNS=(bleu null)
 LOOK=()
 for sentence in ${SENTENCES:-0 1 2}; do
   LOOK+=(
-    ${LOOK[0]:+THEN} draw_attention.py DATA --path MODELS --sentence "$sentence" --place cross
+    ${LOOK[0]:+THEN} draw attention DATA --path MODELS --sentence "$sentence" --place cross
     --layer "${LAYER:-3}" --output "STEM-sentence-$sentence.png"
   )
 done

@@ -6,6 +6,6 @@ TITLE="Sparse Attention with Linear Units, section 5.2: null rate by the word be
 ROWS=(rela_g)
 COLUMNS=(bleu null)
 LOOK=(
-  analyze_attention.py DATA --path MODELS --names NAMES --subwords subword_nmt --by-previous 10
+  analyze attention DATA --path MODELS --names NAMES --subwords subword_nmt --by-previous 10
   ${TAGS:+--tags "$TAGS"} --json STEM.previous.json
 )

@@ -4,10 +4,10 @@ source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, section 5.2 and Fig. 10: ranking of the training corpus"
 ROWS=(rela_g)
 COLUMNS=(bleu null)
-NOTE="a judge fills in the sheet; scripts/sample_ranked_pairs.py score counts. Fig. 10: \
-scripts/draw_attention.py --subset train --sentence N draws the heads for the pair with N in the column sentence"
+NOTE="a judge fills in the sheet; fairseq-sparse sheets pairs score counts. Fig. 10: \
+fairseq-sparse draw attention --subset train --sentence N draws the heads for the pair with N in the column sentence"
 LOOK=(
-  rank_by_null_attention.py DATA --path MODELS --subset train --subwords subword_nmt --post-process
+  analyze nulls DATA --path MODELS --subset train --subwords subword_nmt --post-process
   --output STEM.tsv
-  THEN sample_ranked_pairs.py draw STEM.tsv --ends "${ENDS:-10000}" --output STEM-sheet
+  THEN sheets pairs draw STEM.tsv --ends "${ENDS:-10000}" --output STEM-sheet
 )

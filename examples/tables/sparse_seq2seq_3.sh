@@ -6,6 +6,6 @@ TITLE="Sparse Sequence-to-Sequence Models, Table 3: nonzeros on the validation s
 DATASETS=(iwslt17_de_en)
 COLUMNS=(valid_nonzeros valid_attended bleu tokenized_bleu)
 LOOK=(
-  analyze_output.py support DATA --path MODELS --names NAMES --subset valid --no-search
+  analyze output support DATA --path MODELS --names NAMES --subset valid --no-search
   --plots STEM --json STEM.support.json
 )

@@ -9,6 +9,6 @@ for output in 1.5 2; do
 done
 COLUMNS=(valid_single valid_exact word_accuracy)
 LOOK=(
-  analyze_output.py support DATA --path MODELS --names NAMES --subset valid --beams 1,5
+  analyze output support DATA --path MODELS --names NAMES --subset valid --beams 1,5
   --json STEM.support.json
 )

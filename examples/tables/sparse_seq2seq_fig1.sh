@@ -7,6 +7,6 @@ DATASETS=(sigmorphon2018_high)
 ROWS=("entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1")
 COLUMNS=(word_accuracy)
 LOOK=(
-  analyze_output.py tree DATA --path MODELS --names NAMES --subset valid --sentence 0-4 --plots STEM
+  analyze output tree DATA --path MODELS --names NAMES --subset valid --sentence 0-4 --plots STEM
   --json STEM.tree.json
 )

@@ -5,7 +5,7 @@ DATASETS=(iwslt17_de_en)
 ROWS=("entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=2")
 COLUMNS=(bleu nonzeros)
 LOOK=(
-  analyze_output.py alternatives DATA --path MODELS --names NAMES --sentence 0-4
+  analyze output alternatives DATA --path MODELS --names NAMES --sentence 0-4
   --json STEM.alternatives.json
-  THEN report.py MODELS --data DATA --sentences 5 --output STEM.html
+  THEN report MODELS --data DATA --sentences 5 --output STEM.html
 )

@@ -5,6 +5,6 @@ TITLE="Speeding Up Entmax, Fig. 5 and 9: zeros and sums of p at the steps of dec
 ROWS=(entmax15 alpha_relu)
 COLUMNS=(nonzeros prob_sum bleu)
 LOOK=(
-  analyze_output.py support DATA --path MODELS --names NAMES --steps decoding --no-search
+  analyze output support DATA --path MODELS --names NAMES --steps decoding --no-search
   --plots STEM --json STEM.support.json
 )

@@ -5,6 +5,6 @@ DATASETS=(iwslt14_de_en)
 ROWS=(entmax15 alpha_relu)
 COLUMNS=(bleu tau updates)
 LOOK=(
-  analyze_output.py support DATA --path MODELS --names NAMES --log LOGS --no-search
+  analyze output support DATA --path MODELS --names NAMES --log LOGS --no-search
   --plots STEM --json STEM.support.json
 )

@@ -1,7 +1,7 @@
 # 1.5-ReLU output with its loss. SUE. OUTPUT_TAU from the environment is what --output-tau takes;
-# without it tau is what DEFAULT_TAU says.
+# without it tau is what the settings say, or that of the weights.
 if [[ -n "${OUTPUT_TAU:-}" ]]; then VARIANT_NAME="$VARIANT, τ = $OUTPUT_TAU"; fi
 VARIANT_FLAGS=(
   --criterion alpha_relu_loss --label-smoothing "$LABEL_SMOOTHING"
-  --output-transform alpha_relu --output-alpha 1.5 --output-tau "${OUTPUT_TAU:-$DEFAULT_TAU}"
+  --output-transform alpha_relu --output-alpha 1.5 --output-tau "${OUTPUT_TAU:-${DEFAULT_TAU:-weights}}"
 )

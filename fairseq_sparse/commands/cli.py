@@ -68,12 +68,6 @@ def run(command: str, arguments: Sequence[str]) -> int:
     return common.exit_status(main, QUIET, name=common.program(command))
 
 
-def run_script(command: str, script: str) -> int:
-    """Run a subcommand for a script of a checkout, with the arguments of the process."""
-    common.call_by_script(script)
-    return run(command, sys.argv[1:])
-
-
 def _parser(group: str) -> argparse.ArgumentParser:
     """Return the parser that shows the subcommands, all or a group's, and refuses others."""
     names = [name for name in COMMANDS if not group or name.startswith(f"{group} ")]

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
-# The script of a checkout that was started, if it was not the command itself.
-_script = ""
-
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1, for argparse."""
@@ -125,21 +122,15 @@ def seed(text: str) -> int:
 def command_parser(command: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of a command, whose description is shown with its line breaks."""
     return argparse.ArgumentParser(
-        prog=f"{_script}.py" if _script else program(command),
+        prog=program(command),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
 def program(command: str) -> str:
-    """Return what messages call a command: the script that a user has started, or its own name."""
-    return _script or f"fairseq-sparse {command}"
-
-
-def call_by_script(name: str) -> None:
-    """Have messages speak of a script of a checkout instead of the command that it runs."""
-    global _script
-    _script = name
+    """Return what messages call a command."""
+    return f"fairseq-sparse {command}"
 
 
 def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:

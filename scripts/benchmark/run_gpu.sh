@@ -224,7 +224,7 @@ ablations() {
   part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations RUNS_PER_GPU="$(runs_per_gpu)" \
     bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
   # The table is of what is finished, however far that is.
-  "$PYTHON" "$ROOT/scripts/results_table.py" "$runs"/*/seed-* > "$OUT/ablations.md" \
+  "$PYTHON" -m fairseq_sparse table results "$runs"/*/seed-* > "$OUT/ablations.md" \
     || say "ablations: no table yet"
 }
 

@@ -1,7 +1,6 @@
 """Averaging checkpoints."""
 
 import os
-import subprocess
 from argparse import Namespace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
+import toy
 from checkpoints import TAU, make_state, write
 from fairseq_sparse.checkpoints.averaging import (
     average_checkpoints,
@@ -20,9 +20,6 @@ from fairseq_sparse.checkpoints.averaging import (
 )
 from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
 from fairseq_sparse.commands import average as script
-from fork_python import PYTHON
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "average_checkpoints.py"
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
 files_are_rewritten = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -33,13 +30,8 @@ parameters = hypothesis_numpy.arrays(
 )
 
 
-def run_script(*arguments):
-    return subprocess.run(
-        [PYTHON, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+def run_command(*arguments):
+    return toy.command("average", *arguments, check=False)
 
 
 def test_checkpoints_from_before_the_attention_flags_have_softmax_attention(tmp_path):
@@ -356,7 +348,7 @@ def test_command_line_averages_the_last_epochs(tmp_path):
     write(folder, [make_state(number) for number in (1, 2, 4)])
     output = tmp_path / "new folder" / "average.pt"
     arguments = ("--inputs", folder, "--num-epoch-checkpoints", 2, "--output", output)
-    result = run_script(*arguments)
+    result = run_command(*arguments)
     assert result.returncode == 0, result.stderr
     assert "[2/2]" in result.stdout
     weight = load_checkpoint(output)["model"]["decoder.embed_tokens.weight"]
@@ -367,15 +359,15 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     first, second = write(tmp_path, [make_state(), make_state(tau=0.5)])
     output = tmp_path / "average.pt"
     output.write_bytes(b"old")
-    result = run_script("--inputs", first, second, "--output", output)
+    result = run_command("--inputs", first, second, "--output", output)
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("average_checkpoints: error:")
+    assert result.stderr.splitlines()[-1].startswith("fairseq-sparse average: error:")
     assert "0.5" in result.stderr and "0.75" in result.stderr
     assert "Traceback" not in result.stderr
     assert output.read_bytes() == b"old"
 
     before = Path(first).read_bytes()
-    result = run_script("--inputs", first, "--output", first)
+    result = run_command("--inputs", first, "--output", first)
     assert result.returncode == 1
     assert "is one of the inputs" in result.stderr
     assert Path(first).read_bytes() == before
@@ -403,6 +395,6 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     ],
 )
 def test_command_line_refuses_what_makes_no_sense(arguments):
-    result = run_script(*arguments)
+    result = run_command(*arguments)
     assert result.returncode == 2
     assert "usage:" in result.stderr

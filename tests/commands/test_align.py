@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,7 @@ from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.commands import align
-from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "extract_alignments.py"
 FLAGS = {
     "rela_g": ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
     + ["--attention", "rela_g"],
@@ -152,9 +149,7 @@ def test_command_line_and_sentence_that_is_too_long(
     arguments = [data, "--path", checkpoints["stock"], "--output", output, "--cpu"]
     arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
 
-    command = [PYTHON, SCRIPT, *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600)
-    assert result.returncode == 0, result.stderr
+    result = toy.command("align", *arguments)
     assert result.stdout == f"wrote 2 alignments of 23 sentences to {output}\n"
     assert f"1 sentences are too long for the model and have no links: {TOO_LONG}" in result.stderr
     links = {"shifted-layer2-head1.pharaoh", "shifted-layer2-mean.pharaoh"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,6 @@ import pytest
 import toy
 from fairseq_sparse.analysis.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.commands import analyze_alignment
-from fork_python import PYTHON
-
-SCRIPT = toy.ROOT / "scripts" / "score_alignments.py"
 
 # Two sure links and a possible one; nothing; a sure one.
 GOLD = "1-1 2-2 2p3\n\n1-2\n"
@@ -40,7 +36,7 @@ def gold(tmp_path: Path) -> Path:
 
 
 def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **settings) -> Path:
-    """A folder as extract_alignments.py makes it; shifted attention links nothing."""
+    """A folder as align makes it; shifted attention links nothing."""
     settings = {
         "attention": ["normal", "shifted"],
         "layers": [1, 2],
@@ -72,13 +68,7 @@ def rows(text: str) -> list[list[str]]:
 def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> None:
     folder, file = make_folder(tmp_path / "folder"), tmp_path / "links.txt"
     file.write_text("\n".join(HALF) + "\n")
-    result = subprocess.run(
-        [PYTHON, SCRIPT, gold, file, folder, "--json", tmp_path / "out.json"],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
+    result = toy.command("analyze alignment", gold, file, folder, "--json", tmp_path / "out.json")
     assert rows(result.stdout) == [
         ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"],
         rows(result.stdout)[1],

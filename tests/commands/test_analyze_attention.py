@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import torch
 import toy
 from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.commands import analyze_attention
-from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "analyze_attention.py"
 PLOTS = ("png", "svg")
 FLAGS = {
     "transformer_sparse_tiny": ["--task", "translation_sparse", "--attention", "rela_g"],
@@ -43,14 +40,17 @@ def call_here(*arguments: object) -> int:
 def test_table_and_json(
     arch: str, checkpoints: dict[str, Path], data: Path, tmp_path: Path
 ) -> None:
-    result = subprocess.run(
-        [PYTHON, SCRIPT, data, "--path", checkpoints[arch], "--cpu"]
-        + ["--max-tokens", "60", "--json", tmp_path / "out.json"],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
+    result = toy.command(
+        "analyze attention",
+        data,
+        "--path",
+        checkpoints[arch],
+        "--cpu",
+        "--max-tokens",
+        "60",
+        "--json",
+        tmp_path / "out.json",
     )
-    assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (written["sentences"], written["left_out"]) == (30, 0)
     heading, first_table = result.stdout.split("\n\n")[:2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.analysis.decoding import load_translator
 from fairseq_sparse.commands import analyze_nulls
-from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "rank_by_null_attention.py"
 FLAGS = {
     "rela_g": ["--arch", "transformer_sparse_tiny", "--attention", "rela_g"],
     "leaky": ["--arch", "transformer_sparse_tiny", "--attention", "rela_g_leaky_relu"],
@@ -62,14 +59,18 @@ def test_table_has_all_pairs_from_the_highest_rate(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, flags: list[str], layers: list[int]
 ) -> None:
     output = tmp_path / "pairs.tsv"
-    result = subprocess.run(
-        [PYTHON, SCRIPT, data, "--path", checkpoints["rela_g"], "--output", output]
-        + ["--max-tokens", "40", "--cpu", *flags],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
+    result = toy.command(
+        "analyze nulls",
+        data,
+        "--path",
+        checkpoints["rela_g"],
+        "--output",
+        output,
+        "--max-tokens",
+        "40",
+        "--cpu",
+        *flags,
     )
-    assert result.returncode == 0, result.stderr
     assert result.stdout == f"wrote {output}\n"
     rows, sources, targets = rows_of(output), text(data, "de"), text(data, "en")
     assert list(rows[0]) == ["rank", "sentence", "null_rate", "source", "target"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import torch
 
 import toy
 from fairseq_sparse.commands import analyze_output, common
-from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "analyze_output.py"
 FLAGS = {
     "alpha_relu": ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
     + ["--output-transform", "alpha_relu", "--criterion", "alpha_relu_loss"],
@@ -64,14 +61,8 @@ def read(path: Path) -> dict:
 
 def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
     ensemble = ":".join(map(str, paths))
-    result = subprocess.run(
-        [PYTHON, SCRIPT, "empty", data, "--path", *paths, ensemble, "--cpu"]
-        + ["--beam", "3", "--max-tokens", "60", "--json", tmp_path / "out.json"],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
+    flags = ("--cpu", "--beam", 3, "--max-tokens", 60, "--json", tmp_path / "out.json")
+    result = toy.command("analyze output", "empty", data, "--path", *paths, ensemble, *flags)
     assert "INFO" not in result.stderr and "100%" in result.stderr
     written = read(tmp_path / "out.json")
     assert (written["command"], written["beam"], written["lenpen"]) == ("empty", 3, 1.0)

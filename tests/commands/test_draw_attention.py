@@ -15,8 +15,6 @@ from fairseq_sparse.analysis.decoding import load_translator, search
 from fairseq_sparse.commands import draw_attention
 from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "draw_attention.py"
-
 
 @pytest.fixture(scope="module")
 def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -190,11 +188,13 @@ def test_without_matplotlib(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": f"{tmp_path}:{toy.ROOT}", "PATH": ""}
 
     def run(*arguments):
-        command = [PYTHON, SCRIPT, *arguments]
+        command = [PYTHON, "-m", "fairseq_sparse", "draw", "attention", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     assert run("--help").returncode == 0
     result = run(tmp_path, "--path", "x.pt", "--sentence", "1", "--output", tmp_path / "a.png")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("draw_attention: error: matplotlib is missing: pip install")
+    assert last.startswith(
+        "fairseq-sparse draw attention: error: matplotlib is missing: pip install"
+    )

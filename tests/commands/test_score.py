@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import sacrebleu
 
-from fork_python import PYTHON
+import toy
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "score_translation.py"
 HYPOTHESES = ["A dog runs across the street.", "", "Two men\u2028sit; 'tis a bench.", "A red ball."]
 REFERENCES = ["A dog runs over the street.", "A man.", "Two men sit on a bench.", "A Red ball."]
 
@@ -32,13 +30,9 @@ def generated(order: list[int], hypotheses: list[str] = HYPOTHESES) -> str:
 def score(folder: Path, output: str, references: list[str] = REFERENCES, *options: str):
     (folder / "out").write_bytes(output.encode())
     (folder / "ref").write_bytes("".join(line + "\n" for line in references).encode())
-    return subprocess.run(
-        [PYTHON, SCRIPT, "--generated", folder / "out", "--reference", folder / "ref"]
-        + ["--hypotheses", folder / "hyp", "--json", folder / "bleu.json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
+    files = ("--generated", folder / "out", "--reference", folder / "ref")
+    files += ("--hypotheses", folder / "hyp", "--json", folder / "bleu.json")
+    return toy.command("score", *files, *options, check=False, together=True)
 
 
 def test_order_is_restored_and_score_is_sacrebleu(tmp_path: Path) -> None:

@@ -53,14 +53,14 @@ def fill(folder: Path, annotator: str, separator: str = ",", leave: int = 0) -> 
 
 @pytest.mark.parametrize("separator", ["comma", "semicolon"])
 def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: Path) -> None:
-    toy.run("make_annotation_sheets", *arguments, "--separator", separator)
+    toy.command("sheets make", *arguments, "--separator", separator)
     folder = tmp_path / "sheets"
     sheets = [
         fill(folder, annotator, "," if separator == "comma" else ";")
         for annotator in ("annotator_2", "annotator_1")
     ]
     figures = tmp_path / "figures.json"
-    result = toy.run("score_annotation_sheets", folder / "key.json", *sheets, "--json", figures)
+    result = toy.command("sheets score", folder / "key.json", *sheets, "--json", figures)
     summary = json.loads(figures.read_text("utf-8"))
     # All twelve sentences are drawn, the last one for one annotator or for both.
     for system, score in SCORES.items():

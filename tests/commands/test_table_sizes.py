@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ import torch
 
 import toy
 from fairseq_sparse.commands import table_sizes
-from fork_python import PYTHON
 
-SCRIPT = toy.ROOT / "scripts" / "model_size.py"
 SMALL = (
     "--arch transformer_sparse_tiny --source-vocabulary 30 --target-vocabulary 20 --length 7"
 ).split()
@@ -126,13 +123,9 @@ def test_counts_of_an_activation() -> None:
 
 
 def test_command_line(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [PYTHON, SCRIPT, *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
+    result = toy.command(
+        "table sizes", *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"
     )
-    assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
     first, _, second = result.stdout.partition("closed form")
     assert "HT² + 10Td + T" in second and "(ReLA, Table 4), H = 2, d = 64" in second

@@ -77,10 +77,16 @@ def test_the_commands_to_try_next_can_be_copied(finished):
     commands = result.stdout.partition("To try next:\n")[2]
     copied = re.findall(r"^  (.+) \\\n +(.+?)  +\w.*$", commands, re.MULTILINE)
     report, tree = (shlex.split(" ".join(lines)) for lines in copied)
-    assert report[:2] == [PYTHON, "scripts/report.py"]
-    assert report[2:4] == [str(folder / "runs" / variant) for variant in VARIANTS]
-    assert Path(tree[3]).is_dir() and tree[4:6] == ["--path", str(Path(report[3], "average.pt"))]
-    assert (toy.ROOT / tree[1]).is_file() and Path(tree[5]).is_file()
+    program = [PYTHON, "-m", "fairseq_sparse"]
+    assert report[:4] == [*program, "report"] and tree[:6] == [
+        *program,
+        "analyze",
+        "output",
+        "tree",
+    ]
+    assert report[4:6] == [str(folder / "runs" / variant) for variant in VARIANTS]
+    assert Path(tree[6]).is_dir() and Path(tree[8]).is_file()
+    assert tree[7:9] == ["--path", str(Path(report[5], "average.pt"))]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 import recipes
 from fairseq_sparse.analysis.runs.columns import COLUMNS
+from fairseq_sparse.commands.cli import COMMANDS
 from fork_python import PYTHON
 
 TABLES = sorted(path.stem for path in (recipes.EXAMPLES / "tables").glob("*.sh"))
@@ -208,20 +209,22 @@ def test_without_data_no_run_is_begun(project: Path) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_names_what_there_is(table: str) -> None:
     script = f"""EXAMPLES='{recipes.EXAMPLES}'
-    DRAW=() LOOK=() SCRIPT=() DATASETS=() ROWS=() COLUMNS=()
+    DRAW=() LOOK=() COMMAND=() DATASETS=() ROWS=() COLUMNS=()
     source "$EXAMPLES/tables/{table}.sh"
     printf '%s\\n' "$TITLE" "${{DATASETS[*]-}}" "${{COLUMNS[*]-}}" "${{ANALYSIS:-}}"
-    printf '%s\\n' "${{DRAW[*]-}}" "${{LOOK[*]-}}" "${{SCRIPT[0]-}}" "${{EARLY:-1}}"
+    printf '%s\\n' "${{DRAW[*]-}}" "${{LOOK[*]-}}" "${{COMMAND[*]-}}" "${{EARLY:-1}}"
     printf '%s\\n' "${{SETTINGS:-}}" "${{ROWS[@]-}}" """
     result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     title, datasets, columns, analysis, pictures, *rest = result.stdout.splitlines()
-    look, script, early, settings, *rows = rest
+    look, command, early, settings, *rows = rest
     assert title and set(columns.split()) <= set(COLUMNS) and analysis in ("", "empty")
     assert set(pictures.split()) <= {*COLUMNS, "training", "alphas"} and 0 < float(early) <= 1
-    for name in filter(None, [script, *(part.split(" ")[0] for part in look.split(" THEN "))]):
-        assert (recipes.EXAMPLES.parent / "scripts" / name).is_file(), name
+    for called in filter(None, [command, *look.split(" THEN ")]):
+        words = called.split(" ")
+        script = recipes.EXAMPLES.parent / "scripts" / words[0]
+        assert words[0] in COMMANDS or " ".join(words[:2]) in COMMANDS or script.is_file(), called
     rows = [row for row in rows if row]
-    if script:
+    if command:
         assert not (rows or datasets or look or settings)
         return
     assert len(set(rows)) == len(rows) > 0 and datasets
@@ -280,9 +283,8 @@ def test_help_lists_the_tables() -> None:
 def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     command = ("reproduce.sh", "sparse_seq2seq", "fig3", "--runs", tmp_path)
     planned = recipes.run(*command, "--dry-run").stdout
-    assert (
-        planned.startswith("to do  scripts/draw_mappings.py entmax ") and f"{tmp_path}" in planned
-    )
+    assert planned.startswith("to do  fairseq-sparse draw mappings entmax ")
+    assert f"{tmp_path}" in planned
     assert not list(tmp_path.iterdir())
     recipes.run(*command)
     assert (tmp_path / "tables" / "sparse_seq2seq_fig3.png").stat().st_size > 10_000
@@ -316,12 +318,11 @@ def test_a_look_is_taken_at_the_finished_models_of_the_first_seed(project: Path)
 
 def test_a_look_may_be_two_commands_at_all_seeds(project: Path) -> None:
     table = project / "examples" / "tables" / "tiny_1.sh"
-    words = "show.py PREPARED MODELS NAMES THEN sample_ranked_pairs.py SOURCE REFERENCE SYSTEMS"
+    words = "show.py PREPARED MODELS NAMES THEN show.py SOURCE REFERENCE SYSTEMS"
     table.write_text(f"{TABLE}ROWS=(softmax)\nLOOK=({words})\nLOOK_SEEDS=all\n", encoding="utf-8")
     (project / "scripts").unlink()
     shutil.copytree(recipes.EXAMPLES.parent / "scripts", project / "scripts")
-    for name in ("show.py", "sample_ranked_pairs.py"):
-        (project / "scripts" / name).write_text("import sys\nprint(sys.argv[1:])\n")
+    (project / "scripts" / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
     prepared = project / "data" / "quickstart" / "prepared"
     prepared.mkdir(parents=True)
     (prepared / "settings").write_text("languages de en\n")
@@ -332,9 +333,27 @@ def test_a_look_may_be_two_commands_at_all_seeds(project: Path) -> None:
     runs = [f"{project}/runs/quickstart/softmax-cpu{end}" for end in ("", "-seed-2")]
     first = [str(prepared), *(f"{folder}/average.pt" for folder in runs), *["softmax"] * 2]
     second = [f"{prepared}/reference/test.{language}" for language in ("de", "en")]
-    second += [f"softmax={folder}" for folder in runs]  # and no --cpu
+    second += [f"softmax={folder}" for folder in runs]
     text = (project / "runs" / "tables" / "tiny_1-cpu-quickstart.txt").read_text(encoding="utf-8")
-    assert text == f"{[*first, '--cpu']}\n{second}\n"
+    assert text == f"{[*first, '--cpu']}\n{[*second, '--cpu']}\n"
+
+
+def test_a_look_at_text_alone_is_told_no_device(project: Path) -> None:
+    table = project / "examples" / "tables" / "tiny_1.sh"
+    words = "compare SYSTEMS --source SOURCE --reference REFERENCE"
+    table.write_text(f"{TABLE}ROWS=(softmax sparsemax)\nLOOK=({words})\n", encoding="utf-8")
+    prepared = project / "data" / "quickstart" / "prepared"
+    (prepared / "reference").mkdir(parents=True)
+    (prepared / "settings").write_text("languages de en\n")
+    runs = [project / "runs" / "quickstart" / f"{name}-cpu" for name in ("softmax", "sparsemax")]
+    for folder in runs:
+        folder.mkdir(parents=True)
+        (folder / "hyp.detok.txt").write_text("A dog .\n")
+    for language in ("de", "en"):
+        (prepared / "reference" / f"test.{language}").write_text("A dog .\n")
+    command = ("reproduce.sh", "tiny", 1, "--cpu", "--seeds", 1, "--dataset", "quickstart")
+    result = run(project, *command)
+    assert result.returncode == 0 and "0 sentences differ" in result.stdout, result.stdout
 
 
 def test_settings_of_a_table_are_for_its_own_data_sets(project: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import recipes
+from fairseq_sparse.commands import cli
 
 ROOT = recipes.EXAMPLES.parent
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
@@ -49,23 +50,25 @@ def test_every_command_is_there() -> None:
     there = {path.stem for path in TABLES}
     assert files == there - {"rela_ablation"}  # which is no table of a paper
     assert PAGE.count("reproduce.sh") == len(COMMAND.findall(PAGE)) + 1  # named once by itself
-    scripts = set(re.findall(r"`((?:benchmark/)?\w+\.py)[ `]", PAGE))
-    assert {"threshold_table.py", "benchmark/losses.py"} <= scripts
-    for name in scripts:
-        assert (ROOT / "scripts" / name).is_file(), name
-    for name, option in re.findall(r"`((?:benchmark/)?\w+\.py) (--[a-z-]+)", PAGE):
-        source = (ROOT / "scripts" / name).read_text(encoding="utf-8")
-        shared = (ROOT / "fairseq_sparse/commands/common.py").read_text(encoding="utf-8")
-        if command := command_of(name):
-            source = (ROOT / "fairseq_sparse" / "commands" / f"{command}.py").read_text("utf-8")
-        assert f'"{option}"' in source + shared, f"{name} {option}"
+    scripts = re.findall(r"`((?:benchmark/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
+    commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)
+    assert ("benchmark/losses.py", "") in scripts and ("table thresholds ", "--data") in commands
+    shared = (ROOT / "fairseq_sparse/commands/common.py").read_text(encoding="utf-8")
+    for name, option in scripts + commands:
+        if name.endswith(".py"):
+            path = ROOT / "scripts" / name
+        else:
+            path = ROOT / "fairseq_sparse" / "commands" / f"{module_of(name.split())}.py"
+        source = path.read_text(encoding="utf-8")
+        assert not option or f'"{option}"' in source + shared, f"{name} {option}"
 
 
-def command_of(script: str) -> str:
-    """The module of the command that a script runs; empty if it is none of a command."""
-    source = (ROOT / "scripts" / script).read_text(encoding="utf-8")
-    found = re.search(r'^    run\("(.*)"\)$', source, re.MULTILINE)
-    return found[1].replace(" ", "_") if found else ""
+def module_of(words: list[str]) -> str:
+    """The module in ``commands/`` of the command that some words begin with."""
+    for length in (2, 1):
+        if " ".join(words[:length]) in cli.COMMANDS:
+            return "_".join(words[:length])
+    raise AssertionError(f"no command: {words}")
 
 
 def test_the_links_lead_somewhere() -> None:
@@ -76,16 +79,16 @@ def test_the_links_lead_somewhere() -> None:
 
 
 def words_of(table: Path) -> tuple[list[str], int]:
-    """A table's LOOK, or its SCRIPT, as it is written, and the number of its rows."""
-    script = f"""EXAMPLES='{recipes.EXAMPLES}'; LOOK=() SCRIPT=() ROWS=(); source '{table}'
-    printf '%s\\n' "${{#ROWS[@]}}" ${{LOOK[@]+"${{LOOK[@]}}"}} ${{SCRIPT[@]+"${{SCRIPT[@]}}"}}"""
+    """A table's LOOK, or its COMMAND, as it is written, and the number of its rows."""
+    script = f"""EXAMPLES='{recipes.EXAMPLES}'; LOOK=() COMMAND=() ROWS=(); source '{table}'
+    printf '%s\\n' "${{#ROWS[@]}}" ${{LOOK[@]+"${{LOOK[@]}}"}} ${{COMMAND[@]+"${{COMMAND[@]}}"}}"""
     result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     rows, *words = result.stdout.splitlines()
     return words, int(rows)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
-def test_the_scripts_take_what_a_table_gives_them(
+def test_the_commands_take_what_a_table_gives_them(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
@@ -99,12 +102,16 @@ def test_the_scripts_take_what_a_table_gives_them(
     }
     while words:
         end = words.index("THEN") if "THEN" in words else len(words)
-        (script, *given), words = words[:end], words[end + 1 :]
+        called, words = words[:end], words[end + 1 :]
+        if called[0].endswith(".py"):
+            name, given = called[0].removesuffix(".py").replace("/", "."), called[1:]
+        else:
+            name = module_of(called)
+            given = called[len(name.split("_")) :]
+            name = f"fairseq_sparse.commands.{name}"
         arguments = []
         for word in given:
             arguments += stand_for.get(word, [word.replace("STEM", str(tmp_path / "stem"))])
-        command = command_of(script)
-        name = f"fairseq_sparse.commands.{command}" if command else script.removesuffix(".py")
-        module = importlib.import_module(name.replace("/", "."))
+        module = importlib.import_module(name)
         parse = getattr(module, "parse_arguments", None) or module.parse_args
         parse(arguments)  # or it ends

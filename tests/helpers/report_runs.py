@@ -21,7 +21,7 @@ RUNS = {
 }
 
 
-# In the form that scripts/summarize_run.py and scripts/score_alignments.py give them.
+# In the form that scripts/summarize_run.py and fairseq-sparse analyze alignment give them.
 SUMMARY = {
     "dataset": "wmt14_en_fr",
     "variant": "rela_g",

@@ -112,7 +112,7 @@ ON_MODEL = "{}/bin --path {}/model.pt --cpu"
 SUMMED = ("bleu.json", "attention.json", "train.json")
 
 SCRIPTS = {
-    "analyze_attention": Script(
+    "analyze attention": Script(
         analyze_attention.main,
         f"{ON_MODEL} --json {{}}/out/a.json --by-previous 2 --tags {{}}/tags.txt",
         tagged,
@@ -122,7 +122,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze_output empty": Script(
+    "analyze output empty": Script(
         analyze_output.main,
         f"empty {ON_MODEL} --sentences 2 --json {{}}/out/a.json",
         model_and_data,
@@ -131,7 +131,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze_output support": Script(
+    "analyze output support": Script(
         analyze_output.main,
         f"support {ON_MODEL} --sentences 2 --beams 1 --log {{}}/log --json {{}}/out/a.json",
         lambda folder, common: (
@@ -142,14 +142,14 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze_output alternatives": Script(
+    "analyze output alternatives": Script(
         analyze_output.main,
         f"alternatives {ON_MODEL} --sentence 1 --json {{}}/out/a.json",
         model_and_data,
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze_output tree": Script(
+    "analyze output tree": Script(
         analyze_output.main,
         f"tree {ON_MODEL} --sentence 1 --nodes 9 --json {{}}/out/a.json",
         model_and_data,
@@ -164,7 +164,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "average_checkpoints": Script(
+    "average": Script(
         average.main,
         "--inputs {}/checkpoint1.pt {}/checkpoint2.pt --output {}/out/mean.pt",
         two_checkpoints,
@@ -177,7 +177,7 @@ SCRIPTS = {
         lambda folder, common: shutil.copytree(common / "bin", folder / "bin"),
         binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.idx"),
     ),
-    "compare_translations": Script(
+    "compare": Script(
         compare.main,
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
         "--json {}/out/a.json",
@@ -187,7 +187,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "draw_attention": Script(
+    "draw attention": Script(
         draw_attention.main,
         f"{ON_MODEL} --sentence 1 --output {{}}/out/a.svg",
         model_and_data,
@@ -196,13 +196,13 @@ SCRIPTS = {
         written=("out/a.svg",),
         chosen=("out/a.svg",),
     ),
-    "draw_mappings": Script(
+    "draw mappings": Script(
         draw_mappings.main,
         "entmax --output {}/out/a.png {}/out/a.svg",
         nothing,
         written=("out/a.png", "out/a.svg"),
     ),
-    "extract_alignments": Script(
+    "align": Script(
         align.main,
         f"{ON_MODEL} --output {{}}/out/links",
         model_and_data,
@@ -222,7 +222,7 @@ SCRIPTS = {
         written=("out/alignment_error_rate.json", "out/alignment_error_rate.png"),
         keeps=("out/*",),
     ),
-    "make_annotation_sheets": Script(
+    "sheets make": Script(
         sheets_make.main,
         MAKE_SHEETS,
         sentences,
@@ -245,7 +245,7 @@ SCRIPTS = {
         written=("out/h.txt", "out/a.json"),
         chosen=("out/h.txt", "out/a.json"),
     ),
-    "model_size": Script(
+    "table sizes": Script(
         table_sizes.main,
         "--arch transformer_sparse_tiny --source-vocabulary 9 --target-vocabulary 9 "
         "--kinds rela_g --json {}/out/a.json",
@@ -271,7 +271,7 @@ SCRIPTS = {
         written=("out/bpe/test.en", "out/bpe.codes", "out/reference/test.de"),
         keeps=("out/*",),
     ),
-    "rank_by_null_attention": Script(
+    "analyze nulls": Script(
         analyze_nulls.main,
         f"{ON_MODEL} --bad {{}}/bad.txt --output {{}}/out/a.tsv --json {{}}/out/a.json",
         lambda folder, common: (
@@ -305,20 +305,20 @@ SCRIPTS = {
         says=("no run of",),
         written=("out/table.md", "out/table.tex", "out/table.json"),
     ),
-    "results_table": Script(
+    "table results": Script(
         table_results.main,
         "{}/run --speeds {}/speeds.json",
         speeds,
         json=("run/summary.json", "speeds.json"),
     ),
-    "sample_ranked_pairs draw": Script(
+    "sheets pairs draw": Script(
         sheets_pairs.main,
         DRAW_PAIRS,
         ranked_pairs,
         texts=("pairs.tsv",),
         written=("out/key.json", "out/sheet.csv"),
     ),
-    "sample_ranked_pairs score": Script(
+    "sheets pairs score": Script(
         sheets_pairs.main,
         "score {}/key.json {}/sheet.csv --json {}/out/a.json",
         judged_pairs,
@@ -328,7 +328,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "score_alignments": Script(
+    "analyze alignment": Script(
         analyze_alignment.main,
         "{}/gold.txt {}/links.txt --json {}/out/a.json",
         links,
@@ -337,7 +337,7 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "score_annotation_sheets": Script(
+    "sheets score": Script(
         sheets_score.main,
         "{}/key.json {}/annotator_1.csv {}/annotator_2.csv --json {}/out/a.json",
         sheets,
@@ -357,7 +357,7 @@ SCRIPTS = {
         written=("out/a.json", "out/guesses/turkish-out"),
         chosen=("out/a.json",),
     ),
-    "score_translation": Script(
+    "score": Script(
         score.main,
         "--generated {}/generated.txt --reference {}/reference.txt "
         "--hypotheses {}/out/h.txt --json {}/out/a.json",
@@ -398,7 +398,7 @@ SCRIPTS = {
         says=("no finished run",),
         written=("sweep.md", "sweep.json"),
     ),
-    "threshold_table": Script(
+    "table thresholds": Script(
         table_thresholds.main,
         "--data {}/bin --arch transformer_sparse_tiny --tokens 100 --json {}/out/a.json",
         lambda folder, common: (

@@ -107,22 +107,31 @@ def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
     }
 
 
-def run(module, *arguments, check=True, env=None, python=PYTHON, input=None):
-    """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable."""
+def run(module, *arguments, check=True, env=None, python=PYTHON, input=None, together=False):
+    """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable.
+
+    With ``together`` the standard output has the errors, too.
+    """
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
     result = subprocess.run(
         [python, "-m", module, *map(str, arguments)],
-        capture_output=True,
-        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        encoding="utf-8",
         env=environment,
         input=input,
         timeout=600,
     )
     if check and result.returncode != 0:
-        output = (result.stdout + result.stderr)[-6000:]
+        output = (result.stdout + (result.stderr or ""))[-6000:]
         raise AssertionError(f"{module} failed with {result.returncode}:\n{output}")
     return result
+
+
+def command(name, *arguments, **options):
+    """Run ``fairseq-sparse NAME ARGUMENTS``; for the options see :func:`run`."""
+    return run("fairseq_sparse", *name.split(), *arguments, **options)
 
 
 def binarised_text(folder: Path, pairs=300, words=25, seed=3, python=PYTHON) -> Path:

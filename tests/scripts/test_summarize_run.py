@@ -1,4 +1,4 @@
-"""scripts/summarize_run.py and results_table.py on logs of a training that was interrupted."""
+"""scripts/summarize_run.py, and what fairseq-sparse table results prints of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fork_python import PYTHON
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+import toy
 
 
 def line(tag: str, loose: bool = False, **numbers: object) -> str:
@@ -44,12 +42,11 @@ def run(tmp_path: Path) -> Path:
 
 
 def call(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PYTHON, SCRIPTS / script, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    )
+    return toy.run(Path(script).stem, *arguments, check=False, together=True)
+
+
+def table_results(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return toy.command("table results", *arguments, check=False, together=True)
 
 
 def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> None:
@@ -128,7 +125,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
     result = call("summarize_run.py", "all", run)
     assert result.returncode == 0, result.stdout
-    table = call("results_table.py", run, run, run / "unfinished")
+    table = table_results(run, run, run / "unfinished")
     assert table.returncode == 0, table.stdout
     rows = rows_of(table.stdout)
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
@@ -139,7 +136,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
-    chosen = call("results_table.py", run, "--columns", "variant,aer")
+    chosen = table_results(run, "--columns", "variant,aer")
     assert rows_of(chosen.stdout)[2][1] == "0.250"
     assert f"left out {run / 'unfinished'}" in table.stdout
 
@@ -158,7 +155,7 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         runs[-1].mkdir()
         (runs[-1] / "summary.json").write_text(json.dumps(summary))
     columns = ["--columns", "variant,words_per_second,sentences_per_second"]
-    table = call("results_table.py", *runs, *columns, "--baseline", "softmax")
+    table = table_results(*runs, *columns, "--baseline", "softmax")
     assert rows_of(table.stdout)[2:] == [
         ["softmax", "2,000 (1.00)", "-"],
         ["entmax15", "1,500 (0.75)", "-"],
@@ -169,14 +166,14 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         {"part": "beam", "model": "softmax"},  # failed
     ]
     (tmp_path / "speeds.json").write_text(json.dumps({"results": results}))
-    table = call("results_table.py", *runs, *columns, "--speeds", tmp_path / "speeds.json")
+    table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
     assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "50 (1.25)"]
     for flags, message in (
         (["--columns", "no_such"], "no no_such"),
         (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),
         (["--speeds", tmp_path / "none.json"], "none.json"),
     ):
-        result = call("results_table.py", *runs, *flags)
+        result = table_results(*runs, *flags)
         assert result.returncode > 0 and message in result.stdout
 
 
@@ -193,12 +190,12 @@ def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
         ("translation", {"BLEU": "30.00", "empty": "1"}),
         ("inflection", {"word accuracy (%)": "87.50", "edit distance": "0.25"}),
     ):
-        rows = rows_of(call("results_table.py", tmp_path / name).stdout)
+        rows = rows_of(table_results(tmp_path / name).stdout)
         cells = dict(zip(rows[0], rows[2], strict=True))
         assert cells["variant"] == f"the {name}"
         known = {"BLEU", "empty", "word accuracy (%)", "edit distance"} & set(cells)
         assert {heading: cells[heading] for heading in known} == shown
-    both = rows_of(call("results_table.py", *(tmp_path / name for name in scores)).stdout)
+    both = rows_of(table_results(*(tmp_path / name for name in scores)).stdout)
     cells = dict(zip(both[0], both[3], strict=True))
     assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
 
@@ -231,7 +228,7 @@ def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:
 
 
 def test_table_of_a_run_without_summary_says_what_to_do(run: Path) -> None:
-    result = call("results_table.py", run)
+    result = table_results(run)
     assert result.returncode == 1
     assert "run the stage analyze first" in result.stdout
 
@@ -243,7 +240,7 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     (plain / "checkpoint_best.pt").write_bytes(b"")
     log = run / "logs" / "2_train.log"
     (plain / "bleu.json").write_text('{"bleu": 35.125, "empty_translations": 2}')
-    result = call("results_table.py", plain, plain / "checkpoint_best.pt", "--log", log, log)
+    result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
     assert result.returncode == 0, result.stdout
     rows = [line for line in rows_of(result.stdout) if len(line) > 1]
     first, second = (dict(zip(rows[0], row, strict=True)) for row in rows[2:])
@@ -253,10 +250,10 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     assert "no BLEU: fairseq-sparse score --json RUN/bleu.json (save-dir/c" in result.stdout
     assert "RUN/validate-test.txt 2>&1 (save-dir, save-dir/checkpoint_best.pt)" in result.stdout
     assert "speed and updates" not in result.stdout
-    result = call("results_table.py", plain, "--log", log, log)
+    result = table_results(plain, "--log", log, log)
     assert result.returncode == 2 and "1 runs, but 2 logs" in result.stdout
     (tmp_path / "empty.log").write_text("nothing")
-    result = call("results_table.py", plain, "--log", tmp_path / "empty.log")
+    result = table_results(plain, "--log", tmp_path / "empty.log")
     assert result.returncode == 1 and "no numbers of a training" in result.stdout
 
 
@@ -267,7 +264,7 @@ def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
     plain.mkdir()
     (plain / "checkpoint_best.pt").write_bytes(b"")
     (plain / "generate-test.txt").write_text("H-0\t-0.5\ta b\n")  # stderr was not redirected
-    result = call("results_table.py", plain, "--log", run / "logs" / "2_train.log")
+    result = table_results(plain, "--log", run / "logs" / "2_train.log")
     assert result.returncode == 0, result.stdout
     assert "no line 'Translated N sentences'" in result.stdout
     assert "RUN/generate-test.txt 2>&1 (save-dir)" in result.stdout

@@ -45,7 +45,7 @@ def results():
 
 
 def alignment(*rates, layers=None):
-    """What score_alignments.py writes of one kind of attention, from the rates of each layer."""
+    """What analyze alignment writes of one kind of attention, from the rates of each layer."""
     numbers = layers or range(1, len(rates) + 1)
     return {
         "layers": [

@@ -21,7 +21,7 @@ PAIRS = 60
 
 @pytest.fixture
 def ranking(tmp_path: Path) -> Path:
-    """A table as rank_by_null_attention.py writes it, with a label; the highest rate first."""
+    """A table as analyze nulls writes it, with a label; the highest rate first."""
     lines = ["rank\tsentence\tnull_rate\tbad\tsource\ttarget"]
     lines += [
         f"{rank}\t{1000 + rank}\t{1 - rank / 100:.4f}\t0\t=Satz {rank}\tsentence {rank}"

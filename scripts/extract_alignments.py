@@ -1,7 +1,0 @@
-#!/usr/bin/env python3
-"""The command ``fairseq-sparse align``, for a checkout that is not installed."""
-
-from command_line import run
-
-if __name__ == "__main__":
-    run("align")
