@@ -91,7 +91,7 @@ WAYS_IN = {
     "a criterion": "import fairseq_sparse.criterions.sparse_criterion",
     "a scheduler": "import fairseq_sparse.optim.reduce_lr_on_valid_loss",
     "generation": "from fairseq_sparse.generation.sparse_search import SparseSearch",
-    "energy": "import fairseq_sparse.energy\nimport fairseq",
+    "energy": "import fairseq_sparse.tasks.energy\nimport fairseq",
 }
 
 

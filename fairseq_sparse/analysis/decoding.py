@@ -15,7 +15,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_sparse.analysis.trained_models import AnalysisError, load_batches, load_models
-from fairseq_sparse.generation import NormalizedScores, is_sparse_model, scores_are_log_probs
+from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
@@ -86,11 +86,7 @@ class Translator:
     def normalised(self) -> "Translator":
         """Return the same models, whose probabilities at a step are divided by their sum where that
         is not 1, as ``--score-normalization sum`` does it."""
-        models = [
-            model if scores_are_log_probs(model) else NormalizedScores(model)
-            for model in self.models
-        ]
-        return replace(self, models=models)
+        return replace(self, models=with_distributions(self.models))
 
     def describe_output(self) -> str:
         """The output transforms, with what distinguishes them."""

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
-from fairseq_sparse.modules.attention_config import PLACES
+from fairseq_sparse.modules.attention_config import FLAG_PLACES
 from fairseq_sparse.modules.output_transforms import transforms_with
 
 _LAST = "checkpoint_last.pt"
@@ -104,7 +104,7 @@ def _described(settings: Any) -> dict[str, str]:
     if transform in transforms_with("takes_alpha"):
         described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
     attention = str(values.get("attention") or "softmax")
-    kinds = {place: str(values.get(f"attention_{place}") or attention) for place in PLACES}
+    kinds = {place: str(values.get(f"attention_{place}") or attention) for place in FLAG_PLACES}
     if len(set(kinds.values())) == 1:
         described["--attention"] = attention = kinds["enc"]
     else:

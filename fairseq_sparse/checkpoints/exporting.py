@@ -13,7 +13,7 @@ from fairseq.tasks.translation import TranslationConfig
 from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 from fairseq_sparse.modules.attention_config import (
-    PLACES,
+    FLAG_PLACES,
     AttentionConfig,
     GlobalAttentionConfig,
 )
@@ -86,7 +86,7 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _check_softmax(model: Mapping[str, Any], path: str) -> None:
-    for name in ("output_transform", "attention", *(f"attention_{place}" for place in PLACES)):
+    for name in ("output_transform", "attention", *(f"attention_{place}" for place in FLAG_PLACES)):
         value = model.get(name)
         if value is not None and str(value) != "softmax":
             raise CheckpointError(

@@ -46,14 +46,15 @@ from fairseq_sparse.commands.common import (
     add_subwords,
     check_outputs,
     command_parser,
+    count_left_out,
     finish,
     load_one_model,
     name_models,
     output_file,
     positive,
+    print_left_out,
     seed,
     subword_merger,
-    tell_left_out,
     with_progress,
     with_references,
 )
@@ -206,7 +207,7 @@ def measure(
     batches = translator.batches(options.subset, options.max_tokens)
     for sample in with_references(with_progress(batches, label), options.subset):
         statistics.add_batch(sample["net_input"])
-    tell_left_out(translator, options.subset, statistics.sentences)
+    print_left_out(count_left_out(translator, options.subset, statistics.sentences))
     return statistics
 
 
@@ -226,7 +227,7 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
         "subset": options.subset,
         "subwords": options.subwords,
         "sentences": statistics.sentences,
-        "left_out": len(translator.task.dataset(options.subset)) - statistics.sentences,
+        "left_out": count_left_out(translator, options.subset, statistics.sentences),
         "attention": statistics.rates(),
     }
     if options.shuffled is not None:

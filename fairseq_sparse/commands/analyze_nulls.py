@@ -20,13 +20,14 @@ from fairseq_sparse.commands.common import (
     add_subwords,
     check_outputs,
     command_parser,
+    count_left_out,
     finish,
     load_one_model,
     output_file,
     positive,
+    print_left_out,
     seed,
     subword_merger,
-    tell_left_out,
     with_progress,
     with_references,
 )
@@ -113,7 +114,7 @@ def measure(translator: Translator, options: argparse.Namespace) -> dict[int, fl
     batches = with_references(with_progress(batches, options.subset), options.subset)
     merger = None if options.subwords == "none" else subword_merger(translator, options.subwords)
     rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers, merger))
-    tell_left_out(translator, options.subset, len(rates))
+    print_left_out(count_left_out(translator, options.subset, len(rates)))
     return rates
 
 

@@ -24,11 +24,12 @@ from fairseq_sparse.commands.common import (
     add_max_tokens,
     check_outputs,
     command_parser,
+    count_left_out,
     finish,
     name_models,
     output_file,
     positive,
-    tell_left_out,
+    print_left_out,
     with_progress,
 )
 from fairseq_sparse.errors import AnalysisError
@@ -246,7 +247,8 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
             for name, scored in scores_to_compare(translator).items():
                 data = batches(scored, subset, options, f"beam {options.beam}, {name}")
                 found = count_empty_translations(scored, data, options.beam, options.lenpen)
-                left_out = tell_left_out(translator, subset, found["sentences"])
+                left_out = count_left_out(translator, subset, found["sentences"])
+                print_left_out(left_out)
                 counts = {"left_out": left_out, "scores": name}
                 rows.append({**describe(translator, subset), **counts, **found})
     result = {"data": options.data, "beam": options.beam, "lenpen": options.lenpen, "rows": rows}
@@ -299,7 +301,8 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
             found, sentences = force_references(translator, data, subset)
         else:
             found, sentences = follow_translations(translator, data, subset, options.beam)
-        left_out = tell_left_out(translator, subset, sentences)
+        left_out = count_left_out(translator, subset, sentences)
+        print_left_out(left_out)
         counts = {"of": of, "sentences": sentences, "left_out": left_out}
         rows.append({**describe(translator, subset), **counts, **found})
     return rows

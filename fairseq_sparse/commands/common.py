@@ -225,12 +225,15 @@ def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[
         yield sample
 
 
-def tell_left_out(translator: Translator, subset: str, sentences: int) -> int:
-    """Print how many sentences of a part were not read, if any, and return their number."""
-    left_out = len(translator.task.dataset(subset)) - sentences
+def count_left_out(translator: Translator, subset: str, sentences: int) -> int:
+    """Count the sentences of a part that were not read, of which a number was."""
+    return len(translator.task.dataset(subset)) - sentences
+
+
+def print_left_out(left_out: int) -> None:
+    """Say how many sentences were not read, if any."""
     if left_out > 0:
         print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
-    return left_out
 
 
 def short_names(paths: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
     scores_are_log_probs,
+    with_distributions,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "is_sparse_model",
     "moves_padding",
     "scores_are_log_probs",
+    "with_distributions",
 ]

@@ -1,6 +1,7 @@
 """fairseq's ``SequenceGenerator`` for models whose probabilities can be exactly zero."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
@@ -37,6 +38,11 @@ def scores_are_log_probs(model: nn.Module) -> bool:
     if isinstance(model, NormalizedScores):
         return True
     return getattr(_output_projection(model), "scores_are_log_probs", True)
+
+
+def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the models, those whose scores are of no distribution as :class:`NormalizedScores`."""
+    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
 
 
 def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:

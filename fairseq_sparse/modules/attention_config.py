@@ -13,7 +13,7 @@ from fairseq_sparse.modules.model_settings import check_size_of_alpha
 from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
-PLACES = ("enc", "dec", "cross")
+FLAG_PLACES = ("enc", "dec", "cross")
 # The kinds for an LSTM, which attends to a weighted mean of the source: weights must sum to 1, and
 # nothing may follow.
 GLOBAL_ATTENTION_KINDS = tuple(
@@ -85,9 +85,10 @@ class GlobalAttentionConfig(FairseqDataclass):
 
 
 def attention_kinds(args: Any) -> dict[str, str]:
-    """Return the kind of attention in each of ``PLACES`` that the flags ask for."""
+    """Return the kind of attention in each of ``FLAG_PLACES`` that the flags ask for."""
     return {
-        place: str(getattr(args, f"attention_{place}", None) or args.attention) for place in PLACES
+        place: str(getattr(args, f"attention_{place}", None) or args.attention)
+        for place in FLAG_PLACES
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any, Optional
 
 from fairseq.logging import metrics
 
-from fairseq_sparse.energy import EnergyMeter, gpu_counter
+from fairseq_sparse.tasks.energy import EnergyMeter, gpu_counter
 
 
 class LogsEnergy:

@@ -23,8 +23,7 @@ from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
-from fairseq_sparse.generation.normalized_scores import NormalizedScores
-from fairseq_sparse.generation.sparse_sequence_generator import scores_are_log_probs
+from fairseq_sparse.generation.sparse_sequence_generator import with_distributions
 from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON
 from fairseq_sparse.tasks.sentence_blocks import SentenceBlocks
 from fairseq_sparse.tasks.sparse_decoding import SamplingConfig, SparseDecodingMixin
@@ -82,11 +81,11 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         """
         if getattr(args, "print_alignment", None):
             raise ValueError("--print-alignment: a language model has no source; leave it out")
-        return super().build_generator(_with_distributions(models), args, *rest, **kwargs)
+        return super().build_generator(with_distributions(models), args, *rest, **kwargs)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Continue the prompts of a batch, or score its texts under ``--score-reference``."""
-        models = _with_distributions(models)
+        models = with_distributions(models)
         if prefix_tokens is not None and str(self.args.sample_break_mode) == "eos":
             # The EOS that ends a sentence is no part of its prompt.
             pad, eos = self.source_dictionary.pad(), self.source_dictionary.eos()
@@ -174,7 +173,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         shortened = (args.shorten_data_split_list, args.shorten_method, args.tokens_per_sample)
         lines = maybe_shorten_dataset(lines, split, *shortened, args.seed)
         pad, eos = self.dictionary.pad(), self.dictionary.eos()
-        blocks = SentenceBlocks(lines, lines.sizes, pad, eos, include_targets=True)
+        blocks = SentenceBlocks(lines, lines.sizes, pad, eos)
         batch_size = args.batch_size_valid if "valid" in split else args.batch_size
         self.datasets[split] = MonolingualDataset(
             blocks,
@@ -189,8 +188,3 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
             pad_to_bsz=batch_size if args.pad_to_fixed_bsz else None,
         )
         return self.datasets[split]
-
-
-def _with_distributions(models) -> list:
-    """Return the models, with NormalizedScores around those whose weights do not sum to 1."""
-    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]

@@ -7,15 +7,16 @@ from fairseq.data import TokenBlockDataset
 class SentenceBlocks(TokenBlockDataset):
     """fairseq's ``TokenBlockDataset`` with ``break_mode="eos"``, which fails under NumPy 2.
 
+    An item has the tokens before it and its targets, too.
+
     Args:
         dataset: the lines, each a tensor of tokens.
         sizes: their lengths.
         pad, eos: indices of padding and of the end of a line.
-        include_targets: whether an item has the tokens before it and its targets, as in fairseq.
     """
 
-    def __init__(self, dataset, sizes, pad: int, eos: int, include_targets: bool = False):
-        options = {"break_mode": "eos", "include_targets": include_targets}
+    def __init__(self, dataset, sizes, pad: int, eos: int):
+        options = {"break_mode": "eos", "include_targets": True}
         super().__init__(dataset, sizes, None, pad, eos, **options)
 
     @staticmethod

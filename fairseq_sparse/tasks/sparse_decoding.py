@@ -12,13 +12,13 @@ from fairseq.search import Sampling
 
 from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
-from fairseq_sparse.generation.normalized_scores import NormalizedScores
 from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
     scores_are_log_probs,
+    with_distributions,
 )
 from fairseq_sparse.generation.truncated_sampling import TruncatedSampling
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
@@ -333,7 +333,7 @@ def _with_log_probs(models) -> list:
             "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
             "of other models sum to 1 as they are, leave it out"
         )
-    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
+    return with_distributions(models)
 
 
 def _with_useful_language_model(options: dict[str, Any]) -> dict[str, Any]:

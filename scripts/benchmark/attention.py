@@ -101,7 +101,7 @@ def check_kinds(kinds: list[str]) -> None:
 
     places: tuple[str, ...] = ()
     if any(":" in name for name in kinds):  # the parts that need fairseq
-        from fairseq_sparse.modules.attention_config import PLACES as places
+        from fairseq_sparse.modules.attention_config import FLAG_PLACES as places
     for name in kinds:
         kind, colon, place = name.partition(":")
         if kind not in (*ATTENTION_KINDS, LEARNED) or (colon and place not in places):

@@ -9,7 +9,7 @@ from fairseq.modules import MultiheadAttention
 
 import toy
 from fairseq_sparse.modules.attention_config import (
-    PLACES,
+    FLAG_PLACES,
     AttentionConfig,
     attention_kinds,
     check_attention,
@@ -51,7 +51,7 @@ def attentions(model):
 @pytest.mark.parametrize("flags, kinds", CHOICES)
 def test_each_place_gets_the_kind_that_the_flags_ask_for(flags, kinds):
     built = attentions(toy.model(*flags))
-    for place, kind in zip(PLACES, kinds, strict=True):
+    for place, kind in zip(FLAG_PLACES, kinds, strict=True):
         assert len(built[place]) == 2
         for module in built[place]:
             if kind == "softmax":
@@ -68,8 +68,8 @@ def test_every_kind_is_a_value_of_every_flag(kind):
     for flag in ("--attention", "--attention-enc", "--attention-dec", "--attention-cross"):
         args = parse(flag, kind)
         set_flag_defaults(args, AttentionConfig)
-        expected = PLACES if flag == "--attention" else (flag.removeprefix("--attention-"),)
-        asked = {place: kind if place in expected else "softmax" for place in PLACES}
+        expected = FLAG_PLACES if flag == "--attention" else (flag.removeprefix("--attention-"),)
+        asked = {place: kind if place in expected else "softmax" for place in FLAG_PLACES}
         assert attention_kinds(args) == asked
 
 
@@ -79,7 +79,7 @@ def test_alpha_goes_where_it_is_used():
     for place in ("enc", "cross"):
         assert all(m.fixed_alpha == 1.3 and not m.learns_alpha for m in built[place])
     built = attentions(toy.model(*flags, "--attention-alpha", 1.3, "--attention-alpha-learnable"))
-    for place in PLACES:
+    for place in FLAG_PLACES:
         for module in built[place]:
             assert module.learns_alpha == (place != "dec")
             if module.learns_alpha:

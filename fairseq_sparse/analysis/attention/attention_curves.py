@@ -146,7 +146,6 @@ def draw_alignment_error(results: Results) -> Figure:
     for line in _lines(results):
         for kind, axes in panels.items():
             layers = line.result[kind]["layers"] if kind in line.result else []
-            layers = [layer if "best" in layer else {**layer, **_best(layer)} for layer in layers]
             line.draw_measure(axes, layers, "best", 100)
             line.draw_measure(axes, layers, "average", 100, dashed=True)
     _explain(figure, "best head of the layer", "mean of the heads")
@@ -245,10 +244,6 @@ def _percent(layers: Layers, measure: str) -> list[float]:
 
 def _times(value: Optional[float], factor: float) -> float:
     return math.nan if value is None else factor * value
-
-
-def _best(layer: Mapping[str, Any]) -> dict[str, Optional[float]]:
-    return {"best": min(layer["heads"], default=None)}
 
 
 def _new_panels(label: str, titles: Mapping[str, str]) -> tuple[Figure, dict[str, Axes]]:

@@ -61,7 +61,7 @@ def draw_entmax(alphas: Sequence[float]) -> Figure:
 def entmax_of_two(t: Tensor, alpha: float) -> Tensor:
     """Return the first entry of alpha-entmax([t, 0]) for each ``t``, of the same shape."""
     scores = torch.stack([t, torch.zeros_like(t)], dim=-1)
-    return (scores.softmax(-1) if alpha == 1 else entmax(scores, alpha))[..., 0]
+    return entmax(scores, alpha)[..., 0]
 
 
 def _draw(x: Tensor, lines: dict[str, Tensor]) -> Figure:

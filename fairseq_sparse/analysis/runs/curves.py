@@ -115,9 +115,7 @@ def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
     )
 
 
-def draw_training_curves(
-    runs: Mapping[str, Sequence[Records]], early: float = 1.0, metric: str = ""
-) -> Figure:
+def draw_training_curves(runs: Mapping[str, Sequence[Records]], early: float = 1.0) -> Figure:
     """Draw the validation of each model, by updates on the left and by hours on the right.
 
     Args:
@@ -126,12 +124,11 @@ def draw_training_curves(
             colour, dashed. More models than there are colours are taken for a scale.
         early: the share of the longest training that is shown, from its beginning; at least the
             first three validations of each model are.
-        metric: of ``METRICS``; default: as :func:`choose_metric`.
 
     Raises:
         AnalysisError: as :func:`choose_metric`.
     """
-    metric = metric or choose_metric(runs)
+    metric = choose_metric(runs)
     found = {
         name: [validation_curve(records, metric) for records in several]
         for name, several in runs.items()

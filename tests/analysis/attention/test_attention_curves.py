@@ -49,7 +49,7 @@ def alignment(*rates, layers=None):
     numbers = layers or range(1, len(rates) + 1)
     return {
         "layers": [
-            {"layer": number, "average": average, "heads": heads, "best_head": None}
+            {"layer": number, "average": average, "heads": heads, "best": min(heads, default=None)}
             for number, (average, heads) in zip(numbers, rates, strict=True)
         ]
     }

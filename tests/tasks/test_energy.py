@@ -11,7 +11,7 @@ import torch
 
 import toy
 from commands import logged, train, train_on_two_workers
-from fairseq_sparse import energy
+from fairseq_sparse.tasks import energy
 from fork_python import PYTHON
 
 # Stands for NVML on a machine with two GPUs: with each reading the counter of the first has gone on
@@ -48,7 +48,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import register_task
 
 import fairseq_sparse
-from fairseq_sparse import energy
+from fairseq_sparse.tasks import energy
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
 @register_task("on_gpus", dataclass=TranslationSparseConfig)
@@ -327,6 +327,6 @@ def test_nothing_is_said_on_a_cpu(data, nvml, tmp_path):
 
 
 def test_import_needs_no_nvml():
-    code = "import sys, fairseq_sparse.energy; assert 'pynvml' not in sys.modules"
+    code = "import sys, fairseq_sparse.tasks.energy; assert 'pynvml' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(toy.ROOT)}
     subprocess.run([PYTHON, "-c", code], check=True, env=environment)
