@@ -55,13 +55,13 @@ class AttentionWeights:
 
     @property
     def is_entmax(self) -> bool:
-        """Whether this is alpha-entmax, of any alpha: sparsemax and 1.5-entmax, too."""
-        return self.name == "entmax"
+        """Whether this is alpha-entmax with an alpha, such as sparsemax."""
+        return self.name == "entmax" and self.alpha is not None
 
     @property
     def lacks_alpha(self) -> bool:
         """Whether this is alpha-entmax without an alpha of its own."""
-        return self.is_entmax and self.alpha is None
+        return self.name == "entmax" and self.alpha is None
 
     def with_alpha(self, alpha: float) -> AttentionWeights:
         """Return alpha-entmax with this alpha."""

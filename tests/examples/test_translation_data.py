@@ -28,10 +28,19 @@ LISTS = {
     "wmt": "wmt",
 }
 # Training pairs with more tokens on a side, or so many times as many on one side, are left out.
-LIMITS = {"iwslt14": (175, 1.5), "wmt13": (250, 1.5), "wmt14": (250, 1.5), "wmt18": (250, None)}
+# Tokens of a side, and its tokens for each of the other's: the first name that fits holds.
+LIMITS = {
+    "iwslt14": (175, 1.5),
+    "wmt13": (250, 1.5),
+    "wmt14_en_fr": (250, 1.5),
+    "wmt14": (250, None),
+    "wmt18": (250, None),
+    "": (None, None),
+}
 WITHOUT_DIACRITICS = ("wmt16_ro_en", "wmt16_en_ro")
 SEPARATE_MERGES = (*WITHOUT_DIACRITICS, "wmt18_zh_en")
-SEPARATE_DICTIONARIES = (*SEPARATE_MERGES, "iwslt17", "kftt")
+RELA = ("wmt14_en_de_32k", "wmt14_en_fr", "wmt16_ro_en_32k", "wmt18")
+SEPARATE_DICTIONARIES = (*SEPARATE_MERGES, *RELA, "iwslt17", "kftt")
 # Prepared by two processes, whose halves have to come together in order; the rest by one, as fast.
 BY_TWO = ("multi30k_de_en", "wmt16_ro_en", "wmt18_zh_en")
 PLAIN_ROMANIAN = str.maketrans("âăîșşțţÎȘŞȚŢ", "aaissttISSTT")
@@ -116,7 +125,7 @@ def kept(prepared: Prepared) -> dict[str, list[tuple[str, ...]]]:
         split: list(zip(*sides.values(), strict=True))
         for split, sides in prepared.sentences.items()
     }
-    longest, ratio = LIMITS.get(prepared.dataset.partition("_")[0], (None, None))
+    longest, ratio = next(LIMITS[name] for name in LIMITS if prepared.dataset.startswith(name))
 
     def fits(pair: tuple[str, ...]) -> bool:
         shorter, longer = sorted(len(side.split()) for side in pair)
@@ -187,7 +196,6 @@ def test_codes_and_dictionaries(prepared: Prepared) -> None:
         (prepared.folder / "bin" / f"dict.{lang}.txt").read_bytes() for lang in prepared.languages
     ]
     is_separate = prepared.dataset.startswith(SEPARATE_DICTIONARIES)
-    is_separate &= prepared.dataset != "wmt16_ro_en_32k"
     assert (dictionaries[0] != dictionaries[1]) == is_separate
 
 
