@@ -57,16 +57,17 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
 
 
 def add_subwords(parser: argparse.ArgumentParser, default: str = "none") -> None:
+    """Add the flag that says how words were split."""
     parser.add_argument(
         "--subwords",
         choices=("subword_nmt", "sentencepiece", "none"),
         default=default,
-        help="take words as wholes, whose subwords are marked by @@ or by ▁ (default: %(default)s)",
+        help="work on whole words, whose subwords are marked by @@ or by ▁ (default: %(default)s)",
     )
 
 
 def subword_merger(translator: Translator, subwords: str) -> SubwordMerger:
-    """Return what finds the words of a translator's batches; ``none`` takes each token as one."""
+    """Return the merger of subwords for a translator's data; ``none``: each token is a word."""
     from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 
     task = translator.task
@@ -226,7 +227,7 @@ def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[
 
 
 def count_left_out(translator: Translator, subset: str, sentences: int) -> int:
-    """Count the sentences of a part that were not read, of which a number was."""
+    """Count the sentences of a part that were not read, given how many were."""
     return len(translator.task.dataset(subset)) - sentences
 
 

@@ -41,7 +41,7 @@ def scores_are_log_probs(model: nn.Module) -> bool:
 
 
 def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the models, those whose scores are of no distribution as :class:`NormalizedScores`."""
+    """Wrap those models whose probabilities do not sum to 1 in :class:`NormalizedScores`."""
     return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
 
 

@@ -2,8 +2,8 @@
 
 :func:`choose` is the one place that decides. It returns a module, ``reference``, ``cpu`` or
 ``gpu``, in which an op has the same name and arguments; ops that the kernels do not have, or not
-for these tensors and options, are the reference's. Losses, log-probabilities and dropout the
-reference has no op for: who chose it composes them of others, or leaves them to PyTorch. Nothing
+for these tensors and options, are the reference's. The reference has no op of its own for losses,
+log-probabilities and dropout: their callers combine other ops, or leave them to PyTorch. Nothing
 here looks at a value on a GPU.
 
     with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference

@@ -145,17 +145,17 @@ def test_entmax_needs_alpha():
         attend(*inputs(), "entmax")
 
 
-@pytest.mark.parametrize("queries", [1, QUERIES])
+@pytest.mark.parametrize("queries", [1, 32])
 def test_a_function_of_one_s_own_may_have_an_alpha(queries):
     """No kernel takes it for entmax's, in a step of generation or over a sentence."""
-    tensors = [x.detach() for x in inputs()]
-    tensors[0] = tensors[0][:, :, :queries]
+    tensors = [x.detach().float() for x in inputs(queries=queries, keys=32, width=16)]
 
     def weights(scores, alpha):
         return torch.softmax(scores * alpha, -1)
 
-    context, _ = attend(*tensors, weights, alpha=1.5)
-    expected, _ = attend(*tensors, "softmax", scale=1.5)
+    with torch.no_grad():
+        context, _ = attend(*tensors, weights, alpha=1.5)
+        expected, _ = attend(*tensors, "softmax", scale=1.5)
     torch.testing.assert_close(context, expected)
 
 

@@ -55,6 +55,7 @@ def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> 
     summary = json.loads((run / "train.json").read_text(encoding="utf-8"))
     assert (summary["epochs"], summary["updates"]) == (3, 30)
     assert summary["seconds"] == 60 + 80 + 90
+    assert summary["hours"] == pytest.approx(230 / 3600)
     assert (summary["watt_hours"], summary["parameters"]) == (3 / 8, 1230)
     assert summary["words_per_second"] == 2000
     assert summary["train"] == {"loss": 1.25, "nonzeros": 90.5}

@@ -130,6 +130,7 @@ def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
         "epochs": max(int(numbers["epoch"]) for numbers in counted),
         "updates": max(int(numbers["num_updates"]) for numbers in counted),
         "seconds": seconds,
+        "hours": seconds / 3600,
     }
     if "watt_hours" in last:
         summary["watt_hours"] = last["watt_hours"]  # since the start, over all parts
