@@ -229,7 +229,7 @@ def test_half_precision_is_summed_in_fp32(dtype, output):
 
     def attention(*qkv):
         result = rela_attention(*qkv, causal=True, output_dtype=output)
-        assert result.dtype == output or dtype
+        assert result.dtype == (output or dtype)
         return result
 
     exact = dense(*tensors, factor=(causal(40, 70) == 0).to(DEVICE))
