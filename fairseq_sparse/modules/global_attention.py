@@ -40,13 +40,13 @@ class GlobalAttention(AttentionLayer):
         self.attention_kind = attention
         kind = ATTENTION_KINDS[attention]
         self.weights = kind.weights.with_alpha(alpha) if kind.takes_alpha else kind.weights
-        self._source: Optional[SourceStates] = None
+        self._source: Optional[tuple[Tensor, SourceStates]] = None
 
     @contextmanager
     def over(self, source_hids: Tensor, steps: int) -> Iterator[None]:
         """Return a context in which all queries, at most ``steps``, attend to these states, whose
         gradient is computed once, at the end."""
-        self._source = SourceStates(source_hids, steps)
+        self._source = source_hids, SourceStates(source_hids, steps)
         try:
             yield
         finally:
@@ -66,7 +66,11 @@ class GlobalAttention(AttentionLayer):
             Attentional states ``[batch, decoder size]`` and, without a gradient, the weights
             ``[source length, batch]``.
         """
-        source = self._source or SourceStates(source_hids, steps=1)
+        kept = self._source
+        if kept is not None and kept[0] is source_hids:
+            source = kept[1]
+        else:  # a step of generation, or another thread is within over()
+            source = SourceStates(source_hids, steps=1)
         query = self.input_proj(input).type_as(source_hids)
         with without_autocast(source_hids):
             scores = source.scores(query)  # [batch, source length]

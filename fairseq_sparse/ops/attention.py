@@ -70,11 +70,14 @@ def attend(
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
 
     Raises:
-        ValueError: the weights have another name, a mask another shape, or alpha is missing or
-            given to weights that take none.
+        ValueError: the weights have another name, a tensor another shape or dtype, or alpha is
+            missing or given to weights that take none.
     """
     weights, alpha = _named(weights, alpha, sums_to_one)
+    _check_shapes(query, key, value)
     _check_masks(query, key, masked, bias, causal)
+    if alpha is not None:
+        alpha = _of_heads(alpha, query.size(1))
     query, key, value = as_autocast(query, key, value)
     widen = not weights.sums_to_one and value.dtype == torch.float16
     options = AttentionOptions(
@@ -106,10 +109,28 @@ def _named(
     return weights.with_alpha(alpha), None
 
 
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise ValueError where queries, keys and values do not fit each other."""
+    keys = (*query.shape[:2], *key.shape[2:3])
+    if query.dim() != 4 or key.shape != (*keys, query.size(3)) or value.shape[:-1] != keys:
+        raise ValueError(
+            "query, key and value must be [batch, heads, queries or keys, head_dim], got "
+            f"{list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
+        )
+
+
+def _of_heads(alpha: Tensor, heads: int) -> Tensor:
+    """Return alpha as ``[heads, 1, 1]``; raise ValueError where it has another shape."""
+    try:
+        return alpha.expand(heads, 1, 1)
+    except RuntimeError:
+        raise ValueError(f"alpha must be [{heads}, 1, 1], got {list(alpha.shape)}") from None
+
+
 def _check_masks(
     query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor], causal: bool
 ) -> None:
-    """Raise ValueError where a mask does not fit the queries and keys."""
+    """Raise ValueError where a mask does not fit the queries and keys, or is of another dtype."""
     batch, scores = query.size(0), (query.size(2), key.size(2))
     if masked is not None and (masked.dtype, *masked.shape) != (torch.bool, batch, scores[1]):
         raise ValueError(
@@ -118,3 +139,5 @@ def _check_masks(
         )
     if not (bias is None or bias.shape == scores or (bias.dim() == 4 and not causal)):
         raise ValueError(f"bias must be {list(scores)}, got {list(bias.shape)}")
+    if not (bias is None or bias.is_floating_point()):
+        raise ValueError(f"bias is added to the scores: it must be floating, got {bias.dtype}")

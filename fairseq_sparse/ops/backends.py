@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -93,17 +94,19 @@ def use(choice: str) -> Iterator[None]:
         choice: ``reference`` for PyTorch alone, where all of it can be watched; ``cpu`` or ``gpu``
             for these kernels where they apply, and else the reference; ``auto`` for all of them.
 
+    It holds in all threads, since gradients are computed in others; of contexts that overlap, the
+    one that was entered last counts.
+
     Raises:
         ValueError: the choice is another.
     """
-    global _allowed
-    before = _allowed
-    _allow(choice)
+    entered = _enter(choice)
     try:
         yield
     finally:
-        _allowed = before
-        capture.kernels_are_off = not before
+        with _lock:
+            _choices[:] = [other for other in _choices if other is not entered]
+            _obey_last()
 
 
 def last_used() -> dict[str, str]:
@@ -111,15 +114,27 @@ def last_used() -> dict[str, str]:
     return {op: backend.NAME for op, backend in _last.items()}
 
 
-def _allow(choice: str) -> None:
-    global _allowed
+def _enter(choice: str) -> list[str]:
+    """Return the backends that a choice allows, in a list that is this entry's own."""
     if choice not in _CHOICES:
         raise ValueError(f"the backend must be one of {', '.join(_CHOICES)}, got {choice!r}")
-    _allowed = _CHOICES[choice]
+    entered = list(_CHOICES[choice])
+    with _lock:
+        _choices.append(entered)
+        _obey_last()
+    return entered
+
+
+def _obey_last() -> None:
+    global _allowed
+    _allowed = _choices[-1]
     capture.kernels_are_off = not _allowed
 
 
-_allowed: tuple[str, ...] = ()
+_lock = threading.Lock()
+# What the variable chooses, then what the contexts do that have been entered and not left.
+_choices: list[list[str]] = []
+_allowed: list[str] = []
 _last: dict[str, ModuleType] = {}
 _told: set[tuple[str, str]] = set()
 
@@ -288,7 +303,8 @@ def _cpu_attention(tensors: Tensors, options) -> bool:
         (weights.name == "relu" or _in_range(weights.alpha))
         and query.dtype == key.dtype == value.dtype == torch.float32
         and value.shape == key.shape
-        and 0 < query.size(3)
+        and 0 < query.numel()
+        and 0 < key.numel()
         and query.size(3) % _HEAD_WIDTHS == 0
         and _has_wide_vectors()
     )
@@ -386,6 +402,6 @@ _ON_GPU: dict[str, Rule] = {
 _RULES = {"cpu": _ON_CPU, "gpu": _ON_GPU}
 
 try:
-    _allow(os.environ.get(VARIABLE) or "auto")
+    _enter(os.environ.get(VARIABLE) or "auto")
 except ValueError as error:
     raise ValueError(f"{VARIABLE}: {error}") from None

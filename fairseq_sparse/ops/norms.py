@@ -38,6 +38,9 @@ def rms_norm(z: Tensor, gain: Tensor, eps: float = EPSILON) -> Tensor:
 
     Returns:
         A tensor in the shape of ``z``, fp32 or better: half precision is the caller's choice.
+
+    Raises:
+        ValueError: the gain has another size.
     """
     return _apply(z, gain, None, eps)
 
@@ -52,6 +55,9 @@ def gated_rms_norm(z: Tensor, gain: Tensor, gate: Tensor, eps: float = EPSILON) 
 
 
 def _apply(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
+    for name, x in (("gain", gain), ("gate", gate)):
+        if x is not None and x.shape != z.shape[-1:]:
+            raise ValueError(f"{name} must be {list(z.shape[-1:])}, got {list(x.shape)}")
     if is_captured(z, gain, *([] if gate is None else [gate])):
         # PyTorch differentiates and transforms the formula by itself.
         return reference.rms_norm(*_widened(z, gain, gate), eps)
@@ -65,8 +71,12 @@ def _normed(z: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tens
     return choose("rms_norm", tensors).rms_norm(*tensors, eps)
 
 
-def _widened(*tensors: Optional[Tensor]) -> list[Optional[Tensor]]:
-    return [None if x is None else at_least_fp32(x) for x in tensors]
+def _widened(z: Tensor, *parameters: Optional[Tensor]) -> list[Optional[Tensor]]:
+    """Return all in fp32, or in fp64 where one of them is fp64."""
+    wide = [at_least_fp32(z), *(None if x is None else at_least_fp32(x) for x in parameters)]
+    if any(x is not None and x.dtype != wide[0].dtype for x in wide):
+        return [None if x is None else x.double() for x in wide]
+    return wide
 
 
 class _RMSNorm(Function):

@@ -180,8 +180,6 @@ def test_another_file_to_restore_is_looked_at(tmp_path):
 @pytest.mark.parametrize("key", ["arch", "_name"])
 def test_a_criterion_for_a_stock_architecture_is_refused(arch, remedy, key):
     """As fairseq-train builds it, under any task: the model stands beside it."""
-    if arch == "transformer_iwslt_de_en" and key == "_name":
-        key = "arch"
     run = OmegaConf.create({"criterion": OmegaConf.structured(SparseCriterionConfig)})
     run.criterion.sentence_avg = False
     run.model = {key: arch, "output_transform": "entmax15"}

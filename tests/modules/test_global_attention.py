@@ -84,3 +84,13 @@ def test_no_padding_mask_is_no_padding(kind):
         attention(query, source, None), attention(query, source, nothing), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_another_thread_may_attend_to_other_states_meanwhile():
+    """As in a server that evaluates while it trains: what over() is given is of its caller."""
+    _, attention = layers("entmax15")
+    query, source, padding = inputs()
+    expected, _ = attention(query, source, padding)
+    with attention.over(source + 1, steps=2):
+        output, _ = attention(query, source, padding)
+    torch.testing.assert_close(output, expected)

@@ -1,5 +1,7 @@
 """attend: whole or in parts, values and gradients are those of the definition."""
 
+import re
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -143,6 +145,58 @@ def test_alpha_is_for_entmax_alone(name):
 def test_entmax_needs_alpha():
     with pytest.raises(ValueError, match="entmax needs alpha, got None"):
         attend(*inputs(), "entmax")
+
+
+def shaped(*sizes, dtype=torch.float32):
+    return torch.zeros(sizes, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"masked": shaped(3, 5, dtype=torch.int64)}, "masked must be boolean, [3, 5], got"),
+        ({"masked": shaped(5, 3, dtype=torch.bool)}, "masked must be boolean, [3, 5], got"),
+        ({"bias": shaped(4, 5, dtype=torch.bool)}, "it must be floating, got torch.bool"),
+        ({"bias": shaped(3, 4, 5)}, "bias must be [4, 5], got [3, 4, 5]"),
+        ({"bias": shaped(1, 1, 4, 5), "causal": True}, "bias must be [4, 5], got [1, 1, 4, 5]"),
+        ({"weights": "entmax", "alpha": shaped(2, 1, 1)}, "alpha must be [3, 1, 1], got [2, 1"),
+        ({"key": shaped(3, 1, 5, 4)}, "query, key and value must be"),
+        ({"key": shaped(3, 3, 5, 3)}, "query, key and value must be"),
+        ({"value": shaped(3, 3, 4, 4)}, "query, key and value must be"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(given, message):
+    tensors = dict(zip(("query", "key", "value"), inputs(), strict=True))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attend(**{"weights": "relu", **tensors, **given})
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1, 1), (3, 1, 1)], ids=str)
+def test_one_alpha_for_all_heads(shape, monkeypatch):
+    """Whatever the length, and under a transform of torch.func."""
+    tensors, alpha = inputs(), torch.full(shape, 1.4, dtype=torch.float64)
+    expected, _ = attend(*tensors, "entmax", alpha=1.4)
+
+    def total(alpha):
+        return attend(*tensors, "entmax", alpha=alpha)[0].square().sum()
+
+    gradients = []
+    for limits in (WHOLE, QUERY):
+        limit_parts(monkeypatch, *limits)
+        context, _ = attend(*tensors, "entmax", alpha=alpha.requires_grad_())
+        torch.testing.assert_close(context, expected)
+        gradients += [*torch.autograd.grad(total(alpha), alpha), torch.func.grad(total)(alpha)]
+    for gradient in gradients:
+        assert gradient.shape == shape
+        torch.testing.assert_close(gradient, gradients[0])
+
+
+@pytest.mark.parametrize("weights", ["relu", "entmax15"])
+def test_an_empty_batch_in_any_layout(weights):
+    x = torch.randn(0, 2, 16, 30).transpose(2, 3).requires_grad_()
+    context, _ = attend(x, x, x, weights)
+    assert context.shape == (0, 2, 30, 16)
+    context.sum().backward()
 
 
 @pytest.mark.parametrize("queries", [1, 32])

@@ -61,7 +61,6 @@ def vector(seed):
 CASES = {
     "entmax": on_logits(lambda z: entmax(z, 1.5)),
     "entmax of tensors": on_logits(lambda z: entmax(z, z.new_full((len(z), 1), 1.3))),
-    "entmax above 2": on_logits(lambda z: entmax(z, 3.0)),
     "alpha_relu": on_logits(lambda z: alpha_relu(z, 1.0)),
     "entmax_loss": on_logits(lambda z: entmax_loss(z, target())),
     "entmax_loss smoothed": on_logits(lambda z: entmax_loss(z, target(), label_smoothing=0.1)),
@@ -95,9 +94,7 @@ def value_and_gradients(case):
     return value.detach(), *torch.autograd.grad(value.sum(), inputs)
 
 
-each_dtype = pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str
-)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """No op looks at a value of a tensor that is not on the CPU: that would stall a GPU.
 
 Tensors on the meta device have a shape and a dtype but no values, so that looking at one raises;
-they take the path of GPUs.
+they take the path of GPUs without kernels.
 """
 
 import pytest
@@ -19,7 +19,7 @@ from fairseq_sparse.ops import (
     tau_from_logits,
 )
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 

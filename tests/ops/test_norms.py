@@ -104,17 +104,28 @@ def test_large_half_precision_does_not_overflow(op, naive, vectors, dtype):
 
 
 @each_norm
-def test_vectors_may_have_another_dtype(op, naive, vectors):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_vectors_may_have_another_dtype(op, naive, vectors, dtype):
     """As under autocast, or in a model whose norms are kept in fp32."""
     z, *rest = inputs(5, 8, vectors=vectors, dtype=torch.float32)
-    z = z.half().requires_grad_()
+    z = z.to(dtype).requires_grad_()
     rest = [x.requires_grad_() for x in rest]
     result = op(z, *rest)
     references.assert_close_to_naive(
         result.detach(), naive, z.detach(), *(x.detach() for x in rest)
     )
     result.sum().backward()
-    assert z.grad.dtype == torch.float16 and all(x.grad.dtype == torch.float32 for x in rest)
+    assert z.grad.dtype == dtype and all(x.grad.dtype == torch.float32 for x in rest)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 6])
+def test_vectors_of_another_size_are_refused(size):
+    """The rows would be cut anew."""
+    z, right, wrong = torch.randn(3, 5), torch.ones(5), torch.ones(size)
+    with pytest.raises(ValueError, match=rf"gain must be \[5\], got \[{size}\]"):
+        rms_norm(z, wrong)
+    with pytest.raises(ValueError, match=rf"gate must be \[5\], got \[{size}\]"):
+        gated_rms_norm(z, right, wrong)
 
 
 @pytest.mark.parametrize("shape", [(0, 6), (3, 0, 6)], ids=str)

@@ -128,6 +128,8 @@ def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> T
     over the last dimension, fp32: -inf where that is 0. No gradient."""
     rows = z.detach().float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
     out = torch.empty_like(rows)
+    if tau is not None and math.isnan(tau):  # which stands for alpha-entmax in C
+        return out.fill_(math.nan).view(z.shape)
     threshold = math.nan if tau is None else tau
     call("log_probabilities", rows.numel(), rows, *rows.shape, alpha, threshold, out)
     return out.view(z.shape)

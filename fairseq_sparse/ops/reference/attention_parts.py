@@ -39,22 +39,9 @@ def are_too_many(query: Tensor, key: Tensor) -> bool:
     return scores > min(kept, _part_scores(query))
 
 
-def attend_in_parts(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: Optional[Tensor],
-    weights: AttentionWeights,
-    masked: Optional[Tensor],
-    bias: Optional[Tensor],
-    dropout: float,
-    widen: bool,
-) -> Tensor:
-    """Return the weighted sums of :func:`fairseq_sparse.ops.reference.attention.attend`."""
-    return _AttendInParts.apply(query, key, value, alpha, weights, masked, bias, dropout, widen)
+class AttendInParts(Function):
+    """The weighted sums of :func:`fairseq_sparse.ops.reference.attention.attend`."""
 
-
-class _AttendInParts(Function):
     @staticmethod
     def forward(ctx, query, key, value, alpha, weights, masked, bias, dropout, widen):
         ctx.save_for_backward(query, key, value, alpha, masked, bias)

@@ -15,7 +15,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_sparse.ops import backends, cpu, entmax, entmax15, sparsemax
+from fairseq_sparse.ops import (
+    attend,
+    backends,
+    cpu,
+    entmax,
+    entmax15,
+    gated_rms_norm,
+    linear_entmax_loss,
+    sparsemax,
+)
 from fairseq_sparse.ops.cpu import boundary, build
 from fork_python import PYTHON
 from op_cases import LOSSES
@@ -187,7 +196,7 @@ def test_a_user_without_a_home(compiler, tmp_path, monkeypatch):
 # --- compilers -----------------------------------------------------------------------------------
 
 
-def mappings_and_losses():
+def a_bit_of_everything():
     """A bit of everything that the kernels take part in, values and gradients."""
     generator = torch.Generator().manual_seed(3)
     z = 3 * torch.randn(20, 600, generator=generator)
@@ -211,12 +220,23 @@ def mappings_and_losses():
             add(kind.loss(logits, target, alpha, **options), logits)
             logits = F.linear(features, weight)
             add(kind.loss(logits, target, alpha, **options), features, weight)
+    features, weight = (t.clone().requires_grad_() for t in (x, w))
+    add(linear_entmax_loss(features, weight, target, 1.3), features, weight)
+    gain, gate = (torch.rand(600, generator=generator).requires_grad_() for _ in range(2))
+    logits = z.clone().requires_grad_()
+    add(gated_rms_norm(logits, gain, gate), logits, gain, gate)
+    heads = [torch.randn(2, 3, 30, 16, generator=generator).requires_grad_() for _ in range(3)]
+    masked = torch.arange(30) > torch.tensor([[29], [25]])
+    for weights in ("relu", "entmax15"):
+        add(attend(*heads, weights, masked=masked, causal=True)[0], *heads)
+        with torch.no_grad():  # a step of generation
+            results.append(attend(heads[0][:, :, :1], *heads[1:], weights, masked=masked)[0])
     return results
 
 
 def assert_same_results(these):
     with mock.patch.object(build, "library", return_value=None):
-        expected = mappings_and_losses()
+        expected = a_bit_of_everything()
     for actual, right in zip(these, expected, strict=True):
         torch.testing.assert_close(actual, right, rtol=1e-4, atol=1e-5)
 
@@ -254,7 +274,7 @@ def test_a_compiler_that_knows_less(compiler, refused):
     assert ("-fopenmp-simd" in used) == ("-fopenmp" in refused and "-fopenmp-simd" not in refused)
     with mock.patch.object(build, "library", return_value=kernels):
         assert backends.choose("rms_norm", (torch.zeros(3),)) is cpu
-        assert_same_results(mappings_and_losses())
+        assert_same_results(a_bit_of_everything())
 
 
 @needs_compiler
@@ -263,7 +283,7 @@ def test_a_compiler_whose_default_is_fast_mathematics(compiler):
     kernels = ctypes.CDLL(str(build._compiled()))
     z = torch.tensor([[0.0, -INF, -1.0], [0.0, NAN, 1.0], [-INF] * 3, [INF, 0.0, 1.0]])
     with mock.patch.object(build, "library", return_value=kernels):
-        assert_same_results(mappings_and_losses())
+        assert_same_results(a_bit_of_everything())
         for mapping in (entmax15, sparsemax, lambda z: entmax(z, 1.3)):
             p = mapping(z)
             assert p[0, 0] > p[0, 2] >= p[0, 1] == 0 and (p[2] == 0).all()
@@ -324,9 +344,9 @@ def test_all_works_without_a_compiler(tmp_path, cache, environment):
         import torch
         torch.set_num_threads(1)
         sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from test_build import mappings_and_losses
+        from test_build import a_bit_of_everything
         from fairseq_sparse.ops.cpu import build
-        torch.save(mappings_and_losses(), {str(tmp_path / "results.pt")!r})
+        torch.save(a_bit_of_everything(), {str(tmp_path / "results.pt")!r})
         assert build.library() is None
     """
     log = run(script, **environment).stderr
