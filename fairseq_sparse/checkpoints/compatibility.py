@@ -85,6 +85,9 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     last = os.path.join(save_dir, _LAST)
     if os.path.isfile(last):
         return last, is_resumed
+    continued = getattr(options, "continue_once", None)  # which fairseq 0.12.2 does not know
+    if continued is not None:
+        return continued, is_resumed
     return getattr(options, "finetune_from_model", None), False
 
 
@@ -103,6 +106,8 @@ def _described(settings: Any) -> dict[str, str]:
     described = {"--output-transform": transform}
     if transform in transforms_with("takes_alpha"):
         described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
+    if transform in transforms_with("takes_topk"):
+        described["--output-topk"] = str(int(values.get("output_topk") or 0))
     attention = str(values.get("attention") or "softmax")
     kinds = {place: str(values.get(f"attention_{place}") or attention) for place in FLAG_PLACES}
     if len(set(kinds.values())) == 1:

@@ -50,7 +50,7 @@ class AttentionKind:
     @property
     def takes_alpha(self) -> bool:
         """Return whether it looks at ``--attention-alpha``."""
-        return self.weights == entmax
+        return self.weights.lacks_alpha
 
     @property
     def is_entmax(self) -> bool:

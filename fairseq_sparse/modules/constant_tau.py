@@ -36,7 +36,7 @@ class ConstantTau:
         super().__init__(name, alpha, topk)
         self.estimator, value = _parse_tau(tau, alpha)
         self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
-        self._given_tau = self.tau.item()
+        self._given_tau = torch.tensor(value, dtype=torch.float32, device="cpu").item()
         self._tau_is_known = math.isfinite(value)
         self._tau_is_announced = False
 
@@ -129,14 +129,17 @@ class ConstantTau:
         # half() and its like must not round tau.
         tau: Tensor = self._buffers["tau"]
         super()._apply(fn, *args, **kwargs)
-        self._buffers["tau"] = tau.to(self._buffers["tau"].device)
+        device = self._buffers["tau"].device
+        if tau.is_meta and device.type != "meta":  # to_empty() of a model that was built there
+            tau = torch.tensor(self._given_tau, dtype=torch.float32, device=device)
+        self._buffers["tau"] = tau.to(device)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
         # A checkpoint of another transform has no tau, one from before training has NaN.
         theirs = state_dict.get(f"{prefix}tau")
-        if theirs is None or theirs.isnan():
-            state_dict[f"{prefix}tau"] = self.tau
+        is_known = theirs is not None and not theirs.isnan()
+        state_dict[f"{prefix}tau"] = theirs.float() if is_known else self.tau
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

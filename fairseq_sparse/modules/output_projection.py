@@ -24,10 +24,11 @@ class OutputProjection(nn.Module):
         transform: a key of ``OUTPUT_TRANSFORMS``.
         alpha: > 1, for ``entmax`` and ``alpha_relu``.
         topk: if > 0, sparsemax and entmax see only the ``topk`` largest logits.
-        tau: for ``alpha_relu``: how tau is found, one of ``TAU_ESTIMATORS``, or its value.
+        tau: for ``alpha_relu``: how tau is found, one of ``TAU_ESTIMATORS``, or its value; others
+            do not look at it.
 
     Raises:
-        ValueError: an option is out of range or does not belong to the transform.
+        ValueError: an option is out of range, or ``alpha`` or ``topk`` is not the transform's.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class OutputProjection(nn.Module):
         transform: str = "softmax",
         alpha: float = DEFAULT_ALPHA,
         topk: int = 0,
-        tau: Union[str, float] = "data",
+        tau: Union[str, float] = "weights",
     ):
         super().__init__()
         if transform not in OUTPUT_TRANSFORMS:

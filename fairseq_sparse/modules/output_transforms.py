@@ -52,10 +52,10 @@ class OutputTransform(nn.Module):
         name: its key in ``OUTPUT_TRANSFORMS``.
         alpha: > 1, for transforms that take it.
         topk: if > 0, only the ``topk`` largest logits are mapped.
-        tau: how the threshold is found, or its value.
+        tau: how the threshold is found, or its value, for transforms that take it.
 
     Raises:
-        ValueError: an option is out of range or does not belong to the transform.
+        ValueError: an option is out of range, or ``alpha`` or ``topk`` is not the transform's.
     """
 
     criterion = "entmax_loss"
@@ -70,7 +70,7 @@ class OutputTransform(nn.Module):
         name: str,
         alpha: float = DEFAULT_ALPHA,
         topk: int = 0,
-        tau: Union[str, float] = "data",
+        tau: Union[str, float] = "weights",
     ):
         super().__init__()
         self.name = name

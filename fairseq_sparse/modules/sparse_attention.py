@@ -34,7 +34,8 @@ class SparseMultiheadAttention(MultiheadAttention):
 
     Args:
         attention: the kind of weights, a key of ``ATTENTION_KINDS``.
-        alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2.
+        alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2. Other kinds
+            do not look at it.
         alpha_learnable: learn the alpha of ``entmax``, one for each head, in [1.01, 2] (Correia,
             Niculae, Martins 2019, "Adaptively Sparse Transformers").
         scale_queries: multiply each query by what :class:`QueryScale` gives; for alpha-entmax.
@@ -60,6 +61,10 @@ class SparseMultiheadAttention(MultiheadAttention):
     ):
         if embed_dim % num_heads != 0:
             raise ValueError(f"{num_heads} attention heads do not divide a width of {embed_dim}")
+        if attention not in ATTENTION_KINDS:
+            raise ValueError(
+                f"--attention {attention} is unknown; choose from {', '.join(ATTENTION_KINDS)}"
+            )
         super().__init__(embed_dim, num_heads, *args, **kwargs)
         if self.use_xformers or self.bias_k is not None or self.add_zero_attn:
             raise ValueError(

@@ -54,8 +54,8 @@ class AttentionWeights:
         return self.function(scores) if alpha is None else self.function(scores, alpha)
 
     @property
-    def is_entmax(self) -> bool:
-        """Whether this is alpha-entmax with an alpha, such as sparsemax."""
+    def has_alpha(self) -> bool:
+        """Whether this is alpha-entmax with an alpha of its own, such as sparsemax."""
         return self.name == "entmax" and self.alpha is not None
 
     @property

@@ -285,7 +285,7 @@ def _fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> b
 def _cpu_attention(tensors: Tensors, options) -> bool:
     query, key, value, _, bias = tensors
     weights = options.weights
-    if options.alpha is not None or not (weights.name == "relu" or weights.is_entmax):
+    if options.alpha is not None or not (weights.name == "relu" or weights.has_alpha):
         return False
     queries, keys = query.size(2), key.size(2)
     if queries == 1:  # a step of generation
@@ -365,7 +365,7 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
         )
     length, alpha = query.size(2), options.weights.alpha
     return (
-        options.weights.is_entmax
+        options.weights.has_alpha
         and not (alpha > 2 or options.widen or options.dropout > 0)
         and masked is None
         and query.dtype in _RELA_DTYPES

@@ -60,6 +60,22 @@ def test_a_run_is_resumed_with_the_flags_of_its_checkpoint_only(theirs, ours, tm
         assert f"--{name.replace('_', '-')} {value}" in message
 
 
+def test_a_run_is_not_resumed_over_more_or_fewer_logits(tmp_path):
+    save(tmp_path, ENTMAX)
+    begin(tmp_path, {**ENTMAX, "output_topk": 0})
+    with pytest.raises(ValueError, match="with --output-topk 0, but .* has --output-topk 5"):
+        begin(tmp_path, {**ENTMAX, "output_topk": 5})
+
+
+def test_a_run_that_continues_another_has_its_flags(tmp_path):
+    """fairseq-fixed resumes from --continue-once where the run has no checkpoint of its own."""
+    path = str(save(tmp_path, ENTMAX, name="old.pt"))
+    begin(tmp_path / "new", ENTMAX, continue_once=path)
+    with pytest.raises(ValueError, match="choose another --save-dir"):
+        begin(tmp_path / "new", {"output_transform": "sparsemax"}, continue_once=path)
+    begin(tmp_path / "new", {}, continue_once=path, reset_optimizer=True)
+
+
 def test_the_same_attention_can_be_asked_for_in_two_ways(tmp_path):
     save(tmp_path, {"attention": "entmax15"})
     places = {f"attention_{place}": "entmax15" for place in ("enc", "dec", "cross")}

@@ -176,6 +176,17 @@ def test_tau_stays_in_fp32_in_a_half_precision_model():
     assert projection("alpha_relu").half().weight.dtype == torch.float16
 
 
+def test_tau_is_in_fp32_whatever_dtype_and_device_it_comes_by():
+    layer = OutputProjection(nn.Linear(4, 6), "alpha_relu", tau=0.7)
+    halved = {name: x.half() for name, x in layer.state_dict().items()}
+    layer.load_state_dict(halved, assign=True)
+    assert layer.transform.tau.dtype == torch.float32
+    with torch.device("meta"):
+        layer = OutputProjection(nn.Linear(4, 6), "alpha_relu", tau=0.7)
+    layer.to_empty(device="cpu")
+    assert layer.transform.known_tau().item() == pytest.approx(0.7)
+
+
 def test_tau_must_be_known_before_it_is_used():
     layer = projection("alpha_relu", tau="data")
     logits, target = logits_and_target(layer)
