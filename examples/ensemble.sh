@@ -41,6 +41,8 @@ done
 ENSEMBLE=""
 for run in "${RUNS[@]}"; do
   check_finished "$run"
+  [[ ! -f "$run/measures.json" ]] || fail "$run is a language model: only models that translate or" \
+    "inflect can decode together"
   [[ ! "$run" -ef "$RUN_DIR" ]] || fail "--run-dir must not be one of the runs: $run"
   run="$(CDPATH='' cd -- "$run" && pwd)"
   check_folder "$run"
@@ -48,10 +50,11 @@ for run in "${RUNS[@]}"; do
 done
 recipe_of "${RUNS[@]}"
 VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
+MEMBERS="${RUNS[*]##*/}"
 
 ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"
-export DATASET VARIANT VARIANT_NAME SETTINGS CONFIG
+export DATASET VARIANT VARIANT_NAME SETTINGS CONFIG MEMBERS
 "$PYTHON" "$ROOT/scripts/summarize_run.py" ensemble "$RUN_DIR" \
   || fail "the results could not be summarised (see above)"
 "$PYTHON" -m fairseq_sparse table results "$RUN_DIR" >&2

@@ -46,6 +46,8 @@ done
 [[ "$UTILITY" == chrf || "$UTILITY" == bleu ]] || bad_usage "--utility $UTILITY: chrf or bleu"
 for run in "${RUNS[@]}"; do check_finished "$run"; done
 recipe_of "${RUNS[@]}" # they must be of one data set
+require_file "${RUNS[0]}/bleu.json" generate
+TOKENS="$(sed -n 's/^ *"signature":.*|tok:\([^|"]*\).*/\1/p' "${RUNS[0]}/bleu.json")" # sacreBLEU's
 DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
 OUT="$(make_absolute "$OUT" --out)"
 
@@ -77,7 +79,7 @@ for run in "${RUNS[@]}"; do
       say "done already: $OUT/$system"
     else
       "$PYTHON" -m fairseq_sparse mbr "$folder/generate-test.txt" --utility "$UTILITY" \
-        --output "$OUT/$system.partial" || fail "the samples could not be compared (see above)"
+        --tokenize "$TOKENS" --output "$OUT/$system.partial" || fail "the samples could not be compared (see above)"
       mv -f -- "$OUT/$system.partial" "$OUT/$system"
     fi
     systems+=("$system")
@@ -87,6 +89,6 @@ done
 language="$(sed -n 's/^--target-lang //p' "${RUNS[0]}/settings/generate" | tail -n 1)"
 cd -- "$OUT"
 "$PYTHON" -m sacrebleu "$DATA_DIR/prepared/reference/test.$language" -i "${systems[@]}" \
-  -m bleu chrf --paired-bs --format text > table.txt.partial || fail "the results could not be compared (see above)"
+  -m bleu chrf --tokenize "$TOKENS" --paired-bs --format text > table.txt.partial || fail "the results could not be compared (see above)"
 mv -f -- table.txt.partial table.txt
 cat -- table.txt

@@ -77,14 +77,18 @@ for seed in "${seeds[@]}"; do
     done
   done
 done > "$SWEEP_DIR/sweep.plan"
-bash "$EXAMPLES/stages/grid.sh" "$SWEEP_DIR/sweep.plan" "${JOBS:-0}"
+failed=""
+bash "$EXAMPLES/stages/grid.sh" "$SWEEP_DIR/sweep.plan" "${JOBS:-0}" || failed=yes
 
 if (( ${#seeds[@]} > 1 )); then
   for output in "${outputs[@]}"; do
     for attention in "${attentions[@]}"; do
       folder="$SWEEP_DIR/output-$output-attention-$attention"
       runs=()
-      for seed in "${seeds[@]}"; do runs+=("$folder/seed-$seed"); done
+      for seed in "${seeds[@]}"; do
+        [[ ! -f "$folder/seed-$seed/summary.json" ]] || runs+=("$folder/seed-$seed")
+      done
+      (( ${#runs[@]} == ${#seeds[@]} )) || continue
       bash "$EXAMPLES/ensemble.sh" "${runs[@]}" --run-dir "$folder/ensemble" \
         --data-dir "$DATA_DIR" "--$CONFIG"
     done
@@ -92,3 +96,4 @@ if (( ${#seeds[@]} > 1 )); then
 fi
 "$PYTHON" "$ROOT/scripts/summarize_sweep.py" "$SWEEP_DIR" || fail "no table could be made (see above)"
 say "finished: $SWEEP_DIR/sweep.md"
+[[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"

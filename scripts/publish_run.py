@@ -16,12 +16,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, write_text
+from command_line import exit_status, one_line, replacing, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 # In a run's folder, and under what name they are kept.
@@ -74,10 +73,10 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     write_text(folder / "training.tsv", training_table(log))
     for name in texts:
         if TEXTS[name].endswith(".gz"):  # the same bytes each time
-            with open(folder / TEXTS[name], "wb") as file:
+            with replacing(folder / TEXTS[name], binary=True) as file:
                 file.write(gzip.compress((run / name).read_bytes(), mtime=0))
         else:
-            shutil.copyfile(run / name, folder / TEXTS[name])
+            write_text(folder / TEXTS[name], (run / name).read_text(encoding="utf-8"))
     return folder
 
 

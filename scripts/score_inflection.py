@@ -178,8 +178,8 @@ def main(argv: list[str] | None = None) -> int:
         result = score(items, guesses)
         from fairseq_sparse.files import write_json
 
-        write_json(args.json, result)
         write_guesses(args.guesses, items, guesses)
+        write_json(args.json, result)  # the last: the stage is done when it is there
     except (ScoreError, OSError, ValueError) as error:
         print(f"score_inflection: {one_line(error)}", file=sys.stderr)
         return 1

@@ -44,18 +44,22 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("part", choices=("train", "all", "ensemble", "text"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--best", action="store_true", help="train: the best checkpoint is used, not the last ones"
+    )
     args = parser.parse_args(argv)
     variables = ("DATASET", "DATASET_NOTE", "VARIANT", "VARIANT_NAME", "SETTINGS", "CONFIG")
     names = {name.lower(): os.environ.get(name, "") for name in variables}
     try:
         if args.part == "train":
-            name, summary = "train.json", summarize_training(args.run)
+            name, summary = "train.json", summarize_training(args.run, best=args.best)
         elif args.part == "all":
             name, summary = "summary.json", summarize_all(args.run, names)
         elif args.part == "text":
             name, summary = "measures.json", summarize_text(args.run)
         else:
-            name, summary = "summary.json", summarize_ensemble(args.run, names)
+            members = os.environ.get("MEMBERS", "").split()
+            name, summary = "summary.json", summarize_ensemble(args.run, names, members)
         write_json(args.run / name, summary)
     except (SummaryError, OSError, ValueError) as error:
         print(f"summarize_run: {one_line(error)}", file=sys.stderr)

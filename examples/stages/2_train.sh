@@ -138,6 +138,8 @@ else
   say "training from the start" # summarize_run.py reads the log from here
 fi
 "${train[@]}" || fail "$failure"
-"$PYTHON" "$ROOT/scripts/summarize_run.py" train "$RUN_DIR" \
+best=()
+if [[ "$CHECKPOINTS" == best ]]; then best=(--best); fi
+"$PYTHON" "$ROOT/scripts/summarize_run.py" train "$RUN_DIR" ${best[@]+"${best[@]}"} \
   || fail "the training log could not be summarised (see above)"
 say "trained: $artefact"

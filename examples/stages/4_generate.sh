@@ -27,12 +27,12 @@ flags=(
   --task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG"
   "${to_text[@]}" "${GENERATE[@]}" ${extra[@]+"${extra[@]}"}
 )
+data="data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)"
+for path in "${paths[@]}"; do
+  grep -qsxF "$data" "$(dirname -- "$path")/settings/train" \
+    || fail "$(dirname -- "$path") was not trained on the data in $PREPARED"
+done
 if [[ -n "${ENSEMBLE:-}" ]]; then
-  data="data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)"
-  for path in "${paths[@]}"; do
-    grep -qsxF "$data" "$(dirname -- "$path")/settings/train" \
-      || fail "$(dirname -- "$path") was not trained on the data in $PREPARED"
-  done
   origin="$(sha256_of "${paths[@]}" | awk '{ print "member", $1 }')"
 else
   origin="$(cat -- "$SETTINGS_DIR/average")"

@@ -97,6 +97,11 @@ for path in sys.argv[1:]:
 PY
 }
 
+# True for a process of another user, too, which kill -0 may not ask for.
+is_running() {
+  kill -0 "$1" 2>/dev/null || ps -p "$1" >/dev/null 2>&1
+}
+
 # Wait until no other process works in FOLDER, then keep others out until this one ends. The lock is
 # a link to nothing whose target names its owner, because a link is made whole or not at all.
 lock_folder() {
@@ -106,7 +111,7 @@ lock_folder() {
   [[ -w "$1" ]] || fail "$1 is not writable; choose another folder"
   until ln -s -- "$host $$" "$lock" 2>/dev/null; do
     owner="$(readlink -- "$lock" 2>/dev/null || true)"
-    if [[ "$owner" == "$host "* ]] && ! kill -0 "${owner##* }" 2>/dev/null; then
+    if [[ "$owner" == "$host "* ]] && ! is_running "${owner##* }"; then
       say "removing the lock of a process that has ended: $lock"
       rm -f -- "$lock"
       continue

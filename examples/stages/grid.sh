@@ -106,9 +106,12 @@ if [[ "${1:-}" == --one ]]; then
 fi
 
 : "${CONFIG:?grid.sh is started by sweep.sh and reproduce.sh}"
-LIST="$1" JOBS="$2"
+JOBS="$2"
 SLOTS="$(mktemp -d)"
 trap 'rm -rf -- "$SLOTS"' EXIT
+# Runs are read one by one, and the same command, started meanwhile, may write its list anew.
+LIST="$SLOTS/list"
+cp -- "$1" "$LIST"
 trap 'exit 130' INT
 trap 'exit 143' TERM
 share_devices

@@ -89,15 +89,11 @@ def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> lis
 def score_long(
     generated: Path, hypotheses: list[str], references: list[str], longer_than: int, tokenize: str
 ) -> dict[str, object]:
-    """Score the sentences whose source has more than ``longer_than`` tokens.
-
-    Raises:
-        AnalysisError: there is none.
-    """
+    """Score the sentences whose source has more than ``longer_than`` tokens, if there are any."""
     lengths = [len(source.split()) for source in read_best(generated, "S")]
     chosen = [number for number, length in enumerate(lengths) if length > longer_than]
     if not chosen:
-        raise AnalysisError(f"{generated}: no source has more than {longer_than} tokens")
+        return {"longer_than": longer_than, "sentences": 0}
     part = score([hypotheses[x] for x in chosen], [references[x] for x in chosen], tokenize)
     return {"longer_than": longer_than, **part}
 
@@ -147,7 +143,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"BLEU of tokens = {result['tokenized_bleu']:.2f}  {result['tokenized_signature']}")
     if options.longer_than:
         long = result["long"]
-        print(f"BLEU of the {long['sentences']} long sentences = {long['bleu']:.2f}")
+        shown = f"{long['bleu']:.2f}" if long["sentences"] else "-, there is none"
+        print(f"BLEU of the {long['sentences']} long sentences = {shown}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -73,7 +73,7 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
     systems: dict[str, Path] = {}
     for text in texts:
         named = "=" in text and not Path(text).exists()
-        name, _, place = text.partition("=") if named else ("", "", text)
+        name, _, place = text.rpartition("=") if named else ("", "", text)
         path = Path(place)
         whole = path.resolve()
         name = name or (whole.name if path.is_dir() else whole.stem)

@@ -146,6 +146,8 @@ class SparseSequenceGenerator(SequenceGenerator):
         there is none."""
         is_masked = self.token_indices_to_suppress is not None or self.unk_penalty != 0
         is_masked |= self.repeat_ngram_blocker is not None
+        # Where the weights of alpha-ReLU are all 0, so is their share of the sum.
+        is_masked |= any(isinstance(model, NormalizedScores) for model in self.model.models)
         return self.min_len if self._adds_log_probs() and not is_masked else math.inf
 
     def _adds_log_probs(self) -> bool:

@@ -4,6 +4,7 @@ import base64
 import html.parser
 import json
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from fairseq_sparse.analysis.report.published import (
     row_of,
     same_model,
 )
-from fairseq_sparse.analysis.report.report_runs import short_names
+from fairseq_sparse.analysis.report.report_runs import Run, find_data, short_names
 from fairseq_sparse.analysis.report.sections import attention_section, html_table
 from fairseq_sparse.analysis.report.sentences import encode
 from fairseq_sparse.analysis.runs.columns import Measure, measure_of
+from fairseq_sparse.errors import AnalysisError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -50,6 +52,24 @@ def test_packed_weights_keep_zeros_signs_and_three_digits(weights: list[float]) 
 def test_weights_that_are_not_finite_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
         encode(torch.tensor([0.5, value]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        lambda task: {"cfg": {"task": vars(task)}},
+        lambda task: {"cfg": {"task": task}},
+        lambda task: {"args": task},
+    ],
+    ids=["dataclass", "task with add_args", "old"],
+)
+def test_data_are_found_by_a_checkpoint_of_any_form(settings, tmp_path: Path) -> None:
+    runs = [Run("a", tmp_path, tmp_path / "average.pt", {}, [], None)]
+    torch.save(settings(Namespace(data=str(tmp_path))), tmp_path / "average.pt")
+    assert find_data(runs, None) == str(tmp_path)
+    torch.save(settings(Namespace()), tmp_path / "average.pt")
+    with pytest.raises(AnalysisError, match="give --data"):
+        find_data(runs, None)
 
 
 class Elements(html.parser.HTMLParser):

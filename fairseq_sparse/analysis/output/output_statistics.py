@@ -233,7 +233,7 @@ def output_table(rows: Sequence[dict[str, Any]]) -> str:
     ``of`` says whose steps they are: of the ``references`` or of the model's ``translations``.
     """
     header = ["model", "output", "subset", "of", "steps", "nonzeros per step", "5 / 50 / 95 %"]
-    header += ["zeros (%)", "gold at p = 0 (%)", "Σp (sd)", "attended per step"]
+    header += ["zeros (%)", "given token at p = 0 (%)", "Σp (sd)", "attended per step"]
     lines = []
     for row in rows:
         nonzeros, sums = row["nonzeros"], row["prob_sum"]

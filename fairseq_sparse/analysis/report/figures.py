@@ -27,8 +27,7 @@ CURVES = {
 def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
     """Draw one statistic over the training; None where no log has it.
 
-    A line with points is the validation set at the end of each epoch, a thin line the training
-    data since the line before.
+    A line with points is the validation set, a thin line the training data since the line before.
 
     Args:
         runs: for each model the records of its log.

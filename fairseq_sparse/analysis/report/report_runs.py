@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,10 +126,15 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
         CheckpointError: the checkpoint cannot be read.
     """
     if data is None:
-        data = load_checkpoint(runs[0].checkpoint)["cfg"]["task"]["data"]
-        if not Path(data).is_dir():
+        state = load_checkpoint(runs[0].checkpoint)
+        settings = state.get("args") or (state.get("cfg") or {}).get("task")
+        if isinstance(settings, Namespace):
+            settings = vars(settings)
+        data = (settings or {}).get("data")
+        if not data or not Path(data).is_dir():
             raise AnalysisError(
-                f"{runs[0].folder} was trained on {data}, which is not there: give --data"
+                f"{runs[0].folder} was trained on {data or 'unnamed data'}, which is not there: "
+                "give --data"
             )
     elif not Path(data).is_dir():
         raise AnalysisError(f"--data {data}: there is no such folder")

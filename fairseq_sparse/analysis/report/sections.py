@@ -97,7 +97,7 @@ def training_section(runs: Sequence[Run]) -> str:
     caption = "Threshold τ and mean norm of the logits (Speeding Up Entmax, Fig. 7)"
     pictures.append(html_figure(threshold, "threshold", caption))
     return (
-        "<p>Lines with points: validation set, at the end of each epoch. Thin lines: training "
+        "<p>Lines with points: validation set. Thin lines: training "
         "data. fairseq reports cross-entropy in bits, the sparse losses are in nats, and losses "
         "of different criterions cannot be compared.</p>\n"
         + _names_of([run.name for run in runs if run.name not in records], _NO_LOG)

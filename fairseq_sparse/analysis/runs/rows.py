@@ -72,7 +72,7 @@ class Row:
         name: variant and variables.
         runs: of all seeds that were planned.
         summaries: of the seeds that are finished.
-        ensemble: of all the seeds together, where ``sweep.sh`` has made it.
+        ensemble: of the seeds that are finished, where ``sweep.sh`` has made it.
         p: of the paired test against the baseline with the same seed.
     """
 
@@ -178,8 +178,10 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
                     f"{getattr(run, name)!r}: move it away"
                 )
         row.summaries[run.seed] = summary
-        if run.folder.name == f"seed-{run.seed}":  # in a folder of sweep.sh
-            row.ensemble = _read(run.folder.parent / "ensemble" / "summary.json")
+    for row in (row for found in rows.values() for row in found.values()):
+        for seed, run in row.runs.items():
+            if run.folder.name == f"seed-{seed}":  # in a folder of sweep.sh
+                row.ensemble = _ensemble_of(run.folder.parent, row)
     return {dataset: list(found.values()) for dataset, found in rows.items()}
 
 
@@ -197,10 +199,9 @@ def read_sweep(folder: Path) -> list[Row]:
         row = Row(f"entmax OUTPUT_ALPHA={match[1]} ATTENTION_ALPHA={match[2]}")
         for summary in sorted(path.glob("*/summary.json")):
             name = summary.parent.name
-            if name == "ensemble":
-                row.ensemble = read_json(summary)
-            elif name.startswith("seed-"):
+            if name.startswith("seed-"):
                 row.summaries[int(name.removeprefix("seed-"))] = read_json(summary)
+        row.ensemble = _ensemble_of(path, row)
         if row.summaries:
             rows.append(row)
     if not rows:
@@ -270,7 +271,8 @@ def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]
 
 
 def _has_deviation(row: Row, column: str) -> bool:
-    return not COLUMNS[column][1].startswith("attention.") and len(row.values(column)) > 1
+    values = [] if COLUMNS[column][1].startswith("attention.") else row.values(column)
+    return len(values) > 1 and not isinstance(values[0], str)
 
 
 def _value(summary: Summary, column: str) -> Any:
@@ -289,6 +291,13 @@ def read_summary(folder: Path) -> Optional[dict[str, Any]]:
         # As the model scores, without dividing by the sum of p.
         summary["empty"] = next(row for row in analysis["rows"] if row["scores"] == "p")
     return summary
+
+
+def _ensemble_of(folder: Path, row: Row) -> Optional[Summary]:
+    """Return the summary of the ensemble in a folder of ``sweep.sh``, if it has the row's seeds."""
+    found = _read(folder / "ensemble" / "summary.json")
+    seeds = {f"seed-{seed}" for seed in row.summaries}
+    return found if found is not None and set(found.get("members", seeds)) == seeds else None
 
 
 def _read(path: Path) -> Optional[dict[str, Any]]:

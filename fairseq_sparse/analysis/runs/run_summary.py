@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_json, read_text
+from fairseq_sparse.files import read_json, read_text, write_text
 
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
 # What --task translation_sparse logs of a plain beam search.
 CERTIFIED = re.compile(
-    r"certified: (?P<exact>\d+) of (?P<judged>\d+) sentences .*? (?P<optimal>\d+) of \d+ sentences"
+    r"certified: \d+ of (?P<judged>\d+) sentences .*? (?P<optimal>\d+) of \d+ sentences"
 )
 PARAMETERS = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<trained>[\d,]+)\)")
 # The measures logged by fairseq-eval-lm, the samples printed by fairseq-interactive, and the token
@@ -65,7 +65,7 @@ def summarize_text(run: Path) -> dict[str, Any]:
         summary[subset] = json.loads(found[-1])
     samples = SAMPLE.findall(read(run / "samples-raw.txt"))
     texts = [LINE_BREAK.sub("\n", text.strip()) for text in samples]
-    (run / "samples.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    write_text(run / "samples.txt", "\n\n".join(texts) + "\n")
     return summary
 
 
@@ -100,9 +100,15 @@ def describe_environment() -> dict[str, object]:
     }
 
 
-def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
+def summarize_training(run: Path, log: Path | None = None, best: bool = False) -> dict[str, object]:
     """Summarize updates, time, speed and statistics, over all the parts of an interrupted
-    training."""
+    training.
+
+    Args:
+        run: its folder.
+        log: of fairseq-train (default: where the recipes have it).
+        best: whether the best checkpoint is used, rather than the last ones.
+    """
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     log = log or run / "logs" / "2_train.log"
@@ -134,36 +140,35 @@ def summarize_training(run: Path, log: Path | None = None) -> dict[str, object]:
     }
     if "watt_hours" in last:
         summary["watt_hours"] = last["watt_hours"]  # since the start, over all parts
+    used = best_validation(run, valid) if best else [{}, *valid][-1]
     if parameters:
         summary["parameters"] = int(parameters[-1].replace(",", ""))
     return {
         **summary,
         "words_per_second": statistics.median(speeds),
         "train": select_statistics(last),
-        "valid": select_statistics(validation_of_the_model(run, valid)),
+        "valid": select_statistics(used),
         **describe_environment(),
     }
 
 
-def validation_of_the_model(run: Path, valid: list[dict[str, float]]) -> dict[str, float]:
-    """Return the validation at the checkpoint that is used: the last, or the best where that is
-    kept."""
+def best_validation(run: Path, valid: list[dict[str, float]]) -> dict[str, float]:
+    """Return the validation of the best checkpoint, by the metric in the run's settings."""
     settings = run / "settings" / "train"
     flags = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
-    if "--no-epoch-checkpoints" in flags:
-        names = [flag.split()[1] for flag in flags if flag.startswith("--best-checkpoint-metric ")]
-        name = names[-1] if names else "loss"
-        # fairseq logs the best so far, once there is one, and replaces it by its equals.
-        valid = [
-            numbers
-            for numbers in valid
-            if name in numbers and numbers[name] == numbers.get(f"best_{name}", numbers[name])
-        ]
-    return valid[-1] if valid else {}
+    names = [flag.split()[1] for flag in flags if flag.startswith("--best-checkpoint-metric ")]
+    name = names[-1] if names else "loss"
+    # fairseq logs the best so far, once there is one, and replaces it by its equals.
+    best = [
+        numbers
+        for numbers in valid
+        if name in numbers and numbers[name] == numbers.get(f"best_{name}", numbers[name])
+    ]
+    return best[-1] if best else {}
 
 
 def summarize_generation(run: Path) -> dict[str, object]:
-    """Return the speed of decoding, and what it proved: see :func:`summarize_search`."""
+    """Return the speed of decoding, and how often its result was proven to be the best."""
     text = read(run / "generate-test.txt")
     match = GENERATE_SPEED.search(text)
     if not match:
@@ -173,8 +178,9 @@ def summarize_generation(run: Path) -> dict[str, object]:
         )
     summary = {"sentences_per_second": float(match["speed"])}
     if certified := CERTIFIED.search(text):
-        for name in ("exact", "optimal"):
-            summary[name] = int(certified[name]) / int(certified["judged"])
+        # How often the beam was exact is not told: with one hypothesis wanted, the search stops
+        # when that is proven to be the best.
+        summary["optimal"] = int(certified["optimal"]) / int(certified["judged"])
     return summary
 
 
@@ -271,10 +277,17 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
     }
 
 
-def summarize_ensemble(run: Path, names: dict[str, str]) -> dict[str, object]:
-    """Return what there is to say of several models that decoded together."""
+def summarize_ensemble(run: Path, names: dict[str, str], members: list[str]) -> dict[str, object]:
+    """Return what there is to say of several models that decoded together.
+
+    Args:
+        run: its folder.
+        names: of the recipe.
+        members: the names of the folders of its models.
+    """
     return {
         **names,
+        "members": members,
         **read_score(run),
         "generation": summarize_generation(run),
         **describe_environment(),

@@ -179,6 +179,13 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
     assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
     content, _, _ = make(plan, "empty_is_best,word_accuracy")  # which no ensemble has
     assert "p(empty) > p(best), ensemble" not in content["datasets"]["morph"]["header"]
+    content = json.loads((folder / "ensemble" / "summary.json").read_text())
+    content["members"] = ["seed-1", "seed-2", "seed-3"]  # of which the plan has but two
+    (folder / "ensemble" / "summary.json").write_text(json.dumps(content))
+    content, _, _ = make(plan, "word_accuracy")
+    assert "word accuracy (%), ensemble" not in content["datasets"]["morph"]["header"]
+    content, _, _ = make(plan, "variant,word_accuracy")  # of which one is no number
+    assert content["datasets"]["morph"]["rows"][0]["deviation"].keys() == {"word_accuracy"}
 
 
 @pytest.mark.parametrize("subset", ["valid", "test"])
