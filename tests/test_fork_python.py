@@ -28,6 +28,8 @@ PROGRAMS = {
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))))",
     "folder": "import tempfile; print(tempfile.gettempdir())",
 }
+# For these, buffers and encodings matter.
+PRINTING = ("arguments", "text", "message", "at exit", "thread", "streams")
 
 
 def results(*arguments, **options):
@@ -43,8 +45,9 @@ def variables(tmp_path):
     return {**kept, "OMP_NUM_THREADS": "1", "X": "ein Ü", "TMPDIR": str(tmp_path)}
 
 
-@pytest.mark.parametrize("unbuffered", [False, True], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "unbuffered"), [(x, False) for x in PROGRAMS] + [(x, True) for x in PRINTING]
+)
 def test_a_fork_does_what_a_process_does(name, unbuffered, variables, tmp_path):
     if unbuffered:
         variables |= {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "latin-1"}

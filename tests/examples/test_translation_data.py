@@ -83,7 +83,14 @@ class Prepared(NamedTuple):
         return languages_of(self.dataset)
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+# The same archives as another data set, with other languages or numbers.
+ALIKE = ("multi30k_en_fr", "iwslt17_en_de", "kftt_en_ja", "wmt14_en_de_32k", "wmt16_ro_en_32k")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(x, marks=pytest.mark.slow if x in ALIKE else ()) for x in LAYOUTS],
+)
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Each data set, from archives that are fetched from a mirror."""
     dataset = request.param

@@ -51,8 +51,11 @@ def parse(flags):
     return options.parse_args_and_arch(parser, ["data", "--user-dir", USER_DIR, *flags])
 
 
-@pytest.mark.parametrize("settings", ["", "rela", "sue"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "settings"),
+    [(variant, "") for variant in VARIANTS]
+    + [(x, y) for x in ("softmax", "entmax15", "alpha_relu", "rela_g") for y in ("rela", "sue")],
+)
 def test_a_variant_gives_a_model(variant, settings):
     args = parse(recipe(variant, settings))
     model = TransformerSparseModel.build_model(args, task())

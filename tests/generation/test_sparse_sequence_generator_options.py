@@ -40,6 +40,7 @@ OPTIONS = {
 CHANGED_SCORES = ("diverse", "diversity", "match")  # stock itself scores these in its own way
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", ["usual", "never ends", "dead at once", "not normalized"])
 def test_option(name, kind):

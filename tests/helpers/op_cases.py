@@ -6,6 +6,7 @@ import references
 from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
+    backends,
     entmax,
     entmax15,
     entmax_loss,
@@ -15,6 +16,7 @@ from fairseq_sparse.ops import (
 from fairseq_sparse.ops.attention_weights import AttentionOptions, relu
 from fairseq_sparse.ops.attention_weights import entmax as weights_by_entmax
 from fairseq_sparse.ops.backends import choose
+from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.cpu.attention import RECTIFIED
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -35,6 +37,11 @@ SPARSE_WEIGHTS = {"relu": relu} | {
 }
 
 TAU = 0.3
+
+
+def attends_by_kernels():
+    """Whether this machine has kernels for attention: a compiler, and vectors of eight numbers."""
+    return build.library() is not None and backends._has_wide_vectors()
 
 
 class EntmaxLoss:

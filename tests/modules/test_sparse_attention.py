@@ -28,7 +28,9 @@ from attention_cases import (
     sequence,
 )
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
+from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.reference import attention_parts
+from op_cases import attends_by_kernels
 
 each_case = pytest.mark.parametrize("case", CASES)
 each_mask = pytest.mark.parametrize("mask", MASKS)
@@ -327,3 +329,25 @@ def test_scores_before_the_mapping_are_refused():
     x = sequence()
     with pytest.raises(NotImplementedError, match="before_softmax.*--attention rela_g"):
         self_attention("rela_g")(x, x, x, before_softmax=True)
+
+
+@pytest.mark.parametrize("kind", ["rela_g", "entmax15"])
+def test_the_kernels_compute_what_the_reference_does(kind):
+    """Fp32 in heads of 16, more than a few tokens, padding and a causal mask: as in a training."""
+    attention = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind).float().train()
+    x = torch.randn(24, 3, 32, requires_grad=True)
+    masks = {
+        "key_padding_mask": torch.arange(24) >= torch.tensor([[24], [20], [5]]),
+        "attn_mask": torch.full((24, 24), -INF).triu(1),
+    }
+    results = []
+    for choice in ("reference", "auto"):
+        with backends.use(choice):
+            output, _ = attention(x, x, x, need_weights=False, **masks)
+            inputs = [x, *attention.parameters()]
+            gradients = torch.autograd.grad(output.square().sum(), inputs)
+            results.append([output, *gradients])
+    if attends_by_kernels():
+        assert backends.last_used()["attention"] == "cpu"
+    for actual, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

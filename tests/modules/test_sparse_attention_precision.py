@@ -86,6 +86,7 @@ def large_attention(case):
     return layer.train(), query, key, value
 
 
+@pytest.mark.pairwise
 @in_parts_too
 @each_half_dtype
 # Without a norm, gradients of these are larger than the largest number of fp16.

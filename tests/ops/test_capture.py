@@ -30,9 +30,9 @@ from fairseq_sparse.ops import (
     sparsemax,
 )
 from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.dropout import dropout
 from fairseq_sparse.ops.source_states import SourceStates
+from op_cases import attends_by_kernels
 
 TARGET = torch.tensor([3, 1, 0, 299, -100, 7])
 WEIGHT = torch.randn(300, 16, generator=torch.Generator().manual_seed(1))
@@ -119,7 +119,7 @@ def assert_same(actual, expected):
 
 @pytest.mark.parametrize("name", ["entmax of a tensor", "attention relu", "attention entmax"])
 def test_what_is_compared_with_is_computed_by_kernels(name, monkeypatch):
-    if build.library() is None or not backends._has_wide_vectors():
+    if not attends_by_kernels():
         pytest.skip("needs kernels for vectors of eight numbers")
     monkeypatch.setattr(backends, "_last", {})
     value_and_gradient(OPS[name], logits(6, 300))

@@ -126,6 +126,7 @@ def test_backward_twice_gives_the_same(kind):
 # --- rows at the edge ----------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @each_smoothing
 @each_alpha

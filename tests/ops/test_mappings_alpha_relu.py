@@ -34,6 +34,7 @@ def test_gradients(alpha, tau):
     assert gradcheck(lambda z: alpha_relu(z.masked_fill(mask, -INF), tau, alpha), masked)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tau", [0.3, 0.0, -0.7])
 @each_alpha

@@ -207,8 +207,7 @@ REFUSED = [
         "--score-reference does not go with --score-normalization",
     ),
     *(
-        ({"exact_search": exact}, {flag: value}, message)
-        for exact in (True, False)
+        ({"exact_search": value != 0}, {flag: value}, message)
         for flag, value, message in (
             ("temperature", 0.0, "--temperature must be greater than 0, got 0.0"),
             ("temperature", -1.0, "--temperature must be greater than 0, got -1.0"),

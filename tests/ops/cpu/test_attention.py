@@ -85,6 +85,7 @@ MASKS = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @each_weights

@@ -49,6 +49,7 @@ def by_pytorch(tensors, weights, dtype, **arguments):
         return attend(*tensors, weights, sums_to_one=False, need_weights=True, **arguments)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @each_weights

@@ -239,6 +239,7 @@ def test_rows_too_long_for_their_sums_are_not_bounded():
 # --- candidates ----------------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("tau", TAUS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @each_kind
