@@ -2,6 +2,8 @@
 
 import re
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Optional
 
 from fairseq.models import register_model
@@ -121,31 +123,17 @@ class TransformerSparseModel(SparseOutputModel, TransformerModel):
         )
 
 
-@architecture("transformer_sparse", "transformer_sparse")
-def transformer_sparse(args: Namespace) -> None:
+def _with_flags(stock: Callable[[Namespace], None], args: Namespace) -> None:
+    """Fill in the settings of an architecture of fairseq's, and the flags of this package."""
     set_flag_defaults(args, *_FLAGS)
-    base_architecture(args)
+    stock(args)
 
 
-@architecture("transformer_sparse", "transformer_sparse_tiny")
-def transformer_sparse_tiny(args: Namespace) -> None:
-    set_flag_defaults(args, *_FLAGS)
-    tiny_architecture(args)
-
-
-@architecture("transformer_sparse", "transformer_sparse_iwslt_de_en")
-def transformer_sparse_iwslt_de_en(args: Namespace) -> None:
-    set_flag_defaults(args, *_FLAGS)
-    transformer_iwslt_de_en(args)
-
-
-@architecture("transformer_sparse", "transformer_sparse_wmt_en_de")
-def transformer_sparse_wmt_en_de(args: Namespace) -> None:
-    set_flag_defaults(args, *_FLAGS)
-    transformer_wmt_en_de(args)
-
-
-@architecture("transformer_sparse", "transformer_sparse_wmt_en_de_big")
-def transformer_sparse_wmt_en_de_big(args: Namespace) -> None:
-    set_flag_defaults(args, *_FLAGS)
-    transformer_wmt_en_de_big(args)
+for _suffix, _stock in {
+    "": base_architecture,
+    "_tiny": tiny_architecture,
+    "_iwslt_de_en": transformer_iwslt_de_en,
+    "_wmt_en_de": transformer_wmt_en_de,
+    "_wmt_en_de_big": transformer_wmt_en_de_big,
+}.items():
+    architecture("transformer_sparse", f"transformer_sparse{_suffix}")(partial(_with_flags, _stock))
