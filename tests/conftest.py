@@ -98,3 +98,11 @@ def seed():
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A small task, as ``fairseq-preprocess`` leaves it; for reading alone."""
+    import toy  # with fairseq, which takes seconds and not all tests need
+
+    return toy.binarised_text(tmp_path_factory.mktemp("text"))

@@ -13,11 +13,6 @@ CRITERION = ("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     flags = (*ADAPTIVE, *CRITERION, "--attention-dropout", "0.1", "--max-epoch", "2")

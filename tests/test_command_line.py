@@ -18,11 +18,6 @@ STATISTICS = {"loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "logit_no
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
     """transform -> (folder with two epochs of training, what the training printed), when asked."""
     finished = {}

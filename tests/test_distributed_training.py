@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import commands
-import toy
 from commands import logged, output_flags, train, train_on_two_workers
 
 TAU = "decoder.output_projection.tau"
@@ -30,11 +29,6 @@ LOGGED = 2e-4
 
 def slow(transform):
     return pytest.param(transform, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,6 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def paths(data, tmp_path_factory):
     limits = ["--max-update", 60, "--lr", 0.01, "--disable-validation", "--no-epoch-checkpoints"]
     return {

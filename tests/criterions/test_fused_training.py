@@ -14,11 +14,6 @@ from fairseq_sparse.criterions.sparse_criterion import EntmaxLossCriterion
 UNUSED = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
 def curve(records, key="train_loss"):
     return [float(record[key]) for record in records]
 

@@ -42,11 +42,6 @@ FLAGS = ("--output-transform", "squares", "--output-alpha", 1.25)
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Path:
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def user_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("user") / "squares_for_fairseq"
     folder.mkdir()
@@ -63,10 +58,10 @@ def squares(user_dir):
     del OUTPUT_TRANSFORMS["squares"]
 
 
-def train(text, user_dir, folder, *flags, check=True):
+def train(data, user_dir, folder, *flags, check=True):
     return toy.run(
         "fairseq_cli.train",
-        *(text, "--user-dir", user_dir, "--save-dir", folder, "--cpu", "--num-workers", 0),
+        *(data, "--user-dir", user_dir, "--save-dir", folder, "--cpu", "--num-workers", 0),
         *("--task", "translation_sparse", "--arch", "transformer_sparse_tiny", "--lr", 0.01),
         *("--optimizer", "adam", "--max-tokens", 300, "--max-update", 8, "--log-format", "json"),
         *flags,
@@ -75,25 +70,25 @@ def train(text, user_dir, folder, *flags, check=True):
 
 
 @pytest.fixture(scope="module")
-def trained(text, user_dir, tmp_path_factory) -> tuple[Path, str]:
+def trained(data, user_dir, tmp_path_factory) -> tuple[Path, str]:
     """A checkpoint, and what training printed."""
     folder = tmp_path_factory.mktemp("run")
     flags = (*FLAGS, "--criterion", "entmax_loss", "--log-interval", 1)
-    result = train(text, user_dir, folder, *flags)
+    result = train(data, user_dir, folder, *flags)
     return folder / "checkpoint_last.pt", result.stdout + result.stderr
 
 
-def test_it_trains_and_generates(trained, text, user_dir):
+def test_it_trains_and_generates(trained, data, user_dir):
     checkpoint, output = trained
     losses = [float(record["loss"]) for record in logged(output, "train_inner")]
     assert len(losses) == 8 and losses[-1] < losses[0]
     record = logged(output, "valid")[-1]
     assert float(record["valid_prob_sum"]) == 1 and "valid_tau" not in record
     assert 1 <= float(record["valid_nonzeros"]) < 54
-    found = hypotheses(generate(text, checkpoint, "--user-dir", user_dir).stdout)
+    found = hypotheses(generate(data, checkpoint, "--user-dir", user_dir).stdout)
     assert len(found) == 30
     refused = generate(
-        text, checkpoint, "--user-dir", user_dir, "--task", "translation", check=False
+        data, checkpoint, "--user-dir", user_dir, "--task", "translation", check=False
     )
     assert "--output-transform squares" in refused.stderr.strip().splitlines()[-1]
 
@@ -122,9 +117,9 @@ def test_a_model_refuses_an_option_that_it_does_not_take(squares):
         toy.model(*FLAGS, "--output-topk", 5)
 
 
-def test_analysis_knows_it(trained, text, tmp_path, squares, capsys):
+def test_analysis_knows_it(trained, data, tmp_path, squares, capsys):
     out = tmp_path / "out.json"
-    arguments = ("support", text, "--path", trained[0], "--beams", 2, "--json", out, "--cpu")
+    arguments = ("support", data, "--path", trained[0], "--beams", 2, "--json", out, "--cpu")
     assert analyze_output.main([str(argument) for argument in arguments]) == 0
     result = json.loads(out.read_text())
     (row,) = result["forced"]

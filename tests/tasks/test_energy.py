@@ -92,11 +92,6 @@ def resumed(optimizer):
     return copy
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy.binarised_text(tmp_path_factory.mktemp("text"))
-
-
 @pytest.fixture
 def nvml(tmp_path, monkeypatch):
     """The folder of the module that stands for NVML, which can be imported here."""
