@@ -61,15 +61,6 @@ def test_import_is_silent_and_leaves_cuda_alone():
     assert result.stdout == "('', False)\n"
 
 
-def test_ops_import_without_fairseq():
-    run(
-        "-c",
-        "import sys\n"
-        "sys.modules['fairseq'] = None\n"  # as if it were not installed
-        "import fairseq_sparse.ops\n",
-    )
-
-
 def test_user_dir_of_a_checkout_registers_the_plugin(checkout, tmp_path):
     result = run(
         "-c",

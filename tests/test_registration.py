@@ -36,6 +36,7 @@ def test_ops_load_no_fairseq_and_leave_logging_alone():
         "import torch\n"
         "import fairseq_sparse.ops\n"
         "fairseq_sparse.ops.entmax15(torch.zeros(2))\n"
+        "assert all(hasattr(fairseq_sparse.ops, name) for name in fairseq_sparse.ops.__all__)\n"
         "heavy = {'fairseq', 'hydra', 'omegaconf', 'sacrebleu'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert (logging.root.level, logging.root.handlers) == before\n"

@@ -249,8 +249,6 @@ def test_configurations_as_dictionaries_are_compared(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "truncated, or not a checkpoint"),
-        (b"ein Haus\n" * 100, "truncated, or not a checkpoint"),
         (None, "no such file"),
         ([1, 2], "holds a list"),
         ({"weight": torch.zeros(1)}, "not a fairseq checkpoint.*weight"),
@@ -260,9 +258,7 @@ def test_configurations_as_dictionaries_are_compared(tmp_path):
 )
 def test_foreign_files_are_refused(tmp_path, content, message):
     path = tmp_path / "checkpoint1.pt"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
+    if content is not None:
         torch.save(content, path)
     with pytest.raises(CheckpointError, match=message) as refusal:
         average_checkpoints([path])

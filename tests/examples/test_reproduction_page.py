@@ -71,13 +71,6 @@ def module_of(words: list[str]) -> str:
     raise AssertionError(f"no command: {words}")
 
 
-def test_the_links_lead_somewhere() -> None:
-    for target, anchor in re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", PAGE):
-        text = (ROOT / "docs" / target).resolve().read_text(encoding="utf-8")
-        titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
-        assert not anchor or anchor in {title.lower().replace(" ", "-") for title in titles}
-
-
 def words_of(table: Path) -> tuple[list[str], int]:
     """A table's LOOK, or its COMMAND, as it is written, and the number of its rows."""
     script = f"""EXAMPLES='{recipes.EXAMPLES}'; LOOK=() COMMAND=() ROWS=(); source '{table}'

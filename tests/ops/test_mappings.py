@@ -1,5 +1,3 @@
-import subprocess
-
 import entmax as package
 import pytest
 import torch
@@ -15,7 +13,6 @@ from fairseq_sparse.ops import (
     softmax,
     sparsemax,
 )
-from fork_python import PYTHON
 from op_cases import ALPHA_OF, DTYPES, HALF_DTYPES, MAPPINGS, logits
 from references import assert_close_to_naive
 
@@ -351,36 +348,3 @@ def test_bad_arguments():
     for mapping in (sparsemax, entmax15):
         with pytest.raises(ValueError, match="topk must be 0 .* got -1"):
             mapping(z, topk=-1)
-
-
-# --- on its own ---------------------------------------------------------------------------------
-
-
-def test_ops_need_no_fairseq():
-    program = """
-import sys
-
-class WithoutFairseq:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, *args):
-        if name.partition(".")[0] == "fairseq":
-            return None
-        return self.finder.find_spec(name, *args)
-
-sys.meta_path[:] = [WithoutFairseq(finder) for finder in sys.meta_path]
-import torch
-import fairseq_sparse.ops as ops
-
-assert not any(name.partition(".")[0] == "fairseq" for name in sys.modules)
-assert all(hasattr(ops, name) for name in ops.__all__)
-print(ops.entmax15(torch.tensor([2.0, 0.0])).tolist())
-try:
-    import fairseq
-except ImportError:
-    print("blocked")
-"""
-    result = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["[1.0, 0.0]", "blocked"]
