@@ -277,6 +277,8 @@ def test_bad_arguments(kind):
             kind.loss(z, wrong)
     with pytest.raises(ValueError, match="need a target"):
         kind.loss(torch.tensor(1.0), torch.tensor(0))
+    with pytest.raises(ValueError, match="target must be int64, got torch.int32"):
+        kind.loss(z, target.int())
     for label_smoothing in (-0.1, 1.1, NAN, INF):
         with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\], got"):
             kind.loss(z, target, label_smoothing=label_smoothing)
