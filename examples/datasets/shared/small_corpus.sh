@@ -14,7 +14,7 @@ case "$CONFIG" in
       --encoder-attention-heads 4 --encoder-normalize-before
       --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
       --decoder-attention-heads 4 --decoder-normalize-before
-      --dropout 0.3
+      --dropout 0.2
       --lr 3e-3 --warmup-updates 400 --max-epoch "${MAX_EPOCH:-20}" --log-interval 50
     )
     AVERAGE_LAST="${AVERAGE_LAST:-5}"
