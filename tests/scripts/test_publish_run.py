@@ -27,7 +27,8 @@ def finished(tmp_path):
     (run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"0" * 99)
     summary = {"dataset": "multi30k_de_en", "variant": "softmax", "bleu": {"bleu": 30.5}}
     (run / "summary.json").write_text(json.dumps(summary))
-    empty = {"rows": [{"scores": "p", "empty_is_best": 0.25}, {"scores": "p / sum"}]}
+    counted = {"scores": "p", "empty_is_best": 0.25, "name": "/home/a/x.pt", "checkpoints": []}
+    empty = {"rows": [counted, {"scores": "p / sum"}]}
     (run / "empty.json").write_text(json.dumps(empty))
     (run / "settings" / "train").write_text("--lr 2e-3\n--dropout 0.3\n")
     (run / "settings" / "generate").write_text("--beam 5\n--bpe-codes /home/a/bpe.codes\n")
@@ -50,7 +51,8 @@ def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
     assert {path.name for path in kept.iterdir()} == names
     assert gzip.decompress((kept / "translations.gz").read_bytes()).decode() == TEXT
     summary = json.loads((kept / "summary.json").read_text())
-    assert summary["bleu"] == {"bleu": 30.5} and summary["empty"]["empty_is_best"] == 0.25
+    assert summary["bleu"] == {"bleu": 30.5}
+    assert summary["empty"] == {"scores": "p", "empty_is_best": 0.25}
     assert (kept / "training.tsv").read_text() == "epoch\tloss\n1\t4.5\n2\t4.25\n"
     settings = (kept / "settings.txt").read_text()
     assert "commit 0123abcd" in settings and "--dropout 0.3" in settings and "--beam 5" in settings

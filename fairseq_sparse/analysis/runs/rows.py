@@ -289,7 +289,9 @@ def read_summary(folder: Path) -> Optional[dict[str, Any]]:
     summary, analysis = _read(folder / "summary.json"), _read(folder / EMPTY)
     if summary is not None and analysis is not None:
         # As the model scores, without dividing by the sum of p.
-        summary["empty"] = next(row for row in analysis["rows"] if row["scores"] == "p")
+        row = next(row for row in analysis["rows"] if row["scores"] == "p")
+        paths = ("name", "checkpoints")  # of the machine that it was counted on
+        summary["empty"] = {name: value for name, value in row.items() if name not in paths}
     return summary
 
 
