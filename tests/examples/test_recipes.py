@@ -133,7 +133,7 @@ def test_from_raw_text_to_score(variant: str, finished, raw: Path, prepared: Pat
     assert summary["training"]["epochs"] == 3
     assert summary["training"]["words_per_second"] > 0
     assert summary["generation"]["sentences_per_second"] > 0
-    assert ("exact" in summary["generation"]) == (variant == "alpha_relu")
+    assert ("optimal" in summary["generation"]) == (variant == "alpha_relu")
     vocabulary = len((prepared / "prepared/bin/dict.en.txt").read_text().splitlines()) + 4
     if variant == "softmax":
         assert summary["test"]["nonzeros"] == pytest.approx(vocabulary, abs=8)

@@ -302,7 +302,7 @@ def test_split_that_is_there_is_kept(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("dev text a b", "--take dev: not one of train, valid, test"),
+        ("dev text a b", "--take dev: not one of test, valid, train"),
         ("train csv a b", "--take ... csv: not one of "),
         ("train tsv a#1 b", "b: of tsv, #N must say which column"),
     ],
