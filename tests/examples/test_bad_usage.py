@@ -78,3 +78,26 @@ def test_folders_of_any_other_name_are_used(tmp_path: Path) -> None:
         said = refusal("run.sh", *RECIPES["run.sh"], *options, status=1)
         assert f"no prepared data in {folder}/data/prepared: run the stage prepare first" in said
         assert (folder / "run" / "logs" / "6_analyze.log").is_file()
+
+
+def test_language_models_do_not_decode_together(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in "ab"]
+    for run in runs:
+        run.mkdir()
+        for name in ("summary.json", "average.pt", "measures.json"):
+            (run / name).write_text("{}")
+    text = refusal("ensemble.sh", *runs, "--run-dir", tmp_path / "both", status=1)
+    assert f"{runs[0]} is a language model" in text
+
+
+def test_a_grid_keeps_its_list_when_the_file_is_written_anew(tmp_path: Path) -> None:
+    """As reproduce.sh --table-only does it meanwhile; here the first of two runs does."""
+    fields = ["quickstart", "no_such_variant", "-", "-", str(tmp_path / "data")]
+    lines = ["\t".join([str(n), *fields, str(tmp_path / f"run-{n}")]) for n in (1, 2)]
+    plan = tmp_path / "plan"
+    plan.write_text("\n".join(lines) + "\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n: > "{plan}"\nexec {recipes.PYTHON} "$@"\n')
+    python.chmod(0o755)
+    text = refusal("stages/grid.sh", plan, 1, status=1, CONFIG="cpu", STAGE="sweep", PYTHON=python)
+    assert "2 of 2 runs failed" in text and "quickstart, no_such_variant, seed 2" in text
