@@ -91,13 +91,15 @@ def test_language_models_do_not_decode_together(tmp_path: Path) -> None:
 
 
 def test_a_grid_keeps_its_list_when_the_file_is_written_anew(tmp_path: Path) -> None:
-    """As reproduce.sh --table-only does it meanwhile; here the first of two runs does."""
-    fields = ["quickstart", "no_such_variant", "-", "-", str(tmp_path / "data")]
+    """As the same command with --table-only does it meanwhile; here the first preparation does."""
+    fields = ["quickstart", "softmax", "-", "-", str(tmp_path / "data")]
     lines = ["\t".join([str(n), *fields, str(tmp_path / f"run-{n}")]) for n in (1, 2)]
     plan = tmp_path / "plan"
     plan.write_text("\n".join(lines) + "\n")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\n: > "{plan}"\nexec {recipes.PYTHON} "$@"\n')
+    python.write_text(f'#!/bin/sh\n: > "{plan}"\nexit 1\n')
     python.chmod(0o755)
-    text = refusal("stages/grid.sh", plan, 1, status=1, CONFIG="cpu", STAGE="sweep", PYTHON=python)
-    assert "2 of 2 runs failed" in text and "quickstart, no_such_variant, seed 2" in text
+    names = {"CONFIG": "cpu", "STAGE": "sweep", "PYTHON": python}
+    text = refusal("stages/grid.sh", plan, 1, status=1, **names)
+    assert plan.read_text() == "" and "2 of 2 runs failed" in text
+    assert all(f"quickstart, softmax, seed {n}: no data" in text for n in (1, 2))
