@@ -79,7 +79,8 @@ for run in "${RUNS[@]}"; do
       say "done already: $OUT/$system"
     else
       "$PYTHON" -m fairseq_sparse mbr "$folder/generate-test.txt" --utility "$UTILITY" \
-        --tokenize "$TOKENS" --output "$OUT/$system.partial" || fail "the samples could not be compared (see above)"
+        --tokenize "$TOKENS" --output "$OUT/$system.partial" \
+        || fail "the samples could not be compared (see above)"
       mv -f -- "$OUT/$system.partial" "$OUT/$system"
     fi
     systems+=("$system")
@@ -89,6 +90,7 @@ done
 language="$(sed -n 's/^--target-lang //p' "${RUNS[0]}/settings/generate" | tail -n 1)"
 cd -- "$OUT"
 "$PYTHON" -m sacrebleu "$DATA_DIR/prepared/reference/test.$language" -i "${systems[@]}" \
-  -m bleu chrf --tokenize "$TOKENS" --paired-bs --format text > table.txt.partial || fail "the results could not be compared (see above)"
+  -m bleu chrf --tokenize "$TOKENS" --paired-bs --format text > table.txt.partial \
+  || fail "the results could not be compared (see above)"
 mv -f -- table.txt.partial table.txt
 cat -- table.txt

@@ -109,11 +109,11 @@ fi
 JOBS="$2"
 SLOTS="$(mktemp -d)"
 trap 'rm -rf -- "$SLOTS"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 # Runs are read one by one, and the same command, started meanwhile, may write its list anew.
 LIST="$SLOTS/list"
 cp -- "$1" "$LIST"
-trap 'exit 130' INT
-trap 'exit 143' TERM
 share_devices
 COUNT=$(( $(wc -l < "$LIST") ))
 export CONFIG LIST JOBS SLOTS STAGE COUNT

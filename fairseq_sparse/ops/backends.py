@@ -90,12 +90,12 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
 def use(choice: str) -> Iterator[None]:
     """Return a context in which the user chooses the backend.
 
+    It holds in all threads, since gradients are computed in others; of contexts that overlap, the
+    one that was entered last counts.
+
     Args:
         choice: ``reference`` for PyTorch alone, where all of it can be watched; ``cpu`` or ``gpu``
             for these kernels where they apply, and else the reference; ``auto`` for all of them.
-
-    It holds in all threads, since gradients are computed in others; of contexts that overlap, the
-    one that was entered last counts.
 
     Raises:
         ValueError: the choice is another.

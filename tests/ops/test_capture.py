@@ -51,7 +51,8 @@ def attention(weights, **options):
     def function(z):
         heads = z[:, :288].reshape(1, 3, 36, 16)
         masked = PADDING[None].to(z.device)
-        return attend(heads, heads * 0.5, heads, weights, masked=masked, causal=True, **options)[0]
+        values = heads * 0.05  # rectified weights are large
+        return attend(heads, heads * 0.5, values, weights, masked=masked, causal=True, **options)[0]
 
     return function
 
@@ -114,7 +115,7 @@ def value_and_gradient(op, z):
 
 
 def assert_same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=3e-4, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["entmax of a tensor", "attention relu", "attention entmax"])

@@ -94,7 +94,9 @@ def value_and_gradients(case):
     return value.detach(), *torch.autograd.grad(value.sum(), inputs)
 
 
-each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+each_dtype = pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str
+)
 
 
 @contextmanager
