@@ -2,14 +2,13 @@
 
 import os
 import re
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint, settings_of
 
 _EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -220,12 +219,7 @@ def _exponential_average(
 
 def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compared fields of the model's configuration; None where one is not set."""
-    settings = state.get("args")
-    if settings is None:
-        settings = (state.get("cfg") or {}).get("model")
-    if isinstance(settings, Namespace):
-        settings = vars(settings)
-    settings = settings or {}
+    settings = settings_of(state, "model")
     fields = {field: settings.get(field) for field in _MODEL_FIELDS}
     for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 has none
         fields[field] = default if fields[field] is None else fields[field]

@@ -209,6 +209,22 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     return state
 
 
+def settings_of(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """Return the settings of a part of the run that a checkpoint is of, whatever form they have.
+
+    Args:
+        state: as it was loaded.
+        part: ``model`` or ``task``; checkpoints without a ``cfg`` have those of all parts in one.
+
+    Returns:
+        Names and values; nothing where the checkpoint has none.
+    """
+    settings = state.get("args")
+    if settings is None:
+        settings = (state.get("cfg") or {}).get(part)
+    return vars(settings) if isinstance(settings, argparse.Namespace) else settings or {}
+
+
 def _check_archive(path: str) -> None:
     """Refuse a file that ``torch.save`` did not write, before torch is asked to load it.
 

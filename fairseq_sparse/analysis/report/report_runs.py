@@ -2,14 +2,13 @@
 
 import hashlib
 import os
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.runs.training_log import Records, read_records
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.safety import load_checkpoint, settings_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 
@@ -126,11 +125,7 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
         CheckpointError: the checkpoint cannot be read.
     """
     if data is None:
-        state = load_checkpoint(runs[0].checkpoint)
-        settings = state.get("args") or (state.get("cfg") or {}).get("task")
-        if isinstance(settings, Namespace):
-            settings = vars(settings)
-        data = (settings or {}).get("data")
+        data = settings_of(load_checkpoint(runs[0].checkpoint), "task").get("data")
         if not data or not Path(data).is_dir():
             raise AnalysisError(
                 f"{runs[0].folder} was trained on {data or 'unnamed data'}, which is not there: "
