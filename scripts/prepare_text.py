@@ -9,13 +9,15 @@ writes into the output folder:
     bpe.codes.LANG                      with --separate-bpe, on each side alone
     bpe/{train,valid,test}.LANG         BPE units
     reference/test.LANG                 the raw test text, byte for byte, for scoring
+    {tokenized,bpe,reference}/long.LANG with --long-test, a test set of the training pairs that
+                                        have more than --max-tokens tokens on a side
 
 Tokens are those of fairseq's own `--tokenizer moses`, so fairseq-interactive can read raw text; of
 the languages in --tokenized, they are what stands between spaces, and of those in --jieba, the
 words that jieba finds in Chinese. With --remove-diacritics, Romanian text loses its own first, the
 reference included.
 
-A training pair is dropped, and counted, if a side is empty, has more than --max-tokens tokens, or
+A training pair is left out, and counted, if a side is empty, has more than --max-tokens tokens, or
 more than --max-ratio times as many as the other; validation and test lines never are. With
 --hold-out N, every N-th training pair that is kept is a validation pair instead.
 
@@ -143,26 +145,30 @@ def kind_of_tokens(language: str, args: argparse.Namespace) -> str:
     return "jieba" if language in args.jieba else "moses"
 
 
-def why_dropped(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
+def why_left_out(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
     """Return what is wrong with a training pair, if anything is."""
     if not all(pair):
         return "with an empty side"
     shorter, longer = sorted(len(side.split(" ")) for side in pair)
     if args.max_tokens and longer > args.max_tokens:
-        return f"with more than {args.max_tokens} tokens on a side"
+        return too_long(args)
     if args.max_ratio and longer > args.max_ratio * shorter:
         return f"with more than {args.max_ratio:g} times as many tokens on one side"
     return None
 
 
+def too_long(args: argparse.Namespace) -> str:
+    return f"with more than {args.max_tokens} tokens on a side"
+
+
 def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
-    """Tokenise both sides of one split; of the training text, drop and hold out what is to be."""
+    """Tokenise both sides of one split; of the training text, leave and hold out what is to be."""
     hold_out = args.hold_out if split == "train" else None
-    paths = [
-        args.output / "tokenized" / f"{name}.{language}"
-        for name in ([split, "valid"] if hold_out else [split])
-        for language in args.languages
-    ]
+    long_test = args.long_test and split == "train"
+    names = [f"tokenized/{split}"]
+    names += ["tokenized/valid"] if hold_out else []
+    names += ["tokenized/long", "reference/long"] if long_test else []
+    paths = [args.output / f"{name}.{language}" for name in names for language in args.languages]
     label = f"tokenize {split}"
     if all(path.is_file() for path in paths):
         log(f"{label}: done already")
@@ -171,17 +177,22 @@ def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
     kinds = [kind_of_tokens(language, args) for language in args.languages]
     arguments = args.languages, kinds, set(args.remove_diacritics)
 
-    def tokens_from(first: int) -> Iterator[tuple[str, str]]:
+    def tokens_from(first: int) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+        """Return pairs of tokens, each with its raw text."""
         pairs = itertools.islice(read_pairs(prefix, args.languages), first, None)
-        return map_items(pairs, start_tokenizers, arguments, args.workers)
+        pairs, raw = itertools.tee(pairs)
+        return zip(map_items(pairs, start_tokenizers, arguments, args.workers), raw, strict=True)
 
     with FilesInStep(paths) as files:
         counts = files.counts
 
-        def write(pair: tuple[str, str]) -> None:
-            reason = why_dropped(pair, args) if split == "train" else None
+        def write(item: tuple[tuple[str, str], tuple[str, str]]) -> None:
+            pair, raw = item
+            reason = why_left_out(pair, args) if split == "train" else None
             if reason:
-                counts[f"dropped {reason}"] += 1
+                counts[f"left out {reason}"] += 1
+                if long_test and reason == too_long(args):
+                    files.write([*pair, *as_reference(raw, args)], first=len(paths) - 4)
                 return
             counts["kept"] += 1
             held_out = hold_out and counts["kept"] % hold_out == 0
@@ -192,9 +203,11 @@ def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
         pairs = counts["kept"] - counts["held out"]
         if not pairs or (hold_out and not counts["held out"]):
             raise CorpusError(f"{prefix}: no sentence pairs")
+        if long_test and not counts[f"left out {too_long(args)}"]:
+            raise CorpusError(f"{prefix}: no pair {too_long(args)}, and so none for --long-test")
     for reason, count in counts.items():
-        if reason.startswith("dropped"):
-            log(f"{label}: {reason.replace('dropped', f'dropped {count:,} pairs', 1)}")
+        if reason.startswith("left out"):
+            log(f"{label}: {reason.replace('left out', f'left out {count:,} pairs', 1)}")
     log(f"{label}: {pairs:,} pairs")
     if hold_out:
         log(f"{label}: {counts['held out']:,} more are held out for validation")
@@ -257,6 +270,14 @@ def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
     log(f"{label}: {counts['read']:,} lines, {counts['units']:,} units")
 
 
+def as_reference(lines: Iterable[str], args: argparse.Namespace) -> list[str]:
+    """Return raw text, a line in each language, as translations are compared with it."""
+    return [
+        remove_diacritics(line) if language in args.remove_diacritics else line
+        for line, language in zip(lines, args.languages, strict=True)
+    ]
+
+
 def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None:
     """Keep the raw test text, uncompressed but otherwise untouched unless it loses diacritics."""
     target = args.output / "reference" / f"test.{language}"
@@ -294,9 +315,10 @@ def prepare(args: argparse.Namespace) -> None:
             tokenize_split(split, getattr(args, split), args)
     for languages in [[lang] for lang in args.languages] if args.separate_bpe else [args.languages]:
         learn_codes(languages, codes_of(languages[0], args), args)
-    for split, language in itertools.product(SPLITS, args.languages):
+    splits = [*SPLITS, "long"] if args.long_test else SPLITS
+    for split, language in itertools.product(splits, args.languages):
         apply_codes(split, language, args)
-    for split in SPLITS:
+    for split in splits:
         check_step(split, args)
 
 
@@ -312,6 +334,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     valid.add_argument("--hold-out", type=positive, metavar="N", help="every N-th training pair")
     parser.add_argument("--test", required=True, metavar="PREFIX")
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="on a training side")
+    parser.add_argument(
+        "--long-test", action="store_true", help="make a test set of what --max-tokens leaves out"
+    )
     parser.add_argument("--max-ratio", type=float, metavar="X", help="of the sides' tokens")
     parser.add_argument("--bpe-merges", type=positive, required=True, metavar="N")
     parser.add_argument("--separate-bpe", action="store_true", help="N merges for each language")
@@ -336,6 +361,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     for language in [*args.tokenized, *args.jieba, *args.remove_diacritics]:
         if language not in args.languages:
             parser.error(f"{language} is neither --source-lang nor --target-lang")
+    if args.long_test and not args.max_tokens:
+        parser.error("--long-test is of what --max-tokens leaves out: give both")
     if args.jieba and not jieba_is_there():
         parser.error("--jieba: jieba is not installed; install it with: pip install jieba")
     return args

@@ -7,6 +7,7 @@ Writes into docs/results/runs/DATASET/NAME, where NAME is that of the run's fold
     settings.txt      the commit, and the flags of each stage
     training.tsv      the validation after each epoch, and the hours of training until then
     translations.gz   of the test set, one a line; or a language model's samples.txt
+    translations-long.gz   of the test set of long sentences, if there is one
 
 scripts/update_tables.py makes the tables of the pages from these files.
 """
@@ -24,7 +25,11 @@ from command_line import exit_status, one_line, replacing, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 # In a run's folder, and under what name they are kept.
-TEXTS = {"hyp.detok.txt": "translations.gz", "samples.txt": "samples.txt"}
+TEXTS = {
+    "hyp.detok.txt": "translations.gz",
+    "hyp-long.detok.txt": "translations-long.gz",
+    "samples.txt": "samples.txt",
+}
 
 
 def training_table(log: str) -> str:
@@ -58,7 +63,7 @@ def publish(run: Path, results: Path, commit: str) -> Path:
 
     texts = [name for name in TEXTS if (run / name).is_file()]
     summary = read_summary(run)
-    if summary is None or not texts:
+    if summary is None or not {"hyp.detok.txt", "samples.txt"}.intersection(texts):
         raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)

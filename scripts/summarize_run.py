@@ -4,6 +4,7 @@
 summarize_run.py train RUN_DIR      logs/2_train.log         -> train.json
 summarize_run.py all RUN_DIR        train.json, bleu.json or
                                     accuracy.json,
+                                    bleu-long.json, if there,
                                     generate-test.txt,
                                     validate-test.txt,
                                     attention.json, and of the

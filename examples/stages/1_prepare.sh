@@ -216,10 +216,12 @@ sides=(--source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG")
 if [[ "$DICTIONARY" == joined ]]; then sides+=(--joined-dictionary); fi
 dictionary="dict.$TARGET_LANG.txt"
 if [[ "$TEXT" == text ]]; then sides=(--only-source) dictionary=dict.txt; fi
+tests="$TEXT/test"
+if [[ -f "$partial/reference/long.$TARGET_LANG" ]]; then tests="$tests,$TEXT/long"; fi
 (
   cd -- "$partial"
   "$PYTHON" -m fairseq_cli.preprocess "${sides[@]}" \
-    --trainpref "$TEXT/train" --validpref "$TEXT/valid" --testpref "$TEXT/test" --destdir bin \
+    --trainpref "$TEXT/train" --validpref "$TEXT/valid" --testpref "$tests" --destdir bin \
     --workers "${WORKERS:-$("$PYTHON" -c 'import os; print(os.cpu_count())')}"
 ) || fail "fairseq-preprocess failed (see above)"
 mv -- "$partial" "$PREPARED"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Decode the test set with the averaged checkpoint, or with the ensemble of the checkpoints ENSEMBLE
 # (with ":" between them), and score it: RUN_DIR/hyp.detok.txt and bleu.json, or guesses and
-# accuracy.json. Of a language model, measure validation and test set and sample texts: measures.json
+# accuracy.json. A test set of long sentences has hyp-long.detok.txt and bleu-long.json. Of a language
+# model, measure validation and test set and sample texts: measures.json
 # and samples.txt.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
@@ -47,23 +48,37 @@ score ${SCORE_FLAGS[*]}"
 fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/generate" "$settings"
 
-# The log is shown, but not the translations, nor the BLEU of the tokenised reference. No second
-# process may write into the midst of a translation, hence --num-workers 0.
-"$PYTHON" -m fairseq_cli.generate "$PREPARED/bin" --user-dir "$USER_DIR" \
-  --path "$models" --gen-subset test --log-format simple --log-interval 5 \
-  --num-workers 0 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
-  | tee -- "$output.partial" | grep --line-buffered -avE $'^([A-Z]-[0-9]+\t|Generate test )' \
-  || fail "fairseq-generate failed (see above)"
-mv -f -- "$output.partial" "$output"
+# Decode a subset: generate SUBSET OUTPUT. The log is shown, but not the translations, nor the BLEU of
+# the tokenised reference. No second process may write into the midst of a translation, hence
+# --num-workers 0.
+generate() {
+  "$PYTHON" -m fairseq_cli.generate "$PREPARED/bin" --user-dir "$USER_DIR" \
+    --path "$models" --gen-subset "$1" --log-format simple --log-interval 5 \
+    --num-workers 0 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
+    | tee -- "$2.partial" | grep --line-buffered -avE $'^([A-Z]-[0-9]+\t|Generate test)' \
+    || fail "fairseq-generate failed (see above)"
+  mv -f -- "$2.partial" "$2"
+}
+
+# Score what has been decoded of a test set: score TEST OUTPUT HYPOTHESES JSON.
+score() {
+  "$PYTHON" -m fairseq_sparse score --generated "$2" \
+    --reference "$PREPARED/reference/$1.$TARGET_LANG" \
+    --tokenized-reference "$PREPARED/tokenized/$1.$TARGET_LANG" \
+    --hypotheses "$3" --json "$4" ${SCORE_FLAGS[@]+"${SCORE_FLAGS[@]}"} \
+    || fail "the translations could not be scored (see above)"
+}
+
+generate test "$output"
 if [[ "$SCORE" == accuracy ]]; then
   "$PYTHON" "$ROOT/scripts/score_inflection.py" --generated "$output" \
     --reference "$PREPARED/reference/test.tsv" --guesses "$RUN_DIR/guesses" --json "$artefact" \
     || fail "the forms could not be scored (see above)"
-else
-  "$PYTHON" -m fairseq_sparse score --generated "$output" \
-    --reference "$PREPARED/reference/test.$TARGET_LANG" \
-    --tokenized-reference "$PREPARED/tokenized/test.$TARGET_LANG" \
-    --hypotheses "$RUN_DIR/hyp.detok.txt" --json "$artefact" \
-    ${SCORE_FLAGS[@]+"${SCORE_FLAGS[@]}"} \
-    || fail "the translations could not be scored (see above)"
+  exit 0
 fi
+if [[ -f "$PREPARED/reference/long.$TARGET_LANG" ]]; then
+  say "long sentences"
+  generate test1 "$RUN_DIR/generate-long.txt"
+  score long "$RUN_DIR/generate-long.txt" "$RUN_DIR/hyp-long.detok.txt" "$RUN_DIR/bleu-long.json"
+fi
+score test "$output" "$RUN_DIR/hyp.detok.txt" "$artefact"

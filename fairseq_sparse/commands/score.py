@@ -8,9 +8,6 @@ already, generate with `--tokenizer space`, and score with `--tokenize none`.
 With --tokenized-reference the tokens of the hypotheses (lines `H-ID`, without the marks of BPE) are
 scored against that reference as well as multi-bleu.perl does it, without smoothing: cased, and in
 lower case.
-
-With --longer-than N the sentences whose source has more than N tokens (lines `S-ID`) are scored by
-themselves as well.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ from fairseq_sparse.commands.common import (
     command_parser,
     finish,
     output_file,
-    positive,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_text
@@ -86,18 +82,6 @@ def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> lis
     return references
 
 
-def score_long(
-    generated: Path, hypotheses: list[str], references: list[str], longer_than: int, tokenize: str
-) -> dict[str, object]:
-    """Score the sentences whose source has more than ``longer_than`` tokens, if there are any."""
-    lengths = [len(source.split()) for source in read_best(generated, "S")]
-    chosen = [number for number, length in enumerate(lengths) if length > longer_than]
-    if not chosen:
-        return {"longer_than": longer_than, "sentences": 0}
-    part = score([hypotheses[x] for x in chosen], [references[x] for x in chosen], tokenize)
-    return {"longer_than": longer_than, **part}
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser("score", __doc__)
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
@@ -115,9 +99,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=TOKENIZE,
         help=f"sacreBLEU's tokens (default: {TOKENIZE}; none: the text is tokens already)",
     )
-    parser.add_argument(
-        "--longer-than", type=positive, metavar="N", help="score long sentences by themselves, too"
-    )
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "hypotheses", "json")
     return options
@@ -131,20 +112,12 @@ def run(options: argparse.Namespace) -> None:
         tokens = read_best(options.generated, "H")
         references = read_lines(options.tokenized_reference, tokens, options.generated)
         result |= score_tokens(tokens, references)
-    if options.longer_than:
-        result["long"] = score_long(
-            options.generated, hypotheses, texts, options.longer_than, options.tokenize
-        )
     write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))
     write_text(options.json, json.dumps(result, indent=2) + "\n")
     print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
     print(f"chrF2 = {result['chrf']:.2f}  {result['chrf_signature']}")
     if options.tokenized_reference:
         print(f"BLEU of tokens = {result['tokenized_bleu']:.2f}  {result['tokenized_signature']}")
-    if options.longer_than:
-        long = result["long"]
-        shown = f"{long['bleu']:.2f}" if long["sentences"] else "-, there is none"
-        print(f"BLEU of the {long['sentences']} long sentences = {shown}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,22 +61,6 @@ def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["BLEU", "chrF2"]
 
 
-def test_long_sentences_are_scored_by_themselves(tmp_path: Path) -> None:
-    output = generated([2, 0, 3, 1])
-    for number, length in enumerate((4, 7, 3, 6)):
-        output = output.replace(f"S-{number}\tein Hund", f"S-{number}\t" + "ein " * length)
-    result = score(tmp_path, output, REFERENCES, "--longer-than", "4")
-    assert result.returncode == 0, result.stdout
-    written = json.loads((tmp_path / "bleu.json").read_text())
-    expected = [sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score]
-    expected += [sacrebleu.corpus_bleu(HYPOTHESES[1::2], [REFERENCES[1::2]]).score]
-    assert [written["bleu"], written["long"]["bleu"]] == pytest.approx(expected)
-    assert (written["long"]["sentences"], written["long"]["longer_than"]) == (2, 4)
-    assert f"BLEU of the 2 long sentences = {expected[1]:.2f}" in result.stdout
-    none = score(tmp_path, output, REFERENCES, "--longer-than", "7")
-    assert none.returncode == 0 and "BLEU of the 0 long sentences = -" in none.stdout
-
-
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
     """What multi-bleu.perl computes: clipped n-gram precisions of tokens, and no smoothing."""
     right, total = [0] * 4, [0] * 4

@@ -228,7 +228,7 @@ def test_a_table_names_what_there_is(table: str) -> None:
         assert not (rows or datasets or look or settings)
         return
     assert len(set(rows)) == len(rows) > 0 and datasets
-    papers = {"rela": "rela", "speeding": "sue", "sparse": ""}
+    papers = {"rela": "rela", "speeding": "sue", "sparse": "", "attention": ""}
     assert settings == papers[table.split("_")[0]]
     for folder, names in (("variants", rows), ("datasets", datasets.split())):
         for name in names:

@@ -1,4 +1,4 @@
-"""The recipe that trains on short sentences, and scores long ones by themselves."""
+"""The recipe that trains on short sentences, and has a test set of long ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 import recipes
 
@@ -49,10 +50,15 @@ def test_a_model_of_short_sentences_is_scored_on_long_ones(tmp_path: Path) -> No
     tokenized = tmp_path / "data" / "prepared" / "tokenized"
     lengths = {
         split: [len(line.split()) for line in (tokenized / f"{split}.de").read_text().splitlines()]
-        for split in ("train", "test")
+        for split in ("train", "test", "long")
     }
     assert max(lengths["train"]) == 7 and len(lengths["train"]) == 180
-    score = json.loads((tmp_path / "run" / "bleu.json").read_text())
-    assert score["long"]["longer_than"] == 7
-    assert score["long"]["sentences"] == sum(length > 7 for length in lengths["test"]) == 8
-    assert "BLEU of the 8 long sentences" in printed
+    assert min(lengths["long"]) == 8 and len(lengths["long"]) == 120
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["bleu"]["sentences"] == len(lengths["test"]) == 20
+    assert summary["long"]["sentences"] == 120
+    assert "long sentences" in printed and printed.count("chrF2 = ") == 2
+    translations = (tmp_path / "run" / "hyp-long.detok.txt").read_text().split("\n")[:-1]
+    reference = (tmp_path / "data" / "prepared" / "reference" / "long.en").read_text()
+    chrf = sacrebleu.corpus_chrf(translations, [reference.split("\n")[:-1]])
+    assert summary["long"]["chrf"] == pytest.approx(chrf.score)

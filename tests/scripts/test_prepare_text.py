@@ -273,8 +273,9 @@ def test_merges_are_learned_on_the_most_frequent_words(tmp_path: Path, monkeypat
     assert read(tmp_path / "out" / "bpe.codes")[1:] == ["a a</w>", "b b</w>"]
 
 
+@pytest.mark.parametrize("long_test", [False, True])
 @pytest.mark.parametrize("hold_out", [None, 3])
-def test_cleaning_and_holding_out(hold_out: int | None, tmp_path: Path) -> None:
+def test_cleaning_and_holding_out(hold_out: int | None, long_test: bool, tmp_path: Path) -> None:
     """By brute force, on pairs of every two lengths from 0 to 7 tokens."""
     pairs = [("aa " * source, "bb " * target) for source in range(8) for target in range(8)]
     for language, side in (("de", 0), ("en", 1)):
@@ -282,7 +283,7 @@ def test_cleaning_and_holding_out(hold_out: int | None, tmp_path: Path) -> None:
         (tmp_path / f"train.{language}").write_text(lines)
         for split in ("valid", "test"):
             (tmp_path / f"{split}.{language}").write_text(lines)
-    options = ["--max-tokens", "6", "--max-ratio", "1.5"]
+    options = ["--max-tokens", "6", "--max-ratio", "1.5"] + ["--long-test"] * long_test
     result = prepare(tmp_path, tmp_path / "out", *options, hold_out=hold_out)
     # A full stop is a token of its own.
     lengths = [tuple(len(side.split()) + bool(side) for side in pair) for pair in pairs]
@@ -293,16 +294,39 @@ def test_cleaning_and_holding_out(hold_out: int | None, tmp_path: Path) -> None:
     train = [
         length for number, length in enumerate(kept, start=1) if not hold_out or number % hold_out
     ]
-    for split, expected in (("train", train), ("valid", held_out), ("test", lengths)):
+    splits = {"train": train, "valid": held_out, "test": lengths}
+    if long_test:
+        splits["long"] = [length for length in full if max(length) > 6]
+    for split, expected in splits.items():
         sides = [read(tmp_path / "out" / "tokenized" / f"{split}.{lang}") for lang in ("de", "en")]
         found = [tuple(len(side.split()) for side in pair) for pair in zip(*sides, strict=True)]
         assert found == expected
+        for language, side in zip(("de", "en"), sides, strict=True):
+            assert tokens(tmp_path / "out", f"{split}.{language}") == side
+    reference = tmp_path / "out" / "reference"
+    assert {path.name.split(".")[0] for path in reference.iterdir()} <= set(splits)
+    if long_test:  # as they are in the file, where the full stop hangs on its word or a space
+        raw = [
+            pair for pair, length in zip(pairs, lengths, strict=True) if length in splits["long"]
+        ]
+        for language, side in (("de", 0), ("en", 1)):
+            assert read(reference / f"long.{language}") == [f"{pair[side]}." for pair in raw]
     for count, reason in (
         (len(lengths) - len(full), "with an empty side"),
         (len(full) - len(short), "with more than 6 tokens on a side"),
         (len(short) - len(kept), "with more than 1.5 times as many tokens on one side"),
     ):
-        assert f"dropped {count} pairs {reason}" in result.stderr
+        assert f"left out {count} pairs {reason}" in result.stderr
+
+
+def test_a_test_of_long_sentences_needs_some(tmp_path: Path) -> None:
+    write_corpus(tmp_path, LINES, LINES[::-1])
+    bound = prepare(tmp_path, tmp_path / "out", "--long-test", check=False)
+    assert bound.returncode == 2 and "--max-tokens leaves out: give both" in bound.stderr
+    options = ("--long-test", "--max-tokens", "99")
+    result = prepare(tmp_path, tmp_path / "out", *options, check=False)
+    assert result.returncode == 1
+    assert "no pair with more than 99 tokens on a side" in result.stderr
 
 
 def test_sides_that_are_out_of_step_are_noticed(prepared: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fork_python import PYTHON
 
 SCRIPT = toy.ROOT / "scripts" / "publish_run.py"
 TEXT = "Zwei Männer .\n\nA dog .\n"
+LONG_TEXT = "Zwei Männer und ein Hund .\n"
 
 
 def publish(*arguments):
@@ -38,6 +39,7 @@ def finished(tmp_path):
     ]
     (run / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
     (run / "hyp.detok.txt").write_text(TEXT)
+    (run / "hyp-long.detok.txt").write_text(LONG_TEXT)
     return run
 
 
@@ -47,9 +49,11 @@ def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
     assert result.returncode == 0, result.stderr
     kept = tmp_path / "results" / "runs" / "multi30k_de_en" / "softmax-1"
     assert str(kept) in result.stdout
-    names = {"summary.json", "settings.txt", "training.tsv", "translations.gz"}
+    texts = {"translations.gz": TEXT, "translations-long.gz": LONG_TEXT}
+    names = {"summary.json", "settings.txt", "training.tsv", *texts}
     assert {path.name for path in kept.iterdir()} == names
-    assert gzip.decompress((kept / "translations.gz").read_bytes()).decode() == TEXT
+    for name, text in texts.items():
+        assert gzip.decompress((kept / name).read_bytes()).decode() == text
     summary = json.loads((kept / "summary.json").read_text())
     assert summary["bleu"] == {"bleu": 30.5}
     assert summary["empty"] == {"scores": "p", "empty_is_best": 0.25}

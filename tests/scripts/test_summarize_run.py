@@ -112,6 +112,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
     (run / "validate-test.txt").write_text(statistics + "\n")
     (run / "bleu.json").write_text('{"bleu": 35.125, "signature": "a|b", "empty_translations": 2}')
+    (run / "bleu-long.json").write_text('{"bleu": 20.5, "sentences": 41}')
     (run / "generate-test.txt").write_text(
         "INFO:x:Translated 1,000 sentences (14,000 tokens) in 12.5s (80.04 sentences/s, 9 tokens/s)"
     )
@@ -136,8 +137,8 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
-    chosen = table_results(run, "--columns", "variant,aer")
-    assert rows_of(chosen.stdout)[2][1] == "0.250"
+    chosen = table_results(run, "--columns", "variant,aer,long_bleu")
+    assert rows_of(chosen.stdout)[2][1:] == ["0.250", "20.50"]
     assert f"left out {run / 'unfinished'}" in table.stdout
 
 

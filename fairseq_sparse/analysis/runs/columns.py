@@ -41,7 +41,7 @@ COLUMNS = {
     "chrf": ("chrF2", "bleu.chrf", "{:.2f}"),
     "tokenized_bleu": ("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}"),
     "lowercased_bleu": ("BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}"),
-    "long_bleu": ("BLEU of long sentences", "bleu.long.bleu", "{:.2f}"),
+    "long_bleu": ("BLEU of long sentences", "long.bleu", "{:.2f}"),
     "valid_accuracy": ("validation accuracy (%)", "training.valid.accuracy", "{:.2f}"),
     "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
     "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),

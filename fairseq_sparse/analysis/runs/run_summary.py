@@ -40,6 +40,8 @@ STATISTICS = (
 )
 # What a summary calls the score of the test set, and the file that has it.
 SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
+# The score of long sentences, which are a test set of their own.
+LONG = "bleu-long.json"
 
 
 class SummaryError(AnalysisError):
@@ -185,10 +187,13 @@ def summarize_generation(run: Path) -> dict[str, object]:
 
 
 def read_score(run: Path) -> dict[str, object]:
-    """Read the score of the test set, under its name."""
+    """Read the score of the test set, under its name, and that of long sentences, if they have
+    one."""
     found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
     if not found:
         raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
+    if (run / LONG).is_file():
+        found["long"] = run / LONG
     return {name: read(path, read_json) for name, path in found.items()}
 
 
