@@ -18,9 +18,9 @@
 #   sizes                       d 512, 6 layers, feed-forward paper
 #                               1024
 #
-# The rest below is of fairseq's examples/translation; --settings sue has that of the paper. Not
-# fetched here; the sum is one that users of the archive have published. Not run here. Sized for one
-# GPU with 11 GB, by calculation.
+# The other values are those of fairseq's examples/translation; --settings sue has the paper's. The
+# download is untested; users of the archive have published its checksum. Not run here. Sized by
+# calculation for one GPU with 11 GB.
 
 DATASET_NOTE="cased and detokenised: most published scores of this data set are of lower-cased tokens"
 SOURCE_LANG=de

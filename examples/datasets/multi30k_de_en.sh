@@ -1,4 +1,4 @@
-# Multi30k, task 1, German to English. Run here, see the README for the results.
+# Multi30k, task 1, German to English. The README has the results of our runs.
 
 SOURCE_LANG=de
 TARGET_LANG=en

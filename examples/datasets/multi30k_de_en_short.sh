@@ -1,6 +1,6 @@
-# Multi30k, German to English, to see how models generalise to length: trained on the pairs with up to
-# TRAIN_TOKENS tokens a side (26,963 of 29,000 with 20), scored on the usual test set and on the other
-# pairs of the training text.
+# Multi30k, German to English, to test generalisation to longer sentences: trained on the pairs with
+# up to TRAIN_TOKENS tokens per side (26,963 of 29,000 for 20), scored on the usual test set and on
+# the remaining training pairs.
 
 SOURCE_LANG=de
 TARGET_LANG=en

@@ -1,4 +1,4 @@
-# Multi30k, task 1, English to French. Not run here, and in none of the papers.
+# Multi30k, task 1, English to French. Not run here; none of the papers uses it.
 
 SOURCE_LANG=en
 TARGET_LANG=fr

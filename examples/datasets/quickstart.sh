@@ -1,5 +1,5 @@
 # The synthetic German-English corpus of examples/quickstart: 15,000 / 500 / 1,000 sentence pairs
-# made from templates. Nobody wrote them: scores on them say nothing about translating real text.
+# made from templates. Scores on them say nothing about translating real text.
 
 DATASET_NOTE="synthetic: made from templates, so scores say nothing about translating real text"
 SOURCE_LANG=de

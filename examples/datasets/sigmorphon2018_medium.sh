@@ -1,5 +1,5 @@
 # CoNLL-SIGMORPHON 2018, task 1, about 1,000 training items a language, all 102 languages as in S2S.
-# MAX_EPOCH should be a multiple of VALIDATE_EPOCHS: what comes after the last validation is lost.
+# MAX_EPOCH should be a multiple of VALIDATE_EPOCHS: training after the last validation is lost.
 
 SETTING=medium
 ALL_LANGUAGES=102

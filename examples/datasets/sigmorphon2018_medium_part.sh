@@ -1,5 +1,5 @@
-# Some languages of sigmorphon2018_medium: ten, those that LANGUAGES names, or those in RAW_DIR. Not
-# the data of S2S.
+# A part of sigmorphon2018_medium: ten languages, those named in LANGUAGES, or those in RAW_DIR. S2S
+# uses all languages.
 
 PART=yes
 source "$EXAMPLES/datasets/sigmorphon2018_medium.sh"

@@ -1,6 +1,6 @@
 # Japanese to English: 50,000 / 500 / 500 pairs of 4 to 16 words from the Tanaka corpus (CC BY 2.0
-# FR). Tokenised, by KyTea and Stanford's tokeniser, and lower-cased by those who selected them: the score is
-# of such tokens. Home: https://github.com/odashi/small_parallel_enja
+# FR). The publishers tokenised them with KyTea and Stanford's tokeniser and lower-cased them;
+# scores are computed on these tokens. Home: https://github.com/odashi/small_parallel_enja
 
 SOURCE_LANG=ja
 TARGET_LANG=en

@@ -1,7 +1,7 @@
 # Tiny Shakespeare: 40,000 lines of Shakespeare's plays, as in char-rnn; here for a language model of
-# BPE units, whose texts are speeches: the lines between two empty ones. Public domain.
-# Home: https://github.com/karpathy/char-rnn. The split is ours: the last two twentieths of the
-# speeches are the test and, before it, the validation set.
+# BPE units. A text is a speech: the lines between two empty ones. Public domain.
+# Home: https://github.com/karpathy/char-rnn. The split is ours: the last twentieth of the speeches
+# is the test set, and the twentieth before it the validation set.
 
 BASE_URL="${BASE_URL:-https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare}"
 CHECKSUMS="${CHECKSUMS:-$EXAMPLES/datasets/shared/tinyshakespeare.archives}"

@@ -1,24 +1,25 @@
-# WMT 2013, news, English to Russian, as in SUE: 1.3 million training pairs in the paper. How many
-# there are here has not been counted.
+# WMT 2013, news, English to Russian, as in SUE: 1.3 million training pairs in the paper. The
+# number here has not been counted.
 # Bojar et al.: Findings of the 2013 Workshop on Statistical Machine Translation.
 # Home: https://www.statmt.org/wmt13/translation-task.html
 #
 #   setting                value                              from
-#   corpora                Common Crawl, News Commentary v8,  paper: without Yandex's corpus. Which
-#                          WMT's wiki headlines               are in is not stated: without
-#                                                             headlines there are no 1.3 million
+#   corpora                Common Crawl, News Commentary v8,  paper: without Yandex's corpus. The
+#                          WMT's wiki headlines               others are not stated; 1.3 million
+#                                                             pairs need the headlines
 #   left out of training   more than 250 tokens, or 1.5 times not stated, ours
 #                          as many as on the other side
-#   validation, test       newstest2012, newstest2013         not stated, ours: the year and the one
-#                                                             before
+#   validation, test       newstest2012, newstest2013         not stated, ours: the sets of the year
+#                                                             before and of the year
 #   BPE                    60,000 merges, joint               paper
 #   tokenizer              Moses, hyphens split, case kept    not stated, ours
 #   model                  d 512, 8 heads, 6 layers, feed-    paper
 #                          forward 2048
 #
-# Train with --settings sue. The headlines are those that WMT has given out in 2014 and 2015 in one
-# archive. No checksum of that archive has been published: damage is noticed, but another archive under
-# its name is not. Its sha256 as fetched goes into prepared/settings, to be compared between machines.
+# Train with --settings sue. The headlines are those that WMT released in 2014 and 2015 in one
+# archive. No checksum of that archive has been published: damage is detected, but another archive
+# under its name is not. The sha256 of the fetched file goes into prepared/settings, so that
+# machines can be compared.
 # Not run here.
 
 SOURCE_LANG=en

@@ -7,7 +7,7 @@
 #                      forward 2048, one matrix for all
 #                      embeddings
 #
-# shared/wmt14.sh says which corpora there are, and what is left out. Train with --settings sue. Not
+# shared/wmt14.sh lists the corpora and the pairs that are left out. Train with --settings sue. Not
 # run here.
 
 TARGET_LANG=de

@@ -1,6 +1,6 @@
-# WMT 2014, English to French, as in ReLA: 36 million training pairs, those of shared/wmt14.sh with
-# the United Nations' and Giga-FrEn's, after cleaning (the number: paper; which corpora: not stated,
-# ours). Validation: newstest2013, the test set of the year before (paper). shared/rela.sh has the
+# WMT 2014, English to French, as in ReLA: 36 million training pairs after cleaning (paper), from
+# the corpora of shared/wmt14.sh, the United Nations corpus and Giga-FrEn (not stated, ours).
+# Validation: newstest2013, the test set of the year before (paper). shared/rela.sh has the
 # rest. Train with --settings rela. Not run here.
 
 TARGET_LANG=fr

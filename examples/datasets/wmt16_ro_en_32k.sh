@@ -1,7 +1,7 @@
-# WMT 2016, Romanian to English, as in ReLA: 608,000 training pairs (paper). Not stated, ours: the
-# corpora and validation on newsdev2016 (shared/wmt16_corpora.sh), and that Romanian keeps its
-# diacritics. shared/rela.sh has the rest. wmt16_ro_en is that of S2S. Train with --settings rela.
-# Not run here.
+# WMT 2016, Romanian to English, as in ReLA: 608,000 training pairs (paper). The corpora,
+# validation on newsdev2016 (shared/wmt16_corpora.sh) and keeping Romanian's diacritics are ours
+# (not stated). shared/rela.sh has the rest; wmt16_ro_en is the version of S2S. Train with
+# --settings rela. Not run here.
 
 SOURCE_LANG=ro
 TARGET_LANG=en

@@ -1,15 +1,15 @@
 # WMT 2018, news, Chinese to English, as in ReLA: 25 million training pairs in the paper.
-# Needs jieba, for the words of Chinese (pip install jieba).
+# Needs jieba to segment Chinese into words (pip install jieba).
 # Bojar et al.: Findings of the 2018 Conference on Machine Translation.
 # Home: https://www.statmt.org/wmt18/translation-task.html
 #
 # Train: News Commentary v13, the United Nations' corpus 1.0 and CWMT's, without pairs with more than
 # 250 tokens on a side (not stated, ours). Validation: newstest2017 (paper: the year before). Test:
-# newstest2018 (paper). Each language has 32,000 merges of its own, and words of Chinese are jieba's
-# (not stated, ours). shared/rela.sh has the rest. Train with --settings rela. Not run here.
-# The home of CWMT's corpus wants a registration (http://nlp.nju.edu.cn/cwmt-wmt/), and gives other
-# files; here are address, name and layout of Tensor2Tensor's translate_enzh.py. If it is gone, set
-# CHECKSUMS to a list with your own address of such an archive, or RAW_DIR.
+# newstest2018 (paper). Each language has 32,000 merges of its own, and jieba segments Chinese (not
+# stated, ours). shared/rela.sh has the rest. Train with --settings rela. Not run here.
+# The home of CWMT's corpus (http://nlp.nju.edu.cn/cwmt-wmt/) requires registration and offers other
+# files; address, name and layout here are those of Tensor2Tensor's translate_enzh.py. If that
+# archive is gone, set CHECKSUMS to a list with your own address for it, or set RAW_DIR.
 
 SOURCE_LANG=zh
 TARGET_LANG=en

@@ -1,4 +1,4 @@
-# The training and decoding of ReLA for a Transformer of any size.
+# ReLA's training and decoding, for a Transformer of any size.
 #
 #   setting                     value                        from
 #   place of the layer norms    after each part              authors' repository
@@ -12,15 +12,15 @@
 #   schedule                    of Vaswani et al. 2017       paper; a peak of 512^-0.5 * 4000^-0.5
 #   warm-up steps               4,000                        paper
 #   weight decay, clipping      none                         authors' repository
-#   loss of a batch             mean over its tokens         not stated, ours; in the repository the
-#                                                            mean over sentences of each one's mean
+#   loss of a batch             mean over its tokens         not stated, ours; the repository takes
+#                                                            the mean of each sentence's mean
 #   averaging                   last 5 checkpoints           paper
 #   beam, length penalty        4, 0.6                       paper; fairseq divides by length^0.6
 #
-# The authors' repository is github.com/bzhangGo/zero, its command and defaults for this model.
-# The data sets of the paper (datasets/shared/rela.sh) say how large a batch is, how long to train
-# and how far apart the checkpoints are. Those of a configuration for a CPU end before the warm-up
-# does.
+# The authors' repository is github.com/bzhangGo/zero; the values are those of its command and its
+# defaults for this model. The paper's data sets (datasets/shared/rela.sh) set the batch size, the
+# length of training and the checkpoint interval. Trainings of a CPU configuration end before the
+# warm-up does.
 drop_flags --encoder-normalize-before --decoder-normalize-before
 DATASET_FLAGS+=(
   --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1

@@ -1,18 +1,18 @@
-# The training of SUE (Speeding Up Entmax). The column WMT holds for wmt14_en_de and wmt13_en_ru, the
-# column IWSLT for iwslt14_de_en and every other data set. Sizes of the model and the length of
-# training stay those of the data set, but for 150 epochs of IWSLT'14 (not stated, ours).
+# SUE's training (Speeding Up Entmax). The column WMT is for wmt14_en_de and wmt13_en_ru, the column
+# IWSLT for iwslt14_de_en and every other data set. Model sizes and the length of training are those
+# of the data set, except for the 150 epochs on IWSLT'14 (not stated, ours).
 #
 #   setting                IWSLT           WMT             from
 #   heads                  8               8               paper
-#   embeddings             three matrices  one for all     paper, by its 47M and 75M parameters; 75M
-#                                                          of En-De are met by no sharing
+#   embeddings             three matrices  one for all     paper, from its 47M and 75M parameters;
+#                                                          no sharing gives the 75M of En-De
 #   output weights         Xavier-uniform  Xavier-uniform  paper (Lemma 3)
 #   tau of 1.5-ReLU        first batch     first batch     paper
 #   Adam's betas           0.9, 0.998      0.9, 0.998      paper
 #   Adam's epsilon         1e-9            1e-9            not stated, ours
 #   schedule               noam, factor 2  noam, factor 2  paper: peak 2 * 512^-0.5 * warm-up^-0.5
 #   warm-up steps          4,000           8,000           paper
-#   tokens of an update    8 x 4,096       4 x 4,096       paper; for all GPUs together: ours
+#   tokens of an update    8 x 4,096       4 x 4,096       paper; over all GPUs together: ours
 #   weight decay           none            none            paper: names none
 #   gradient clipping      none            none            not stated, ours
 #   dropout                0.3             En-De 0.1,      paper
@@ -23,10 +23,10 @@
 #   layer norms            before each     before each     not stated, ours: as in OpenNMT-py
 #                          part            part
 #   label smoothing        none            none            paper
-#   average decay          none            0.0005          paper; it is 1 - 0.0005 in fairseq. That
-#                                                          the average begins after the warm-up is
-#                                                          ours: OpenNMT-py gives the first updates
-#                                                          less weight instead
+#   average decay          none            0.0005          paper; 1 - 0.0005 in fairseq. Starting
+#                                                          the average after the warm-up is ours:
+#                                                          OpenNMT-py gives the first updates less
+#                                                          weight instead
 #   checkpoint             best by validation BLEU         paper; one validation an epoch: ours
 #   beam, length penalty   5, 1            5, 1            not stated, ours
 drop_flags --share-all-embeddings --encoder-normalize-before --decoder-normalize-before

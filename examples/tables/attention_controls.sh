@@ -1,5 +1,5 @@
-# Is it the sparsity or the gate? ReLA beside softmax with its gate and norm, and beside what others
-# have made since. All with the output 1.5-entmax.
+# Does ReLA owe its results to sparsity or to its gate? Compares ReLA with softmax plus ReLA's gate
+# and norm, and with later kinds of attention, all with a 1.5-entmax output.
 TITLE="Rectified linear attention, its controls and successors"
 DATASETS=(multi30k_de_en_short quickstart)
 ROWS=(entmax15)  # with softmax attention

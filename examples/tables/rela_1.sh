@@ -1,4 +1,4 @@
-# Rectified linear attention, its parts, and other sparse attention.
+# Rectified linear attention, its ablations, and other sparse attention.
 TITLE="Sparse Attention with Linear Units, Table 1: attention"
 DATASETS=(wmt14_en_de_32k)
 SETTINGS=rela

@@ -1,4 +1,4 @@
-# What each part of ReLA-g is good for: runs of Table 1, compared with ReLA-g.
+# The contribution of each part of ReLA-g: runs of Table 1, compared with ReLA-g.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units: ablation of ReLA-g"
 ROWS=(

@@ -1,2 +1,2 @@
-# Good and bad pairs are found by the ranking.
+# The good and bad pairs of Fig. 10 come from the ranking.
 source "$EXAMPLES/tables/rela_ranking.sh"

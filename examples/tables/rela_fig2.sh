@@ -1,5 +1,5 @@
 # Speed of decoding by the length of the source, one sentence at a time, in 10 groups of equal size;
-# models of Table 1. That the paper decodes one at a time is stated for its Table 2.
+# models of Table 1. The paper states decoding one at a time for its Table 2 only.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, Fig. 2: decoding by source length"
 ROWS=(softmax attention_sparsemax attention_entmax15 rela_g)

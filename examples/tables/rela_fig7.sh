@@ -1,5 +1,5 @@
-# Every head of a cross-attention layer in some sentences. The paper has heads 0, 2, 3 and 7 of the
-# third layer of its own model; in another training other heads have their parts.
+# Every head of a cross-attention layer in some sentences. The paper shows heads 0, 2, 3 and 7 of
+# the third layer of its own model; in another training other heads play their roles.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, Fig. 7 to 9: cross-attention in sentences"
 ROWS=(rela_g)

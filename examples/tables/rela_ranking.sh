@@ -1,10 +1,10 @@
-# The training corpus ranked by its null rate, and 100 pairs of the 10,000 at either end, or as many as
-# ENDS says, for a judge.
+# The training corpus ranked by null rate, and a sheet for a judge with 100 pairs drawn from the
+# 10,000 (or ENDS) pairs at either end.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, section 5.2 and Fig. 10: ranking of the training corpus"
 ROWS=(rela_g)
 COLUMNS=(bleu null)
-NOTE="a judge fills in the sheet; fairseq-sparse sheets pairs score counts. Fig. 10: \
+NOTE="a judge fills in the sheet; fairseq-sparse sheets pairs score evaluates it. Fig. 10: \
 fairseq-sparse draw attention --subset train --sentence N draws the heads for the pair with N in the column sentence"
 LOOK=(
   analyze nulls DATA --path MODELS --subset train --subwords subword_nmt --post-process

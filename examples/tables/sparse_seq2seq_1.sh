@@ -1,5 +1,5 @@
 # Morphological inflection by the alphas of output and attention, and the ensembles of the seeds.
-# sweep.sh runs it. The paper's figures are means over all languages.
+# sweep.sh trains the models. The paper's figures are means over all languages.
 TITLE="Sparse Sequence-to-Sequence Models, Table 1: morphological inflection"
 DATASETS=(sigmorphon2018_high sigmorphon2018_medium)
 SWEEP_ALPHAS="1 1.5 2"

@@ -1,6 +1,6 @@
-# How many source positions are attended to, and how many words have a nonzero probability at a step, on
-# the validation set with the references given; De-En models of Table 2. On data sets whose recipe does
-# not measure the validation set, the second table has the latter.
+# Attended source positions and support size per step, teacher-forced on the validation set; De-En
+# models of Table 2. For data sets whose recipe does not measure the validation set, the second
+# table has the support size.
 source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Table 3: nonzeros on the validation set"
 DATASETS=(iwslt17_de_en)

@@ -1,5 +1,5 @@
-# For how many validation items all of the mass is on one form, and for how many beam search is proven
-# exact: models of Table 1 with a sparse output.
+# Shares of validation items that have all probability mass on one form, and for which beam search
+# is proven exact; models of Table 1 with a sparse output.
 source "$EXAMPLES/tables/sparse_seq2seq_1.sh"
 unset SWEEP_ALPHAS
 TITLE="Sparse Sequence-to-Sequence Models: certified beam search"

@@ -1,4 +1,5 @@
-# What else was possible at each step, given the reference: 1.5-entmax output, sparsemax attention.
+# The other words in the support at each step, teacher-forced: 1.5-entmax output, sparsemax
+# attention.
 source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Fig. 2: alternatives at each step"
 DATASETS=(iwslt17_de_en)

@@ -1,5 +1,5 @@
 # Validation accuracy by the alpha of the attention and by that of the output, the other held at 1.5.
-# The paper's grid cannot be read off its plot; 1.33 is the best of its outputs.
+# The paper's grid cannot be read off its plot; its best output alpha is 1.33.
 source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Fig. 4: validation accuracy by alpha"
 DATASETS=(iwslt17_de_en)

@@ -1,5 +1,5 @@
-# Validation accuracy during training, by updates and by hours; De-En models of Table 2. The third run
-# of the paper, 1.5-entmax by bisection, is not here: Algorithm 1 has no model of ours.
+# Validation accuracy during training, by updates and by hours; De-En models of Table 2. The paper's
+# third run, 1.5-entmax by bisection (Algorithm 1), is left out: no output here uses bisection.
 source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Fig. 6: training by updates and by hours"
 DATASETS=(iwslt17_de_en)

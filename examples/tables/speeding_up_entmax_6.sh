@@ -1,2 +1,2 @@
-# The examples are in the instructions of the sheets.
+# The examples are in the instructions of Table 4's sheets.
 source "$EXAMPLES/tables/speeding_up_entmax_4.sh"

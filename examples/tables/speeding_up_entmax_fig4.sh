@@ -1,5 +1,5 @@
-# Time of translating the test set by beam size, side by side; models of Table 1. The picture has times
-# divided by the smallest, as the paper's, the table speeds as ratios to softmax.
+# Decoding time of the test set by beam size, measured in turns; models of Table 1. The picture has
+# times divided by the smallest, as in the paper; the table has speeds as ratios to softmax.
 source "$EXAMPLES/tables/speeding_up_entmax_1.sh"
 TITLE="Speeding Up Entmax, Fig. 4: decoding by beam size"
 DATASETS=(wmt13_en_ru)

@@ -1,5 +1,5 @@
-# How sparse the output is at the steps of beam search's translations of the test sets (Fig. 5), and
-# what it sums to there (Fig. 9); models of Table 1.
+# The output's share of zeros (Fig. 5) and its sum (Fig. 9) at the steps of beam search on the test
+# sets; models of Table 1.
 source "$EXAMPLES/tables/speeding_up_entmax_1.sh"
 TITLE="Speeding Up Entmax, Fig. 5 and 9: zeros and sums of p at the steps of decoding"
 ROWS=(entmax15 alpha_relu)

@@ -1,10 +1,11 @@
-# Any alpha at the output, OUTPUT_ALPHA, and in the attention, ATTENTION_ALPHA, from the environment;
-# 1 is softmax. One loss for all of them. S2S, Tables 1 and 2 and Fig. 4.
+# alpha-entmax with any alpha at the output (OUTPUT_ALPHA) and in the attention (ATTENTION_ALPHA),
+# from the environment; 1 is softmax. All use the same loss. S2S, Tables 1 and 2 and Fig. 4.
 OUTPUT_ALPHA="${OUTPUT_ALPHA:-1.5}"
 ATTENTION_ALPHA="${ATTENTION_ALPHA:-1}"
 VARIANT_NAME="entmax: output $OUTPUT_ALPHA, attention $ATTENTION_ALPHA"
 
-# What alpha-entmax is called: the kinds that have a name are faster, and take no alpha.
+# Print the name of alpha-entmax for an alpha: kinds with a name of their own are faster and take no
+# alpha.
 entmax_kind() {
   case "$1" in
     1 | 1.0) printf softmax ;;

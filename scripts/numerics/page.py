@@ -19,13 +19,13 @@ Made by `python scripts/numerics/sweep.py --rows {rows} --seed {seed} --output d
 with {versions}.
 
 For each op {rows:,} rows of 1 to 262,144 logits were drawn, of these patterns: {patterns}. A
-quarter of them are numbers of fp64, of fp32, of fp16 and of bf16 each; a row is given to the op in
-its own dtype and in all wider ones, so most rows are there in fp64 and fewest in half precision.
-What is right is computed with 50 digits (`mpmath`), in a way that has nothing in common with the
-ops, and every row's exact probabilities are checked to sum to 1 to 50 digits. Most rows have fewer
-than 18 logits, and none has more than 1,500 distinct ones, or the reference would not end.
-`entmax 1.00781` is alpha = 1 + 2^-7; after alpha_relu stand alpha and tau. `topk=8` is the mapping
-over the 8 largest logits, `tensor` the one whose alpha is a tensor and gets a gradient.
+quarter of the rows was drawn in each of fp64, fp32, fp16 and bf16; a row is given to the op in its
+own dtype and in all wider ones, so fp64 has the most rows and half precision the fewest.
+The reference is computed with 50 digits (`mpmath`), by a method independent of the ops, and every
+row's exact probabilities are checked to sum to 1 to 50 digits. Most rows have fewer than 18 logits,
+and none has more than 1,500 distinct ones, because the reference is slow.
+`entmax 1.00781` is alpha = 1 + 2^-7; the numbers after alpha_relu are alpha and tau. `topk=8` is
+the mapping over the 8 largest logits; with `tensor`, alpha is a tensor and gets a gradient.
 
 ## What you may rely on
 
@@ -37,61 +37,61 @@ over the 8 largest logits, `tensor` the one whose alpha is a tensor and gets a g
   2^-7 in bf16. In half precision the ops compute in fp32 and round the result once, which alone is
   up to half an eps times the value.
 - **p**: the largest |p - exact| of a row, over eps; for values above 1, which alpha-ReLU has, over
-  eps times the value. The absolute error is what a sum and a gradient p - q see, and what a
-  threshold that is right to rounding allows.
+  eps times the value. The absolute error is what enters a sum and the gradient p - q, and what a
+  threshold accurate to rounding guarantees.
 - **large p**: the error of entries with at least the mean share of the mass, in units of the
   distance to the neighbouring number of the dtype. p is the power 1 / (alpha - 1) of a rounded
   difference, so near alpha = 1 it has the relative error of that many roundings. Entries near the
   threshold, whose p is small, may have any relative error.
-- **sum**: |sum(p) - 1| over eps, of the p that are returned, added up without rounding.
-- **wrong support**: how many entries are 0 and should not be, or the other way round (p too small
-  for the dtype or for fp32 left out), and how far the farthest of them is from the threshold:
-  |(alpha - 1) z - tau| over the eps of the dtype that is computed in.
+- **sum**: |sum(p) - 1| over eps, of the returned p, added up without rounding.
+- **wrong support**: the number of entries that are 0 and should not be, or the reverse (ignoring p
+  too small for the dtype or for fp32), and the largest distance of such an entry from the
+  threshold: |(alpha - 1) z - tau| over the eps of the dtype of the computation.
 - **tau**: the error of `entmax_threshold`, over eps times max(1, |tau|).
-- **gradient**: that of a mapping, over eps times the largest gradient that comes in and the largest
-  factor p^(2 - alpha), or 1. Rows with a wrong support are left out: there the gradient of
-  sparsemax jumps. **d alpha**: that of alpha, a tensor, over eps times the sizes of its terms.
-- **loss**: over eps of fp32 (fp64 for fp64 logits) times the largest of 1, the loss and the logits:
-  logits are subtracted from each other, and their mean is as exact as a sum in that dtype.
-  **smoothed**: with label smoothing 0.1. **d loss**: its gradient p - q, as p.
+- **gradient**: the error of a mapping's gradient, over eps times the largest incoming gradient and
+  the largest factor p^(2 - alpha), or 1. Rows with a wrong support are left out: there the gradient
+  of sparsemax jumps. **d alpha**: the error of the gradient of alpha (as a tensor), over eps times
+  the sizes of its terms.
+- **loss**: its error over eps of fp32 (fp64 for fp64 logits) times the largest of 1, the loss and
+  the logits, because logits are subtracted from each other and their mean is only as exact as a sum
+  in that dtype. **smoothed**: with label smoothing 0.1. **d loss**: the error of its gradient
+  p - q, measured as for p.
 
-Rows whose logits could overflow when they are added up (in fp32 from about 1e33 on) are looked at
-for NaN and endless searches only. So are rows with a NaN or +inf, which must give NaN, and rows of
--inf alone, which must give zeros.
+Rows whose logits could overflow when added up (in fp32 from about 1e33 on) are checked only for
+NaN and endless searches. So are rows with a NaN or +inf, which must give NaN, and rows of only
+-inf, which must give zeros.
 """
 
-_LIMITS = """Where the numbers are large, it is the problem that is steep, not the search that is
-inexact:
+_LIMITS = """Large numbers come from the steepness of the problem, not from an inexact search:
 
 - Above alpha = 2, p has an infinite slope at the threshold: a logit within a rounding of it has p
-  up to eps^(1 / (alpha - 1)), and the gradient of the mapping has no bound.
-- Between alpha = 1.5 and 2 the same holds of the factor p^(2 - alpha) in the gradients of the
-  mapping and of alpha: within a rounding of the threshold they are right to
-  eps^((2 - alpha) / (alpha - 1)), at alpha = 1.75 the third root of eps. The gradient of the loss,
-  p - q, is not concerned.
+  up to eps^(1 / (alpha - 1)), and the gradient of the mapping is unbounded.
+- Between alpha = 1.5 and 2 the same holds for the factor p^(2 - alpha) in the gradients of the
+  mapping and of alpha: within a rounding of the threshold they are accurate to
+  eps^((2 - alpha) / (alpha - 1)), the cube root of eps at alpha = 1.75. The gradient of the loss,
+  p - q, is not affected.
 - The gradient of alpha is a sum of terms like p log(p), of both signs, which can nearly cancel,
   most of all in long rows.
-- Of alpha-ReLU, p and the loss have the relative error of (alpha - 1) z - tau, where digits cancel,
+- In alpha-ReLU, p and the loss have the relative error of (alpha - 1) z - tau, where digits cancel,
   times 1 / (alpha - 1).
 - In fp16 a p below 6e-8 is 0, and so is its part of the gradient of the mapping.
-- Triton's interpreter does not round to the nearest number of bf16: up to 0.96 in those rows.
-- The kernels in Triton keep the threshold of fp32 logits in fp32. Where one logit is far above
-  thousands that are all in the support, each of these has the threshold's rounding error, and the
-  largest p pays for all: 10 eps were seen with 4,000 logits and alpha = 2.
+- Triton's interpreter does not round to nearest in bf16: errors are up to 0.96 in those rows.
+- The Triton kernels keep the threshold of fp32 logits in fp32. Where one logit is far above
+  thousands of others in the support, each of these has the threshold's rounding error, and the
+  largest p absorbs their sum: 10 eps were seen with 4,000 logits and alpha = 2.
 
-**On a GPU** nothing of this was measured: "Triton" is its interpreter on a CPU. What carries over
-follows from what the kernels are compiled to, which `scripts/compile_kernels.py` checks. Products
-are not fused with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5
-and 2 p, tau, the gradients and alpha-ReLU take the same roundings as in the interpreter, except
-that sums are taken in another order. For any other alpha each power is exp2(e log2(x)), whose exp2
-is the GPU's approximate instruction in fp32 (two units in the last place; results below 2^-126
-become 0) and whose e log2(x) is rounded before it: a power has a relative error of about
-2 eps + |e log2(x)| eps. p still sums to 1 as exactly, for it is divided by the sum of these very
-powers. So does not carry over: figures of p and of large p in fp32 for these alpha, and the part of
-the loss and of its smoothed form that is made of such a power of the total, which is near 1. The
-kernels compute fp64 in fp64. Products of matrices, in the ops on features and in attention, are
-those of the GPU: TF32 in three parts for fp32 in rectified attention, and what PyTorch is set to
-elsewhere."""
+**On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. Which figures carry
+over follows from the compiled code, which `scripts/compile_kernels.py` checks. Products are not
+fused with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5 and 2 the
+roundings of p, tau, the gradients and alpha-ReLU are those of the interpreter, except that sums are
+taken in another order. For any other alpha each power is exp2(e log2(x)): e log2(x) is rounded, and
+exp2 is the GPU's approximate instruction in fp32 (two units in the last place; results below 2^-126
+become 0), so a power has a relative error of about 2 eps + |e log2(x)| eps. p still sums to 1 as
+exactly, because it is divided by the sum of these very powers. The figures that do not carry over
+are those of p and of large p in fp32 for these alpha, and of the part of the loss, smoothed or not,
+that is such a power of the total, which is near 1. The kernels compute fp64 in fp64. Matrix
+products, in the ops on features and in attention, are those of the GPU: TF32 in three parts for
+fp32 in rectified attention, and PyTorch's setting elsewhere."""
 
 
 class Entry(NamedTuple):
@@ -182,16 +182,16 @@ def claims(figures: list[Figures]) -> str:
     half = max((f.worst("p", d).error for f in entmax for d in ("fp16", "bf16")), default=0)
     far = max((f.worst("distance", d).error for f in entmax for d in DTYPES), default=0)
     lines = [
-        f"p of alpha-entmax, 1.3 <= alpha <= 2, is right to {_worst(moderate, 'p', 'fp32')} eps in "
-        f"fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient of "
-        f"its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
-        f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 is truly fp64: nothing in the search "
-        "is of less precision.",
-        f"In fp16 and bf16 p is the exact one, rounded once: {half:.2f} eps at most.",
+        f"p of alpha-entmax, 1.3 <= alpha <= 2, is accurate to {_worst(moderate, 'p', 'fp32')} eps "
+        f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient "
+        f"of its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
+        f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 logits are searched entirely in fp64.",
+        f"In fp16 and bf16, p is the exact value rounded once: its error is at most {half:.2f} "
+        "eps.",
         f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
-        f"The support is the exact one, but for logits within {far:.2g} eps of the threshold.",
-        f"Rows with a NaN or an infinity that should not be there, or without one that should: "
-        f"{nan:.0f}. No search was endless; the slowest batch took {slowest:.1f} s.",
+        f"The support is exact, except for logits within {far:.2g} eps of the threshold.",
+        f"Rows with an unexpected NaN or infinity, or without an expected one: "
+        f"{nan:.0f}. Every search ended; the slowest batch took {slowest:.1f} s.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 

@@ -25,10 +25,10 @@ PYTORCH = "PyTorch"
 TRITON = "Triton"
 DESCRIPTIONS = {
     COMPILED: "the kernels in C, compiled for the processor at hand",
-    "compiled, AVX2": "the same for one with AVX2 and no AVX-512",
+    "compiled, AVX2": "the same for a processor with AVX2 but no AVX-512",
     "compiled, SSE2": "the same for any x86-64",
     PYTORCH: "the reference, for fp64 and where there are no kernels",
-    TRITON: "the kernels for GPUs in Triton's interpreter, a part of the rows of up to 5,000",
+    TRITON: "the GPU kernels in Triton's interpreter, on a part of the rows of up to 5,000 logits",
 }
 
 

@@ -3,10 +3,11 @@
 # Cettolo et al.: Overview of the IWSLT 2017 Evaluation Campaign. Home: https://wit3.fbk.eu
 #
 # As in S2S: 206,112 training pairs, 32,000 joint merges, at most 100,000 updates (paper).
-# Train: WIT3's 2017-01-trnted. Validation: dev2010 and tst2010 to tst2015. Test: tst2017. Which sets
-# S2S took is not stated, ours are those of fairseq's prepare-iwslt17-multilingual.sh and of
+# Train: WIT3's 2017-01-trnted. Validation: dev2010 and tst2010 to tst2015. Test: tst2017. S2S
+# does not state its sets; ours are those of fairseq's prepare-iwslt17-multilingual.sh and of
 # scripts/clean_iwslt.py in S7, later code of the authors (github.com/deep-spin/S7).
-# Not fetched here: names and layout are as in those two, addresses and sums as in sacreBLEU 2.x.
+# The download is untested: names and layout are from those two, addresses and sums from
+# sacreBLEU 2.x.
 
 CHECKSUMS="${CHECKSUMS:-$EXAMPLES/datasets/shared/iwslt17_de_en.archives}"
 pair="$SOURCE_LANG-$TARGET_LANG"
@@ -17,7 +18,7 @@ CORPUS=(
 for part in dev2010 tst2010 tst2011 tst2012 tst2013 tst2014 tst2015; do
   CORPUS+=("valid seg $talks.$part.$pair.$SOURCE_LANG.xml $talks.$part.$pair.$TARGET_LANG.xml")
 done
-# Each archive of the test set has its source only, which is the reference of the other direction.
+# Each archive of the test set has only its source, which is the other direction's reference.
 test_side() { printf '%s' "ted-test.$1-$2.tgz!$1-$2/IWSLT17.TED.tst2017.$1-$2.$1.xml"; }
 CORPUS+=("test seg $(test_side "$SOURCE_LANG" "$TARGET_LANG") $(test_side "$TARGET_LANG" "$SOURCE_LANG")")
 

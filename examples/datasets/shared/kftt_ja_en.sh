@@ -2,13 +2,13 @@
 # the file that sources this one. Neubig: The Kyoto Free Translation Task.
 # Home: http://www.phontron.com/kftt/
 #
-# As in S2S: 329,882 training pairs, 32,000 joint merges, at most 100,000 updates (paper). Not
-# stated, ours: the sets and the tokens.
-# Tokens are the home's own: KyTea's for Japanese, Moses' for English (data/tok). The training text
-# is the part with 1 to 40 words (kyoto-train.cln), the sets are kyoto-dev and kyoto-test. The score
-# is of tokens, and no detokeniser is run.
-# Not fetched here: address, names and layout are those that several public scripts use; no checksum
-# has been published.
+# As in S2S: 329,882 training pairs, 32,000 joint merges, at most 100,000 updates (paper). The
+# choice of sets and tokens is ours (not stated).
+# The corpus is published tokenised, Japanese by KyTea and English by Moses (data/tok). Training
+# uses the sentences of 1 to 40 words (kyoto-train.cln); the other sets are kyoto-dev and
+# kyoto-test. Scores are computed on tokens, without detokenising.
+# The download is untested: address, names and layout are those that several public scripts use; no
+# checksum has been published.
 
 CHECKSUMS="${CHECKSUMS:-$EXAMPLES/datasets/shared/kftt_ja_en.archives}"
 CORPUS=()

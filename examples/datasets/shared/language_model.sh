@@ -1,17 +1,17 @@
-# Training, evaluation and sampling of the language models. The data set's file has set
-# TOKENS_PER_SAMPLE, SAMPLE_BREAK_MODE and CONTEXT_WINDOW.
+# Training, evaluation and sampling of the language models. The data set's file must set
+# TOKENS_PER_SAMPLE, SAMPLE_BREAK_MODE and CONTEXT_WINDOW first.
 
 TEXT=text
 SCORE=measures
 CHECKPOINTS=best
-SOURCE_LANG=en TARGET_LANG=en # of the text
+SOURCE_LANG=en TARGET_LANG=en # the language of the text
 TASK_FLAGS=(
   --task language_modeling_sparse
   --tokens-per-sample "$TOKENS_PER_SAMPLE" --sample-break-mode "$SAMPLE_BREAK_MODE"
 )
 case "$CONFIG" in
   cpu)
-    # 400,000 parameters, and the embeddings: one to two minutes an epoch on one core.
+    # 400,000 parameters besides the embeddings; one to two minutes per epoch on one core.
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
     DATASET_FLAGS=(
@@ -39,8 +39,8 @@ DATASET_FLAGS+=(
   --patience "${PATIENCE:-3}" --seed "${SEED:-1}"
 )
 EVALUATE=(--context-window "$CONTEXT_WINDOW" --max-tokens "$DEVICE_TOKENS")
-# As the model is: no top-k, no nucleus. GENERATE_FLAGS adds them.
+# Sample without top-k or nucleus truncation, which GENERATE_FLAGS can add.
 GENERATE=(--sampling --beam 1 --nbest 1 --max-len-b "${MAX_LEN:-100}" --seed "${SEED:-1}")
 if (( ! ${#PROMPTS[@]} )); then
-  PROMPTS=("" "" "" "" "" "" "" "" "" "") # ten texts from the beginning
+  PROMPTS=("" "" "" "" "" "" "" "" "" "") # ten texts from an empty prompt
 fi

@@ -1,21 +1,21 @@
-# What the data sets of ReLA have in common, which are meant for --settings rela.
+# The common part of ReLA's data sets, which are meant for --settings rela.
 #
 #   setting                    value                        from
-#   BPE                        32,000 merges                paper; joint, but for Chinese, is not
+#   BPE                        32,000 merges                paper; joint (except for Chinese): not
 #                                                           stated, ours
-#   embeddings                 a matrix a language, the     authors' repository; the 72.31 million
-#                              target's also the output's   parameters of the paper are met so
-#   batch                      25,000 target tokens in the  paper: about 25,000
-#                              mean, padding not counted
+#   embeddings                 one matrix per language, the authors' repository; gives the paper's
+#                              target's also the output's   72.31 million parameters
+#   batch                      25,000 target tokens on      paper: about 25,000
+#                              average, without padding
 #   updates                    300,000                      authors' repository
 #                                                           (github.com/bzhangGo/zero)
 #   checkpoints                every 5,000 updates          authors' repository; the last 5: paper
-#   validation, test           the sets of the year before  paper, but for Ro-En
-#                              and of the year
-#   corpora, filters           of each data set's file      not stated, ours
+#   validation, test           the previous year's set and  paper, except for Ro-En
+#                              that of the year
+#   corpora, filters           in each data set's file      not stated, ours
 #   tokenizer                  Moses, hyphens split         not stated, ours
-#   score                      sacreBLEU: cased, 13a, exp   paper (version 1.4.2; ours is newer, and
-#                              smoothing; tokenised BLEU    these settings are the same)
+#   score                      sacreBLEU: cased, 13a, exp   paper (version 1.4.2; ours is newer with
+#                              smoothing; tokenised BLEU    the same settings)
 
 BPE_MERGES="${BPE_MERGES:-32000}"
 MAX_UPDATE="${MAX_UPDATE:-300000}"

@@ -1,11 +1,11 @@
-# CoNLL-SIGMORPHON 2018, task 1: the form of a word, given its lemma and tags. One model for all the
-# languages, as in S2S.
+# CoNLL-SIGMORPHON 2018, task 1: predict the form of a word from its lemma and tags. One model for
+# all languages, as in S2S.
 # Cotterell et al.: The CoNLL-SIGMORPHON 2018 Shared Task: Universal Morphological Reinflection.
 # Home: https://github.com/sigmorphon/conll2018
 #
 #   setting               value                             from
-#   languages             high: 86, medium: 102             paper; PART=yes has some of them, and is
-#                                                           not the paper's data
+#   languages             high: 86, medium: 102             paper; PART=yes takes only some of them,
+#                                                           which are not the paper's data
 #   units                 characters; the source is the     paper; the order of tags and lemma is not
 #                         language, the tags and the lemma  stated, ours
 #   model                 LSTM, 2 + 2 layers of 300,        paper
@@ -20,21 +20,21 @@
 #                         loss rises
 #   validation            high: every epoch, medium: every  paper
 #                         10 epochs
-#   checkpoint            the one with the most validation  paper: best validation accuracy; that
-#                         items right, given the reference  it counts such items is ours
+#   checkpoint            the one with the most correct     paper: best validation accuracy; this
+#                         validation items, teacher-forced  measure of it is ours
 #   epochs                MAX_EPOCH                         not stated, ours
 #   beam                  5                                 paper
 #   length penalty        1                                 not stated, ours
 #   gradient clipping     5                                 not stated, ours
 #   label smoothing       none                              not stated, ours
-#   score                 word accuracy, mean over          paper
-#                         languages, of the test set
-#   sparsity, certainty   of the validation set             paper
+#   score                 word accuracy on the test set,    paper
+#                         mean over languages
+#   sparsity, certainty   on the validation set             paper
 #
-# The data set's file sets SETTING, ALL_LANGUAGES (how many there are), MAX_EPOCH and
-# VALIDATE_EPOCHS. All languages come in one archive; with PART=yes ten are fetched one by one, by
-# their checksums, or those that LANGUAGES names. RAW_DIR may be a copy of the repository, and all
-# that it has of them is read.
+# The data set's file sets SETTING, ALL_LANGUAGES (their number), MAX_EPOCH and VALIDATE_EPOCHS.
+# All languages come in one archive; with PART=yes the files of ten languages, or of those in
+# LANGUAGES, are fetched one by one and checked by their checksums. RAW_DIR may be a copy of the
+# repository; every language in it is read, or those in LANGUAGES.
 
 TEXT=characters
 DICTIONARY=separate

@@ -1,11 +1,11 @@
-# Hyperparameters for some ten thousand short sentence pairs: Multi30k, and data sets of that size.
+# Hyperparameters for a few tens of thousands of short sentence pairs, as in Multi30k.
 #
 # BATCH_TOKENS is the batch of one update, whatever the number of devices;
 # DEVICE_TOKENS is what one device holds at once.
 case "$CONFIG" in
   cpu)
-    # 2.4 million parameters, 5,040 updates on Multi30k; 35 to 70 minutes on one core. A narrow model
-    # for little text, as wide as that of Wu, Kong, Bi, Li, Kao: Good for Misconceived Reasons (2021).
+    # 2.4 million parameters, 5,040 updates on Multi30k; 35 to 70 minutes on one core. The model is
+    # as narrow as that of Wu, Kong, Bi, Li, Kao: Good for Misconceived Reasons (2021).
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
     DATASET_FLAGS=(

@@ -1,5 +1,5 @@
-# Hyperparameters of the LSTMs that translate in S2S; the file that sources this one sets MAX_UPDATE
-# and VALIDATE_UPDATES before.
+# Hyperparameters of the translation LSTMs in S2S; the file that sources this one must set
+# MAX_UPDATE and VALIDATE_UPDATES first.
 #
 #   setting               value                             from
 #   model                 LSTM, 2 + 2 layers of 500,        paper
@@ -13,18 +13,18 @@
 #   schedule              halved whenever the validation    paper
 #                         loss rises
 #   validation            every VALIDATE_UPDATES updates    paper
-#   checkpoint            the one with the most validation  paper: best validation accuracy; that
-#                         tokens right, given the reference it counts such tokens is ours
+#   checkpoint            the one with the most correct     paper: best validation accuracy; this
+#                         validation tokens, teacher-forced measure of it is ours
 #   beam                  5                                 paper
 #   length penalty        1                                 not stated, ours
 #   gradient clipping     5                                 not stated, ours
 #   label smoothing       none                              not stated, ours
-#   dictionaries          one a language                    not stated, ours
+#   dictionaries          one per language                  not stated, ours
 #   score                 tokenised BLEU                    paper; cased is ours
-#   sparsity (Table 3)    of the validation set             paper
+#   sparsity (Table 3)    on the validation set             paper
 #
-# Sized for one GPU with 16 GB, by calculation: none of the data sets that read this file has been
-# trained on here.
+# Sized by calculation for one GPU with 16 GB: no data set that sources this file has been trained
+# on here.
 
 DICTIONARY=separate
 CHECKPOINTS=best

@@ -1,38 +1,39 @@
-# A data set of your own. Copy this file to examples/datasets/NAME.sh, change what is marked with
+# A data set of your own. Copy this file to examples/datasets/NAME.sh, change the parts marked with
 # "<-", and run
 #
 #     RAW_DIR=/folder/of/the/files examples/run.sh NAME entmax15 --cpu
 #
-# docs/your-own-data.md goes through it.
+# docs/your-own-data.md explains each step.
 
-# <- The languages, as the files' names end: RAW_DIR has train.ja, train.en, test.ja, test.en, one
-# sentence a line, UTF-8, line N of one being the translation of line N of the other. The files may
-# be compressed (train.ja.gz).
+# <- The languages, which are the endings of the file names: RAW_DIR has train.ja, train.en,
+# test.ja, test.en in UTF-8, one sentence per line; line N of one side is the translation of line N
+# of the other. The files may be compressed (train.ja.gz).
 SOURCE_LANG=ja
 TARGET_LANG=en
-# <- What the files' names begin with.
+# <- The beginnings of the file names.
 TRAIN_PREFIX=train
 TEST_PREFIX=test
-# <- Every 20th training pair is for validation. With files of your own for it, delete this line and
-# set VALID_PREFIX=dev (dev.ja, dev.en).
+# <- Every 20th training pair is held out for validation. If you have validation files, delete this
+# line and set VALID_PREFIX=dev (dev.ja, dev.en).
 HOLD_OUT=20
 
-# <- Text that is tokenised already, as Japanese, Chinese or Thai must be: name its languages, and
-# score tokens as they are. Without these three lines text is raw, is tokenised by Moses' rules, and
-# BLEU is that of raw text. For one tokenised side, name that one, and keep the line that fits the
-# target language.
+# <- For text that is already tokenised, as Japanese, Chinese or Thai must be: name its languages,
+# and score the tokens unchanged. Without these three lines the text is raw: it is tokenised by
+# Moses' rules, and BLEU is that of raw text. If only one side is tokenised, name only its language,
+# and keep the other two lines only if that is the target side.
 TEXT_FLAGS=(--tokenized "$SOURCE_LANG" "$TARGET_LANG")
 TOKENIZER=space
 SCORE_FLAGS=(--tokenize none)
 
-# <- Merges of BPE, learned on both sides together; about 4,000 for 50,000 pairs, 8,000 to 16,000 for
-# a few hundred thousand, 32,000 or more for millions. For languages with different scripts, whose
-# words have nothing in common: TEXT_FLAGS+=(--separate-bpe) and DICTIONARY=separate, and below
-# --share-decoder-input-output-embed in place of --share-all-embeddings.
+# <- Number of BPE merges, learned on both sides together: about 4,000 for 50,000 pairs, 8,000 to
+# 16,000 for a few hundred thousand, 32,000 or more for millions. For languages with different
+# scripts, which share no words, set TEXT_FLAGS+=(--separate-bpe) and DICTIONARY=separate, and below
+# use --share-decoder-input-output-embed in place of --share-all-embeddings.
 BPE_MERGES="${BPE_MERGES:-4000}"
 
-# <- The model and its training, flags of fairseq-train. BATCH_TOKENS is the batch of an update,
-# DEVICE_TOKENS what one device holds at once, AVERAGE_LAST how many epochs' checkpoints are averaged.
+# <- The model and its training, as flags of fairseq-train. BATCH_TOKENS is the number of tokens per
+# update, DEVICE_TOKENS the number one device can hold at once, and AVERAGE_LAST the number of epoch
+# checkpoints that are averaged.
 case "$CONFIG" in
   cpu) # about 2 million parameters; small data, or a first try
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"

@@ -1,11 +1,11 @@
-# Hyperparameters of a Transformer base that is trained on a corpus of WMT: that of Vaswani et al.,
-# Attention Is All You Need, with 25,000 tokens of the longer side in an update. --settings sue and
-# --settings rela have those of the papers, and go over these. Who reads this may set MAX_UPDATE and
-# EMBEDDINGS before. Sized for 8 GPUs with 16 GB, by calculation; any number of GPUs makes the same
-# updates, and one with 80 GB takes DEVICE_TOKENS=25000.
-# The sizes are those of SUE and ReLA. Not stated, ours: 100,000 updates for SUE, and the limits on
-# the length of a pair.
-# None of the data sets that read this file has been trained on here.
+# Hyperparameters of a base Transformer for WMT corpora: those of Vaswani et al., Attention Is All
+# You Need, with 25,000 tokens of the longer side per update. --settings sue and --settings rela
+# override them with those of the papers. A file that sources this one may set MAX_UPDATE and
+# EMBEDDINGS first. Sized by calculation for 8 GPUs with 16 GB; any number of GPUs makes the same
+# updates, and one with 80 GB can use DEVICE_TOKENS=25000.
+# The sizes are those of SUE and ReLA. The 100,000 updates for SUE and the limits on the length of a
+# pair are ours (not stated).
+# No data set that sources this file has been trained on here.
 
 BATCH_TOKENS="${BATCH_TOKENS:-25000}"
 DEVICE_TOKENS="${DEVICE_TOKENS:-3200}"

@@ -4,9 +4,9 @@
 #
 # Train: Europarl v7, Common Crawl and News Commentary v9 (not stated, ours; the number of pairs is
 # that of SUE and ReLA). Test: all 3,003 sentences of newstest2014 (ReLA; not stated in SUE).
-# Left out: training pairs with more than 250 tokens on a side, and of French those with 1.5 times as
-# many as on the other (not stated, ours; papers with 4.5 million pairs of German cannot have left
-# out the latter, those with 36 million of French can).
+# Left out: training pairs with more than 250 tokens on a side and, for French, pairs with more than
+# 1.5 times as many tokens on one side as on the other (not stated, ours; the papers' 4.5 million
+# German pairs rule out such a limit, their 36 million French pairs do not).
 
 SOURCE_LANG=en
 source "$EXAMPLES/datasets/shared/wmt.sh"

@@ -2,9 +2,9 @@
 # TARGET_LANG. Bojar et al.: Findings of the 2016 Conference on Machine Translation.
 # Home: https://www.statmt.org/wmt16/translation-task.html
 #
-# Train: Europarl v8 and SETIMES2, whose 612,422 and 608,000 pairs S2S and ReLA give (the corpora are
-# not stated, ours). Validation: newsdev2016 (not stated, ours). Test: newstest2016. No checksum of
-# SETIMES2 has been published; its layout is that of all archives of OPUS in Moses' format.
+# Train: Europarl v8 and SETIMES2 (not stated, ours; S2S gives 612,422 pairs, ReLA 608,000).
+# Validation: newsdev2016 (not stated, ours). Test: newstest2016. No checksum of SETIMES2 has been
+# published; its layout is that of every OPUS archive in Moses' format.
 
 source "$EXAMPLES/datasets/shared/wmt.sh"
 for place in \
