@@ -1,4 +1,4 @@
-"""The criterion of this package, under its two names: the model's own loss, and what is logged."""
+"""The criterion of this package, under two names: it logs the loss that the model computes."""
 
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
 import math
@@ -35,23 +35,23 @@ class SparseCriterionConfig(FairseqDataclass):
 class SparseCriterion(FairseqCriterion):
     """The loss that belongs to the output transform of the model.
 
-    The transform, alpha and tau are the model's, which computes the loss itself. A subclass is a
-    ``name``: the transforms say by which name they are trained.
+    The model holds the transform, alpha and tau, and computes the loss itself. Each subclass has
+    a ``name``, by which a transform refers to the criterion that trains it.
 
     Logged for training and validation: ``loss`` (nats per token), ``accuracy`` (%), ``nonzeros``
     (mean number of tokens of nonzero probability), ``gold_zero`` (% of gold tokens of probability
     0), ``prob_sum`` (mean sum of the probabilities), ``tau`` (mean threshold; none for softmax) and
     ``logit_norm`` (mean Euclidean norm of the logits). For validation also ``sentence_accuracy``
-    (% of the sentences whose every token has the largest logit when teacher-forced: greedy search
-    finds exactly these).
+    (% of sentences in which every token has the largest logit under teacher forcing: exactly those
+    that greedy search finds).
 
-    Under a task with an attribute ``perplexity_epsilon``, ``language_modeling_sparse``, also
+    If the task has an attribute ``perplexity_epsilon`` (``language_modeling_sparse``), also
     ``ppl``, ``eps_ppl``, ``sparsemax_score`` and ``js_divergence``: see :func:`text_measures`.
     ``ppl`` of a sparse output is its eps-perplexity, because it would be infinite otherwise.
     """
 
     name = ""
-    # The settings of a run whose task does not check what it resumes.
+    # The run's settings, set only if its task does not check the checkpoint that it resumes.
     run = None
 
     def __init__(self, task, label_smoothing: float, no_fused_loss: bool, sentence_avg: bool):
@@ -65,7 +65,7 @@ class SparseCriterion(FairseqCriterion):
 
     @classmethod
     def build_criterion(cls, cfg, task):
-        """Same as in fairseq, except that a model that does not fit is refused by its settings.
+        """Same as in fairseq, except that it first refuses a model whose settings do not fit.
 
         Raises:
             ValueError: naming the architecture or the transform, and the one to use.
@@ -80,8 +80,8 @@ class SparseCriterion(FairseqCriterion):
         return criterion
 
     def train(self, mode: bool = True):
-        """Same as in PyTorch. fairseq-train, and nothing else, calls it with a run to check: before
-        the first update, with the checkpoint loaded that the run begins with.
+        """Same as in PyTorch, but the first call by fairseq-train checks the run that it resumes:
+        this call comes before the first update, after the checkpoint has been loaded.
 
         Raises:
             ValueError: the run would resume one with another output transform or attention.
@@ -92,7 +92,7 @@ class SparseCriterion(FairseqCriterion):
         return super().train(mode)
 
     def forward(self, model, sample: dict[str, Any], reduce: bool = True):
-        """Return the loss of a batch, its sample size and what is logged, as fairseq wants it."""
+        """Return the loss of a batch, its sample size and the logging output, as in fairseq."""
         loss, statistics = model(
             **sample["net_input"],
             loss=OutputLoss(
@@ -133,7 +133,7 @@ class SparseCriterion(FairseqCriterion):
             ("logit_norm", "logit_norm", "statistics_tokens", 1, 2),
             ("sparsemax_score", "sparsemax_score", "statistics_tokens", 1, 4),
             ("js_divergence", "js_divergence", "statistics_tokens", 1, 4),
-            # Hidden by their names; perplexities are made of their means.
+            # Not logged, because of the underscore; perplexities are computed from their means.
             ("_eps_nll", "eps_nll", "statistics_tokens", 1, None),
             ("_nll", "nll", "statistics_tokens", 1, None),
         ):
@@ -154,7 +154,7 @@ def _perplexity(name: str, meters: Mapping[str, AverageMeter]) -> float:
     return get_perplexity(meters[name].avg, base=math.e)
 
 
-# fairseq does not tell a criterion by which of its names it was asked for, so each is a class.
+# fairseq does not tell a criterion under which name it was requested, so each name has a class.
 
 
 @register_criterion("entmax_loss", dataclass=SparseCriterionConfig)

@@ -81,7 +81,7 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
         return x if self.adaptive_softmax is not None else self.fc_out(x)
 
     def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
-        """Same as in fairseq: an output layer that is the embedding is not saved twice."""
+        """Return the state as in fairseq: an output layer that is the embedding is saved once."""
         state = super().state_dict(
             *args, destination=destination, prefix=prefix, keep_vars=keep_vars
         )
@@ -94,7 +94,7 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
         if self.share_input_output_embed and self.output_projection is not None:
             state_dict[f"{name}.fc_out.weight"] = state_dict[f"{name}.embed_tokens.weight"]
         bias = getattr(getattr(self.attention, "output_proj", None), "bias", None)
-        if bias is not None:  # fairseq's LSTM, and this one before it had a bias, have none
+        if bias is not None:  # missing in fairseq's checkpoints and in older ones of this model
             state_dict.setdefault(
                 f"{name}.attention.output_proj.bias", torch.zeros_like(bias, requires_grad=False)
             )
@@ -103,12 +103,12 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
 
 @register_model("lstm_sparse")
 class LSTMSparseModel(SparseOutputModel, LSTMModel):
-    """fairseq's ``lstm`` whose output transform and attention are chosen by flags.
+    """fairseq's ``lstm`` with its output transform and attention chosen by flags.
 
-    An encoder of LSTM layers, a decoder of LSTM layers with input feeding and bilinear global
-    attention: the model of "Sparse Sequence-to-Sequence Models". With softmax everywhere and no
-    ``--attention-bias`` it gives the numbers of the stock model and has the same state-dict keys,
-    so that either loads the other's checkpoints.
+    The encoder and the decoder have LSTM layers; the decoder has input feeding and bilinear global
+    attention, as in "Sparse Sequence-to-Sequence Models". With softmax everywhere and no
+    ``--attention-bias`` it computes exactly what the stock model does, with the same state-dict
+    keys, so each can load the other's checkpoints.
     """
 
     @staticmethod
@@ -123,7 +123,7 @@ class LSTMSparseModel(SparseOutputModel, LSTMModel):
 
     @classmethod
     def assemble(cls, args: Namespace, task):
-        """Put encoder and decoder together as fairseq's LSTM does, which has no hooks for it."""
+        """Build encoder and decoder as fairseq's LSTM does; it has no hooks to reuse."""
         _check_shapes(args, task)
         embedding = _embedding(task.source_dictionary, args, "encoder")
         encoder = LSTMEncoder(
@@ -194,7 +194,7 @@ def _check_shapes(args: Namespace, task) -> None:
 
 
 def _embedding(dictionary: Dictionary, args: Namespace, part: str) -> nn.Embedding:
-    """Build the embedding of the encoder or the decoder, with pretrained vectors if there are."""
+    """Build the embedding of the encoder or the decoder, from pretrained vectors if given."""
     path = getattr(args, f"{part}_embed_path")
     embedding = Embedding(len(dictionary), getattr(args, f"{part}_embed_dim"), dictionary.pad())
     if path:

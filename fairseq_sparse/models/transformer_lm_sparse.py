@@ -36,18 +36,18 @@ from fairseq_sparse.modules.sparse_output import SparseOutputModel
 class TransformerLMSparseConfig(OutputConfig, SelfAttentionConfig, TransformerLanguageModelConfig):
     """The flags of fairseq's ``transformer_lm``, of the output and of the attention."""
 
-    # From another part of the configuration: a model refuses a criterion that does not fit it.
+    # Read from the criterion's settings: the model refuses a criterion that does not fit it.
     criterion_name: Optional[str] = II("criterion._name")
 
 
 @register_model("transformer_lm_sparse", dataclass=TransformerLMSparseConfig)
 class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
-    """fairseq's ``transformer_lm`` whose output transform and attention are chosen by flags.
+    """fairseq's ``transformer_lm`` with its output transform and attention chosen by flags.
 
-    With softmax in both it gives the numbers of the stock model and has the same state-dict keys,
-    so that either loads the other's checkpoints. ``--task language_modeling_sparse`` is for all of
-    its outputs; fairseq's ``language_modeling`` trains and validates it, and with softmax at the
-    output evaluates and searches it as well.
+    With softmax in both it computes exactly what the stock model does, with the same state-dict
+    keys, so each can load the other's checkpoints. ``--task language_modeling_sparse`` supports
+    all outputs; fairseq's ``language_modeling`` trains and validates any output, but evaluates and
+    searches only softmax outputs.
     """
 
     @classmethod
@@ -56,7 +56,7 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
 
     @classmethod
     def assemble(cls, args: Namespace, task):
-        """Put the decoder together as fairseq's language model does, which has no hook for it."""
+        """Build the decoder as fairseq's language model does; it has no hook to reuse."""
         if args.decoder_layers_to_keep:
             args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
         if args.max_target_positions is None:
@@ -105,8 +105,8 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Any]] = None
     ) -> Tensor:
-        """Same as in fairseq, except that ``fairseq-eval-lm`` under ``language_modeling_sparse``
-        measures the probabilities, and gets those that it can add up.
+        """Same as in fairseq, except under ``fairseq-eval-lm`` with ``language_modeling_sparse``:
+        it measures the probabilities, and those of a sparse output are returned smoothed.
 
         Raises:
             ValueError: ``fairseq-eval-lm`` was given an ensemble.
@@ -114,12 +114,12 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
         evaluation = None if sample is None else sample.get("evaluation")
         if evaluation is None:
             return super().get_normalized_probs(net_output, log_probs, sample)
-        if not log_probs:  # as fairseq's scorer asks the models of an ensemble
+        if not log_probs:  # fairseq's scorer does so for an ensemble
             raise ValueError(
                 "fairseq-eval-lm under --task language_modeling_sparse measures one model: give "
                 "one checkpoint in --path"
             )
-        # Without the targets: adaptive softmax leaves out what they do not need.
+        # Without targets, because adaptive softmax would compute only what they need.
         p = super().get_normalized_probs(net_output, False)
         evaluation.add(p, sample["target"])
         projection = self.decoder.output_projection  # adaptive softmax has none
@@ -165,7 +165,7 @@ def _check_tied_weights(args: Any) -> None:
         )
 
 
-# Settings of adaptive softmax in fairseq's architectures, and what a full vocabulary has instead.
+# Settings of adaptive softmax in fairseq's architectures, with the values that turn it off.
 _ADAPTIVE_SOFTMAX = {
     "adaptive_softmax_cutoff": None,
     "tie_adaptive_weights": False,
@@ -174,8 +174,8 @@ _ADAPTIVE_SOFTMAX = {
 
 
 def _with_any_output(architecture: Callable[[Namespace], None], args: Namespace) -> None:
-    """Fill in the settings of an architecture of fairseq's. With another output than softmax it has
-    no adaptive softmax, unless the user asks for it, which is refused later."""
+    """Fill in the settings of one of fairseq's architectures. Unless the output is softmax, this
+    turns adaptive softmax off; if the user asked for it, it is refused later."""
     chosen = {name for name in _ADAPTIVE_SOFTMAX if getattr(args, name, None)}
     architecture(args)
     if str(getattr(args, "output_transform", "softmax")) != "softmax":

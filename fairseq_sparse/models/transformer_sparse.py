@@ -70,8 +70,8 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ):
-        """Same as in fairseq, but in training no layer returns its attention unless asked to:
-        returned weights are all in memory at once."""
+        """Same as in fairseq, except that in training no layer returns its attention weights unless
+        asked to, because all of them would be in memory at once."""
         if alignment_layer is None and self.training:
             alignment_layer = -1
         return self.extract_features_scriptable(
@@ -93,10 +93,10 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
 
 @register_model("transformer_sparse")
 class TransformerSparseModel(SparseOutputModel, TransformerModel):
-    """fairseq's ``transformer`` whose output transform and attention are chosen by flags.
+    """fairseq's ``transformer`` with its output transform and attention chosen by flags.
 
-    With softmax everywhere it gives the numbers of the stock model and has the same
-    state-dict keys, so that either loads the other's checkpoints.
+    With softmax everywhere it computes exactly what the stock model does, with the same state-dict
+    keys, so each can load the other's checkpoints.
     """
 
     @classmethod

@@ -1,6 +1,6 @@
-"""Layers over the ops, and what gives a model of fairseq's sparse outputs and attention.
+"""Layers on top of the ops, and mixins that give fairseq's models sparse outputs and attention.
 
-Without fairseq there are the output projection, its transforms and the kinds of attention.
+The output projection, its transforms and the kinds of attention also work without fairseq.
 """
 
 from importlib.util import find_spec

@@ -14,8 +14,8 @@ from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
 FLAG_PLACES = ("enc", "dec", "cross")
-# The kinds for an LSTM, which attends to a weighted mean of the source: weights must sum to 1, and
-# nothing may follow.
+# The kinds for an LSTM, whose context is a weighted mean of the source: the weights must sum to 1,
+# and no norm or gate may follow.
 GLOBAL_ATTENTION_KINDS = tuple(
     name for name, kind in ATTENTION_KINDS.items() if kind.sums_to_one and kind.norm is None
 )
@@ -23,26 +23,26 @@ _DEFAULT_ALPHA = 1.5
 
 
 def _kind_in(place: str):
-    return field(default=None, metadata={"help": f"the same for {place}, over --attention"})
+    return field(default=None, metadata={"help": f"the same for {place}, overriding --attention"})
 
 
 @dataclass
 class SelfAttentionConfig(FairseqDataclass):
-    """Flags that choose the attention of a Transformer that has it in one place. None may begin
-    with encoder_ or decoder_, which fairseq's TransformerConfig would move elsewhere."""
+    """Flags that choose the attention of a Transformer with one place of attention. No name may
+    begin with encoder_ or decoder_, because fairseq's TransformerConfig would move it elsewhere."""
 
     attention: ChoiceEnum(tuple(ATTENTION_KINDS)) = field(
         default="softmax",
         metadata={"help": "mapping from attention scores to attention weights, in all places"},
     )
     attention_alpha: float = field(
-        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of the attention entmax"}
+        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of --attention entmax"}
     )
     attention_alpha_learnable: bool = field(
         default=False,
         metadata={
-            "help": "learn the alpha of the attention entmax, one for each head, in [1.01, 2]; "
-            "--attention-alpha is where it starts"
+            "help": "learn the alpha of --attention entmax, one for each head, in [1.01, 2], "
+            "starting from --attention-alpha"
         },
     )
     attention_scale_queries: bool = field(
@@ -72,14 +72,14 @@ class GlobalAttentionConfig(FairseqDataclass):
         default="softmax", metadata={"help": "mapping from attention scores to attention weights"}
     )
     attention_alpha: float = field(
-        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of the attention entmax"}
+        default=_DEFAULT_ALPHA, metadata={"help": "alpha > 1 of --attention entmax"}
     )
     attention_bias: bool = field(
         default=False,
         metadata={
-            "help": "give the linear map that makes the attentional states a bias, as in 'Sparse "
-            "Sequence-to-Sequence Models'; fairseq's LSTM has none. lstm_sparse_mt and "
-            "lstm_sparse_morph have it"
+            "help": "add a bias to the linear map that computes the attentional states, as in "
+            "'Sparse Sequence-to-Sequence Models'; fairseq's LSTM has none, lstm_sparse_mt and "
+            "lstm_sparse_morph have it by default"
         },
     )
 
@@ -130,7 +130,7 @@ def check_attention(args: Namespace) -> None:
 
 
 def check_self_attention(args: Any) -> None:
-    """Do what :func:`check_attention` does, for a model that is a decoder alone.
+    """Do the checks of :func:`check_attention` for a decoder-only model.
 
     Raises:
         ValueError: naming the flag and the remedy.
@@ -144,7 +144,7 @@ def check_self_attention(args: Any) -> None:
 
 
 def _check_part(args: Any, part: str) -> None:
-    """Refuse what sparse attention cannot do in the encoder or the decoder."""
+    """Refuse settings that sparse attention in the encoder or the decoder does not support."""
     if not 0 <= args.attention_dropout < 1:
         raise ValueError(f"--attention-dropout must lie in [0, 1), got {args.attention_dropout}")
     if getattr(args, f"{part}_xformers_att_config", None):
@@ -154,7 +154,7 @@ def _check_part(args: Any, part: str) -> None:
 
 
 def _check_heads(args: Any, part: str) -> None:
-    """Refuse heads that do not share the width of the encoder or the decoder."""
+    """Refuse a number of heads that does not divide the width of the encoder or the decoder."""
     width = getattr(args, f"{part}_embed_dim")
     heads = getattr(args, f"{part}_attention_heads")
     if heads < 1:

@@ -1,9 +1,9 @@
-"""The kinds of attention: for each a function from scores to weights, and a norm.
+"""The kinds of attention: each has a function from scores to weights, and may have a norm.
 
-Weights of the distribution kinds sum to 1 (softmax, sparsemax, entmax); those of ReLA have no
-bound, and a row of them can be all zeros ("null attention"), which is why a norm follows all of
-them but ``relu``. The gate and the norm of ReLA over softmax are controls; ``relu_length``,
-``softpick`` and ``sigmoid`` are other ways to do without softmax.
+The weights of softmax, sparsemax and entmax sum to 1. Those of ReLA are unbounded, and a row of
+them can be all zeros ("null attention"), which is why all kinds of ReLA but ``relu`` have a norm.
+The gate and the norm of ReLA over softmax are controls; ``relu_length``, ``softpick`` and
+``sigmoid`` are other alternatives to softmax.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ class AttentionKind:
     """A kind of attention: a value of ``--attention``.
 
     Args:
-        weights: from scores to weights.
-        norm: makes the norm, or gate, of the concatenated heads from their width and the width of
-            a head.
+        weights: the mapping from scores to weights.
+        norm: builds the norm or gate of the concatenated heads, given their width and the width of
+            one head.
     """
 
     weights: AttentionWeights
@@ -49,7 +49,7 @@ class AttentionKind:
 
     @property
     def takes_alpha(self) -> bool:
-        """Return whether it looks at ``--attention-alpha``."""
+        """Return whether the kind uses ``--attention-alpha``."""
         return self.weights.lacks_alpha
 
     @property

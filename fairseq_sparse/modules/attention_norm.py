@@ -1,7 +1,7 @@
 """The norms and gates of rectified linear attention, over the concatenated heads of a query.
 
-Each takes ``[..., d]`` and gives fp32 or better, in which the outputs of rectified attention, that
-have no bound, cannot overflow.
+Each takes ``[..., d]`` and returns fp32 or better, in which the unbounded outputs of rectified
+attention cannot overflow.
 """
 
 import math
@@ -15,11 +15,11 @@ from fairseq_sparse.ops.precision import at_least_fp32
 
 
 class RMSNorm(nn.Module):
-    """``g * z / RMS(z)`` with gain ``g = 1`` at first (ReLA, Eq. 4).
+    """``g * z / RMS(z)`` with a gain ``g`` that starts at 1 (ReLA, Eq. 4).
 
     Args:
-        width: of the concatenated heads, ``d``.
-        head_width: ``d_h``; the norm is over all heads, but one initialisation looks at it.
+        width: the width ``d`` of the concatenated heads.
+        head_width: the width ``d_h`` of a head; only the initialisation of one subclass uses it.
     """
 
     def __init__(self, width: int, head_width: int):

@@ -1,4 +1,4 @@
-"""The threshold of an output transform that is a constant of the model."""
+"""The threshold of an output transform, if it is a constant of the model."""
 
 import logging
 import math
@@ -17,10 +17,10 @@ TAU_ESTIMATORS = ("data", "formula", "weights")
 
 
 class ConstantTau:
-    """Mixin, in front of ``OutputTransform``, for one with a constant threshold ``tau``.
+    """Mixin, placed before ``OutputTransform``, for a transform with a constant threshold ``tau``.
 
-    ``tau`` is a buffer that stays in fp32 whatever the model's dtype. It is NaN until
-    :meth:`prepare` finds it or a checkpoint is loaded that has one.
+    ``tau`` is a buffer that stays in fp32 whatever the model's dtype. Unless given as a number, it
+    is NaN until :meth:`prepare` finds it or a checkpoint that has one is loaded.
 
     Args:
         tau: how tau is found, one of ``TAU_ESTIMATORS``, or its value.
@@ -55,7 +55,7 @@ class ConstantTau:
         return self.tau
 
     def _tau_is_finite(self) -> bool:
-        """Return whether tau is finite. It synchronises, so it is asked until tau is known."""
+        """Return whether tau is finite. It synchronises, so it is not called once tau is known."""
         self._tau_is_known = bool(torch.isfinite(self.tau))
         return self._tau_is_known
 
@@ -65,10 +65,10 @@ class ConstantTau:
 
     @torch.no_grad()
     def prepare(self, weight: Tensor, logits: Tensor, target: Tensor, ignore_index: int) -> None:
-        """Set tau by the estimator that was asked for, and log it.
+        """Set tau by the chosen estimator, and log it.
 
-        A tau that was given, found or loaded is kept. All workers agree on the mean over the target
-        tokens of all.
+        A tau that was given, found or loaded is kept. All workers get the same tau: the mean of
+        their estimates, over the target tokens of all.
         """
         if self._tau_is_announced:
             return
@@ -79,7 +79,7 @@ class ConstantTau:
         elif self._given_tau == self.tau.item():
             source = "given by --output-tau"
         else:
-            source = "from the checkpoint, --output-tau is not looked at"
+            source = "from the checkpoint; --output-tau is ignored"
         if not _is_distributed() or torch.distributed.get_rank() == 0:
             logger.info("tau of %s: %.6f (%s)", self.name, self.tau.item(), source)
 
@@ -111,8 +111,8 @@ class ConstantTau:
     def check_start(self, names: Collection[str]) -> None:
         """Refuse to estimate tau from weights that have been trained.
 
-        ``formula`` and ``weights`` hold for logits of weights as they are drawn. Training makes the
-        logits of a softmax model larger and far from independent: only their thresholds tell.
+        ``formula`` and ``weights`` are valid only for untrained weights. Training makes the logits
+        of a softmax model larger and far from independent, so their thresholds must be measured.
 
         Raises:
             ValueError: naming the flag and the remedy.
@@ -120,9 +120,9 @@ class ConstantTau:
         has_tau = any(name.endswith(".tau") for name in names)
         if self.estimator in ("formula", "weights") and not has_tau:
             raise ValueError(
-                f"--output-tau {self.estimator} holds for weights as they are drawn, but those "
+                f"--output-tau {self.estimator} holds for untrained weights only, but those "
                 "of this model come from a checkpoint, which has no tau: use --output-tau data, "
-                "which measures the thresholds of the model as it is, or a number"
+                "which measures the thresholds of the loaded model, or a number"
             )
 
     def _apply(self, fn, *args, **kwargs):
@@ -130,7 +130,7 @@ class ConstantTau:
         tau: Tensor = self._buffers["tau"]
         super()._apply(fn, *args, **kwargs)
         device = self._buffers["tau"].device
-        if tau.is_meta and device.type != "meta":  # to_empty() of a model that was built there
+        if tau.is_meta and device.type != "meta":  # to_empty() of a model built on meta
             tau = torch.tensor(self._given_tau, dtype=torch.float32, device=device)
         self._buffers["tau"] = tau.to(device)
         return self

@@ -21,20 +21,20 @@ def add_bias(attention: AttentionLayer) -> None:
 
 
 class GlobalAttention(AttentionLayer):
-    """fairseq's global attention with other weights than softmax's.
+    """fairseq's global attention with weights other than softmax.
 
     Scores are bilinear, ``h_t W s`` ("general" in Luong et al. 2015), and the result is
-    ``tanh(W_c [c_t; h_t] + b)`` with the context ``c_t``, the mean of the source states under the
-    weights. The bias ``b`` is there if :func:`add_bias` has added it.
+    ``tanh(W_c [c_t; h_t] + b)`` with the context ``c_t``, the weighted mean of the source states.
+    There is a bias ``b`` only if :func:`add_bias` has added it.
 
     Args:
-        stock: the attention to be replaced; its parameters are taken over, not copied.
-        attention: the kind of weights, a key of ``ATTENTION_KINDS``; one whose weights sum to 1.
-        alpha: of ``entmax``, > 1.
+        stock: the attention to replace; its parameters are taken over, not copied.
+        attention: the kind of weights, a key of ``ATTENTION_KINDS`` whose weights sum to 1.
+        alpha: the alpha of ``entmax``, > 1.
     """
 
     def __init__(self, stock: AttentionLayer, attention: str, alpha: float):
-        nn.Module.__init__(self)  # stock's would draw parameters
+        nn.Module.__init__(self)  # the stock __init__ would draw parameters
         self.input_proj = stock.input_proj
         self.output_proj = stock.output_proj
         self.attention_kind = attention
@@ -44,8 +44,8 @@ class GlobalAttention(AttentionLayer):
 
     @contextmanager
     def over(self, source_hids: Tensor, steps: int) -> Iterator[None]:
-        """Return a context in which all queries, at most ``steps``, attend to these states, whose
-        gradient is computed once, at the end."""
+        """Return a context in which up to ``steps`` queries attend to these states, so that the
+        gradient of the states is computed once, at the end."""
         self._source = source_hids, SourceStates(source_hids, steps)
         try:
             yield

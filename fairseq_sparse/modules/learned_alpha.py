@@ -10,11 +10,11 @@ from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 
 
 def log_learned_alpha(model: nn.Module) -> None:
-    """Have a Transformer log its learned alphas while it trains, whatever the criterion.
+    """Make a Transformer log its learned alphas during training, under any criterion.
 
-    Logged for each place of attention, over its layers and heads: the mean, ``alpha_enc``,
-    ``alpha_dec``, ``alpha_cross``, and the ends of their range, ``alpha_enc_min`` and so on. They
-    are computed when a line of the log is written, not at each update.
+    For each place of attention it logs the mean over layers and heads (``alpha_enc``,
+    ``alpha_dec``, ``alpha_cross``), the minimum and the maximum (``alpha_enc_min`` and so on).
+    They are computed when a line of the log is written, not at each update.
     """
     places: dict[str, list[SparseMultiheadAttention]] = {}
     for name, module in model.named_modules():

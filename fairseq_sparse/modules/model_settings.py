@@ -1,10 +1,10 @@
-"""Flags that a dataclass describes, for models that are configured by ``add_args``.
+"""Flags described by a dataclass, for models that are configured through ``add_args``.
 
-fairseq gives such a model its settings as a flat ``Namespace`` where they come from a command line,
-and as a ``DictConfig`` where they come from a file of Hydra's (``fairseq-hydra-train``). A
-``DictConfig`` cannot take new keys, answers ``getattr`` with a default in other ways in each
-version of omegaconf, and does not have what a command line has from task and criterion. So here it
-becomes the ``Namespace`` that the same flags would have given.
+fairseq passes such a model its settings as a flat ``Namespace`` if they come from a command line,
+and as a ``DictConfig`` if they come from a Hydra file (``fairseq-hydra-train``). A ``DictConfig``
+cannot take new keys, handles ``getattr`` with a default differently in each version of omegaconf,
+and lacks the settings of task and criterion that a command line has. So here it is converted into
+the ``Namespace`` that the same flags would have given.
 """
 
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
@@ -40,24 +40,24 @@ def set_flag_defaults(args: Namespace, *configs: type[FairseqDataclass]) -> None
 
 
 def check_size_of_alpha(flag: str, alpha: float) -> None:
-    """Refuse an alpha with which logits times alpha - 1 can be too large for fp32.
+    """Refuse an alpha so large that logits times alpha - 1 can overflow fp32.
 
     Raises:
         ValueError: naming the flag.
     """
     if alpha > LARGEST_ALPHA:
         raise ValueError(
-            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: from 1000 on nothing but the "
+            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: from 1000 on only the "
             "largest entry is left"
         )
 
 
 def architecture(model: str, name: str) -> Callable[[Architecture], Architecture]:
-    """Register an architecture of a model with fairseq, for command lines and files of Hydra's.
+    """Register an architecture of a model with fairseq, for command lines and Hydra files.
 
     Args:
         model: the registered name of the model, whose class has ``add_args``.
-        name: of the architecture.
+        name: the name of the architecture.
     """
 
     def register(defaults: Architecture) -> Architecture:
@@ -68,7 +68,7 @@ def architecture(model: str, name: str) -> Callable[[Architecture], Architecture
 
 
 def _complete(name: str, defaults: Architecture, args: Union[Namespace, DictConfig]) -> None:
-    """Fill in the settings that were not given; check those of a file, as a parser does."""
+    """Fill in the settings that were not given; check those of a Hydra file as a parser would."""
     if not OmegaConf.is_config(args):
         defaults(args)
         return
@@ -78,7 +78,7 @@ def _complete(name: str, defaults: Architecture, args: Union[Namespace, DictConf
     ARCH_MODEL_REGISTRY[name].add_args(parser)
     flags = {action.dest: action for action in parser._actions}
     given = OmegaConf.to_container(args, resolve=True)
-    # The settings in a checkpoint are complete, and can be those of another version of fairseq.
+    # Complete settings are those of a checkpoint, perhaps of another fairseq: they are not checked.
     if not vars(filled).keys() <= given.keys():
         unknown = given.keys() - flags.keys() - vars(filled).keys() - {"_name", "arch", *_OF_TASK}
         if unknown:
@@ -91,10 +91,10 @@ def _complete(name: str, defaults: Architecture, args: Union[Namespace, DictConf
 
 
 def _value(flag: Union[Action, None], value: Any) -> Any:
-    """Return the value of a setting as the parser of command lines gives it.
+    """Return the value of a setting as the command-line parser would.
 
     Raises:
-        ValueError: it is none of the flag's.
+        ValueError: the flag does not take this value.
     """
     if flag is None or value is None or isinstance(value, (list, dict)):
         return value
@@ -114,12 +114,12 @@ def _value(flag: Union[Action, None], value: Any) -> Any:
 
 
 def as_namespace(args: Union[Namespace, DictConfig], task) -> Namespace:
-    """Return the settings of a model as its command line gives them.
+    """Return the settings of a model as its command line would give them.
 
     Args:
-        args: what fairseq gave the model. A ``DictConfig`` also gets the limits of lengths, which
-            belong to the checkpoint.
-        task: the model's.
+        args: the settings that fairseq passes to the model. A ``DictConfig`` also gets the task's
+            limits of lengths, which belong in the checkpoint.
+        task: the model's task.
     """
     if not OmegaConf.is_config(args):
         return args

@@ -20,14 +20,14 @@ from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transfor
 logger = logging.getLogger(__name__)
 
 OUTPUT_INITS = ("stock", "xavier_uniform")
-# The second is in the settings of older checkpoints.
+# The default, and the former default, which is in the settings of older checkpoints.
 _DEFAULT_TAUS = ("weights", "data")
 
 
 @dataclass
 class OutputConfig(FairseqDataclass):
-    """Flags that choose the output transform. None may begin with encoder_ or decoder_, which
-    fairseq's TransformerConfig would move elsewhere."""
+    """Flags that choose the output transform. No name may begin with encoder_ or decoder_, because
+    fairseq's TransformerConfig would move it elsewhere."""
 
     output_transform: str = field(
         default="softmax",
@@ -39,8 +39,8 @@ class OutputConfig(FairseqDataclass):
     output_topk: int = field(
         default=0,
         metadata={
-            "help": "sparsemax and entmax over the k largest logits only (a row of 'Speeding Up "
-            "Entmax' has 100); 0 = exact"
+            "help": "sparsemax and entmax over the k largest logits only (100 in one row of "
+            "'Speeding Up Entmax'); 0 = exact"
         },
     )
     output_tau: str = field(
@@ -55,16 +55,16 @@ class OutputConfig(FairseqDataclass):
     output_init: ChoiceEnum(OUTPUT_INITS) = field(
         default="stock",
         metadata={
-            "help": "how the output weights are drawn: as fairseq does, normally with variance 1 / "
-            "width ('stock'), or 'xavier_uniform', as OpenNMT-py does, for which Lemma 3 of "
-            "'Speeding Up Entmax' holds; an embedding that is shared with the output is drawn "
-            "with it"
+            "help": "how the output weights are drawn: 'stock', as in fairseq (for Transformers "
+            "normal with variance 1 / width), or 'xavier_uniform', as in OpenNMT-py, for which "
+            "Lemma 3 of 'Speeding Up Entmax' holds; an embedding shared with the output is drawn "
+            "the same way"
         },
     )
 
     def _get_type(self, attribute_name: str) -> Any:
-        """Same as in fairseq, except that --output-transform has the choices of the moment: a
-        package in --user-dir can have added some."""
+        """Same as in fairseq, except that the choices of --output-transform are read when needed: a
+        package in --user-dir may have added some."""
         if attribute_name == "output_transform":
             return ChoiceEnum(OUTPUT_TRANSFORMS)
         return super()._get_type(attribute_name)
@@ -103,13 +103,13 @@ def draw_xavier_uniform(weight: Tensor) -> None:
 
 
 def _check_tau(args: Namespace) -> None:
-    """Refuse a tau that nothing looks at, where a model is built to be trained."""
+    """Refuse a tau that the transform ignores; only warn if the model is not for training."""
     takers = transforms_with("takes_tau")
     if str(args.output_transform) in takers or args.output_tau in _DEFAULT_TAUS:
         return
     message = (
         f"--output-tau {args.output_tau} has no effect on --output-transform "
-        f"{args.output_transform}: it is for {', '.join(takers)}, leave it out"
+        f"{args.output_transform}: it is for {', '.join(takers)}; leave it out"
     )
     if criterion_name(args) is not None:
         raise ValueError(message)
@@ -117,8 +117,8 @@ def _check_tau(args: Namespace) -> None:
 
 
 def criterion_name(args: Any) -> Optional[str]:
-    """Return the criterion that a model is built to be trained with, None if it is not."""
-    # With --model-overrides it can be the whole configuration of a criterion.
+    """Return the criterion that a model will be trained with, or None if it is not for training."""
+    # With --model-overrides the value can be the whole configuration of a criterion.
     names = (getattr(args, name, None) for name in ("criterion", "criterion_name"))
     return next((name for name in names if isinstance(name, str) and name), None)
 
@@ -131,7 +131,7 @@ def check_criterion(criterion: Optional[str], transform: str) -> None:
     """
     fits = _transforms_of(criterion)
     if fits is None or transform in fits or transform not in OUTPUT_TRANSFORMS:
-        return  # an unknown transform is refused by its own name
+        return  # an unknown transform is refused elsewhere
     raise ValueError(
         f"--criterion {criterion} does not fit --output-transform {transform}: it is for "
         f"{', '.join(fits)}; use --criterion {OUTPUT_TRANSFORMS[transform].criterion}"
@@ -139,11 +139,11 @@ def check_criterion(criterion: Optional[str], transform: str) -> None:
 
 
 def check_settings_of_model(criterion: str, settings: Any) -> None:
-    """Refuse a criterion of this package for another output, or an architecture of fairseq's own.
+    """Refuse a criterion of this package for another output transform or a model of fairseq's own.
 
     Args:
-        criterion: its name.
-        settings: of the model.
+        criterion: the name of the criterion.
+        settings: the settings of the model.
 
     Raises:
         ValueError: naming the architecture or the transform, and the one to use.
@@ -161,17 +161,17 @@ def check_settings_of_model(criterion: str, settings: Any) -> None:
     twins = [name for name in ARCH_MODEL_REGISTRY if name.replace("_sparse", "") == arch]
     twins = [name for name in twins if name != arch] or ["transformer_sparse"]
     raise ValueError(
-        f"--criterion {criterion} does not fit --arch {arch}, which has softmax at its "
-        f"output and no other: use --arch {twins[0]} with --output-transform "
+        f"--criterion {criterion} does not fit --arch {arch}, whose output is always "
+        f"softmax: use --arch {twins[0]} with --output-transform "
         f"{transforms_with('criterion', criterion)[-1]}, or --criterion cross_entropy"
     )
 
 
 def _transforms_of(criterion: Optional[str]) -> Optional[Sequence[str]]:
-    """Return the transforms that a criterion trains, None if it is not known.
+    """Return the transforms that a criterion can train, or None if that is not known.
 
-    A transform names its criterion. fairseq's own criterions know nothing of zeros. A criterion
-    from elsewhere can have an attribute ``output_transforms``; without it, it is let through.
+    Each transform names its criterion. fairseq's own criterions cannot handle zeros. Any other
+    criterion may have an attribute ``output_transforms``; without it, it is accepted.
     """
     kind = CRITERION_REGISTRY.get(criterion)
     if getattr(kind, "__module__", "").startswith("fairseq.criterions"):

@@ -1,4 +1,4 @@
-"""The loss of a batch, and what is logged of it, as a model computes them in its forward pass."""
+"""The loss and the logged statistics of a batch, which a model computes in its forward pass."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fairseq_sparse.modules.output_projection import OutputProjection
 
-# Number of positions of a training batch that the statistics are taken from: those of all would
-# cost as much as the loss. Validation takes them all.
+# Number of positions of a training batch that the statistics use: using all of them would cost as
+# much as the loss. Validation uses all.
 TRAINING_STATISTICS_TOKENS = 64
 
 
@@ -17,17 +17,16 @@ TRAINING_STATISTICS_TOKENS = 64
 class OutputLoss:
     """The targets of a batch and the options of their loss, for ``model(..., loss=...)``.
 
-    The model calls it inside its forward pass, where the loss belongs: fairseq's wrappers of a
-    distributed model see all parameters that are used there, and a sharded model has its weights
-    only there.
+    The model calls it inside its forward pass: only there do fairseq's distributed wrappers see
+    which parameters are used, and only there does a sharded model have its weights.
 
     Attributes:
         target: tokens ``[batch, length]``.
-        padding: the token that does not count.
+        padding: the padding token, which is ignored.
         label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon / V``.
         reduction: ``sum``, or ``none`` for a loss of each position.
         fused: whether a sparse transform computes its training loss without keeping the logits.
-        epsilon: of the eps-perplexity, if the measures of a language model are wanted.
+        epsilon: the epsilon of the eps-perplexity; None if no language-model measures are wanted.
     """
 
     target: Tensor
@@ -40,14 +39,14 @@ class OutputLoss:
     def __call__(
         self, projection: OutputProjection, features: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of features ``[batch, length, d]``, and sums over its target tokens.
+        """Return the loss of features ``[batch, length, d]``, and sums over the target tokens.
 
-        A model in training finds its tau first, if it has none yet.
+        In training, a model without a tau finds it first.
 
         Returns:
             The loss in nats, and the sums of :meth:`OutputTransform.statistics`; in evaluation
-            also ``right_sentences``, the number of sentences whose every token has the largest
-            logit.
+            also ``right_sentences``, the number of sentences in which every target token has the
+            largest logit.
         """
         features = features.reshape(-1, features.size(-1))  # [batch * length, d]
         target = self.target.reshape(-1)
@@ -85,7 +84,7 @@ class OutputLoss:
         projection.transform.prepare(projection.weight, logits, target, self.padding)
 
     def _right_sentences(self, logits: Tensor) -> Tensor:
-        """Return how many sentences have no target token but the most probable ones."""
+        """Return the number of sentences in which every target token has the largest logit."""
         right = logits.argmax(-1).view_as(self.target).eq(self.target)
         return (right | self.target.eq(self.padding)).all(dim=1).sum()
 

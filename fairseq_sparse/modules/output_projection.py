@@ -10,25 +10,25 @@ from fairseq_sparse.modules.output_transforms import DEFAULT_ALPHA, OUTPUT_TRANS
 class OutputProjection(nn.Module):
     """A linear layer to the vocabulary, with its output transform.
 
-    ``forward`` returns logits, like the layer that it takes the place of. The transform is the
-    child ``transform``; all that depends on it, from probabilities to the loss, is asked of it.
+    ``forward`` returns logits, like the layer that it replaces. The transform is the child
+    ``transform``, which computes everything that depends on it, from probabilities to the loss.
 
-    The layer itself is the child ``linear``, and not this class as a subclass of ``nn.Linear``:
-    PyTorch's ``quantize_dynamic`` and fairseq's scalar quantiser look for layers of exactly that
-    type, so that they would overlook a subclass; fairseq's product quantiser replaces subclasses,
-    too, by a layer that knows no transform. This way all of them replace exactly the child.
-    State-dict keys are those of the wrapped layer all the same, and of what the transform saves.
+    The layer is the child ``linear``; this class is no subclass of ``nn.Linear``. PyTorch's
+    ``quantize_dynamic`` and fairseq's scalar quantiser look for layers of exactly that type and
+    would overlook a subclass, while fairseq's product quantiser would replace a subclass by a layer
+    without a transform. With a child, all of them replace the child only. The state-dict keys are
+    still those of the wrapped layer, plus those that the transform saves.
 
     Args:
         linear: the layer to wrap; it is shared, not copied.
         transform: a key of ``OUTPUT_TRANSFORMS``.
         alpha: > 1, for ``entmax`` and ``alpha_relu``.
         topk: if > 0, sparsemax and entmax see only the ``topk`` largest logits.
-        tau: for ``alpha_relu``: how tau is found, one of ``TAU_ESTIMATORS``, or its value; others
-            do not look at it.
+        tau: for ``alpha_relu``, how tau is found (one of ``TAU_ESTIMATORS``), or its value; other
+            transforms ignore it.
 
     Raises:
-        ValueError: an option is out of range, or ``alpha`` or ``topk`` is not the transform's.
+        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``topk``.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class OutputProjection(nn.Module):
     ) -> Tensor:
         """Return ``loss(linear(features), ...)``, if possible without keeping the logits.
 
-        A layer that is more than its weights, because it is quantised or has hooks, is called.
+        A layer that is quantised or has hooks is called, so its logits are kept.
         """
         if not self._is_plain():
             logits = self.linear(features)

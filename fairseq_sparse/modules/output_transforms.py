@@ -1,7 +1,8 @@
 """The output transforms: each maps logits to probabilities, and has the loss that trains it.
 
-The twin of ``attention_kinds.py``. A new transform is a subclass of :class:`OutputTransform` and an
-entry of ``OUTPUT_TRANSFORMS``: flags, criterions, checks, search and analysis ask the entry.
+This is the counterpart of ``attention_kinds.py``. A new transform needs a subclass of
+:class:`OutputTransform` and an entry in ``OUTPUT_TRANSFORMS``, which flags, criterions, checks,
+search and analysis use.
 """
 
 import logging
@@ -36,14 +37,14 @@ DEFAULT_ALPHA = 1.5
 class OutputTransform(nn.Module):
     """A mapping from logits ``[..., V]`` to probabilities, with its loss.
 
-    A subclass must define :meth:`probs` and :meth:`loss`. It may replace the other methods by
-    faster ones, and says by class attributes what the transform is:
+    A subclass must define :meth:`probs` and :meth:`loss`. It may override the other methods with
+    faster ones, and describes the transform by class attributes:
 
     Attributes:
         criterion: the ``--criterion`` that trains it.
         is_sparse: whether a token can have probability exactly 0.
         sums_to_one: whether :meth:`probs` sum to 1.
-        takes_alpha, takes_topk, takes_tau: whether it looks at ``--output-alpha``,
+        takes_alpha, takes_topk, takes_tau: whether it uses ``--output-alpha``,
             ``--output-topk``, ``--output-tau``.
         alpha: its alpha, if it has a fixed one.
         saved: names of its buffers and parameters that are saved in checkpoints.
@@ -55,7 +56,7 @@ class OutputTransform(nn.Module):
         tau: how the threshold is found, or its value, for transforms that take it.
 
     Raises:
-        ValueError: an option is out of range, or ``alpha`` or ``topk`` is not the transform's.
+        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``topk``.
     """
 
     criterion = "entmax_loss"
@@ -104,7 +105,7 @@ class OutputTransform(nn.Module):
     ) -> Tensor:
         """Return the :meth:`loss` of the logits ``linear(features)``.
 
-        A subclass that need not keep the logits saves time and memory here.
+        A subclass that need not keep the logits can override this to save time and memory.
         """
         return self.loss(linear(features), target, **options)
 
@@ -116,20 +117,20 @@ class OutputTransform(nn.Module):
     def statistics(
         self, logits: Tensor, target: Tensor, ignore_index: int, epsilon: Optional[float] = None
     ) -> dict[str, Tensor]:
-        """Return sums over the target tokens that tell how sparse and how right the output is.
+        """Return sums over the target tokens that measure how sparse and accurate the output is.
 
         Args:
             logits: ``[rows, V]``.
             target: ``[rows]``; rows where it is ``ignore_index`` do not count.
-            epsilon: of the eps-perplexity, if the measures of a language model are wanted.
+            epsilon: the epsilon of the eps-perplexity; None for no language-model measures.
 
         Returns:
-            Scalars ``tokens`` (how many rows count), and summed over them: ``correct`` (the gold
-            token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
+            Scalars: ``tokens`` (the number of rows that count) and, summed over these, ``correct``
+            (the gold token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
             probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), ``tau`` if there is a
             threshold, and with *epsilon* ``sparsemax_score``, ``js_divergence`` and ``eps_nll`` of
-            :func:`text_measures`, and ``nll``, the negative log-likelihood that perplexity is made
-            of: smoothed by epsilon if the transform is sparse. No synchronisation.
+            :func:`text_measures` and ``nll``, the negative log-likelihood for the perplexity,
+            smoothed by epsilon if the transform is sparse. Nothing is synchronised.
         """
         counts = target != ignore_index
         p, threshold = self.probs_and_threshold(logits)
@@ -167,13 +168,13 @@ class OutputTransform(nn.Module):
         Every worker of a distributed run must call this with its own first batch.
 
         Args:
-            weight: of the output layer, ``[V, d]``.
-            logits: of the untrained model, ``[rows, V]``.
+            weight: the weight of the output layer, ``[V, d]``.
+            logits: the logits of the first batch, ``[rows, V]``.
             target: ``[rows]``; rows where it is ``ignore_index`` do not count.
         """
 
     def check_start(self, names: Collection[str]) -> None:
-        """Refuse to begin with the parameters of a checkpoint that has entries of these names.
+        """Refuse to start from a checkpoint with entries of these names if it does not fit.
 
         Raises:
             ValueError: naming the flag and the remedy.
@@ -205,7 +206,7 @@ class OutputTransform(nn.Module):
         if topk and not self.takes_topk:
             raise ValueError(
                 f"--output-topk {topk} is for {_listed(transforms_with('takes_topk'), 'and')}; "
-                f"--output-transform {self.name} sorts nothing, leave it out"
+                f"--output-transform {self.name} takes none, leave it out"
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:

@@ -11,17 +11,17 @@ _LARGEST_POWER = 2.0
 
 
 class QueryScale(nn.Module):
-    """Computes ``1 + beta (log(n + 1))^gamma`` for each query of each head, which sees n keys.
+    """The factor ``1 + beta (log(n + 1))^gamma`` of each head's queries, for a query seeing n keys.
 
     This is the scaling of ASEntmax ("Long-Context Generalization with Sparse Attention", arXiv
     2506.16640): ``beta = softplus(B x)`` and ``gamma = 2 tanh(G x)``, with linear maps B and G of
     the layer's input x at the query's position. In a decoder's self-attention ``n + 1`` is the
-    position, from 0, plus 2, as in the authors' code; here it is defined for padding, for encoders
-    and for cross-attention, too. The maps are drawn from N(0, 0.02^2), and their biases are 0, as
-    the authors' code has them from Gemma 2.
+    position (counted from 0) plus 2, as in the authors' code; here it is also defined for padding,
+    encoders and cross-attention. The maps are drawn from N(0, 0.02^2) with biases of 0, as in the
+    authors' code, which takes this from Gemma 2.
 
     Args:
-        width: of the layer's input.
+        width: the width of the layer's input.
         heads: number of heads.
     """
 
@@ -42,7 +42,7 @@ class QueryScale(nn.Module):
         beta, gamma = (
             at_least_fp32(linear(x)).permute(1, 2, 0) for linear in (self.beta, self.gamma)
         )
-        # Weights of a query that sees no key are 0 for any factor, and 0 has no negative power.
+        # At least 1, as 0 has no negative power; without keys the weights are 0 for any factor.
         length = visible.to(beta.dtype).clamp(min=1).log1p()
         scale = 1 + F.softplus(beta) * length ** (_LARGEST_POWER * torch.tanh(gamma))
         return scale.unsqueeze(-1)

@@ -12,12 +12,12 @@ from fairseq_sparse.ops.dropout import dropout
 
 
 class SeededDropout(FairseqDropout):
-    """fairseq's dropout module; on a CPU its masks are made from a seed, and not kept."""
+    """fairseq's dropout module; on a CPU its masks are computed from a seed instead of kept."""
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         """Same as in fairseq, but never in place."""
         if self.p > 0 and (self.training or self.apply_during_inference):
-            if torch.jit.is_scripting():  # it compiles PyTorch's operations only
+            if torch.jit.is_scripting():  # TorchScript compiles PyTorch's operations only
                 return F.dropout(x, self.p)
             return dropout(x, self.p)
         return x
@@ -26,8 +26,8 @@ class SeededDropout(FairseqDropout):
 def set_dropout(model: nn.Module, args: Any) -> None:
     """Replace fairseq's dropout by :class:`SeededDropout` in a model built from these flags.
 
-    A model whose output and attention are softmax everywhere keeps fairseq's: it gives the numbers
-    of the stock model, dropout included.
+    A model with softmax everywhere, in output and attention, keeps fairseq's dropout, so that it
+    computes exactly what the stock model does.
     """
     kinds = {str(args.output_transform), *attention_kinds(args).values()}
     if kinds == {"softmax"}:

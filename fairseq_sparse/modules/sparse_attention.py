@@ -16,7 +16,7 @@ from fairseq_sparse.ops.masks import count_visible
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.recomputation import computed_again
 
-# A learned alpha lies above this: near 1, 1 / (alpha - 1) has no good floating-point value.
+# A learned alpha lies above this, because near 1 the value of 1 / (alpha - 1) is too inexact.
 _LEAST_ALPHA = 1.01
 
 IncrementalState = dict[str, dict[str, Optional[Tensor]]]
@@ -25,23 +25,23 @@ IncrementalState = dict[str, dict[str, Optional[Tensor]]]
 class SparseMultiheadAttention(MultiheadAttention):
     """fairseq's multi-head attention with any kind of weights.
 
-    It takes the place of ``MultiheadAttention`` in a layer: arguments of ``forward``, results,
-    parameters and incremental state are the stock module's. Differences: the weights can be asked
-    for by head in training too, a query whose keys are all masked gets zeros instead of NaN, and
-    some kinds add parameters: a norm between the heads and the output projection (``norm.weight``,
-    ``norm.gate``), a learned alpha (``alpha_logit``, one a head), the scaling of queries
+    It replaces ``MultiheadAttention`` in a layer, with the same arguments of ``forward``, results,
+    parameters and incremental state. Differences: the weights of each head can be requested in
+    training, too; a query whose keys are all masked gets zeros instead of NaN; and some kinds add
+    parameters: a norm between the heads and the output projection (``norm.weight``,
+    ``norm.gate``), a learned alpha (``alpha_logit``, one per head), the scaling of queries
     (``query_scale``).
 
     Args:
         attention: the kind of weights, a key of ``ATTENTION_KINDS``.
-        alpha: of ``entmax``, > 1; with ``alpha_learnable`` its value at the start, < 2. Other kinds
-            do not look at it.
+        alpha: the alpha of ``entmax``, > 1; with ``alpha_learnable`` its initial value, < 2. Other
+            kinds ignore it.
         alpha_learnable: learn the alpha of ``entmax``, one for each head, in [1.01, 2] (Correia,
             Niculae, Martins 2019, "Adaptively Sparse Transformers").
-        scale_queries: multiply each query by what :class:`QueryScale` gives; for alpha-entmax.
-        is_causal: whether any mask ``[length, keys]`` that ``forward`` is given is the causal one,
-            as in a decoder's self-attention. Kernels for a GPU then need not read it.
-        others: those of ``MultiheadAttention``.
+        scale_queries: multiply each query by its :class:`QueryScale`; for alpha-entmax only.
+        is_causal: whether every mask ``[length, keys]`` passed to ``forward`` is the causal one, as
+            in a decoder's self-attention. GPU kernels then need not read it.
+        others: the arguments of ``MultiheadAttention``.
 
     Raises:
         ValueError: an option is out of range or does not fit the kind.
@@ -94,7 +94,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         return hasattr(self, "alpha_logit")
 
     def alpha(self) -> Tensor:
-        """The learned alpha of each head, ``[heads]``, fp32 or better."""
+        """Return the learned alpha of each head, ``[heads]``, fp32 or better."""
         share = at_least_fp32(self.alpha_logit).sigmoid()
         return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * share
 
@@ -115,20 +115,21 @@ class SparseMultiheadAttention(MultiheadAttention):
 
         Args:
             query: ``[length, batch, embed_dim]``.
-            key: ``[keys, batch, kdim]``; not looked at in self-attention, nor where ``static_kv``
-                and the incremental state has it.
-            value: ``[keys, batch, vdim]``, as ``key``.
+            key: ``[keys, batch, kdim]``; ignored in self-attention, and with ``static_kv`` if the
+                incremental state has it.
+            value: ``[keys, batch, vdim]``; ignored like ``key``, and in cross-attention, where it
+                is the key.
             key_padding_mask: ``[batch, keys]``, true for keys that no query may attend to.
-            incremental_state: holds the keys and values of the steps before.
+            incremental_state: holds the keys and values of the previous steps.
             need_weights: return the weights, the mean over the heads.
             static_kv: the keys are those of the first step (cross-attention).
-            attn_mask: ``[length, keys]``, or ``[batch * heads, length, keys]``: boolean, true for
-                masked, or added to the scores, where -1e4 or less stands for masked.
+            attn_mask: ``[length, keys]``, or ``[batch * heads, length, keys]``: boolean, true where
+                a key is masked, or added to the scores, where -1e4 or less masks a key.
             need_head_weights: return the weights of each head.
 
         Returns:
-            ``[length, batch, embed_dim]``, and the weights ``[batch, length, keys]``, or of the
-            heads ``[heads, batch, length, keys]``, in fp32 or better.
+            ``[length, batch, embed_dim]``, and the weights, ``[batch, length, keys]`` or per head
+            ``[heads, batch, length, keys]``, in fp32 or better, or None.
         """
         if before_softmax:
             raise NotImplementedError(
@@ -167,8 +168,8 @@ class SparseMultiheadAttention(MultiheadAttention):
     def _project(self, context: Tensor, dtype: torch.dtype) -> Tensor:
         """Apply the norm, if there is one, and the output projection to the concatenated heads.
 
-        The norm is computed again for the gradient of the projection, so that what it gives does
-        not stay in memory beside what it was given.
+        The norm is recomputed for the gradient of the projection, so that its output need not stay
+        in memory beside its input.
         """
         if self.norm is None:
             return self.out_proj(context.to(dtype))
@@ -216,14 +217,14 @@ class SparseMultiheadAttention(MultiheadAttention):
                 static_kv=static_kv,
             )
         if incremental_state is not None:
-            if static_kv:  # read at each step: fastest one head after another
+            if static_kv:  # read at each step, which is fastest with contiguous heads
                 keys, values = keys.contiguous(), values.contiguous()
             state.update(prev_key=keys, prev_value=values, prev_key_padding_mask=key_padding_mask)
             self._set_input_buffer(incremental_state, state)
         return keys, values, key_padding_mask
 
     def _bias(self, attn_mask: Optional[Tensor], batch: int) -> Optional[Tensor]:
-        """Return the mask as something to add to the scores."""
+        """Return the mask as a bias that is added to the scores."""
         if attn_mask is None:
             return None
         if not attn_mask.is_floating_point():
@@ -232,7 +233,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         return attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, -1))
 
     def set_beam_size(self, beam_size: int) -> None:
-        """Do nothing: stock would keep one row of static keys for all hypotheses of a sentence."""
+        """Do nothing; the stock module would let a sentence's hypotheses share static keys."""
 
     def __prepare_scriptable__(self):
         raise NotImplementedError(
@@ -262,5 +263,5 @@ def check_attention_options(alpha: float, alpha_learnable: bool) -> None:
     if alpha_learnable and not _LEAST_ALPHA < alpha < 2:
         raise ValueError(
             f"--attention-alpha {alpha}: with --attention-alpha-learnable it must lie between "
-            f"{_LEAST_ALPHA} and 2, the ends of what can be learned"
+            f"{_LEAST_ALPHA} and 2, the limits of a learned alpha"
         )

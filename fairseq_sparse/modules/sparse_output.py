@@ -1,5 +1,5 @@
-"""The mixins of this package's models: how they are built, their probabilities and loss, loading,
-and the checks before a model is trained or searched."""
+"""The mixins of this package's models: building, probabilities, loss, loading, and the checks
+before a model is trained or searched."""
 
 import copy
 import re
@@ -26,9 +26,9 @@ _OF_ATTENTION = re.compile(r"\.(norm\.\w+|alpha_logit|query_scale\.\w+\.\w+)$")
 
 
 class SparseOutputDecoder:
-    """Mixin, in front of a decoder of fairseq's, for one with an ``output_projection``.
+    """Mixin, placed before a fairseq decoder class, for a decoder with an ``output_projection``.
 
-    With adaptive softmax, which takes the place of the projection, the decoder is stock's.
+    With adaptive softmax, which replaces the projection, the decoder behaves like fairseq's.
     """
 
     def get_normalized_probs(
@@ -42,9 +42,9 @@ class SparseOutputDecoder:
 
 
 class SparseOutputModel:
-    """Mixin, in front of a model of fairseq's, whose decoder has an ``output_projection``.
+    """Mixin, placed before a fairseq model class, whose decoder has an ``output_projection``.
 
-    A model says what it adds to fairseq's by :meth:`complete_flags` and :meth:`assemble`.
+    A model defines what differs from fairseq in :meth:`complete_flags` and :meth:`assemble`.
     """
 
     @classmethod
@@ -74,19 +74,19 @@ class SparseOutputModel:
 
     @classmethod
     def assemble(cls, args: Namespace, task):
-        """Put the model together; by default as fairseq does, from the parts of its hooks."""
+        """Build the model; by default as fairseq does, from the parts that its hooks build."""
         return super().build_model(args, task)
 
     def forward(
         self, *args: Any, loss: Optional[OutputLoss] = None, **kwargs: Any
     ) -> tuple[Tensor, Any]:
-        """Return what fairseq's model does, logits and extras; or the loss.
+        """Return logits and extras as fairseq's model does, or the loss if ``loss`` is given.
 
         Args:
-            args: those of fairseq's model.
-            loss: if given, the result is that of :meth:`OutputLoss.__call__`, a loss and what is
-                logged of it, and the logits need not be kept.
-            kwargs: those of fairseq's model.
+            args: the arguments of fairseq's model.
+            loss: if given, the result is that of :meth:`OutputLoss.__call__`, the loss and its
+                statistics, and the logits need not be kept.
+            kwargs: the keyword arguments of fairseq's model.
         """
         if loss is None:
             return super().forward(*args, **kwargs)
@@ -94,7 +94,7 @@ class SparseOutputModel:
         return loss(self.decoder.output_projection, features)
 
     def __prepare_scriptable__(self):
-        """Return a twin that has fairseq's own ``forward``: TorchScript can compile no loss."""
+        """Return a copy with fairseq's own ``forward``: TorchScript cannot compile the loss."""
         twin = copy.copy(self)
         twin.__class__ = type("Scriptable", (type(self),), {"forward": super().forward.__func__})
         return twin
@@ -102,7 +102,7 @@ class SparseOutputModel:
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
     ) -> Tensor:
-        """Same as in fairseq, except that TorchScript, which would compile it, leaves it out."""
+        """Same as in fairseq, except that TorchScript does not compile it."""
         return self.decoder.get_normalized_probs(net_output, log_probs, sample)
 
     def prepare_for_inference_(self, cfg) -> None:
@@ -113,11 +113,11 @@ class SparseOutputModel:
         super().prepare_for_inference_(cfg)
 
     def check_inference(self, cfg: Any, transform: str) -> None:
-        """Refuse to search under a task that cannot deal with zeros.
+        """Refuse to search under a task whose search cannot deal with probabilities of 0.
 
         Args:
             cfg: the settings of the command.
-            transform: the model's.
+            transform: the output transform of the model.
 
         Raises:
             ValueError: naming the task, the transform and the flag to change.
@@ -127,7 +127,7 @@ class SparseOutputModel:
             check_search(task, cfg.task, transform, "decoding")
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, *args, **kwargs):
-        """Same as in fairseq, after :meth:`check_checkpoint` where all names must fit."""
+        """Same as in fairseq, after :meth:`check_checkpoint` if ``strict``."""
         if strict:
             self.check_checkpoint(state_dict)
         return super().load_state_dict(state_dict, strict, *args, **kwargs)
@@ -136,9 +136,9 @@ class SparseOutputModel:
         """Refuse the parameters of a model of another kind.
 
         Raises:
-            ValueError: the checkpoint has another number of words than the dictionaries, lacks the
-                parameters of the attention or has some of another, or has trained weights from
-                which the tau of alpha-ReLU was to be estimated.
+            ValueError: the checkpoint does not match the size of the dictionaries or the parameters
+                of the attention, or has trained weights, although the tau of alpha-ReLU is to be
+                estimated from untrained ones.
         """
         self._check_vocabulary(state_dict)
         _check_attention_parameters(self, state_dict)
@@ -193,15 +193,15 @@ def _check_attention_parameters(model: nn.Module, state_dict: dict[str, Tensor])
         raise ValueError(
             f"the checkpoint has no {_listed(missing)}, which {adds}: it was trained with another "
             f"attention. Its parameters fit --attention {plain} with a fixed alpha and without "
-            "--attention-scale-queries; any other is "
-            "trained from the start, without --finetune-from-model"
+            "--attention-scale-queries; any other "
+            "must be trained from scratch, without --finetune-from-model"
         )
     surplus = sorted(theirs - ours.keys())
     if surplus:
         raise ValueError(
             f"the checkpoint has {_listed(surplus)}, which the attention of this model does not "
-            "have: give --attention (or --attention-enc, -dec, -cross) and "
-            "--attention-alpha-learnable and --attention-scale-queries as it was trained with"
+            "have: give the --attention (or --attention-enc, -dec, -cross), "
+            "--attention-alpha-learnable and --attention-scale-queries that it was trained with"
         )
 
 
@@ -253,7 +253,7 @@ def check_search(task_class: Optional[type], task_cfg, transform: str, purpose: 
         ValueError: naming the task, the transform and the flag to change.
     """
     kind = OUTPUT_TRANSFORMS.get(transform)
-    dense = kind is None or not kind.is_sparse  # an unknown one is refused by its own name
+    dense = kind is None or not kind.is_sparse  # an unknown one is refused elsewhere
     if dense or getattr(task_class, "supports_sparse_outputs", False):
         return
     raise ValueError(

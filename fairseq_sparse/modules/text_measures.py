@@ -1,4 +1,4 @@
-"""How well distributions that can be sparse predict a text: the measures of Martins, Marinho and
+"""Measures of how well distributions that can be sparse predict a text, by Martins, Marinho and
 Martins, *Sparse Text Generation* (EMNLP 2020)."""
 
 import math
@@ -22,8 +22,8 @@ def text_measures(p: Tensor, target: Tensor, epsilon: float) -> dict[str, Tensor
     - ``eps_nll``: ``-log((p_y + eps) / (1 + eps V))``. The exponential of its mean is the
       eps-perplexity.
 
-    Weights that do not sum to 1, those of alpha-ReLU, are divided by their sum. A row of zeros
-    predicts nothing: its measures are those of a prediction that is certain and wrong.
+    Weights that do not sum to 1, as in alpha-ReLU, are divided by their sum. A row of zeros gets
+    the measures of a prediction that is certain and wrong.
 
     Args:
         p: non-negative weights, ``[rows, V]``.
@@ -31,7 +31,7 @@ def text_measures(p: Tensor, target: Tensor, epsilon: float) -> dict[str, Tensor
         epsilon: >= 0; with 0, ``eps_nll`` is infinite where ``p_y`` is 0.
 
     Returns:
-        Tensors ``[rows]`` in float64, those above and ``gold``, which is ``p_y``.
+        Tensors ``[rows]`` in float64: the measures above, and ``gold``, which is ``p_y``.
     """
     total = p.sum(-1, dtype=torch.float64)
     has_mass = total > 0
@@ -51,8 +51,8 @@ def text_measures(p: Tensor, target: Tensor, epsilon: float) -> dict[str, Tensor
 def best_epsilon(gold: Tensor, vocabulary: int) -> float:
     """Return the epsilon with the smallest eps-perplexity.
 
-    Smoothing by epsilon mixes ``p`` with the uniform distribution, which has the weight
-    ``eps V / (1 + eps V)``. In that weight the mean of ``-log p`` is convex.
+    Smoothing by epsilon mixes ``p`` with the uniform distribution, whose weight is
+    ``eps V / (1 + eps V)``. The mean of ``-log p`` is a convex function of this weight.
 
     Args:
         gold: probabilities of the target tokens, ``[rows]``.

@@ -67,7 +67,7 @@ def _sparse_attention(
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Give a layer what --checkpoint-activations and fully sharded training ask for."""
+    """Wrap a layer as --checkpoint-activations and fully sharded training require."""
     if cfg.checkpoint_activations:
         # A checkpointed layer is always sharded, whatever its size.
         wrapped = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)

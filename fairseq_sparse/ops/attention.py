@@ -40,38 +40,38 @@ def attend(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return ``weights(scale query key^T + bias) value`` for each head.
 
-    Unless the weights are asked for, long inputs are worked on in parts whose scores are computed
-    again for the gradient, so that not all of them are in memory at once. Then there is no second
+    Unless the weights are requested, long inputs are processed in parts whose scores are recomputed
+    for the gradient, so that not all of them are in memory at once. There is then no second
     derivative.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``.
         key: ``[batch, heads, keys, head_dim]``.
         value: ``[batch, heads, keys, head_dim]``.
-        weights: a kind of weights, by name (a key of ``ATTENTION_WEIGHTS``) or as an object. A
-            function of one's own has no kernel: from scores ``[batch, heads, queries, keys]``, -inf
-            for masked keys, and ``alpha`` if it is given, to weights in fp32 or better, each row
-            looked at by itself. Another tensor that it holds need not get a gradient.
-        alpha: of ``entmax``, or of a function of one's own: a number, or ``[heads, 1, 1]``, which
-            gets a gradient.
+        weights: a kind of weights, by name (a key of ``ATTENTION_WEIGHTS``) or as an object, or a
+            custom function, for which there is no kernel. The function maps scores ``[batch, heads,
+            queries, keys]``, -inf for masked keys, and ``alpha`` if given, to weights in fp32 or
+            better, each row by itself. Other tensors that it uses may get no gradient.
+        alpha: the alpha of ``entmax`` or of a custom function: a number, or a tensor
+            ``[heads, 1, 1]``, which gets a gradient.
         masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, or four dimensions that broadcast over the scores; added to
             them, with ``MASKED`` or less where a key is masked. It gets no gradient.
-        causal: mask from each query the keys after its own position. With a ``bias``, a promise
-            that it is this mask, ``[queries, keys]``, which kernels for a GPU then need not read.
+        causal: whether to mask the keys after each query's own position. With a ``bias``, a promise
+            that it is this mask, ``[queries, keys]``, which GPU kernels then need not read.
         dropout: probability of dropping a weight.
-        sums_to_one: of a function of one's own. If not, the weights have no bound, and in fp16 the
-            weighted sum is given in fp32, in which it cannot overflow.
-        need_weights: whether to return the weights, as they are before dropout.
-        scale: of the scores.
+        sums_to_one: whether the weights of a custom function sum to 1. If not, they are unbounded,
+            and in fp16 the weighted sum is returned in fp32, in which it cannot overflow.
+        need_weights: whether to return the weights before dropout.
+        scale: the factor of the scores.
 
     Returns:
         The weighted sums ``[batch, heads, queries, head_dim]``, in the dtype of ``value`` (but see
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
 
     Raises:
-        ValueError: the weights have another name, a tensor another shape or dtype, or alpha is
-            missing or given to weights that take none.
+        ValueError: the name of the weights is unknown, a tensor has a wrong shape or dtype, or
+            alpha is missing or given to weights that take none.
     """
     weights, alpha = _named(weights, alpha, sums_to_one)
     _check_shapes(query, key, value)
@@ -90,7 +90,7 @@ def attend(
 def _named(
     weights: Weights, alpha: Optional[Alpha], sums_to_one: bool
 ) -> tuple[AttentionWeights, Optional[Tensor]]:
-    """Return the kind of weights, with alpha in it if that is a number.
+    """Return the kind of weights, which includes alpha if it is a number, and a tensor alpha.
 
     Raises:
         ValueError: there is no such kind, or alpha is missing, or given to a kind without one.

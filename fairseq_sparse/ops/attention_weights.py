@@ -18,9 +18,9 @@ from fairseq_sparse.ops import mappings
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.reference.entmax import Alpha
 
-# TensorFlow's default, the framework of ReLA's authors.
+# The default of TensorFlow, which ReLA's authors used.
 LEAKY_RELU_SLOPE = 0.2
-# Of softpick, as in its authors' code.
+# The epsilon of softpick, as in its authors' code.
 SOFTPICK_EPSILON = 1e-8
 
 
@@ -29,11 +29,11 @@ class AttentionWeights:
     """A kind of attention weights, by name.
 
     Args:
-        name: what backends know the kind by.
-        function: from scores, and alpha where the kind has one, to weights.
+        name: the name by which backends know the kind.
+        function: the mapping from scores, and alpha if the kind has one, to weights.
         sums_to_one: whether the weights of a query sum to 1, unless all of its keys are masked.
-            Otherwise they may have no bound.
-        alpha: of alpha-entmax; None where there is none, or where each call gives it.
+            If false, they may be unbounded.
+        alpha: the alpha of alpha-entmax; None for other kinds, or if each call passes it.
         signed: whether a weight can be below 0.
     """
 
@@ -47,7 +47,7 @@ class AttentionWeights:
         """Return the weights of scores ``[..., keys]``.
 
         Args:
-            alpha: of alpha-entmax without one of its own: a number, or a tensor that broadcasts
+            alpha: for alpha-entmax without a fixed alpha: a number, or a tensor that broadcasts,
                 with size 1 for the keys.
         """
         alpha = self.alpha if alpha is None else alpha
@@ -114,8 +114,8 @@ def _softpick(scores: Tensor) -> Tensor:
     """Return ``relu(e) / (sum |e| + eps)``, where ``e = (exp(s) - 1) exp(-m)`` and m is the largest
     score of the query, or 0 if that is below 0.
 
-    Computed as ``|e| = exp(max(s, 0) - m) (1 - exp(-|s|))``, nothing overflows, and small scores
-    keep all of their digits.
+    It is computed as ``|e| = exp(max(s, 0) - m) (1 - exp(-|s|))``, so that nothing overflows and
+    small scores keep all of their digits.
     """
     scores = _masked_to_zero(scores)
     if scores.size(-1) == 0:
@@ -132,7 +132,7 @@ def _count_visible(scores: Tensor) -> Tensor:
 
 
 def _masked_to_zero(scores: Tensor) -> Tensor:
-    """Return scores of 0 for masked keys: they have weight 0, and unlike -inf a gradient of 0."""
+    """Set the scores of masked keys to 0: weights are 0, and gradients, too, unlike for -inf."""
     scores = at_least_fp32(scores)
     return scores.masked_fill(torch.isneginf(scores), 0.0)
 
@@ -143,7 +143,7 @@ sparsemax = entmax.with_alpha(2.0)
 entmax15 = entmax.with_alpha(1.5)
 # ReLA, Eq. 3.
 relu = AttentionWeights("relu", _relu, sums_to_one=False)
-# 0 only where a key is masked, or where rounding makes it 0.
+# A weight is 0 only if its key is masked or if it rounds to 0.
 gelu = AttentionWeights("gelu", _gelu, sums_to_one=False, signed=True)
 # Sparse only where a key is masked.
 leaky_relu = AttentionWeights("leaky_relu", _leaky_relu, sums_to_one=False, signed=True)

@@ -1,17 +1,16 @@
-"""Which backend computes an op: the reference in PyTorch, the kernels for CPUs, those for GPUs.
+"""The choice of the backend that computes an op: the PyTorch reference, or kernels for CPU or GPU.
 
-:func:`choose` is the one place that decides. It returns a module, ``reference``, ``cpu`` or
-``gpu``, in which an op has the same name and arguments; ops that the kernels do not have, or not
-for these tensors and options, are the reference's. The reference has no op of its own for losses,
-log-probabilities and dropout: their callers combine other ops, or leave them to PyTorch. Nothing
-here looks at a value on a GPU.
+:func:`choose` alone decides. It returns a module, ``reference``, ``cpu`` or ``gpu``, in which an op
+has the same name and arguments. The reference computes the ops that the kernels lack or do not
+support for the given tensors and options. It has no ops for losses, log-probabilities and dropout:
+their callers combine other ops, or leave them to PyTorch. Nothing here reads a value on a GPU.
 
     with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference
         entmax15(z)
     backends.last_used()  # {"entmax": "reference"}
 
 ``FAIRSEQ_SPARSE_NATIVE=0`` and ``FAIRSEQ_SPARSE_TRITON=0`` turn the kernels for CPUs and for GPUs
-off. Each first use of a backend for an op is told in the log, at level DEBUG.
+off. The first use of a backend for an op is logged at level DEBUG.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from fairseq_sparse.ops.cpu import build
 logger = logging.getLogger(__name__)
 
 VARIABLE = "FAIRSEQ_SPARSE_BACKEND"
-# The backends besides the reference that each choice of the user's allows.
+# The backends that each choice of the user allows besides the reference.
 _CHOICES = {"auto": ("cpu", "gpu"), "reference": (), "cpu": ("cpu",), "gpu": ("gpu",)}
 
-# Nearer to 1, fp32 is too short for the powers of 1 / (alpha - 1).
+# Range of the C kernels: nearer to 1, fp32 is too inexact for powers with exponent 1 / (alpha - 1).
 _LEAST_ALPHA, _LARGEST_ALPHA = 1.05, 2.0
-# Scores of a head, on a CPU: below, the products of PyTorch are as fast.
+# Scores per head on a CPU, below which PyTorch's products are as fast.
 _LEAST_SCORES = 20 * 20
-# The width of a head is a multiple of this in all kernels.
+# All kernels require the width of a head to be a multiple of this.
 _HEAD_WIDTHS = 16
-# With vectors of fewer floats, PyTorch's products, which find out by themselves how long those of
-# the processor are, are faster than kernels compiled for these.
+# Kernels compiled for vectors of fewer floats are slower than PyTorch's products, which choose the
+# vectors of the processor at run time.
 _LEAST_LANES = 8
 _RELA_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _RELA_LARGEST_HEAD = 128
-# What adasplash takes. It compiles anew for each length: so short inputs are not worth it.
+# Limits of adasplash, which recompiles for each length, so that short inputs are not worth it.
 _ADASPLASH_HEADS = (16, 32, 64, 128, 256)
 _ADASPLASH_LEAST_LENGTH = 512
 _OLDEST_TRITON = (3, 0)
@@ -63,12 +62,11 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
     Args:
         op: a key of the tables at the end of this file.
         tensors: the inputs, whose device decides; None for one that is not given.
-        options: what the op depends on besides, see the op's rule.
+        options: the other arguments that the choice depends on, see the op's rule.
 
     Returns:
-        ``reference``, ``cpu`` or ``gpu``, as its ``NAME`` says. Where PyTorch looks on rather than
-        computes, see ``capture.py``, it is ``reference``, and ``operators`` for the search of
-        alpha-entmax.
+        ``reference``, ``cpu`` or ``gpu``, as its ``NAME`` says. For tensors that PyTorch captures
+        (see ``capture.py``) it is ``reference``, or ``operators`` for the search of alpha-entmax.
     """
     seen = [x for x in tensors if x is not None]
     seen += [x for x in options.values() if isinstance(x, Tensor)]
@@ -90,15 +88,15 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
 def use(choice: str) -> Iterator[None]:
     """Return a context in which the user chooses the backend.
 
-    It holds in all threads, since gradients are computed in others; of contexts that overlap, the
-    one that was entered last counts.
+    The choice applies to all threads, because gradients are computed in other threads. If contexts
+    overlap, the one entered last counts.
 
     Args:
-        choice: ``reference`` for PyTorch alone, where all of it can be watched; ``cpu`` or ``gpu``
-            for these kernels where they apply, and else the reference; ``auto`` for all of them.
+        choice: ``reference`` for PyTorch alone, so that every operator can be observed; ``cpu`` or
+            ``gpu`` for these kernels where they apply, else the reference; ``auto`` for both.
 
     Raises:
-        ValueError: the choice is another.
+        ValueError: the choice is none of these.
     """
     entered = _enter(choice)
     try:
@@ -115,7 +113,7 @@ def last_used() -> dict[str, str]:
 
 
 def _enter(choice: str) -> list[str]:
-    """Return the backends that a choice allows, in a list that is this entry's own."""
+    """Activate a choice; return the backends that it allows, as a list of this entry's own."""
     if choice not in _CHOICES:
         raise ValueError(f"the backend must be one of {', '.join(_CHOICES)}, got {choice!r}")
     entered = list(_CHOICES[choice])
@@ -132,7 +130,7 @@ def _obey_last() -> None:
 
 
 _lock = threading.Lock()
-# What the variable chooses, then what the contexts do that have been entered and not left.
+# The choice of the environment variable, then those of the contexts that are active.
 _choices: list[list[str]] = []
 _allowed: list[str] = []
 _last: dict[str, ModuleType] = {}
@@ -140,7 +138,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def _note(op: str, backend: ModuleType) -> None:
-    """Keep which backend an op was last computed by, and tell it the first time."""
+    """Record the backend that an op was last computed by, and log its first use."""
     _last[op] = backend
     use_of_it = op, backend.NAME
     if use_of_it not in _told:
@@ -149,7 +147,7 @@ def _note(op: str, backend: ModuleType) -> None:
 
 
 def _device_of(tensors: Tensors) -> str:
-    """Return which kernels could read these tensors, ``cpu`` or ``gpu``, or that none could."""
+    """Return whose kernels can read these tensors, ``cpu`` or ``gpu``, or another text if none."""
     is_cpu = is_gpu = True
     for x in tensors:
         if x is not None:
@@ -168,10 +166,10 @@ def _kernels_for(device: str, tensors: Tensors) -> Optional[ModuleType]:
 
 @cache
 def runs_kernels(device: torch.device) -> bool:
-    """Return whether the kernels for GPUs are made for this one. Cached, so that it is said once.
+    """Return whether the GPU kernels support this GPU. Cached, so that the reason is logged once.
 
-    They were compiled for NVIDIA's GPUs from Ampere on. Triton would also try them on older ones
-    and, under ROCm, on AMD's; what comes of that is not known.
+    They have been compiled for NVIDIA GPUs from Ampere on. Triton would also try them on older ones
+    and, under ROCm, on AMD's, but the outcome is unknown.
     """
     if torch.version.hip is not None:
         found = "PyTorch is built for ROCm"
@@ -191,9 +189,9 @@ def runs_kernels(device: torch.device) -> bool:
 
 @cache
 def has_triton() -> bool:
-    """Return whether there are kernels for GPUs. Cached, so that what is missing is said once."""
+    """Return whether a suitable Triton is available. Cached, so that the reason is logged once."""
     if os.environ.get("FAIRSEQ_SPARSE_TRITON") == "0":
-        logger.info("FAIRSEQ_SPARSE_TRITON=0: no Triton kernels, plain PyTorch on the GPU")
+        logger.info("FAIRSEQ_SPARSE_TRITON=0: sparse ops run in plain PyTorch on the GPU")
         return False
     needed = ".".join(map(str, _OLDEST_TRITON))
     try:
@@ -205,7 +203,7 @@ def has_triton() -> bool:
             return True
         found = f"{triton.__version__} is older than {needed}"
     logger.warning(
-        "triton %s: sparse ops run in plain PyTorch on the GPU, slower; the remedy is "
+        "triton %s: sparse ops run in plain PyTorch on the GPU, which is slower; to fix this: "
         "pip install 'triton>=%s'",
         found,
         needed,
@@ -215,7 +213,7 @@ def has_triton() -> bool:
 
 @cache
 def _gpu() -> ModuleType:
-    """Return the kernels for GPUs: Triton is imported when the first CUDA tensor comes."""
+    """Return the kernels for GPUs; Triton is imported only here, for the first CUDA tensor."""
     from fairseq_sparse.ops import gpu
 
     return gpu
@@ -225,7 +223,7 @@ def _gpu() -> ModuleType:
 
 
 def _in_range(alpha) -> bool:
-    """Return whether this alpha, or all of these, are in the range of the kernels in C."""
+    """Return whether alpha, or every value of a tensor alpha, is in the range of the C kernels."""
     if torch.is_tensor(alpha):
         inside = (alpha >= _LEAST_ALPHA) & (alpha <= _LARGEST_ALPHA)
         return alpha.is_cpu and bool(inside.all())
@@ -271,7 +269,7 @@ def _cpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
 
 
 def _fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> bool:
-    """Return whether there is something to compute; what does not fit is for PyTorch to refuse."""
+    """Return whether the inputs fit each other and are not empty; PyTorch handles all others."""
     return (
         x.numel() > 0
         and weight.numel() > 0
@@ -354,7 +352,7 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
     query, key, value, masked, bias = tensors
     if options.need_weights or options.alpha is not None or value.shape != key.shape:
         return False
-    # One query alone, as in generation, is no work for blocks of queries.
+    # These kernels work on blocks of queries, which does not suit the one query of generation.
     if query.size(2) == 1 or (bias is not None and not options.causal):
         return False
     if options.weights.name == "relu":

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 _PLAIN_TYPES = (Tensor, Parameter)
 
-# Set by backends.use("reference"): a dispatch mode then watches PyTorch's own operators.
+# Set by backends.use("reference"), so that a dispatch mode sees PyTorch's own operators.
 kernels_are_off = False
 
 if hasattr(torch.compiler, "is_compiling"):
@@ -24,7 +24,7 @@ else:  # torch 2.2
 
 
 def is_captured(*tensors: Tensor) -> bool:
-    """Return whether PyTorch looks on rather than computes with these tensors right now."""
+    """Return whether PyTorch now records, transforms or distributes operations on these tensors."""
     if _is_compiling() or torch.jit.is_tracing():
         return True
     if torch._C._len_torch_dispatch_stack() > 0 and not kernels_are_off:

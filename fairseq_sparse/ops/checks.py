@@ -32,7 +32,7 @@ def check_alpha(alpha: float) -> None:
 
 
 def check_tau(tau: Tau) -> None:
-    """Raise an error if ``tau`` is no number, or not finite; tensors are not looked into."""
+    """Raise an error if ``tau`` is no number, or not finite; values of tensors are not checked."""
     if torch.is_tensor(tau):
         return
     if type(tau) is not float and not isinstance(tau, Real):

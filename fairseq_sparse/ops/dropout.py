@@ -1,8 +1,8 @@
 """Dropout whose mask is never in memory.
 
 On a CPU PyTorch draws the numbers of a mask on one thread, one after another, and keeps the mask
-for the gradient: in a small Transformer that is a tenth of a training step. The compiled kernel
-makes each number of its place and of a seed, on all threads, and again for the gradient.
+for the gradient: in a small Transformer that takes a tenth of a training step. The compiled kernel
+computes each number from its place and a seed, on all threads, and again for the gradient.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fairseq_sparse.ops.cpu.dropout import drop
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Set each entry of ``x`` to 0 with probability ``p``, and else divide it by ``1 - p``.
+    """Set each entry of ``x`` to 0 with probability ``p``; otherwise divide it by ``1 - p``.
 
     Args:
         x: any shape, dtype and device; the compiled kernel takes fp32 on a CPU, PyTorch the others.
         p: in [0, 1].
 
-    Which entries are dropped depends on PyTorch's generator, of which the kernel draws one number.
-    ``backward`` can go through it again and again. NaN and infinity times 0 are NaN.
+    Which entries are dropped depends on PyTorch's generator, from which the kernel draws one
+    number. It can be differentiated any number of times. NaN and infinity times 0 are NaN.
 
     Raises:
         ValueError: ``p`` is out of range.

@@ -1,10 +1,10 @@
 """The names and signatures of the package ``entmax`` 1.3, over the ops of this package.
 
 ``from fairseq_sparse.ops.entmax_compat import entmax15, Entmax15Loss`` replaces
-``from entmax import entmax15, Entmax15Loss``, and nothing else changes. What differs inside:
+``from entmax import entmax15, Entmax15Loss``, and nothing else changes. Differences inside:
 
-- Every mapping is exact, so ``k``, ``n_iter`` and ``ensure_sum_one``, which trade accuracy or time
-  there, change nothing here.
+- Every mapping is exact, so ``k``, ``n_iter`` and ``ensure_sum_one``, which trade accuracy for time
+  there, have no effect here.
 - Losses are in fp32 for half-precision logits. The mean over no target is 0, not NaN, and a row
   in which every logit is -inf gives zeros.
 - ``alpha`` below 1 is refused, 1 itself is softmax. ``normmax`` and ``budget`` are absent.
@@ -220,7 +220,7 @@ class EntmaxBisectLoss(_Loss):
 
 
 def _as_number(alpha: Union[float, Tensor]) -> float:
-    """Return the one value of ``alpha``; a tensor with several has no loss in the package too."""
+    """Return ``alpha`` as a number; as in the package, losses take no tensor of several values."""
     if not torch.is_tensor(alpha):
         return alpha
     if alpha.numel() != 1:

@@ -1,7 +1,7 @@
-"""Fenchel-Young losses, which those of all sparse mappings are.
+"""Fenchel-Young losses: the losses of all sparse mappings.
 
-A convex function Omega has the conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``, and the mapping
-from logits z to the p where the maximum is. The loss of z and a target distribution q is
+A convex function Omega has the conjugate ``Omega*(z) = max_p <p, z> - Omega(p)``; its mapping takes
+logits z to the p that attains the maximum. The loss of z and a target distribution q is
 ``Omega*(z) + Omega(q) - <q, z>``, with the gradient ``p - q`` (Blondel, Martins, Niculae 2020; for
 alpha-ReLU "Speeding Up Entmax", Eq. 3).
 """
@@ -58,7 +58,7 @@ class FenchelYoungLoss(NamedTuple):
         return self._replace(tau=self.tau.reshape(()))
 
     def reduced(self, losses: Tensor, target: Tensor) -> Tensor:
-        """Reduce the losses of all rows, ``[rows]``, or their sum."""
+        """Reduce the losses ``[rows]`` as ``reduction`` says."""
         if self.reduction == "none":
             return losses.view(target.shape)
         if self.reduction == "sum":
@@ -82,13 +82,13 @@ class FenchelYoungLoss(NamedTuple):
 
         Args:
             counts: which targets are not ignored.
-            conjugate: of the logits less ``shift``: for alpha-entmax ``max_p <p, z> + H_alpha(p)``,
-                which takes the place of cross-entropy's logsumexp, for alpha-ReLU
-                ``sum p ** alpha / alpha``.
+            conjugate: the conjugate of the logits minus ``shift``: for alpha-entmax
+                ``max_p <p, z> + H_alpha(p)``, the counterpart of cross-entropy's logsumexp; for
+                alpha-ReLU ``sum p ** alpha / alpha``.
             shift: the maximum for alpha-entmax, ``tau / (alpha - 1)`` for alpha-ReLU.
             gold: the logit of the target.
-            mean: the mean logit; looked at only with label smoothing.
-            size: how many logits a row has.
+            mean: the mean logit; used only with label smoothing.
+            size: the number of logits in a row.
         """
         epsilon = self.label_smoothing
         if epsilon == 1:  # 0 * gold would be NaN where that is -inf

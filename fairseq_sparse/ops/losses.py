@@ -54,8 +54,8 @@ def entmax_loss(
     Args:
         z: logits ``[..., V]``, any floating dtype; the loss is computed in fp32 or better.
         target: class indices ``[...]``.
-        alpha: a number >= 1. ``alpha=1`` is ``F.cross_entropy``, its label smoothing included
-            (that one lacks the constant ``-H(q)``).
+        alpha: a number >= 1. ``alpha=1`` is ``F.cross_entropy`` with its label smoothing, which
+            lacks the constant ``-H(q)``.
         label_smoothing: eps in [0, 1].
         ignore_index: targets of this value have loss 0 and gradient 0.
         reduction: ``none`` (shape ``[...]``), ``sum``, or ``mean`` over the targets that are not
@@ -105,7 +105,7 @@ def linear_entmax_loss(
     reduction: str = "mean",
     topk: int = 0,
 ) -> Tensor:
-    """Compute ``entmax_loss(F.linear(features, weight, bias), target, ...)`` in one.
+    """Compute ``entmax_loss(F.linear(features, weight, bias), target, ...)`` in one step.
 
     Args:
         features: ``[..., d]``, any floating dtype.
@@ -131,7 +131,7 @@ def linear_alpha_relu_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Compute ``alpha_relu_loss(F.linear(features, weight, bias), target, tau, ...)`` in one.
+    """Compute ``alpha_relu_loss(F.linear(features, weight, bias), target, tau, ...)`` in one step.
 
     For the arguments see :func:`linear_entmax_loss` and
     :func:`fairseq_sparse.ops.alpha_relu_loss`.
@@ -156,7 +156,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
         return loss.reduced(losses, target)
     backend = choose("row_losses", (rows, labels), loss=loss, tau=loss.tau)
     if backend.NAME == "reference":
-        # A tensor must be an argument of its own for PyTorch to see it.
+        # PyTorch sees a tensor only if it is an argument of its own.
         options = loss._replace(tau=0.0) if torch.is_tensor(loss.tau) else loss
         losses, _ = _RowLosses.apply(rows, labels, loss.tau, options)
     else:
@@ -173,13 +173,13 @@ def loss_of_features(
 ) -> Tensor:
     """Compute the loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
     if not torch.is_grad_enabled():
-        # A Function is told what requires a gradient, also where none can be taken.
+        # Without this, a Function would prepare gradients although grad mode is off.
         features, weight = features.detach(), weight.detach()
         bias = None if bias is None else bias.detach()
-    # What autocast would multiply in; the gradients go back through this conversion.
+    # Convert to the dtype that autocast would multiply in; gradients pass through the conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     backend = choose("linear_losses", (x, w, bias, target), loss=loss, tau=loss.tau)
-    if backend.NAME == "reference":  # a product and a loss, for which a backend is chosen again
+    if backend.NAME == "reference":  # separate product and loss; the loss chooses again
         return loss_of_logits(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     with without_autocast(x):
@@ -188,8 +188,8 @@ def loss_of_features(
 
 
 class _RowLosses(Function):
-    """In PyTorch, but for the search of alpha-entmax. The second result, ``p - q``, is kept for the
-    gradient."""
+    """The losses of rows in PyTorch, except for the search of alpha-entmax. The second result,
+    ``p - q``, is kept for the gradient."""
 
     @staticmethod
     def forward(z, target, tau, loss):

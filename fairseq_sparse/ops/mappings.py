@@ -14,8 +14,8 @@ maximum, no sort and no normaliser, and the result is not a distribution, though
 loss brings the sum near 1 (self-normalisation).
 
 All functions here keep the dtype of the logits, compute in fp32 or better, and give exact zeros
-outside the support; NaN stays NaN. Those that normalise give a row of zeros where every logit is
--inf, and a row of NaN where a logit is NaN or +inf.
+outside the support; NaN stays NaN. The functions that normalise give a row of zeros where every
+logit is -inf, and a row of NaN where a logit is NaN or +inf.
 """
 
 from __future__ import annotations
@@ -87,18 +87,18 @@ def entmax(z: Tensor, alpha: Alpha, dim: int = -1) -> Tensor:
     Args:
         z: logits of any shape and floating dtype.
         alpha: a number, or a tensor that broadcasts over ``z`` with size 1 in ``dim`` (one alpha
-            a row). A tensor gets its gradient (Correia, Niculae, Martins 2019, "Adaptively Sparse
-            Transformers", Prop. 2). A row whose alpha is 1 or less is NaN where checking the
-            tensor would stall a GPU. The number 1 is softmax.
+            per row). A tensor gets its gradient (Correia, Niculae, Martins 2019, "Adaptively Sparse
+            Transformers", Prop. 2). On a GPU, where checking the tensor would cause a stall, a row
+            whose alpha is 1 or less is NaN. The number 1 is softmax.
         dim: the dimension that is normalised.
 
     Returns:
         Probabilities in the shape and dtype of ``z``.
 
     Raises:
-        ValueError: ``alpha`` is below 1, on a CPU also in a tensor (there 1 itself, too), not
-            finite, or a tensor of a wrong shape.
-        TypeError: ``z`` is not floating point, or ``alpha`` neither a number nor a tensor.
+        ValueError: ``alpha`` is a number that is below 1 or not finite, a tensor of a wrong shape,
+            or, on a CPU, a tensor with a value of 1 or less.
+        TypeError: ``z`` is not floating point, or ``alpha`` is neither a number nor a tensor.
     """
     if not torch.is_tensor(alpha) and alpha == 1:
         return softmax(z, dim)
@@ -119,8 +119,8 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
         ``(alpha - 1) z <= tau``. NaN stays NaN.
 
     Raises:
-        ValueError: ``alpha`` <= 1 or not finite, ``tau`` a number that is not finite.
-        TypeError: ``z`` is not floating point, ``alpha`` or ``tau`` no number.
+        ValueError: ``alpha`` is <= 1 or not finite, or ``tau`` is a number that is not finite.
+        TypeError: ``z`` is not floating point, or ``alpha`` or ``tau`` is no number.
     """
     check_logits(z)
     check_alpha(alpha)
@@ -225,9 +225,9 @@ operators.define_entmax_rows(_solve_in_operator)
 
 
 def _checked_alphas(alpha: Tensor, z: Tensor, dim: int) -> Tensor:
-    """Return one alpha a row, in the shape of ``z`` with size 1 in ``dim``, or one for all.
+    """Return one alpha per row, in the shape of ``z`` with size 1 in ``dim``, or one for all.
 
-    Values of 1 or less are refused, or become NaN where that cannot be seen.
+    Values of 1 or less are refused, or become NaN where they cannot be checked.
     """
     if not alpha.is_floating_point():
         raise TypeError(f"alpha must be floating point, got {alpha.dtype}")
@@ -325,7 +325,7 @@ class _AlphaReLU(Function):
 
 
 def log_with_zeros(probs: Tensor) -> Tensor:
-    """Return the logarithm, -inf at 0, where a CPU is some ten times slower than elsewhere."""
+    """Return the logarithm, -inf at 0; computing it at 0 is some ten times slower on a CPU."""
     if not probs.is_cpu or not probs.is_contiguous() or probs.requires_grad or is_captured(probs):
         return probs.log()
     flat = probs.view(-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_sparse.ops.precision import without_autocast
 
-# An additive mask masks a key by any value from here down: fairseq writes -1e4 and -1e8 for -inf.
+# In an additive mask this value or less masks a key: fairseq uses -1e4 and -1e8 for -inf.
 MASKED = -1e4
 
 
@@ -24,10 +24,10 @@ def count_visible(key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor])
     Args:
         key: ``[batch, heads, keys, head_dim]``.
         masked, bias: as in :func:`fairseq_sparse.ops.attention.attend`; a bias of four dimensions
-            has all of the keys.
+            must have all of the keys.
 
     Returns:
-        fp32, broadcasts with ``[batch, heads, queries]``.
+        The counts in fp32, which broadcast with ``[batch, heads, queries]``.
     """
     seen = None if bias is None else (bias > MASKED).float()
     if masked is None:
@@ -37,17 +37,17 @@ def count_visible(key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor])
     unmasked = masked.logical_not().float()  # [batch, keys]
     if seen is None:
         return unmasked.sum(-1)[:, None, None]
-    with without_autocast(key):  # whole numbers, which half precision rounds
+    with without_autocast(key):  # half precision would round large counts
         if seen.dim() == 2:
             return (unmasked @ seen.T)[:, None]
         return (seen @ unmasked[:, None, :, None]).squeeze(-1)
 
 
 def assert_causal(bias: Tensor) -> None:
-    """Fail if a mask that is said to be causal is not, without waiting for the GPU to see it."""
+    """Fail if a mask that was declared causal is not, without waiting for the GPU."""
     future = torch.ones_like(bias, dtype=torch.bool).triu(1)
     is_causal = ((bias <= MASKED) == future).logical_and_(future | (bias == 0)).all()
-    torch._assert_async(is_causal, "the attention mask is not causal, as attend() was told")
+    torch._assert_async(is_causal, "the attention mask is not causal, but attend() got causal=True")
 
 
 def apply_masks(scores: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:

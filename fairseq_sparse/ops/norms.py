@@ -80,7 +80,7 @@ def _widened(z: Tensor, *parameters: Optional[Tensor]) -> list[Optional[Tensor]]
 
 
 class _RMSNorm(Function):
-    """In one function, because autograd would keep and pass over three times as many tensors."""
+    """Both norms as one function; autograd would keep and pass over three times as many tensors."""
 
     @staticmethod
     def forward(ctx, z, gain, gate, eps):

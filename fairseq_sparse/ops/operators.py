@@ -1,10 +1,10 @@
 """The search for the threshold of alpha-entmax as one PyTorch operator.
 
-How many steps the search takes depends on the values, which ``torch.compile`` and ``export`` cannot
-follow. As an operator, ``fairseq_sparse::entmax_rows``, it is one node of their graphs, runs on the
-same kernels as everywhere, and has a shape for fake tensors. Everything else in this folder is
-plain PyTorch where it is captured (see ``capture.py``). The operator has no gradient of its own:
-the functions around it have.
+The number of steps of the search depends on the values, which ``torch.compile`` and ``export``
+cannot follow. As an operator, ``fairseq_sparse::entmax_rows``, it is one node of their graphs, runs
+on the same kernels as elsewhere, and gives shapes for fake tensors. Everything else in this folder
+is plain PyTorch where it is captured (see ``capture.py``). The operator itself has no gradient; the
+functions around it do.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True, *, topk: int = 
 
 @cache
 def _share_rows() -> None:
-    """Tell PyTorch that rows can be solved where they lie, if each of them lies in one place."""
+    """Tell PyTorch that rows can be solved on their own shards, if no row is split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
@@ -94,5 +94,5 @@ def _share_rows() -> None:
 
 
 def batch_first(x: Tensor, dim: Optional[int], batch: int) -> Tensor:
-    """Return ``x`` with the dimension that ``vmap`` runs over first, expanded if it has none."""
+    """Return ``x`` with the dimension of ``vmap`` in front, expanded if it has none."""
     return x.expand(batch, *x.shape) if dim is None else x.movedim(dim, 0)

@@ -1,4 +1,4 @@
-"""Tensors that are computed again for the gradient rather than kept in memory."""
+"""Recomputation of tensors for the gradient instead of keeping them in memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.autograd.graph import saved_tensors_hooks
 
 @contextmanager
 def computed_again(x: Tensor, compute: Callable[[], Tensor]) -> Iterator[Tensor]:
-    """Keep ``compute`` rather than ``x`` for the gradients of what is done with it in this context.
+    """Recompute ``x`` for the gradients of operations in this context, instead of keeping it.
 
     Args:
         x: any tensor.
-        compute: gives the values of ``x``, from tensors that are in memory anyway.
+        compute: returns the values of ``x``, from tensors that are in memory anyway.
 
     Yields:
         ``x``.
     """
 
-    known = _identity(x)  # and not x itself, which would stay in memory with these functions
+    known = _identity(x)  # not x itself, which these functions would keep in memory
 
     def pack(saved: Tensor) -> object:
         return saved.shape if _identity(saved) == known else saved
@@ -38,5 +38,5 @@ def computed_again(x: Tensor, compute: Callable[[], Tensor]) -> Iterator[Tensor]
 
 
 def _identity(x: Tensor) -> tuple:
-    """Return what a tensor and its other shapes have in common, and no other tensors have."""
+    """Return an identity that a tensor shares with its reshaped views and with no other tensor."""
     return x.data_ptr(), x.numel(), x.dtype, x.is_contiguous()

@@ -1,7 +1,7 @@
-"""Products with the states of a source, whose gradient is made once, not at each step.
+"""Products with source states, whose gradient is computed once instead of at each step.
 
-An LSTM decoder attends to the same states at every step. Automatic differentiation makes a gradient
-of all of them at each step and adds these up; here it is one product over the steps.
+An LSTM decoder attends to the same states at every step. Automatic differentiation would compute a
+gradient of all states at each step and add these up; here it is one product over all steps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fairseq_sparse.ops.capture import is_captured
 
 
 class SourceStates:
-    """The states that some queries attend to, one after another.
+    """The states that several queries attend to, one after another.
 
-    There is no second derivative, and no autocast: queries and weights have the states' dtype.
+    There is no second derivative, and no autocast: queries and weights must have the states' dtype.
 
     Args:
         states: ``[source length, batch, size]``, any floating dtype.
-        steps: how many queries there will be at most; one more raises an IndexError where there is
-            a gradient.
+        steps: the greatest number of queries; if the states need a gradient, one more raises an
+            IndexError.
     """
 
     def __init__(self, states: Tensor, steps: int):
@@ -34,7 +34,7 @@ class SourceStates:
         self._states = by_batch if self._leaves_gradient else by_batch.detach()
         if steps > 1:  # a copy is faster to read, but takes as long to make as two steps
             self._states = self._states.contiguous()
-        # With the versions that they have when they are used.
+        # The queries and weights of the steps, each with its version when it was used.
         self._queries: list[tuple[Tensor, int]] = []
         self._weights: list[tuple[Tensor, int]] = []
         self._score_steps: tuple[Tensor, ...] = ()
@@ -57,10 +57,10 @@ class SourceStates:
         return _Product.apply(query, step, self._states, _scores, _context)
 
     def context(self, weights: Tensor) -> Tensor:
-        """Return the sum of the states, ``[batch, size]``.
+        """Return the weighted sum of the states, ``[batch, size]``.
 
         Args:
-            weights: those of the sum, ``[batch, source length]``.
+            weights: ``[batch, source length]``.
         """
         if self._leaves_gradient or not torch.is_grad_enabled():
             return _context(weights, self._states)
@@ -68,7 +68,7 @@ class SourceStates:
         return _Product.apply(weights, step, self._states, _context, _scores)
 
     def _next(self, steps, seen: list[tuple[Tensor, int]], value: Tensor) -> Optional[Tensor]:
-        """Return the place of a step, through which its gradient reaches the states."""
+        """Record a step; return the placeholder through which its gradient reaches the states."""
         if not steps:
             return None
         seen.append((value.detach(), value._version))
@@ -76,8 +76,8 @@ class SourceStates:
 
 
 class _Gradient(Function):
-    """Nothing forward: an empty tensor for the results of each step, whose gradients come back
-    together."""
+    """A placeholder for the scores and the context of each step, whose gradients come back together
+    in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, steps: int, queries, weights) -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ class _Gradient(Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Optional[Tensor]):
         steps = len(gradients) // 2
-        # Of each step: the gradient of its scores, and its query; its weights, and the gradient of
+        # For each step: the gradient of its scores and its query; its weights and the gradient of
         # its context.
         pairs = [
             *zip(gradients[:steps], _unchanged(ctx.queries), strict=False),  # some are not taken
@@ -107,7 +107,7 @@ class _Gradient(Function):
 
 
 def _unchanged(seen: list[tuple[Tensor, int]]) -> list[Tensor]:
-    """Return the tensors that steps were given, which autograd does not watch over here."""
+    """Return the tensors of the steps; refuse changed ones, which autograd does not check here."""
     if any(x._version != version for x, version in seen):
         raise RuntimeError(
             "a query or weight that the gradient of the source states needs was changed in place"
@@ -130,7 +130,7 @@ class _Product(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor):
         (states,) = ctx.saved_tensors
-        # To the states through the step; nothing where they have no gradient.
+        # The gradient reaches the states through the step; None if they need none.
         of_step = gradient if ctx.needs_input_grad[1] else None
         return ctx.derivative(gradient, states), of_step, None, None, None
 

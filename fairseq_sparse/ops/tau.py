@@ -2,8 +2,8 @@
 
 *data*: the mean threshold of alpha-entmax on logits of the untrained model.
 *formula*: Lemmas 2 and 3 of Tezekbayev et al., "Speeding Up Entmax" (SUE), for alpha = 1.5.
-*weights*: the spread of the logits from the output layer's own weights, and the threshold that
-alpha-entmax has on average over such logits, for any alpha and any initialisation.
+*weights*: the average threshold of alpha-entmax for logits whose spread follows from the output
+layer's own weights, for any alpha and any initialisation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tau_from_logits(z: Tensor, alpha: float = 1.5) -> Tensor:
 
 
 def tau_from_weights(weight: Tensor, alpha: float = 1.5) -> float:
-    """Return tau for logits ``weight @ h`` with normalised features h (mean square 1), as drawn.
+    """Return tau for logits ``weight @ h`` of untrained weights and normalised h (mean square 1).
 
     Such logits are about N(0, sigma^2) with ``sigma^2`` the mean squared norm of the rows of
     ``weight``, and tau is the root of the mean-field equation
@@ -100,8 +100,8 @@ def tau_from_formula(
         vocab_size: the number of classes V.
         sigma2: the variance of the logits; by default Lemma 3's ``2 d / (d + V)``, which holds
             for output weights drawn Xavier-uniform. fairseq draws them N(0, 1 / d), with variance
-            1: :func:`tau_from_weights` sees that by itself.
-        alpha: only 1.5, the one alpha the lemma is for.
+            1: :func:`tau_from_weights` takes that into account.
+        alpha: must be 1.5, the only alpha that the lemma covers.
 
     Raises:
         ValueError: ``alpha`` is not 1.5, or a size or the variance is out of range.

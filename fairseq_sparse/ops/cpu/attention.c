@@ -1,9 +1,9 @@
 /* Attention with weights that are mostly zero: rectified, or alpha-entmax with 1 < alpha <= 2.
 
-For each head the scores of a few queries with all keys are computed at once; what is kept of them
-are the keys of each query that have a nonzero weight, as a list. From there on, the work grows with
-the nonzeros alone: the weighted sum of values, and all gradients but the one that the scores are
-computed again for. Neither scores nor weights are ever in memory as a whole. */
+For each head the scores of a few queries with all keys are computed at once, and for each query
+only a list of the keys with nonzero weights is kept. From there on, the work grows with the number
+of nonzeros alone: the weighted sum of values and, once the scores are recomputed, all gradients.
+Neither scores nor weights are ever in memory as a whole. */
 
 #include <math.h>
 #include <stdint.h>
@@ -15,10 +15,10 @@ computed again for. Neither scores nor weights are ever in memory as a whole. */
 #include "tiles.h"
 
 enum {
-    QUERIES = 8 * ROWS,    /* that share a pass over the keys */
-    KEYS = 64,             /* whose values stay in the first cache for all these queries */
-    MOST_LISTED = 3 << 15, /* weights of such queries, that they stay in the second one */
-    COST_OF_DOT = 3,       /* an entry of a product computed by itself, to one computed in a tile */
+    QUERIES = 8 * ROWS,    /* queries that share a pass over the keys */
+    KEYS = 64,             /* keys whose values stay in the L1 cache for all these queries */
+    MOST_LISTED = 3 << 15, /* most weights of such queries, so that they stay in the L2 cache */
+    COST_OF_DOT = 3,       /* cost of a product computed by itself, relative to one in a tile */
 };
 
 /* The numbers that an attention depends on. */
@@ -62,8 +62,8 @@ typedef struct {
     int64_t queries, pitch, blocks;
 } workspace;
 
-/* Lay the workspace out from an address on; returns how many floats it takes. There is no memory
-yet where the address is NULL. */
+/* Lay the workspace out from an address on; returns how many floats it takes. If the address is
+NULL, there is no memory yet, and only the size is computed. */
 static int64_t lay_out(workspace *w, float *from, const attention_options *options,
                        int backward) {
     int64_t keys = options->keys, dim = options->width, padded_keys = up_to(keys ? keys : 1, PANEL);
@@ -121,7 +121,7 @@ static void mask(float *restrict scores, int64_t size, const uint8_t *masked, co
             scores[j] = masked[j] ? -INFINITY : scores[j];
 }
 
-/* How many keys these queries can see, up to the last one that any of them does. */
+/* The number of keys up to the last one that any of these queries can see. */
 static int64_t visible_keys(const attention *a, int64_t first, int64_t last) {
     int64_t keys = a->keys;
     if (!a->bias)
@@ -134,7 +134,7 @@ static int64_t visible_keys(const attention *a, int64_t first, int64_t last) {
     return visible;
 }
 
-/* The scores of the queries from first on, ROWS or what is left of them. */
+/* Compute the scores of the queries from first to last, at most ROWS. */
 static void score(const attention *a, workspace *w, int64_t b, int64_t h, int64_t first,
                   int64_t last, int64_t visible) {
     const float *rows[ROWS];
@@ -160,8 +160,8 @@ static list list_of(const workspace *w, int64_t query, int64_t block) {
     return (list){w->places + start, w->weights + start, w->slopes + start, ends[1] - ends[0]};
 }
 
-/* Multiply numbers of a list by 1 / (1 - dropout), or by 0 where the weight is dropped; which ones,
-their places say. first: that of the block. */
+/* Multiply numbers of a list by 1 / (1 - dropout), or by 0 where the weight is dropped, which
+depends on its place. first: the place of the block. */
 static void drop(const attention *a, list nonzeros, uint64_t first, float *numbers) {
     float factor = (float)(1 / (1 - a->options->dropout));
     uint32_t least_kept = share_of_32_bits(a->options->dropout);
@@ -198,7 +198,7 @@ static void weigh(const attention *a, workspace *w, int64_t query, const float *
 
 static int64_t head_count(const attention *a) { return a->options->batch * a->options->heads; }
 
-/* The queries of a split, whole tiles of them. */
+/* The first query of a split, which consists of whole tiles. */
 static int64_t first_query(const attention *a, int64_t split) {
     int64_t tiles = (a->options->queries + ROWS - 1) / ROWS;
     return least(tiles * split / a->options->splits * ROWS, a->options->queries);
@@ -219,7 +219,7 @@ static void forward_block(const attention *a, workspace *w, int64_t b, int64_t h
             solved_row solution = {0};
             if (a->options->alpha) {
                 double found[COUNT + 1];
-                int64_t list = (i - first) * w->pitch; /* its memory, until it is made */
+                int64_t list = (i - first) * w->pitch; /* used as memory until the list is made */
                 solve_entmax_row(scores, visible, map, found, 1, w->places + list,
                                  w->weights + list);
                 for (int k = SHIFT; k <= CUT; k++)
@@ -287,8 +287,8 @@ static void through_mapping(const attention *a, mapping map, const float *weight
             grad[k] *= scale;
 }
 
-/* From the gradient of the result to those of the products of a tile's queries with keys; the weights
-are dropped. The scores of the tile are overwritten. first: query of the block. */
+/* From the gradient of the result to those of the products of a tile's queries with keys. Dropout
+is applied to the weights, and the tile's scores are overwritten. first: the block's first query. */
 static void gradients_of_products(const attention *a, workspace *w, mapping map, int64_t b,
                                   int64_t h, int64_t first, int64_t start, int64_t count,
                                   int64_t visible) {

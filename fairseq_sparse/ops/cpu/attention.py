@@ -22,8 +22,8 @@ RECTIFIED = 0.0
 def attend(
     query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend`: without
-    gradients for one query a head, and without the weights for more."""
+    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend`. With one
+    query per head there are no gradients; with more the weights are None."""
     weights, _, masked, bias, causal, dropout, need_weights, scale, _ = options
     alpha = RECTIFIED if weights.name == "relu" else weights.alpha
     if query.size(2) == 1:
@@ -47,12 +47,12 @@ def sparse_attention(
 
     Args:
         query: ``[batch, heads, queries, head_dim]``, fp32, as are ``key`` and ``value``.
-        alpha: of entmax, in [1.05, 2], or ``RECTIFIED``.
-        scale: of the scores.
+        alpha: the alpha of entmax, in [1.05, 2], or ``RECTIFIED``.
+        scale: the factor of the scores.
         masked: ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, added to the scores; -1e4 or less masks a key.
-        dropout: probability of dropping a weight, below 1. Which ones, a number says that is drawn
-            from PyTorch's generator.
+        dropout: probability of dropping a weight, below 1. Its seed is drawn from PyTorch's
+            generator.
     """
     return _SparseAttention.apply(query, key, value, alpha, scale, masked, bias, dropout)
 
@@ -77,7 +77,7 @@ class _SparseAttention(Function):
         tensors = {"query": query, "key": key, "value": value, "result": result}
         arguments = (*tensors.values(), masked, bias, solution)
         _call("attend_forward", ctx.options, tensors, arguments)
-        # The masks are saved as the inputs are: PyTorch refuses to go on if one was changed since.
+        # The masks are saved like the inputs, so that PyTorch raises an error if one was changed.
         ctx.save_for_backward(query, key, value, masked, bias, solution)
         return result
 
@@ -87,7 +87,7 @@ class _SparseAttention(Function):
         query, key, value, masked, bias, solution = ctx.saved_tensors
         grad = _with_contiguous_rows(grad)
         grad_query = _with_time_first(query)
-        # One head after another, as they are added up; for each split a part of the sum.
+        # Contiguous heads, since they are added up; one partial sum for each split.
         grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))
         tensors = {"query": query, "key": key, "value": value, "result": grad}
         tensors["grad_query"] = grad_query
@@ -102,7 +102,7 @@ def _call(name: str, options: Structure, tensors: dict[str, Tensor], arguments: 
     """Call a kernel for tensors ``[batch, heads, time, width]``, with memory to work in.
 
     Args:
-        tensors: those whose strides the kernel is told, by the strides' names.
+        tensors: the tensors whose strides the kernel needs, by the names of the strides.
     """
     strides = struct("attention_strides")(**{n: x.stride()[:3] for n, x in tensors.items()})
     floats = int64s(0)
@@ -122,11 +122,11 @@ def attend_step(
     need_weights: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend` for one
-    query a head: a step of generation. Without gradients.
+    query per head, as in a step of generation. There are no gradients.
 
     Args:
         query: ``[batch, heads, 1, head_dim]``.
-        others: those of :func:`sparse_attention`.
+        others: as in :func:`sparse_attention`.
     """
     batch, heads, keys, width = key.shape
     query, key, value = query.contiguous(), _with_contiguous_rows(key), _with_contiguous_rows(value)
@@ -142,8 +142,8 @@ def attend_step(
 
 
 def _with_time_first(like: Tensor) -> Tensor:
-    """Return a new tensor ``[batch, heads, time, width]`` whose steps in time are contiguous, as
-    in the projections of a module."""
+    """Return a new tensor ``[batch, heads, time, width]`` that lies in memory as ``[time, batch,
+    heads, width]``, like the projections of a module."""
     batch, heads, time, width = like.shape
     return like.new_empty(time, batch, heads, width).permute(1, 2, 0, 3)
 

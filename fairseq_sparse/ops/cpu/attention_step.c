@@ -1,5 +1,5 @@
-/* A step of generation: attention of one query a head, whose weights are mostly zero, with keys and
-values as they lie. Values with a weight of zero are not read. */
+/* A step of generation: attention of one query per head, with weights that are mostly zero. Keys
+and values are used where they lie, and values with a weight of zero are not read. */
 
 #include <math.h>
 #include <stdint.h>

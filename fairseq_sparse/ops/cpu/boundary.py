@@ -1,13 +1,14 @@
 """The boundary to C: the one place that hands addresses of tensors to the compiled kernels.
 
-Behind each pointer in the signature of a kernel, the C source states how many elements it reads or
-writes, as a Python expression over the other parameters; ``or NULL`` if it may be None. A strided
-tensor states its shape and the strides of all dimensions but the last, which is contiguous:
+After each pointer in the signature of a kernel, the C source states how many elements it reads or
+writes, as a Python expression over the other parameters; ``or NULL`` if it may be None. For a
+strided tensor it states the shape, and the strides of all dimensions but the last, which is
+contiguous:
 
     float *key, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.key_strides */
 
-A parameter that is a ``struct`` is an instance of :func:`struct`, which has the fields of the C
-source: numbers and arrays of these, under their names.
+For a parameter that is a ``struct``, the argument is an instance of :func:`struct`, which has the
+fields of the C source under their names: numbers and arrays of numbers.
 
 These statements are read when the library is loaded, and every call is checked against them.
 """
@@ -64,8 +65,8 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class KernelArgumentError(Exception):
-    """A kernel was about to be given memory that is not what its C source states: a defect of this
-    package, never of its user."""
+    """An error for memory that is not what a kernel's C source states: a defect of this package,
+    never of its user."""
 
 
 class _Pointer(NamedTuple):
@@ -177,7 +178,7 @@ def _kernels(library: ctypes.CDLL) -> dict[str, _Kernel]:
 
 
 def call(name: str, work: int, *arguments: object) -> None:
-    """Call a kernel, which gets the number of threads for ``work`` operations last.
+    """Call a kernel; its last argument is the number of threads for ``work`` operations.
 
     Raises:
         KernelArgumentError: a tensor is not what the kernel's C source states.
@@ -191,7 +192,7 @@ def call(name: str, work: int, *arguments: object) -> None:
 
 
 def _error(name: str, failure: int, threads: int) -> Exception:
-    """Return what a kernel's result other than 0 stands for, see threads.h."""
+    """Return the exception that a kernel's nonzero result stands for, see threads.h."""
     if failure < 0:
         return ValueError(
             f"{name}: a row of 2**31 numbers is too long for the kernels for this CPU "

@@ -1,11 +1,11 @@
 """Compiles the C sources beside this file on the user's machine, once, and loads them.
 
-Plain C without PyTorch's headers: compiling takes about a second. The library is kept in
-``FAIRSEQ_SPARSE_CACHE`` (default: ``fairseq_sparse`` in the user's cache folder) under a name made
-of the sources, the compiler and its arguments, the C library and the processor, so that an old one
-is never loaded; and of its own contents, so that a damaged one is not loaded either, which would
-end the process. Loading a library runs it: one that another user could have put there is compiled
-anew.
+They are plain C without PyTorch's headers, so compiling takes about a second. The library is kept
+in ``FAIRSEQ_SPARSE_CACHE`` (default: ``fairseq_sparse`` in the user's cache folder). Its name has a
+hash of the sources, the compiler and its arguments, the C library and the processor, so that an
+outdated one is never loaded, and a hash of its contents, because loading a damaged one would end
+the process. Loading a library runs its code, so one that another user could have put there is
+compiled anew.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h", "r
 # Some compilers, such as icx, do not honour NaN and infinity unless they are told to.
 _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
 _ARGUMENTS += ("-shared", "-fPIC")
-# Not every compiler knows all of them. OpenMP's functions resolve to those that PyTorch has loaded.
-# Without threads, -fopenmp-simd still lets the compiler put sums of floats into vectors.
+# The first of these sets that the compiler accepts is used. OpenMP's functions resolve to those
+# that PyTorch has loaded. Without threads, -fopenmp-simd still lets sums of floats be vectorised.
 _OPTIONAL = (
     *(("-march=native", "-fopenmp"), ("-fopenmp",)),
     *(("-march=native", "-fopenmp-simd"), ("-fopenmp-simd",)),
@@ -45,7 +45,7 @@ _OPTIONAL = (
 
 # Folders for this process alone: they go when the library is loaded.
 _temporary: list[str] = []
-# Two threads that ask at the same time: one compiles, and the other waits for its library.
+# If two threads ask at the same time, one compiles and the other waits for its library.
 _lock = threading.Lock()
 
 
@@ -53,8 +53,8 @@ _lock = threading.Lock()
 def library() -> Optional[ctypes.CDLL]:
     """Return the compiled kernels, or None where they are turned off or cannot be compiled.
 
-    ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. That they cannot be compiled is said once in the
-    log; everything works without them, but slower.
+    ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. If they cannot be compiled, a warning is logged
+    once; everything works without them, but slower.
     """
     with _lock:
         return _library()
@@ -68,9 +68,9 @@ def _library() -> Optional[ctypes.CDLL]:
         return ctypes.CDLL(str(_compiled()))
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.warning(
-            "the kernels for this CPU could not be compiled, so that sparse outputs and attention "
-            "are computed by slower ones: %s (to have them: install a C compiler, or name one in "
-            "CC; FAIRSEQ_SPARSE_NATIVE=0 silences this)",
+            "the kernels for this CPU could not be compiled, so sparse outputs and attention run "
+            "in slower PyTorch code: %s (to fix this: install a C compiler, or name one in CC; "
+            "FAIRSEQ_SPARSE_NATIVE=0 silences this warning)",
             " ".join(str(error).split()),
         )
         return None
@@ -89,8 +89,8 @@ def _compiled() -> Path:
     for path in folder.glob(f"{name}-*.so"):
         if _is_whole(path):
             return path
-    # Two processes may compile at once: each into a folder of its own, then moved into place. A
-    # damaged file is replaced but never removed, since it may be whole again by then.
+    # Two processes may compile at once, so each compiles in its own folder and moves the result
+    # into place. A damaged file is replaced but never removed: it may have been replaced already.
     with tempfile.TemporaryDirectory(dir=folder, prefix="compiling-") as scratch:
         output = Path(scratch) / "kernels.so"
         _compile(compiler, output)
@@ -133,8 +133,8 @@ def _compiler() -> list[str]:
 
 
 def _identity(compiler: list[str]) -> list[tuple[str, int, int]]:
-    """Tell versions of a compiler apart, without the time that it takes to start one: by the files
-    that the command names, also behind a launcher such as ccache, their sizes and dates."""
+    """Return the files that a compiler's command names, with their sizes and dates. They tell its
+    versions apart, also behind a launcher such as ccache, and faster than starting it would."""
     files = [Path(file).resolve() for file in map(shutil.which, compiler) if file]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
@@ -173,7 +173,7 @@ def _is_ours_alone(path: Path) -> bool:
 
 
 def _processor() -> str:
-    """Return what the code is compiled for: machines may share the cache."""
+    """Return a text that identifies the processor, because machines may share the cache."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

@@ -7,8 +7,8 @@
 
 enum { PAIRS = 128 };
 
-/* out = x times 0 or 1 / (1 - probability): for entries 2 i and 2 i + 1, the halves of the i-th random
-number say which. */
+/* out = x times 0 or 1 / (1 - probability): the halves of the i-th random number decide for entries
+2 i and 2 i + 1. */
 void dropout(const float *x, /* size */
              int64_t size, double probability, int64_t seed, float *out, /* size */
              int threads) {

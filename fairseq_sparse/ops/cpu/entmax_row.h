@@ -57,8 +57,8 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     int64_t count_padded = padded(x, candidates);
     float start = map.rate * (floor - maximum);
     double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
-    /* The last step in double precision, and what it does to the sums; where these have kinks, a few
-    steps until it does little. */
+    /* Take the last step in double precision, and adjust the sums; where these have kinks
+    (alpha > 1.5), take steps until one moves little. */
     sums s;
     double moved;
     int steps = 0;

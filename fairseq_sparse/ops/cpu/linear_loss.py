@@ -1,10 +1,10 @@
 """The output projection and its loss in one, by the kernels in C, without keeping the logits.
 
-With a sparse p nearly all of ``R = p - q`` is exactly 0: it is kept as the list of its nonzeros,
-and the products ``R W`` and ``R^T x`` go over these alone. Label smoothing adds to R the same
-constant everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``.
+With a sparse p nearly all of ``R = p - q`` is exactly 0: it is kept as a list of its nonzeros, and
+the products ``R W`` and ``R^T x`` use these alone. Label smoothing adds to R the same constant
+everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``.
 
-The logits are computed for some rows at a time, and are dropped as soon as these are solved.
+The logits are computed for some rows at a time, and dropped as soon as these rows are solved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHUNK_ROWS = 128
 _SCREENED_ROWS = 256
 # Above this share of candidates, computing them one by one is slower than computing all.
 _SCREENED_SHARE = 0.05
-# Above this share of nonzeros a product over all of R is the faster.
+# Above this share of nonzeros, a dense product with R is faster.
 _DENSE_SHARE = 0.25
 
 
@@ -49,7 +49,7 @@ def linear_losses(
     """Return the loss of each row of ``F.linear(x, weight, bias)``, with its gradient.
 
     Args:
-        x: features ``[rows, d]``, any dtype but fp64, that in which matrices are multiplied.
+        x: features ``[rows, d]``, any dtype but fp64; matrices are multiplied in this dtype.
         weight: ``[V, d]``, in that dtype.
         bias: ``[V]``, or None.
         target: class indices ``[rows]``.
@@ -71,7 +71,7 @@ def _check_labels(labels: Tensor, size: int) -> None:
 
 
 class _LinearLosses(Function):
-    """The target of a row that does not count is 0."""
+    """The losses of :func:`linear_losses`; the target of a row that does not count must be 0."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, counts, loss):
@@ -144,7 +144,7 @@ def _smoothed(ctx, total: Callable[[], Tensor], rows: Tensor) -> Tensor:
 
 
 class _Screen:
-    """Finds the logits that can be in the support without computing the others in fp32."""
+    """A search for the logits that can be in the support; others are not computed in fp32."""
 
     def __init__(self, x: Tensor, weight: Tensor, loss: FenchelYoungLoss):
         self._x = round_rows(x.contiguous())
@@ -179,6 +179,6 @@ def _logits(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
 
 
 def _mean_logit(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
-    """Return the mean of each row's logits, without these."""
+    """Return the mean of each row's logits without computing the logits."""
     mean = x.float() @ weight.float().mean(0)
     return mean if bias is None else mean + bias.float().mean()

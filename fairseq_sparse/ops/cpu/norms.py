@@ -11,7 +11,7 @@ from fairseq_sparse.ops.cpu.boundary import call
 
 
 def rms_norm(x: Tensor, gain: Tensor, gate: Optional[Tensor], eps: float) -> Tensor:
-    """Return the norm of ``x [..., size]``, fp32 as are ``gain [size]`` and ``gate [size]``."""
+    """Return the normalised ``x [..., size]``; fp32 as are ``gain [size]`` and ``gate [size]``."""
     x = x.contiguous()
     out = torch.empty_like(x)
     call("rms_norm", x.numel(), *_arguments(x, gain, gate, eps), out)

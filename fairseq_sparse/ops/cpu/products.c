@@ -1,5 +1,5 @@
 /* Products of a sparse matrix with a dense one. A sparse matrix has rows of (index, value) pairs, the
-i-th from start[i] to start[i + 1]; an index may stand there twice. */
+i-th from start[i] to start[i + 1]; an index may occur twice. */
 
 #include <stdint.h>
 #include <string.h>
@@ -71,7 +71,7 @@ int64_t transpose(const int64_t *start, /* rows + 1 */
     return 0;
 }
 
-/* out [rows, size] = row_scale times the matrix whose entries are base besides those given. */
+/* out [rows, size] = row_scale times (the sparse matrix + base, which is added to every entry). */
 void to_dense(const int64_t *start, /* rows + 1 */
               const int32_t *columns, /* start[rows] */
               const float *values, /* start[rows] */

@@ -11,14 +11,14 @@ from fairseq_sparse.ops.cpu.boundary import call, empty
 
 
 def starts_of(counts: Tensor) -> Tensor:
-    """Return where rows with these numbers of entries begin, and the last ends: ``[rows + 1]``."""
+    """Return the starts of rows with these numbers of entries, and the last end: ``[rows + 1]``."""
     start = counts.new_zeros(counts.numel() + 1, dtype=torch.int64)
     torch.cumsum(counts, 0, out=start[1:])
     return start
 
 
 class SparseRows(NamedTuple):
-    """A matrix ``[rows, size]``, its nonzeros row after row; an entry given twice is added up."""
+    """A sparse matrix ``[rows, size]``, stored row by row; an entry given twice is added up."""
 
     start: Tensor  # [rows + 1], int64: where the entries of each row begin
     columns: Tensor  # [entries], int32

@@ -1,5 +1,5 @@
-/* Random numbers by place: each is made of a seed and of where it is used, so none has to be kept to
-be had again. */
+/* Random numbers by place: each is computed from a seed and the place where it is used, so that it
+can be computed again instead of kept. */
 
 #include <stdint.h>
 
@@ -12,7 +12,7 @@ static inline uint64_t random_at(uint64_t seed, uint64_t place) {
     return x ^ (x >> 31);
 }
 
-/* Numbers of 32 bits below this are as many as a probability in [0, 1) says. */
+/* A random number of 32 bits is below this with the given probability in [0, 1). */
 static inline uint32_t share_of_32_bits(double probability) {
     return (uint32_t)(probability * 0x1p32);
 }

@@ -124,8 +124,8 @@ int64_t fill_dense(const float *z, /* rows * size */
 }
 
 /* out [rows, size]: the logarithm of p, -inf where p is 0. tau: of alpha-ReLU; a NaN for
-alpha-entmax. Solved and filled in at once: in a step of generation to call twice takes as long as
-either. */
+alpha-entmax. Rows are solved and filled in by one call: in a step of generation, a second call
+would take as long as either. */
 int64_t log_probabilities(const float *z, /* rows * size */
                           int64_t rows, int64_t size, double alpha, float tau,
                           float *out, /* rows * size */

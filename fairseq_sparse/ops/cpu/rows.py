@@ -71,7 +71,7 @@ class SolvedRows:
         columns, size = None, longest
         if isinstance(self.z, PackedRows):
             columns, size = self.z.columns, self.z.size
-        # One place more for the target.
+        # Each row has one more place, for the target.
         start = starts_of(((self.count + 1) * counts).long())
         total = int(start[-1])
         to_columns, values = empty(total, dtype=torch.int32), empty(total)
@@ -84,9 +84,7 @@ class SolvedRows:
 def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
     """Solve alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
 
-    ``alpha`` is a number or a tensor ``[rows, 1]``.
-
-    alpha lies in [1.05, 2].
+    ``alpha`` is a number or a tensor ``[rows, 1]``, in [1.05, 2].
     """
     described = _described(z)
     table = empty(6, described[2], dtype=torch.float64)
@@ -124,11 +122,11 @@ def alpha_relu_weights(z: Tensor, tau: Union[float, Tensor], alpha: float) -> Te
 
 
 def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> Tensor:
-    """Return the logarithm of alpha-entmax, or with a ``tau`` of alpha-ReLU, of logits of any shape
-    over the last dimension, fp32: -inf where that is 0. No gradient."""
+    """Return the logarithm of alpha-entmax, or of alpha-ReLU if ``tau`` is given, over the last
+    dimension of logits of any shape: fp32, -inf where p is 0, without a gradient."""
     rows = z.detach().float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
     out = torch.empty_like(rows)
-    if tau is not None and math.isnan(tau):  # which stands for alpha-entmax in C
+    if tau is not None and math.isnan(tau):  # NaN stands for alpha-entmax in C
         return out.fill_(math.nan).view(z.shape)
     threshold = math.nan if tau is None else tau
     call("log_probabilities", rows.numel(), rows, *rows.shape, alpha, threshold, out)
@@ -136,7 +134,7 @@ def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> T
 
 
 def _described(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
-    """Return the logits, where rows begin (None: all are as long), their number, the longest."""
+    """Return the logits, starts of rows (None: equally long), number of rows, greatest length."""
     if not isinstance(z, PackedRows):
         return z, None, *z.shape
     rows = z.start.numel() - 1
@@ -160,5 +158,5 @@ def _alpha_of_rows(alpha: Alpha) -> tuple[Tensor, int]:
 
 @lru_cache(maxsize=64)
 def _constant(alpha: float) -> Tensor:
-    """Return a tensor that nobody writes to; to make one takes as long as to solve a short row."""
+    """Return a shared tensor, never written to: making one takes as long as solving a short row."""
     return torch.tensor([alpha], dtype=torch.float64, device="cpu")

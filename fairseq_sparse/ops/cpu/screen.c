@@ -1,9 +1,9 @@
-/* Which logits can be above the threshold, told from logits in bfloat16.
+/* A search for the logits that can be above the threshold, by logits in bfloat16.
 
-bfloat16 products are twice as fast where the processor has them, but only exact to two digits. Their
-error has a bound, though, and with a sparse output few logits come that near to the threshold.
-These are computed in full precision; the others have probability 0 for certain. So the result is
-exact.
+bfloat16 products are twice as fast where the processor has them, but exact to two digits only.
+Their error has a bound, though, and with a sparse output few logits plus this bound are above the
+threshold. These are computed in full precision; the others certainly have probability 0. So the
+result is exact.
 
 The bound. Let x and w be rows of `width` numbers, x' and w' the same rounded to bfloat16, and z' the
 product as it is found, itself rounded to bfloat16. With the midpoints x~ = (x + x') / 2 and w~,
@@ -102,8 +102,8 @@ typedef struct {
     const float *norm, *error;         /* of the weights, [size] */
 } screen;
 
-/* The upper bound (sign 1) or the lower one (sign -1) of each logit of a row. Not inlined: what is
-counted must be rounded as what is filled in. */
+/* The upper bound (sign 1) or the lower one (sign -1) of each logit of a row. Not inlined, so that
+bounds are rounded alike when candidates are counted and when they are filled in. */
 __attribute__((noinline)) static void bounds_of_row(screen all, int64_t i, float sign, float *restrict bound) {
     const uint16_t *restrict z = all.z + i * all.size;
     float row_norm = sign * all.row_norm[i], row_error = sign * all.row_error[i];
@@ -122,8 +122,8 @@ static int64_t candidates_of_row(screen all, int64_t i, float cut, float *bound,
     return select_above(bound, all.size, cut, columns);
 }
 
-/* For each row a cut, below which a logit has probability 0, how many logits may be above it, and
-which: the first `room` of them.
+/* For each row a cut, below which a logit has probability 0, the number of logits that may be above
+it, and the columns of the first `room` of them.
 tau: of alpha-ReLU; a NaN for alpha-entmax, where the cut comes from lower bounds of the logits, since
 the threshold can only rise with a logit. */
 int64_t find_candidates(const uint16_t *z, /* rows * size */
@@ -162,7 +162,7 @@ int64_t find_candidates(const uint16_t *z, /* rows * size */
     return 0;
 }
 
-/* The products of x with four rows of w at a time: one sum alone would wait for itself. */
+/* The products of x with four rows of w at a time: in one sum, each addition waits for the last. */
 static void products(const float *restrict x, const float *restrict weight, int64_t width,
                      const int32_t *restrict columns, int64_t count, float *restrict out) {
     for (int64_t k = 0; k < count; k += 4) {

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.products import starts_of
 
-# One in this many of a row's logits can be kept from finding candidates to filling them in.
+# There is room for one in this many of a row's logits; if a row has more, it is searched again.
 _ROOM = 8
 
 
@@ -35,8 +35,8 @@ class RoundedRows(NamedTuple):
 
     full: Tensor  # [rows, width], fp32
     half: Tensor  # [rows, width], bfloat16
-    norm: Tensor  # [rows], of the rounded rows
-    error: Tensor  # [rows], the norm of what rounding took away
+    norm: Tensor  # [rows], bounds of the norms of (full + half) / 2
+    error: Tensor  # [rows], bounds of the norms of full - half
 
     def rows(self, rows: slice) -> RoundedRows:
         """Return some of the rows."""
@@ -56,7 +56,7 @@ class PackedRows(NamedTuple):
 
     z: Tensor  # [entries], fp32, row after row
     start: Tensor  # [rows + 1], int64: where those of each row begin
-    columns: Tensor  # [entries], int32, which of the row's logits they are
+    columns: Tensor  # [entries], int32, the columns of these logits
     size: int  # how many logits a whole row has
 
 
@@ -75,10 +75,10 @@ def candidates(
         weight: ``[V, d]``.
         target: ``[rows]``, int64, all in range.
         tau: the threshold of alpha-ReLU, None for alpha-entmax.
-        most: a share of the logits.
+        most: the largest share of all logits that may be candidates.
 
     Returns:
-        The candidates and ``[rows]``, or None if the candidates are more than ``most`` of all.
+        The candidates and the targets' logits ``[rows]``, or None if there are too many candidates.
     """
     about = features.half @ weight.half.t()  # [rows, V]
     rows, size = about.shape

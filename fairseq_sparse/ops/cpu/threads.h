@@ -6,8 +6,8 @@
 #include <omp.h>
 #endif
 
-/* Where AddressSanitizer looks on, it finds what is written behind the end of a list too: there are
-GUARD numbers that must not be touched. */
+/* Under AddressSanitizer, each list is followed by GUARD numbers that must not be touched, so that
+writing past its end is found, too. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 enum { GUARD = 16 };
@@ -16,8 +16,8 @@ enum { GUARD = 16 };
 enum { GUARD = 0 };
 #endif
 
-/* Kernels that can fail return 0 if they did not, the number of bytes that they could not allocate,
-or this, where places in a row are more than 32 bits can count. */
+/* Kernels that can fail return 0 on success, the number of bytes that they could not allocate, or
+this if a row has more places than 32 bits can count. */
 enum { TOO_LONG = -1 };
 
 static int thread_number(void) {
@@ -31,13 +31,13 @@ static int thread_number(void) {
 /* Whether places up to this one, and a few vectors behind it, have a number of 32 bits. */
 static int fits_32_bits(int64_t size) { return size <= INT32_MAX - 64; }
 
-/* Let only the first numbers of a list be touched, of as many as lie between it and the next one. */
+/* Let only the first `length` numbers of a list be touched, of the `step` up to the next list. */
 static void guard(const void *list, int64_t length, int64_t step) {
     ASAN_POISON_MEMORY_REGION((const float *)list + length, (step - length) * sizeof(float));
 }
 
 /* Lists of floats or 32-bit integers, `lists` for each thread. All are allocated at once, before the
-threads start: one whose own allocation failed could not leave out a loop that all must enter. */
+threads start: a thread whose own allocation failed could not skip a loop that all must enter. */
 typedef struct {
     float *data;
     int64_t length;

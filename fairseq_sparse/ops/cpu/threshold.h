@@ -12,9 +12,9 @@
 enum {
     BLOCK = 16,       /* entries that are compared with the cut at once: most blocks have none above */
     PART = 256,       /* entries that are added up in single precision */
-    MAX_STEPS = 64,   /* Newton steps; convex, from the left, they are about five */
-    STRANDS = 16,     /* a first bound of tau is found among the maxima of so many entries each */
-    SHORT_ROW = 128,  /* up to here that bound costs more than it saves */
+    MAX_STEPS = 64,   /* most Newton steps; convex, from the left, about five are taken */
+    STRANDS = 16,     /* a first bound of tau is found among the maxima of this many entries each */
+    SHORT_ROW = 128,  /* up to this length, that bound costs more than it saves */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -80,7 +80,7 @@ typedef struct {
     double power;     /* [x - tau]_+ ** (beta + 1) */
 } sums;
 
-/* In single precision, so for few of them. */
+/* In single precision, so only for few numbers. */
 static inline sums add_up_few_as(const float *restrict x, int64_t count, float tau,
                                  power_kind kind, float beta) {
     float weights = 0, weighted = 0, total = 0, power = 0;
@@ -172,8 +172,8 @@ static float support_floor(const float *restrict z, int64_t size, float maximum,
     return maximum + tau * width - 1e-6f * (fabsf(maximum) + width);
 }
 
-/* The greatest logit whose weight is 0 in alpha-ReLU, up to a few roundings: one too small costs an
-entry of weight 0, and no more steps than these are taken where denormals are flushed to 0. */
+/* The greatest logit whose weight is 0 in alpha-ReLU, up to a few roundings: too small a value
+costs only an entry of weight 0. The steps are limited in case denormals are flushed to 0. */
 static float greatest_zero(mapping map, float tau) {
     float cut = tau * map.beta;
     for (int step = 0; step < 8 && map.rate * cut - tau > 0; step++)

@@ -1,5 +1,5 @@
-/* Products of matrices in tiles of rows x 2 vectors, that fill the registers, and sums of rows;
-where the rows lie. */
+/* Products of matrices in tiles of ROWS x 2 vectors, which fill the registers, and sums of rows,
+which are used where they lie. */
 
 #include <stdint.h>
 #include <string.h>

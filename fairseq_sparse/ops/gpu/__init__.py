@@ -1,7 +1,7 @@
-"""The kernels for GPUs, in Triton; of entmax attention, those of the package ``adasplash``.
+"""The kernels for GPUs, in Triton; entmax attention uses those of the package ``adasplash``.
 
-Importing this imports Triton: see :mod:`fairseq_sparse.ops.backends`, which does it when the first
-CUDA tensor comes.
+Importing this imports Triton, so :mod:`fairseq_sparse.ops.backends` imports it only for the first
+CUDA tensor.
 """
 
 from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_weights

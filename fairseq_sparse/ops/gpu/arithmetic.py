@@ -1,7 +1,7 @@
-"""Arithmetic that the kernels for GPUs share, and the numbers that they are given.
+"""Arithmetic that the kernels for GPUs share, and the preparation of their arguments.
 
-On a GPU the operator ``/`` and ``tl.sqrt`` are approximate in fp32, to two units in the last place
-and to one. :func:`divide` and :func:`root` round correctly in any dtype.
+In fp32 on a GPU, the operator ``/`` is accurate only to two units in the last place, and
+``tl.sqrt`` to one. :func:`divide` and :func:`root` round correctly in any dtype.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fairseq_sparse.ops.reference.entmax import Alpha
 def alpha_arguments(alpha: Alpha, z: Tensor) -> tuple[Tensor, float]:
     """Return alpha as the kernels take it: the tensor ``rates``, alpha - 1, and the constant ALPHA.
 
-    Only 1.5 and 2, whose powers are simple, are compiled in. ALPHA is 0 for any other, which is
-    read from the tensor, so that nothing is compiled anew when alpha changes during training.
-    Near 1, alpha itself would have too few digits.
+    Only 1.5 and 2, whose powers are simple, are compiled in. For any other alpha, ALPHA is 0 and
+    kernels read the tensor, so that nothing is recompiled when alpha changes during training. The
+    tensor holds alpha - 1 because alpha itself would have too few digits near 1.
     """
     if not torch.is_tensor(alpha) and alpha in (1.5, 2.0):
         return z.new_empty(1), float(alpha)
@@ -36,7 +36,7 @@ def as_computed(x: float | Tensor, z: Tensor) -> Tensor:
 
 
 def precise_dtype(z: Tensor) -> torch.dtype:
-    """Return the dtype that kernels compute in: fp32, for fp64 fp64."""
+    """Return the dtype that kernels compute in: fp64 for fp64, otherwise fp32."""
     return torch.float64 if z.dtype == torch.float64 else torch.float32
 
 
@@ -72,7 +72,7 @@ def rate_of(rates, ALPHA: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def factors(x, tau, rate, ALPHA: tl.constexpr):
-    """Return ``above = [x - tau]_+`` and ``above ** (beta - 1)``, 0 where that is 0: factors of p.
+    """Return ``above ** (beta - 1)``, 0 where that is 0, and ``above = [x - tau]_+``: factors of p.
 
     NaN stays NaN in ``above`` and in the product.
 
@@ -120,8 +120,8 @@ def _add_two(a, b, more_a, more_b):
 
 @triton.jit
 def sums_of_three(a, b, c):
-    """Return the sums of the rows of three tensors, as :func:`sums_of_two`."""
-    if _INTERPRETED:  # where a reduction by a function takes a step of Python for each entry
+    """Return the row sums of three tensors, as :func:`sums_of_two`."""
+    if _INTERPRETED:  # a reduction by a function would take a step of Python for each entry
         a = tl.sum(a, 1, keep_dims=True)
         b = tl.sum(b, 1, keep_dims=True)
         c = tl.sum(c, 1, keep_dims=True)
@@ -135,6 +135,6 @@ def _add_three(a, b, c, more_a, more_b, more_c):
     return a + more_a, b + more_b, c + more_c
 
 
-# In Triton's interpreter what is decorated is of another class.
+# In Triton's interpreter, decorated functions have another class.
 INTERPRETED = not isinstance(_add_three, triton.JITFunction)
 _INTERPRETED = tl.constexpr(INTERPRETED)

@@ -1,7 +1,7 @@
-"""Attention on a GPU that never has the scores in memory.
+"""Attention on a GPU without ever having the scores in memory.
 
-Rectified weights (ReLA) have a kernel of this package's, ``rela_attention.py``; for entmax there is
-AdaSplash (Goncalves, Treviso, Martins 2025, "AdaSplash: Adaptive Sparse Flash Attention"), where
+Rectified weights (ReLA) use a kernel of this package, ``rela_attention.py``; entmax uses AdaSplash
+(Goncalves, Treviso, Martins 2025, "AdaSplash: Adaptive Sparse Flash Attention"), if the package
 ``adasplash`` is installed.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ADASPLASH_STEPS = 10  # of its search for the threshold, its own default
+_ADASPLASH_STEPS = 10  # steps of its search for the threshold; its own default
 
 
 def attend(
@@ -51,19 +51,19 @@ def adasplash() -> Optional[ModuleType]:
         return None
     if hasattr(package, "adasplash_v1"):
         return package
-    logger.warning("the installed adasplash is not used, 0.2.2 is: pip install adasplash==0.2.2")
+    logger.warning("adasplash is used only in version 0.2.2: pip install adasplash==0.2.2")
     return None
 
 
 def _by_adasplash(query: Tensor, key: Tensor, value: Tensor, alpha: float, causal: bool) -> Tensor:
-    """Compute attention by adasplash, which scales the scores itself and takes a power of two of
-    keys: under a causal mask, no query sees those that are added behind it."""
+    """Compute attention by adasplash, which scales the scores itself and requires a power of two of
+    keys. Under a causal mask, no query sees the keys that are added at the end."""
     length, head_dim = query.shape[2:]
     added = _power_of_two(length) - length
     query, key, value = (
         F.pad(x, (0, 0, 0, added)).contiguous() for x in (query * head_dim**0.5, key, value)
     )
-    # By this name: the package's default takes another algorithm where alpha is 1.5 and causal.
+    # By this name, because the package's default uses another algorithm for causal 1.5-entmax.
     result = adasplash().adasplash_v1(
         query, key, value, alpha=alpha, is_causal=causal, niter=_ADASPLASH_STEPS
     )
@@ -71,5 +71,5 @@ def _by_adasplash(query: Tensor, key: Tensor, value: Tensor, alpha: float, causa
 
 
 def _power_of_two(length: int) -> int:
-    """Return the smallest power of two that is no less."""
+    """Return the smallest power of two that is at least ``length``."""
     return 1 << (length - 1).bit_length()

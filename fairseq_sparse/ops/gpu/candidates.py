@@ -1,18 +1,18 @@
-"""The logits that can be in the support, found while they are computed: no logit is written.
+"""The logits that can be in the support, found while they are computed: no others are written.
 
 One kernel multiplies features and weights tile by tile. A program has a block of rows and a share
-of the classes, goes through these in order, and keeps of each row a ``cut`` below which no logit
-can have a probability:
+of the classes, goes through the classes in order, and keeps for each row a ``cut``; logits below it
+have probability 0:
 
-- alpha-ReLU: ``tau / (alpha - 1)``, so that the support is kept, and next to nothing else;
-- alpha-entmax: the largest logit so far less ``1 / (alpha - 1)``, for tau is at least the scaled
-  maximum less 1. Where the logits seen since the cut rose have more than probability 1 together at
-  the cut, a Newton step for these alone raises it further: more logits only raise a threshold, and
-  a step from the left never overshoots.
+- alpha-ReLU: ``tau / (alpha - 1)``, so that the support is kept and hardly anything else;
+- alpha-entmax: the largest logit so far minus ``1 / (alpha - 1)``, because tau is at least the
+  scaled maximum minus 1. If the logits seen since the cut last rose have a total probability above
+  1 at the cut, a Newton step for these alone raises it further: more logits only raise a threshold,
+  and a step from the left never overshoots.
 
-A logit above the cut of its time goes to the end of the list of its row and program. A cut that is
-too low lets logits in that get no probability. Nothing depends on the order in which programs run:
-the lists are the same in every run.
+A logit above the current cut is appended to the list of its row and program. A cut that is too low
+lets in logits whose probability is 0. Nothing depends on the order in which programs run: the lists
+are the same in every run.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from fairseq_sparse.ops.gpu.arithmetic import (
 )
 from fairseq_sparse.ops.gpu.entmax_search import norm_power
 
-# Programs to aim for: two for each multiprocessor of an H100 or H200. It is the same on all GPUs,
-# for the lists, and with them the rounding of sums, depend on it.
+# Target number of programs: two per multiprocessor of an H100 or H200. It is the same on all GPUs,
+# because the lists, and with them the rounding of sums, depend on it.
 _PROGRAMS = 264
 _MOST_PARTS = 16
-# Places of a program's list of a row: this times the square root of its classes. Of 64 rows of
-# normal logits, alpha = 1.5, the longest lists had 3.2 to 3.7 times that, from 640 to 32,000
-# classes; the wider the logits are spread, the shorter the lists.
+# A program's list for a row has this many times the square root of its classes as places. For 64
+# rows of normal logits and alpha = 1.5, the longest lists took 3.2 to 3.7 times the square root,
+# with 640 to 32,000 classes; the wider the spread of the logits, the shorter the lists.
 _PLACES = 4.0
 # Rows and classes of a tile, and bytes of its features. Without tensor cores a tile has half of the
 # classes: a thread has too few registers for all.
 _TILE_ROWS, _TILE_CLASSES = 128, 128
 _TILE_BYTES = 128
-# The cut must not end above the threshold because of rounding, of sums and of large logits.
+# Margins that keep the cut below the threshold despite the rounding of sums and large logits.
 _LESS = tl.constexpr(0.999)
 _ROUNDING = tl.constexpr(2.0**-22)
 # Below any logit, but finite: -inf less itself is NaN.
@@ -63,7 +63,7 @@ class Candidates(NamedTuple):
     scores: Tensor  # [rows, parts * length], fp32: the logits, -inf in the places not taken
     counts: Tensor  # [rows, parts], int32; above ``length`` where the list is not complete
     gold: Tensor  # [rows], the logit of the target, 0 if it is no class
-    sums: Tensor  # [rows, parts], the sum of the logits; with label smoothing alone
+    sums: Tensor  # [rows, parts], the sum of the logits; only with label smoothing
     length: int
 
 
@@ -78,7 +78,7 @@ def find_candidates(
         bias: ``[V]`` in :func:`precise_dtype`, or None.
         target: ``[rows]``. Rows that are ignored have no candidates.
 
-    Where a row has a NaN or +inf, its list is not complete.
+    If a row has a NaN or +inf, its list is marked as not complete.
     """
     rows, size = x.size(0), weight.size(0)
     options = tile_options(x, bias)
@@ -257,7 +257,7 @@ def _candidates_kernel(
             z = tl.where(taken, float("-inf"), z)
             largest, at = tl.max(z, 1, return_indices=True)
             more = counted & (largest > cut) & (count <= length)
-    # A NaN or +inf above.
+    # If a logit was NaN or +inf, mass is not finite, and the list is marked as not complete.
     count = tl.where((mass < float("inf")) | (counted == 0), count, length + 1)
     tl.store(counts + row * parts + part, count, mask=inside)
     if SUMS:
@@ -269,7 +269,7 @@ def _raised(z, largest, cut, mass, slope, rate, reach, ALPHA: tl.constexpr):
     """Return the cut raised by a tile of logits, and what a Newton step from it needs.
 
     ``mass`` is the sum of the probabilities at the cut over the logits seen since it rose, and
-    ``slope`` the sum of their powers. A NaN or +inf makes ``mass`` the same, and it stays so.
+    ``slope`` the sum of their powers. A NaN or +inf makes ``mass`` NaN or +inf from then on.
     ``reach`` is ``1 / rate``.
     """
     higher = tl.maximum(cut, largest - reach - _ROUNDING * tl.abs(largest))
@@ -278,7 +278,7 @@ def _raised(z, largest, cut, mass, slope, rate, reach, ALPHA: tl.constexpr):
     more_mass, more_slope = sums_of_two(weight * above, weight)
     mass = tl.where(rose, 0.0, mass) + tl.reshape(more_mass, mass.shape)
     slope = tl.where(rose, 0.0, slope) + tl.reshape(more_slope, slope.shape)
-    # Above alpha = 2 the norm that Newton's steps are for is not convex.
+    # No Newton steps above alpha = 2, where the norm is not convex.
     less = _LESS * mass
     steps = (less > 1) & (less < float("inf")) & (tl.zeros_like(less) + rate <= 1)
     step = divide(less - norm_power(less, rate, ALPHA), tl.where(steps, slope, 1.0) * rate)

@@ -1,6 +1,6 @@
-"""The dense way for rows with a large support: their logits, in parts of bounded size.
+"""The dense path for rows with a large support: their logits, in parts of bounded size.
 
-How many rows there are is known to the GPU alone, and nothing waits for it. So the kernels are
+Only the GPU knows how many such rows there are, and nothing waits for it. So the kernels are
 started for as many parts as all rows would need, and those of a part without rows end at once.
 """
 
@@ -24,10 +24,10 @@ from fairseq_sparse.ops.gpu.residual import write_residual
 _PART_BYTES = 256 << 20
 # Rows of a part are a multiple of this.
 _TILE = 128
-# In fp16 R is kept times this: small probabilities keep their digits, and alpha-ReLU's may still
-# be 255 before they overflow.
+# R is multiplied by this before it is rounded to fp16: small probabilities keep their digits, and
+# those of alpha-ReLU overflow only above 255.
 _FP16_SCALE = 256.0
-# What the products have in common with the logits.
+# Options that the products share with the logits.
 _SHARED = ("PRECISION", "DTYPE", "num_warps", "enable_fp_fusion")
 # Columns of a gradient that a program makes, for _TILE rows or classes.
 _FEATURES = 128
@@ -40,7 +40,7 @@ def part_of_rows(rows: int, classes: int, dtype: torch.dtype) -> int:
 
 
 def order_of(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all rows, the dense ones first, and how many these are, ``[]``."""
+    """Return all row numbers, dense rows first, and the number of dense rows, ``[]``."""
     return torch.argsort(dense, descending=True, stable=True), dense.sum()
 
 
@@ -100,10 +100,10 @@ class DenseRows:
         scale: Tensor,
         loss: FenchelYoungLoss,
     ) -> None:
-        """Add those of features, weight and bias, but the part of label smoothing.
+        """Add the gradients of features, weight and bias, without the part of label smoothing.
 
         Args:
-            gradients: the three, in :func:`precise_dtype`; None where one is not wanted.
+            gradients: the three to add to, in :func:`precise_dtype`; None for one not wanted.
             target: ``[rows]``.
             found: maximum, tau and total of each row, ``[3, rows]``.
             scale: the gradient of each row's loss, ``[rows]``, 0 where the target is ignored.
@@ -245,7 +245,7 @@ def _features_kernel(
     PRECISION: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Add ``R W`` to the rows of the gradient. A tile of R that is 0 ends there."""
+    """Add ``R W`` to the rows of the gradient. A tile of R that is all 0 is skipped."""
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     last = tl.minimum(tl.load(many) - first, part)
@@ -293,7 +293,7 @@ def _weight_kernel(
     PRECISION: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Add ``R^T x`` to the classes of the gradient, and their sums of R to the bias'."""
+    """Add ``R^T x`` to the gradient of the weight, and the column sums of R to that of the bias."""
     column = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     last = tl.minimum(tl.load(many) - first, part)

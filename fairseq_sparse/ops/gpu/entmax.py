@@ -1,21 +1,21 @@
 """alpha-entmax on a GPU: one program for each row, no sort, and most rows read once to solve them.
 
 The problem and its notation are those of ``reference/entmax.py``. A vocabulary does not fit into
-registers, and L2 is not so much faster than memory that reading it again were cheap.
-So what counts is the number of sweeps over a row:
+registers, and reading it again is not cheap even from the L2 cache. So what counts is the number of
+sweeps over a row:
 
 1. The first sweep keeps the three largest entries of each of BLOCK lanes (entry i is in lane
    i mod BLOCK). The search then runs in registers, over the largest of each lane and then over
    all three. More entries can only raise a threshold, so this one is a lower bound of the row's.
-   It is the row's own if no lane's third entry is above it, for then no fourth one is. Of rows
-   with a support of 50 entries, 1 in 200 fails this test with 2,048 lanes.
-2. For a row that does, Newton steps sweep it from that bound on: one or two for normal logits
-   with alpha = 1.5, three with alpha = 1.1 and all of a vocabulary in the support. One more sweep
-   takes the sums.
+   It is the row's own if no lane's third entry is above it, because then no fourth one is either.
+   Of rows with a support of 50 entries, 1 in 200 fails this test with 2,048 lanes.
+2. A row that fails is swept by Newton steps from that bound on: one or two for normal logits with
+   alpha = 1.5, three with alpha = 1.1 and a whole vocabulary in the support. One more sweep
+   computes the sums.
 
-Up to 4,096 entries a row is in registers as a whole. Rows of up to 128 entries, as in attention,
-share a program, so that each has no more than one warp. In the code below a row's numbers are
-``[ROWS, 1]``, and what is loaded of it is ``[ROWS, BLOCK]``.
+A row of up to 4,096 entries is in registers as a whole. Rows of up to 128 entries, as in attention,
+share a program, so that each has no more than one warp. In the code below, the numbers of a row are
+``[ROWS, 1]``, and its loaded entries are ``[ROWS, BLOCK]``.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
 
 
 def contiguous_rows(z: Tensor) -> Tensor:
-    """Return ``z`` with neighbouring entries of a row side by side, copied only if need be."""
+    """Return ``z`` with contiguous rows, copied only if necessary."""
     return z if z.stride(-1) == 1 or z.size(-1) <= 1 else z.contiguous()
 
 
 def row_options(size: int, dtype: torch.dtype) -> dict:
-    """Return :func:`sweep_options` for a kernel that solves a row: WHOLE if that is one block."""
+    """Return :func:`sweep_options` for a kernel that solves rows; WHOLE if a row is one block."""
     options = sweep_options(size, dtype)
     return {**options, "WHOLE": size <= options["BLOCK"]}
 
 
 def sweep_options(size: int, dtype: torch.dtype) -> dict:
-    """Return how a kernel of one program a row goes through ``size`` logits: BLOCK at a time."""
+    """Return the options of a kernel with one program per row that takes BLOCK logits at a time."""
     whole = size <= 4096
     if whole:
         block = max(16, triton.next_power_of_2(size))
@@ -114,8 +114,8 @@ def sweep_options(size: int, dtype: torch.dtype) -> dict:
     return {
         "BLOCK": block,
         "DTYPE": tl.float64 if dtype == torch.float64 else tl.float32,
-        # Of a long row a thread has 8 lanes, in 64 to 80 registers: 24 to 32 warps fit on an SM,
-        # and their loads, of the block at work and of the next, hide the latency of the memory.
+        # For a long row a thread has 8 lanes, in 64 to 80 registers: 24 to 32 warps fit on an SM,
+        # and their loads of the current and the next block hide the latency of the memory.
         "num_warps": max(1, block // (512 if whole else 256)),
         "enable_fp_fusion": False,  # every operation rounds, as in the interpreter
     }
@@ -184,16 +184,16 @@ def solve_rows(
     ``p = [x - tau]_+ ** beta / total``.
 
     Args:
-        there: which of the rows there are, ``[ROWS, 1]``.
+        there: which of the rows exist, ``[ROWS, 1]``.
         rate: alpha - 1, a tensor of DTYPE, a scalar or ``[ROWS, 1]``.
         ALPHA: alpha if it is a constant, else 0.
         SUM: whether the sum of the logits is wanted.
         WHOLE: whether a row is one block.
 
     Returns:
-        For each row the maximum (0 where every logit is -inf), tau, total, the conjugate (NaN where
-        a logit is NaN or +inf, these three), and the sum of the logits, all ``[ROWS, 1]``; if WHOLE
-        also ``x``, ``[ROWS, BLOCK]``, as far as it can be in the support.
+        For each row the maximum (0 where every logit is -inf), tau, total and the conjugate (all
+        four NaN where a logit is NaN or +inf), and the sum of the logits, all ``[ROWS, 1]``; if
+        WHOLE also ``x``, ``[ROWS, BLOCK]``, at least -1, below which no entry is in the support.
     """
     first, second, third, logits = _three_largest(z, there, size, SUM, BLOCK, WHOLE, DTYPE)
     maximum = tl.max(first, 1, keep_dims=True)
@@ -240,7 +240,7 @@ def solve_row(
     WHOLE: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Solve the row at ``z``; return what :func:`solve_rows` does, but ``x``, as scalars."""
+    """Solve the row at ``z``; return the results of :func:`solve_rows` except ``x``, as scalars."""
     there = tl.zeros([1, 1], tl.int32) == 0
     maximum, tau, total, conjugate, logits, _ = solve_rows(
         z, there, size, rate, ALPHA, SUM, BLOCK, WHOLE, DTYPE

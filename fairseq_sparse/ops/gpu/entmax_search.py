@@ -1,8 +1,8 @@
 """The search for alpha-entmax's threshold on a GPU: Newton steps, or bisection above alpha = 2.
 
-The numbers of a row are ``[ROWS, 1]``, and what is loaded of it is ``[ROWS, BLOCK]``, see
-``entmax.py``. A row that has its threshold keeps it while others of its program go on, so what is
-found for a row does not depend on them.
+The numbers of a row are ``[ROWS, 1]``, and its loaded entries are ``[ROWS, BLOCK]``, see
+``entmax.py``. A row that has its threshold keeps it while others of its program go on, so its
+result does not depend on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_sparse.ops.gpu.arithmetic import (
 
 # As in reference/entmax.py; 64 steps are for fp64.
 _MAX_STEPS = tl.constexpr(64)
-# Blocks of a long row that are on their way from memory at a time.
+# Blocks of a long row that are being loaded at a time.
 STAGES = tl.constexpr(3)
 
 # What a search runs over: the largest entry of each lane, all three, or the row in memory.
@@ -127,7 +127,7 @@ def load_rows(z, there, start, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def reachable(logits, maximum, rate):
-    """Return ``x``, but -1 for entries below, never in the support: this spares 0 * -inf."""
+    """Return ``x``, at least -1: lower entries are never in the support, and 0 * -inf is spared."""
     return tl.maximum((logits - maximum) * rate, -1.0)
 
 
@@ -177,9 +177,9 @@ def sums(
 
 @triton.jit
 def _terms(x, tau, rate, ALPHA: tl.constexpr, LAST: tl.constexpr):
-    """Return what an entry adds to the mass, score and slope of a Newton step; if LAST, to the sums
-    that the conjugate is made of. With r = [x - tau]_+ ** beta, near p, the latter are r, r x and
-    r - r^alpha: none of their sums cancels."""
+    """Return what an entry adds to the mass, score and slope of a Newton step or, if LAST, to the
+    sums for the conjugate: r, r x and r - r^alpha, with r = [x - tau]_+ ** beta, which is near p.
+    None of these sums suffers from cancellation."""
     weight, above = factors(x, tau, rate, ALPHA)
     mass = weight * above
     if LAST:

@@ -1,31 +1,31 @@
 """The output projection and its loss in one on a GPU, without ever keeping all logits.
 
-A sparse p makes nearly all of ``R = p - q`` exactly 0, and with it most of the work of the backward
-pass needless. Nothing is approximated:
+With a sparse p nearly all of ``R = p - q`` is exactly 0, so most of the work of the backward pass
+can be skipped. Nothing is approximated:
 
-1. ``candidates.py`` multiplies features and weights, and keeps of each row the few logits that can
+1. ``candidates.py`` multiplies features and weights, and keeps for each row the few logits that can
    be in the support. No others are written to memory.
 2. ``support.py`` solves the rows over these lists: losses, thresholds and the nonzeros of R.
-3. In the backward pass ``support_products.py`` makes the products ``R W`` and ``R^T x`` from the
+3. In the backward pass ``support_products.py`` computes the products ``R W`` and ``R^T x`` from the
    nonzeros.
 4. A row whose candidates or support do not fit into their lists, or that has a NaN, takes the dense
-   way, see ``dense_rows.py``: its logits are computed again, for a part of such rows at a time, and
-   tiles of R that are 0 are passed over.
+   path, see ``dense_rows.py``: its logits are recomputed, for a part of such rows at a time, and
+   tiles of R that are 0 are skipped.
 
-Which way a row takes depends on its logits alone, and every sum is made in one order: the same
-input gives the same gradients in every run. Nothing waits for the GPU.
+The path of a row depends on its logits alone, and every sum has a fixed order: the same input gives
+the same gradients in every run. Nothing waits for the GPU.
 
-What label smoothing adds to R is ``-label_smoothing / V`` everywhere, a matrix of rank one whose
-products are sums of ``W`` and of ``x``.
+Label smoothing adds ``-label_smoothing / V`` to R everywhere, a matrix of rank one whose products
+are sums of ``W`` and of ``x``.
 
-Memory besides inputs and results, for N rows, V classes, width d, b bytes an element of the
-features and lists of L places in all, ``4 sqrt(K V)`` for K programs a row, at most 16:
+Memory besides inputs and results, for N rows, V classes, width d and lists of L places per row,
+``4 sqrt(K V)`` for K programs per row, at most 16:
 
-- while the losses are computed, the lists, ``8 N L`` bytes, and logits of the dense way, ``4 P V``
-  bytes for P rows: at most 256 MiB, or those of 128 rows;
-- from there to the backward pass ``8 N * 128`` bytes, the nonzeros;
-- in the backward pass ``4 P V`` again, 20 bytes for each nonzero's place while they are sorted, and
-  the gradients in fp32, ``4 (N + V) d`` bytes, if the features are not in fp32 themselves.
+- while the losses are computed, ``8 N L`` bytes for the lists, and ``4 P V`` bytes for the logits
+  of P rows on the dense path: at most 256 MiB, or those of 128 rows;
+- from there to the backward pass, ``8 N * 128`` bytes for the nonzeros;
+- in the backward pass, ``4 P V`` bytes again, 20 bytes for each nonzero's place while they are
+  sorted, and ``4 (N + V) d`` bytes for gradients in fp32, if the features are not in fp32.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def linear_losses(
     """Return the loss of each row of ``F.linear(x, weight, bias)``, with its gradient.
 
     Args:
-        x: features ``[N, d]``, any floating dtype: that in which matrices are multiplied, whatever
+        x: features ``[N, d]``, any floating dtype; matrices are multiplied in it, whatever
             autocast would choose. Logits and all sums are fp32 (fp64 for fp64 features).
         weight: ``[V, d]``, in that dtype.
         bias: ``[V]``, or None.
         target: class indices ``[N]``. Where one is neither a class nor ignored, the loss is NaN.
-        loss: with any ``alpha`` > 1 and ``topk`` = 0; its ``reduction`` is not looked at.
+        loss: with any ``alpha`` > 1 and ``topk`` = 0; its ``reduction`` is ignored.
 
     Returns:
         ``[N]``, fp32 (fp64 for fp64 features).
@@ -116,7 +116,7 @@ def _of_lists(
     loss: FenchelYoungLoss,
     needed: tuple[bool, bool, bool],
 ) -> list[Optional[Tensor]]:
-    """Return the gradients of features, weight and bias, but what dense rows add to them."""
+    """Return the gradients of features, weight and bias, without those of dense rows."""
     dtype = precise_dtype(x)
     constant = -loss.label_smoothing / weight.size(0)
 

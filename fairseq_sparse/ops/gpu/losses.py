@@ -1,11 +1,11 @@
 """The losses of the sparse mappings on a GPU: one program for each row of logits.
 
 Their formulas are those of :mod:`fairseq_sparse.ops.losses`. alpha-ReLU's loss is a sum over
-coordinates and takes one sweep over a row; alpha-entmax's takes those of its threshold, which is
-one for most rows. The gradient ``p - q`` is made in the backward pass, from the logits and three
-numbers a row: nothing of the size of the logits is written or kept but their gradient.
+coordinates and takes one sweep over a row; alpha-entmax's takes as many as its threshold, one for
+most rows. The gradient ``p - q`` is computed in the backward pass, from the logits and three
+numbers per row: nothing else of the size of the logits is written or kept.
 
-The functions for one row also serve ``support.py``, where the logits are candidates alone.
+``support.py`` also uses the functions for one row, with candidates as the logits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
         z: logits ``[rows, V]``, any floating dtype.
         target: class indices ``[rows]``. Where one is neither a class nor ignored, the loss is
             NaN: an error would have to wait for the GPU.
-        loss: with any ``alpha`` > 1 and ``topk`` = 0; its ``reduction`` is not looked at.
+        loss: with any ``alpha`` > 1 and ``topk`` = 0; its ``reduction`` is ignored.
 
     Returns:
         Losses ``[rows]``, fp32 (fp64 for fp64 logits).

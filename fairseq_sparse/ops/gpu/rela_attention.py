@@ -5,18 +5,18 @@ S, the weights A and the result O are
 
     S = Q K^T,    A = relu(S),    O = A V.
 
-A weight needs nothing of its row, neither the maximum nor the sum: a tile of scores is made,
-rectified, multiplied by its values and forgotten. The gradients, with D = dO V^T where A is
-positive and 0 elsewhere, are
+A weight needs neither the maximum nor the sum of its row: a tile of scores is computed, rectified,
+multiplied by its values and discarded. The gradients, with D = dO V^T where A is positive and 0
+elsewhere, are
 
     dV = A^T dO,    dQ = D K,    dK = D^T Q.
 
-They take two kernels, each of which makes the tiles again: one has a program for each block of
-queries, the other for each block of keys. So each sum has one program, in one order, always.
+Two kernels compute them, each of which recomputes the tiles: one has a program for each block of
+queries, the other for each block of keys. So each sum is made by one program, in a fixed order.
 
-A program has OWN positions and goes through the others OTHER at a time. The sums depend on the
-latter alone, and those on the shapes alone. For long inputs Triton times a few numbers of own
-positions, warps and stages at their first use: whichever it takes, the result is the same.
+A program has OWN positions and goes through the others OTHER at a time. The sums depend only on
+OTHER, which depends on the shapes and the dtype alone. For long inputs Triton times a few values of
+OWN, warps and stages at first use; whichever it chooses, the result is the same.
 
 Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
 """
@@ -52,15 +52,15 @@ def rela_attention(
     """Return ``relu(query key^T) value`` for each head, summed in fp32.
 
     Args:
-        query: ``[batch, heads, queries, head_dim]``, scaled already; fp32, fp16 or bf16, which the
-            scores must fit too. ``head_dim`` is a multiple of 16, at most 128.
+        query: ``[batch, heads, queries, head_dim]``, already scaled; fp32, fp16 or bf16, in whose
+            range the scores must be, too. ``head_dim`` is a multiple of 16, at most 128.
         key: ``[batch, heads, keys, head_dim]``.
         value: ``[batch, heads, keys, head_dim]``.
         masked: ``[batch, keys]``, true for keys that no query may attend to.
         causal: whether a query sees no key after its own position.
         dropout: probability of dropping a weight.
-        output_dtype: that of the inputs, or fp32, in which the result of fp16 cannot overflow.
-            By default that of the inputs.
+        output_dtype: the dtype of the inputs (default), or fp32, in which the result of fp16 inputs
+            cannot overflow.
 
     Returns:
         ``[batch, heads, queries, head_dim]``.
@@ -74,7 +74,7 @@ def rela_attention(
 
 class _Mask(NamedTuple):
     masked: Optional[Tensor]
-    reach: int  # how far behind its own position a query sees keys
+    reach: int  # how many positions after its own a query sees
     dropout: float
     seed: Optional[Tensor]
 
@@ -83,7 +83,7 @@ class _RectifiedAttention(Function):
     @staticmethod
     def forward(ctx, query, key, value, mask, output_dtype):
         query, key, value = (_length_first(x) for x in (query, key, value))
-        # The tensors of the mask, too: PyTorch then sees it if one is changed.
+        # The mask's tensors are saved, too, so that PyTorch notices if one is changed.
         ctx.save_for_backward(query, key, value, mask.masked, mask.seed)
         ctx.mask = mask._replace(masked=None, seed=None)
         output = torch.empty_like(query, dtype=output_dtype)
@@ -155,7 +155,7 @@ def _other(query: Tensor, key: Tensor, backward: bool) -> int:
 
 
 def _configurations(query: Tensor, key: Tensor) -> list[triton.Config]:
-    """Return what may be chosen for these inputs; each fits the registers and shared memory."""
+    """Return the configurations to choose from; each fits the registers and shared memory."""
     wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
     if query.dtype == torch.float32:
         return [_configuration(32, 8 if wide else 4, 2)]
@@ -168,14 +168,14 @@ def _configuration(own: int, warps: int, stages: int) -> triton.Config:
     return triton.Config({"OWN": own}, num_warps=warps, num_stages=stages)
 
 
-# Inputs that are longer are worth timing the kernels for.
+# For inputs longer than this, timing the kernels is worth it.
 _LONG = 256
 _TIMED = [_configuration(*x) for x in ((64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3))]
 _timed = triton.autotune(_TIMED, key=["HAS_HIDDEN", "DROPS", "HEAD_DIM", "OTHER"])
 
 
 def _precision(query: Tensor) -> str:
-    """Return how fp32 is multiplied: as exactly as fp32, or as half precision, in its own range."""
+    """Return how fp32 is multiplied: nearly exactly for fp32 inputs, as TF32 for half precision."""
     return "tf32x3" if query.dtype == torch.float32 else "tf32"
 
 
@@ -242,9 +242,9 @@ def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_HIDDEN: t
 
 @triton.jit
 def _kept(seed, row, query, key, dropout):
-    """Return what dropout keeps: the same however the scores are cut into tiles.
+    """Return which weights dropout keeps, however the scores are cut into tiles.
 
-    Head, query and key are counters of their own: no number of them overflows in a product.
+    Head, query and key are separate counters, so that no product of them can overflow.
     """
     zero = query * 0 + key * 0
     number, _, _, _ = tl.philox(

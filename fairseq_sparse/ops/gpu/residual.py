@@ -1,8 +1,8 @@
 """``p - q``, the gradient of a sparse mapping's loss, on a GPU: one program for each row of logits.
 
-With what is found of a row, its maximum, tau and total,
-``p = [(alpha - 1) (z - maximum) - tau]_+ ** (1 / (alpha - 1)) / total``: for alpha-ReLU maximum is
-0, tau the constant and total 1.
+With the maximum, tau and total that were found for a row,
+``p = [(alpha - 1) (z - maximum) - tau]_+ ** (1 / (alpha - 1)) / total``. For alpha-ReLU the maximum
+is 0, tau the constant and the total 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def residual_of_rows(
     """Return ``scale * (p - q)``, 0 in the rows that are ignored.
 
     Args:
-        z: logits ``[rows, V]``, neighbours in a row next to each other.
+        z: logits ``[rows, V]``, with contiguous rows.
         target: class indices ``[rows]``.
         found: maximum, tau and total of each row, ``[3, rows]``; fp32 (fp64 for fp64 logits).
-        scale: ``[rows]``. The product is rounded, not its factors: with a scaled loss this can be
-            too large for fp16 though the product is not.
+        scale: ``[rows]``. The product is rounded, not its factors: with a scaled loss, the scale
+            can be too large for fp16 although the product is not.
 
     Returns:
         ``[rows, V]`` in the dtype of ``z``.

@@ -1,7 +1,7 @@
 """The losses of rows and their supports, from lists of candidates or from whole rows of logits.
 
-One program solves one row. Of a list, the support and the target become a short list, with what
-``p - q`` is there without the part of label smoothing that is the same for all classes.
+One program solves one row. From a list of candidates it writes a short list of the support and the
+target, with ``p - q`` there but without the part of label smoothing that all classes share.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairseq_sparse.ops.gpu.entmax import load_block, row_options
 from fairseq_sparse.ops.gpu.entmax_search import STAGES
 from fairseq_sparse.ops.gpu.losses import expected_logit, solve_loss, store_found, store_loss
 
-# Places for the support of a row, the target's included. Above 128 of 32,000 classes the dense
-# products, which read the weights once for many rows, do not read more than a gather of rows.
+# Places for the support of a row, including the target. With more than 128 of 32,000 classes, dense
+# products, which read the weights once for many rows, read no more than a gather of rows.
 SLOTS = 128
 
 
@@ -37,15 +37,15 @@ class Support(NamedTuple):
     columns: Tensor  # [rows, slots], int32: the target first; V in the places not taken
     values: Tensor  # [rows, slots], fp32
     counts: Tensor  # [rows], int32
-    dense: Tensor  # [rows], int32: 1 where a list is full, and the dense way is taken
+    dense: Tensor  # [rows], int32: 1 where a list overflows and the row takes the dense path
 
 
 class Rows(NamedTuple):
-    """What is known of each row before it is solved, and what is found out of it."""
+    """The inputs for solving each row, and the results."""
 
     target: Tensor  # [rows]
     gold: Tensor  # [rows], the logit of the target
-    sums: Tensor  # [rows, parts], sums of logits; with label smoothing alone
+    sums: Tensor  # [rows, parts], sums of logits; only with label smoothing
     classes: int
     constant: Tensor  # [], the part of each loss that does not depend on the logits
     losses: Tensor  # [rows]
@@ -53,10 +53,10 @@ class Rows(NamedTuple):
 
 
 def solve_lists(found: Candidates, rows: Rows, loss: FenchelYoungLoss, wanted: bool) -> Support:
-    """Put losses and thresholds into ``rows``, but of the rows that are ``dense``.
+    """Write losses and thresholds into ``rows``, except for dense rows; return the supports.
 
     Args:
-        wanted: whether columns and values are.
+        wanted: whether the columns and values of the supports are wanted.
     """
     count, size = found.scores.shape
     slots = SLOTS if wanted else 0
@@ -85,10 +85,10 @@ def solve_lists(found: Candidates, rows: Rows, loss: FenchelYoungLoss, wanted: b
 def solve_dense(
     logits: Tensor, order: Tensor, many: Tensor, first: int, rows: Rows, loss: FenchelYoungLoss
 ) -> None:
-    """Put the losses and thresholds of rows into ``rows``.
+    """Write the losses and thresholds of dense rows into ``rows``.
 
     Args:
-        logits: ``[part, V]`` of the rows ``order[first:]``, of which ``many`` in all are dense.
+        logits: ``[part, V]`` of the rows ``order[first:]``; ``order[:many]`` are the dense rows.
     """
     with torch.cuda.device_of(logits):
         _dense_kernel[(logits.size(0),)](
@@ -219,7 +219,7 @@ def _write_support(
 ):
     """Write the nonzeros of ``p - q`` of a row; return how many there are.
 
-    If they are more than SLOTS, none is left.
+    If there are more than SLOTS, none is kept.
     """
     # The target comes first. One that is no class makes the loss NaN, and has no place.
     is_class = (label >= 0) & (label < classes)
@@ -230,7 +230,7 @@ def _write_support(
     known = is_class.to(tl.int32)
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         place = start + tl.arange(0, BLOCK)
-        # Where no candidate is, the logit is -inf, and nothing has been written as the class.
+        # In a place without a candidate, the logit is -inf, and no class has been written.
         column = tl.load(columns + place, mask=place < size, other=0)
         x = (load_block(scores, start, size, BLOCK, DTYPE) - maximum) * rate
         weights, aboves = factors(x, tau, rate, ALPHA)
@@ -309,7 +309,7 @@ def _solve(
     WHOLE: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Store the loss of the row whose logits that count are at ``z``; return what it found."""
+    """Store the loss of the row with its (candidate) logits at ``z``; return how it was solved."""
     maximum, threshold, total, conjugate, shift, _ = solve_loss(
         z, size, tau, rate, ALPHA, ENTMAX, False, BLOCK, WHOLE, DTYPE
     )

@@ -1,8 +1,8 @@
 """The products of the sparse ``R = p - q`` on a GPU, from the lists of its nonzeros.
 
-``R W`` gathers a few rows of ``W`` for each row of features. ``R^T x`` gathers the features in
-which a class occurs, in their order: the lists are sorted by class. One program makes each sum, in
-one order, always.
+``R W`` gathers a few rows of ``W`` for each row of features. ``R^T x`` gathers, for each class, the
+rows of features whose lists contain it, in order: the lists are sorted by class. Each sum is made
+by one program, in a fixed order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def transposed_times_features(
         start_bias: ``[]``, None if the second is not wanted.
     """
     width, dtype = x.size(1), precise_dtype(x)
-    # Entries of a class in the order of their rows; those of no class are the last.
+    # Sort the entries by class, then by row; those of no class come last.
     ordered, order = torch.sort(support.columns.view(-1), stable=True)
     every = torch.arange(classes + 1, dtype=ordered.dtype, device=x.device)
     first = torch.searchsorted(ordered, every)

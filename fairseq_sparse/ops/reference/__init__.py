@@ -1,7 +1,7 @@
 """The ops in plain PyTorch, for any device and dtype: the formulas, and no decisions.
 
-This is what the kernels in ``cpu`` and ``gpu`` are measured against, and what computes wherever
-these do not apply.
+The kernels in ``cpu`` and ``gpu`` are checked against these ops, which compute wherever the kernels
+do not apply.
 """
 
 from fairseq_sparse.ops.reference.alpha_relu import alpha_relu_gradient, alpha_relu_weights

@@ -21,8 +21,8 @@ from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 if TYPE_CHECKING:
     from fairseq_sparse.ops.attention_weights import AttentionWeights
 
-# Scores in a part: each core of a CPU should find its own in its cache, another device should be
-# filled.
+# Scores in a part: on a CPU, those of each core should fit into its cache; another device should be
+# fully used.
 _PART_SCORES = {"cpu": 1 << 19}
 _PART_SCORES_ELSEWHERE = 1 << 26
 # Below this many scores, keep them for backward instead of recomputing.
@@ -141,7 +141,7 @@ def _through_rectify(kept: Tensor, grad: Tensor, dropout: float) -> Tensor:
 
 
 def _zero_where_masked(key: Tensor, masked: Optional[Tensor]) -> Tensor:
-    """Return keys whose scores are 0, and so their rectified weights, where they are masked."""
+    """Set masked keys to 0, so that their scores and rectified weights are 0."""
     return key if masked is None else key.masked_fill(masked[:, None, :, None], 0.0)
 
 
@@ -154,7 +154,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 class _Memory:
-    """Memory that one part after another uses, so that it stays in the cache."""
+    """Memory that all parts use in turn, so that it stays in the cache."""
 
     def __init__(self, like: Tensor):
         self.memory = like.new_empty(0)
@@ -179,8 +179,8 @@ class _Part(NamedTuple):
 def _parts(
     query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]
 ) -> Iterator[_Part]:
-    """Cut the queries into parts: some sentences or, where one is too long, some of its queries in
-    a few heads, whose products run beside one another."""
+    """Cut the queries into parts: some sentences or, if one is too long, some of its queries in a
+    few heads, whose products run in parallel."""
     batch, heads, length, _ = query.shape
     keys = key.size(2)
     some = length
@@ -218,8 +218,8 @@ def _part_scores(query: Tensor) -> int:
 
 
 def _last_visible_key(bias: Optional[Tensor], keys: int) -> int:
-    """Return how many keys any of the queries can see: half of them on average if causal."""
-    # Elsewhere looking would be a synchronisation.
+    """Return the number of keys up to the last that any query sees, at least 1."""
+    # On other devices, reading the mask would be a synchronisation.
     if bias is None or bias.device.type != "cpu" or bias.size(-1) != keys:
         return keys
     visible = (bias > MASKED).flatten(0, -2).any(0)
@@ -233,7 +233,7 @@ def _random_state(x: Tensor) -> Tensor:
 
 @contextmanager
 def _random_replay(x: Tensor, state: Optional[Tensor]) -> Iterator[None]:
-    """Draw again what was drawn from ``state`` on, and leave the generators as they were."""
+    """Repeat the random numbers drawn from ``state`` on, then restore the generators."""
     if state is None:
         yield
         return

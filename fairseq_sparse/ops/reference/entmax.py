@@ -106,9 +106,9 @@ def _newton(x: Tensor, alpha: Alpha) -> Tensor:
 
 
 def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
-    """Bisect; for alpha > 2, where each entry is a kink of infinite slope.
+    """Bisect; for alpha > 2, where each entry adds a kink of infinite slope.
 
-    At the geometric mean, for the root may be many orders of magnitude nearer to 0 than -1 is.
+    It takes geometric means, because the root may be many orders of magnitude closer to 0 than -1.
     """
     low = torch.full_like(x[:, :1], -1.0)
     high = (low * x.size(-1) ** (1 - alpha)).clamp(max=-torch.finfo(x.dtype).tiny)
@@ -122,8 +122,8 @@ def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
 def _rounding_of(tau: Tensor, above: Tensor, alpha: Alpha) -> Tensor:
     """Return the rounding error of ``tau``, ``[rows, 1]``; 0 for alpha > 2.
 
-    Each entry of a large support has this error, and so the mass that is not 1 has it many times:
-    to divide by the mass would make the largest entry pay for all others.
+    Each entry of a large support has this error, so the total mass has it many times over. Dividing
+    by the mass would put the errors of all entries on the largest one.
     """
     if not torch.is_tensor(alpha) and alpha > 2:
         return torch.zeros_like(tau)

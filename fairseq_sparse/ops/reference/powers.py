@@ -11,8 +11,8 @@ from torch import Tensor
 def positive_power(x: Tensor, exponent: Union[float, Tensor]) -> Tensor:
     """Return ``x ** exponent`` where ``x > 0``, and 0 where ``x = 0``, whatever the exponent.
 
-    NaN stays NaN, though ``pow`` says that NaN ** 0 = 1. The exponents of alpha = 1.5 and 2 are
-    taken without ``pow``.
+    NaN stays NaN, although ``pow`` defines NaN ** 0 = 1. The exponents for alpha = 1.5 and 2 do not
+    use ``pow``.
     """
     if not torch.is_tensor(exponent):
         if exponent == 0:
