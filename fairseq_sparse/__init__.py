@@ -1,6 +1,6 @@
-"""Sparse outputs and attention for fairseq: models, criterions, tasks. Importing registers them.
+"""Sparse outputs and attention for fairseq: models, criterions and tasks, registered on import.
 
-``fairseq_sparse.ops`` needs torch and numpy alone, and loads nothing else.
+``fairseq_sparse.ops`` needs only torch and numpy, and loads nothing else.
 """
 
 from fairseq_sparse.registration import register_with_fairseq

@@ -1,6 +1,6 @@
 """``python -m fairseq_sparse`` prints the folder to give to fairseq's ``--user-dir``.
 
-With arguments it is the command ``fairseq-sparse``.
+With arguments, it runs the command ``fairseq-sparse``.
 """
 
 import sys

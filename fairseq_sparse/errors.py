@@ -1,4 +1,4 @@
-"""Errors whose message is for the user; they are here because loading them takes no time."""
+"""Errors whose messages are for the user, in a module of their own that loads quickly."""
 
 
 class AnalysisError(Exception):
@@ -6,4 +6,4 @@ class AnalysisError(Exception):
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be read, or cannot be used for what was asked."""
+    """A checkpoint cannot be read, or is unsuitable; the message says why."""

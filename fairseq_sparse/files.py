@@ -12,18 +12,18 @@ _BLOCK = 1 << 20  # bytes
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, with its line endings as they are.
+    """Return the text of a file, with its line endings unchanged.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is not in UTF-8.
+        OSError: the file cannot be read.
+        ValueError: the file is not in UTF-8.
     """
     content = path.read_bytes()
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file to it") from error
+        raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file") from error
 
 
 def lines_of(path: Path) -> list[str]:
@@ -36,8 +36,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it holds something else.
+        OSError: the file cannot be read.
+        ValueError: the file does not contain a JSON object.
     """
     text = read_text(path)
     try:
@@ -45,15 +45,15 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: no JSON ({error}); make it again") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} has no JSON object: it is another file than it should be")
+        raise ValueError(f"{path} has no JSON object: is it the right file?")
     return content
 
 
 @contextmanager
 def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
-    """Open a file for writing that takes the place of ``path`` when it is whole.
+    """Open a file for writing that replaces ``path`` once it is complete.
 
-    If it cannot become whole, it is removed, and ``path`` is what it was.
+    If writing fails, the partial file is removed, and ``path`` is unchanged.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -68,13 +68,13 @@ def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file that takes the place of ``path`` when it is whole."""
+    """Write a text file that replaces ``path`` once it is complete."""
     with replacing(path) as handle:
         handle.write(text)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file that takes the place of ``path`` when it is whole."""
+    """Write a JSON file that replaces ``path`` once it is complete."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 

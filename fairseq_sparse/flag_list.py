@@ -1,7 +1,7 @@
 """Every flag that this package adds to fairseq's commands.
 
-``fairseq-train --help`` prints its text before it adds the flags of ``--arch``, ``--task`` and
-``--criterion``, and has no hook in between.
+``fairseq-train --help`` cannot list them: it prints its text before it adds the flags of
+``--arch``, ``--task`` and ``--criterion``, and has no hook in between.
 """
 
 from argparse import Action, ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -29,7 +29,7 @@ _WIDTH = 100
 
 
 def list_flags() -> str:
-    """Return the flags with their values, defaults and what they do, by what they belong to."""
+    """Return the flags with their values, defaults and help texts, grouped by component."""
     transformer = _architectures(transformer_sparse)
     lstm = _architectures(lstm_sparse)
     language_model = _architectures(transformer_lm_sparse)
@@ -77,7 +77,7 @@ def _section(
 
 
 def _flags(config: type[FairseqDataclass]) -> list[Action]:
-    """Return the flags that fairseq makes of a dataclass."""
+    """Return the flags that fairseq derives from a dataclass."""
     parser = ArgumentParser(add_help=False)
     gen_parser_from_dataclass(parser, config())
     return [action for action in parser._actions if action.option_strings]

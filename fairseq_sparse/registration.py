@@ -1,8 +1,8 @@
-"""Registers this package with fairseq: at once if fairseq is loaded, else as soon as it is.
+"""Registers this package with fairseq, at once or as soon as fairseq is loaded.
 
-``fairseq_sparse.ops`` is used without fairseq too, and loading fairseq takes seconds, prints, and
-sets up logging. So this package never loads fairseq by itself; its models, criterions and tasks,
-which build on fairseq's, do.
+``fairseq_sparse.ops`` also works without fairseq, and loading fairseq takes seconds, prints
+messages and sets up logging. So importing this package does not load fairseq; only its models,
+criterions and tasks do.
 """
 
 import sys
@@ -39,10 +39,10 @@ def _register() -> None:
 
 
 class _FairseqFinder:
-    """Finds fairseq as the other finders do, and registers this package once it is loaded.
+    """Import finder that registers this package once fairseq is loaded.
 
-    fairseq's ``--user-dir`` does not import a package again that is loaded already, so it is not
-    enough to register when fairseq is there first.
+    It finds fairseq through the other finders. It is needed because fairseq's ``--user-dir`` does
+    not import a package again that was loaded before fairseq.
     """
 
     def find_spec(

@@ -13,10 +13,10 @@ from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint, 
 _EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 
-# τ is one constant of the run, not a parameter: it is kept to the last bit, not averaged.
+# τ is a constant of the run, not a parameter: it is kept exactly, not averaged.
 _TAU_SUFFIX = ".tau"
 
-# Where fairseq keeps the exponential average; in fp32, if there is one, is the more exact.
+# Fields in which fairseq keeps the exponential average; the first, if present, is more exact.
 _EMA_FIELDS = ("ema_fp32_params", "ema")
 
 # Fields that change what the parameters mean but not their shapes.
@@ -47,7 +47,7 @@ def last_checkpoints(
 
     Args:
         folder: fairseq's ``--save-dir``.
-        count: how many, at least 1.
+        count: number of checkpoints, at least 1.
         by: ``"epoch"`` (checkpointN.pt) or ``"update"`` (checkpoint_E_U.pt, N and U compared).
         upper_bound: the last epoch or update that counts; None for no bound.
 
@@ -83,7 +83,7 @@ def average_checkpoints(
     progress: Callable[[str], None] | None = None,
     exponential: bool = False,
 ) -> dict[str, Any]:
-    """Average the model parameters of checkpoints that were saved by one kind of model.
+    """Average the model parameters of checkpoints of the same kind of model.
 
     Floating-point entries are averaged in float64 and cast back to their dtype. Integer and
     boolean entries, and the threshold τ of α-ReLU, must be equal in all and are kept as they are.
@@ -92,8 +92,8 @@ def average_checkpoints(
     Args:
         paths: the checkpoints; the last one gives everything but the parameters.
         progress: called with one line of text for each checkpoint.
-        exponential: take the exponential moving average of the parameters that a training with
-            ``--store-ema`` keeps in each checkpoint, in place of the parameters.
+        exponential: instead of the parameters, average their exponential moving averages, which
+            ``--store-ema`` saves in each checkpoint.
 
     Returns:
         The state of the last checkpoint with the averaged parameters under ``"model"`` and
@@ -139,23 +139,23 @@ def average_checkpoints(
 
 
 def check_output(path: str | os.PathLike) -> None:
-    """Refuse to write a checkpoint in the place of anything else than a file.
+    """Refuse to write a checkpoint in place of anything other than a regular file.
 
     Raises:
-        CheckpointError: there is a folder, a device or a pipe.
+        CheckpointError: the path is a folder, a device or a pipe.
     """
     path = os.path.abspath(path)
     if os.path.isdir(path):
         raise CheckpointError(f"{path} is a folder: name a file")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise CheckpointError(f"{path} is no regular file, and cannot be replaced by one")
+        raise CheckpointError(f"{path} is not a regular file, and cannot be replaced by one")
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Write a checkpoint so that ``path`` holds either all of it or what it held before.
+    """Write a checkpoint so that ``path`` holds either all of it or its previous content.
 
     Raises:
-        CheckpointError: ``path`` is something else than a file.
+        CheckpointError: ``path`` is not a regular file.
         OSError: the folder cannot be made or the file cannot be written.
     """
     check_output(path)
@@ -187,17 +187,17 @@ def _model_of(state: Mapping[str, Any], path: str) -> dict[str, Tensor]:
         )
     for key, value in model.items():
         if not isinstance(value, Tensor):
-            raise CheckpointError(f"{path}: model entry {key} is no tensor but {type(value)}")
+            raise CheckpointError(f"{path}: model entry {key} is not a tensor but {type(value)}")
     return model
 
 
 def _exponential_average(
     state: Mapping[str, Any], model: Mapping[str, Tensor], path: str
 ) -> dict[str, Tensor]:
-    """Return the model with the exponential average in the place of its parameters.
+    """Return the model with the exponential average in place of its parameters.
 
     Raises:
-        CheckpointError: the checkpoint has none, or it is of another model.
+        CheckpointError: the checkpoint has no average, or that of another model.
     """
     extra = state.get("extra_state") or {}
     found = next((extra[name] for name in _EMA_FIELDS if extra.get(name)), None)
@@ -221,7 +221,7 @@ def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compared fields of the model's configuration; None where one is not set."""
     settings = settings_of(state, "model")
     fields = {field: settings.get(field) for field in _MODEL_FIELDS}
-    for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 has none
+    for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 lacks these
         fields[field] = default if fields[field] is None else fields[field]
     for place in ("attention_enc", "attention_dec", "attention_cross"):
         fields[place] = fields[place] or fields["attention"]
@@ -231,7 +231,7 @@ def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reference:
-    """What every further checkpoint must have in common with the first one."""
+    """The properties of the first checkpoint that every other one must share."""
 
     def __init__(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]):
         self.path = path
@@ -274,7 +274,7 @@ def _first_unequal(value: Tensor, expected: Tensor) -> tuple[Any, Any]:
 
 
 def _tie_again(average: dict[str, Tensor], model: Mapping[str, Tensor]) -> None:
-    """Let entries share memory again that shared it in ``model``, so that they are saved once."""
+    """Make entries that shared memory in ``model`` share it again, so that they are saved once."""
     first_key: dict[tuple, str] = {}
     for key, value in model.items():
         place = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())

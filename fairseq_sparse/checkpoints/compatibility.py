@@ -1,8 +1,8 @@
-"""Checks that the checkpoint with which training begins fits the flags, before anything is run.
+"""Checks, before anything is run, that the checkpoint with which training begins fits the flags.
 
-fairseq loads the parameters of any checkpoint whose names and sizes fit, and answers every other
-one with "please ensure that the architectures match". Most output transforms and kinds of attention
-have no parameters of their own, so that fairseq would go on with another one without a word.
+fairseq loads any checkpoint whose parameters have the right names and sizes, and refuses all others
+with "please ensure that the architectures match". Most output transforms and kinds of attention
+have no parameters, so fairseq would silently continue with a different one.
 """
 
 import os
@@ -22,15 +22,15 @@ _LAST = "checkpoint_last.pt"
 def check_first_checkpoint(args: Any, model: nn.Module) -> None:
     """Refuse a checkpoint with which training cannot begin.
 
-    A run that is resumed must have the output transform and the attention of its checkpoint; one
-    that is fine-tuned may have others.
+    A resumed run must have the output transform and the attention of its checkpoint; fine-tuning
+    may change them.
 
     Args:
         args: the settings of the model, as fairseq gives them to a task.
-        model: as it was built.
+        model: the model that was built.
 
     Raises:
-        ValueError: naming the checkpoint, what does not fit, and the remedy.
+        ValueError: the message names the checkpoint, the mismatch and the remedy.
     """
     path, is_resumed = _first_checkpoint(args)
     if path is None or not os.path.isfile(path):
@@ -38,7 +38,7 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
     try:
         state = load_checkpoint(path)
     except CheckpointError:
-        return  # fairseq says what it thinks of it
+        return  # fairseq reports the error itself
     settings = _model_settings(state)
     if is_resumed and settings is not None:
         _check_resumed(path, _described(settings), _described(args))
@@ -50,13 +50,13 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
 
 
 def check_resumed_run(run: DictConfig) -> None:
-    """Refuse to resume a run with another output transform or another attention.
+    """Refuse to resume a run with a different output transform or attention.
 
     Args:
         run: all settings of ``fairseq-train``.
 
     Raises:
-        ValueError: naming the checkpoint, what does not fit, and the remedy.
+        ValueError: the message names the checkpoint, the mismatch and the remedy.
     """
     path, is_resumed = _first_checkpoint(run["checkpoint"])
     if path is None or not is_resumed or not os.path.isfile(path):
@@ -85,7 +85,7 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     last = os.path.join(save_dir, _LAST)
     if os.path.isfile(last):
         return last, is_resumed
-    continued = getattr(options, "continue_once", None)  # which fairseq 0.12.2 does not know
+    continued = getattr(options, "continue_once", None)  # unknown to fairseq 0.12.2
     if continued is not None:
         return continued, is_resumed
     return getattr(options, "finetune_from_model", None), False
@@ -120,10 +120,10 @@ def _described(settings: Any) -> dict[str, str]:
 
 
 def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    """Refuse to resume a run with other flags.
+    """Refuse to resume a run with different flags.
 
     Raises:
-        ValueError: naming them.
+        ValueError: flags differ; the message names them.
     """
 
     def but(flags: dict[str, str], others: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints of softmax models as stock fairseq's own, which need this package no more."""
+"""Exports checkpoints of softmax models to stock fairseq, where they do not need this package."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def _names(*configs: type) -> set[str]:
 
 _OUR_MODEL_FIELDS = _names(OutputConfig, AttentionConfig, GlobalAttentionConfig)
 _OUR_MODEL_FIELDS.add("criterion_name")
-# Our tasks with those of stock that they extend.
+# Our tasks, each with the stock task that it extends.
 _TASKS = {
     "translation_sparse": ("translation", TranslationSparseConfig, TranslationConfig),
     "language_modeling_sparse": (
@@ -47,14 +47,14 @@ _OUR_TASK_FIELDS = {
 
 
 def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
-    """Read a checkpoint of this package and make it one of stock fairseq.
+    """Read a checkpoint of this package and convert it to one of stock fairseq.
 
-    The parameters stay as they are. Architecture, task and criterion get the names of stock's, and
-    what stock does not know is left out, the state of the optimizer included: training goes on
-    from the result by ``--finetune-from-model``.
+    The parameters stay unchanged. Architecture, task and criterion get their stock names. Whatever
+    stock does not know is left out, and so is the state of the optimizer: training can continue
+    with ``--finetune-from-model``.
 
     Returns:
-        What ``torch.save`` is to write; stock ``fairseq-generate --task translation`` loads it
+        The state for ``torch.save``; stock ``fairseq-generate --task translation`` loads it
         without ``--user-dir``.
 
     Raises:
@@ -67,7 +67,7 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     model = cfg.get("model")
     model = vars(model) if isinstance(model, Namespace) else model or {}
     if not _OUR_MODELS.match(str(model.get("_name") or model.get("arch"))):
-        raise CheckpointError(f"{path}: is no checkpoint of a model of fairseq_sparse")
+        raise CheckpointError(f"{path}: is not a checkpoint of a fairseq_sparse model")
     _check_softmax(model, path)
     missing = [name for name in ("task", "common", "criterion") if name not in cfg]
     if missing:
@@ -91,7 +91,7 @@ def _check_softmax(model: Mapping[str, Any], path: str) -> None:
         if value is not None and str(value) != "softmax":
             raise CheckpointError(
                 f"{path}: was trained with --{name.replace('_', '-')} {value}, which stock fairseq "
-                "does not have: only a model that is softmax in all places can be exported"
+                "does not have: only a model with softmax everywhere can be exported"
             )
     if model.get("attention_bias"):
         raise CheckpointError(
@@ -105,7 +105,7 @@ def _stock_task(name: str) -> str:
 
 
 def _rename(model: dict[str, Any]) -> None:
-    """Give the model's settings the names of stock's, and leave out those of this package.
+    """Give the model's settings their stock names, and remove those of this package.
 
     A model that is not configured by a dataclass has the settings of the whole run.
     """
@@ -122,7 +122,7 @@ def _rename(model: dict[str, Any]) -> None:
 
 
 def _criterion(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stock's criterion for the same loss."""
+    """Return the stock criterion with the same loss."""
     smoothing = settings.get("label_smoothing") or 0.0
     criterion = {"_name": "cross_entropy", "sentence_avg": bool(settings.get("sentence_avg"))}
     if smoothing:

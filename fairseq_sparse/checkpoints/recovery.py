@@ -1,8 +1,8 @@
-"""Resuming where a training was killed while it saved.
+"""Recovery of a run that was killed while it saved a checkpoint.
 
-fairseq writes a checkpoint under another name first, but copies it to ``checkpoint_last.pt`` in
-place. A process that is killed in between leaves a part of it there, which blocks the next start;
-one that is killed soon after leaves old checkpoints that fairseq deletes only when it saves again.
+fairseq first writes a checkpoint under another name, but copies it to ``checkpoint_last.pt`` in
+place. A process killed during the copy leaves a partial file there, which blocks the next start;
+one killed soon after leaves old checkpoints, which fairseq deletes only when it saves again.
 """
 
 import os
@@ -21,7 +21,7 @@ LAST = "checkpoint_last.pt"
 # checkpoint3.pt, checkpoint_2_150.pt, checkpoint_best.pt, checkpoint.best_loss_2.345.pt
 _OTHERS = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
 
-# How many fairseq keeps of checkpoint3.pt, and of checkpoint_2_150.pt.
+# Settings that limit how many checkpoints fairseq keeps, with the names that they apply to.
 _KEPT = {
     "keep_last_epochs": r"checkpoint(\d+)\.pt",
     "keep_interval_updates": r"checkpoint_\d+_(\d+)\.pt",
@@ -30,12 +30,12 @@ _KEPT = {
 
 @dataclass(frozen=True)
 class Recovery:
-    """What was done about a damaged ``checkpoint_last.pt``.
+    """The outcome of recovering a damaged ``checkpoint_last.pt``.
 
     Args:
-        damaged: where it is now.
-        source: the checkpoint that took its place, or None: there is no other that can be read.
-        updates: that the source was trained for.
+        damaged: the new path of the damaged file.
+        source: the checkpoint that took its place; None if no other can be read.
+        updates: number of updates that the source was trained for.
     """
 
     damaged: str
@@ -47,21 +47,21 @@ class Recovery:
             instead = "no other checkpoint can be read, so training starts anew"
         else:
             instead = f"training resumes from {self.source}, after update {self.updates}"
-        return f"{LAST} is damaged, and is now {self.damaged}; {instead}"
+        return f"{LAST} is damaged, and is kept as {self.damaged}; {instead}"
 
 
 def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
-    """Put the newest checkpoint that is whole in the place of a damaged ``checkpoint_last.pt``.
+    """Replace a damaged ``checkpoint_last.pt`` with the newest intact checkpoint.
 
-    The damaged file is kept as ``checkpoint_last.pt.damaged``. Nobody may be training in the
-    folder. Killed at any time, this can be called again.
+    The damaged file is kept as ``checkpoint_last.pt.damaged``. No training may be running in the
+    folder. If this function is killed, it can be called again.
 
     Args:
         folder: fairseq's ``--save-dir``.
 
     Returns:
-        What was done; None where there is nothing to do: ``checkpoint_last.pt`` is whole, or it is
-        not there, as after a training that never saved one.
+        The outcome; None if there is nothing to do, because ``checkpoint_last.pt`` is intact or
+        does not exist, as before the first save.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -83,16 +83,15 @@ def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
 
 
 def remove_outdated(folder: str | os.PathLike) -> list[str]:
-    """Delete what ``--keep-last-epochs`` and ``--keep-interval-updates`` do not keep.
+    """Delete the checkpoints that ``--keep-last-epochs`` and ``--keep-interval-updates`` exclude.
 
-    The two are those that ``checkpoint_last.pt`` was trained with. Nobody may be training in the
-    folder.
+    Both settings are read from ``checkpoint_last.pt``. No training may be running in the folder.
 
     Args:
         folder: fairseq's ``--save-dir``.
 
     Returns:
-        The paths of what was deleted.
+        The paths of the deleted files.
 
     Raises:
         OSError: a file cannot be deleted.
@@ -114,12 +113,12 @@ def remove_outdated(folder: str | os.PathLike) -> list[str]:
 
 
 def is_damaged(path: str | os.PathLike) -> bool:
-    """Return whether a checkpoint was cut off, or its content is not what was written.
+    """Return whether a checkpoint is truncated, or its content fails its checksums.
 
-    A checkpoint of PyTorch before 1.6, which has no checksums, is never called damaged.
+    A checkpoint of PyTorch before 1.6 has no checksums, and always counts as intact.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
         if file.read(1) == b"\x80":  # a bare pickle

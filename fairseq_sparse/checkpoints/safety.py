@@ -1,12 +1,12 @@
 """Loading fairseq checkpoints without running code that may be hidden in them.
 
 A checkpoint is a pickle, and a pickle can name any function to call. torch's ``weights_only``
-lets pass only what tensors need. A fairseq checkpoint needs a little more: the arguments of the
+allows only what tensors need. A fairseq checkpoint needs a little more: the arguments of the
 run are an ``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the
-saved metrics. Building these runs no code of the file. What workers send each other of a checkpoint
-is a pickle too, in which the arguments are omegaconf's.
+saved metrics. Building these runs no code from the file. Workers also send checkpoints to each
+other as pickles, in which the arguments are omegaconf objects.
 
-Some of these arguments fairseq evaluates as Python when it builds a model: they are looked at too.
+fairseq evaluates some of these arguments as Python when it builds a model: they are checked too.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 
 from fairseq_sparse.errors import CheckpointError as CheckpointError
 
-# NumPy 2 renamed the module that its pickles name. Both worlds must read the other's checkpoints.
+# NumPy 2 renamed the module that its pickles name. NumPy 1 and 2 must read each other's files.
 _NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMPY_FUNCTIONS = {
     "_reconstruct": np.zeros(1).__reduce__()[0],
@@ -43,7 +43,7 @@ _ALLOWED: dict[str, Any] = {
     },
 }
 
-# The configuration of a run, as fairseq's first worker sends it to the others.
+# Types in the configuration of a run that fairseq's first worker sends to the others.
 _SENT_CLASSES = (
     omegaconf.DictConfig,
     omegaconf.ListConfig,
@@ -57,8 +57,8 @@ _SENT_CLASSES = (
     Any,
 )
 
-# What weights_only allows by itself, for the torch versions that cannot be told to allow more.
-# Storages are not here: torch.load resolves their names before it asks.
+# Names that weights_only allows by itself, for torch versions that cannot be told to allow more.
+# Storages are not listed, because torch.load resolves their names itself.
 _ALLOWED_BY_TORCH: dict[str, Any] = {
     "collections.OrderedDict": collections.OrderedDict,
     "torch.Size": torch.Size,
@@ -68,8 +68,8 @@ _ALLOWED_BY_TORCH: dict[str, Any] = {
     "torch._utils._rebuild_parameter": torch._utils._rebuild_parameter,
 }
 
-# Settings that fairseq hands to Python's eval when it builds a model, a task, a criterion or an
-# optimizer from a checkpoint. What may stand there: values, and names of fairseq's own.
+# Settings that fairseq passes to Python's eval when it builds a model, a task, a criterion or an
+# optimizer from a checkpoint. They may contain only values and names, see _VALUES.
 EVALUATED_SETTINGS = frozenset(
     """
     adafactor_eps adam_betas adamax_betas adaptive_input_cutoff adaptive_softmax_cutoff
@@ -95,18 +95,18 @@ def allow_fairseq_checkpoints() -> None:
     """
     if not hasattr(torch.serialization, "add_safe_globals"):
         return
-    from fairseq.distributed.utils import _TensorPlaceholder  # of a tensor that is sent apart
+    from fairseq.distributed.utils import _TensorPlaceholder  # for a tensor sent separately
 
     if torch.__version__ >= (2, 6):
         allowed = [(value, name) for name, value in _ALLOWED.items()]
-    else:  # 2.4 and 2.5 take no names, only objects under the name that they have now
+    else:  # 2.4 and 2.5 accept no names, only objects under their current names
         allowed = list(dict.fromkeys(_ALLOWED.values()))
     allowed += [*_SENT_CLASSES, _TensorPlaceholder]
     torch.serialization.add_safe_globals([*allowed, *_NUMPY_DTYPE_CLASSES])
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
-    """Unpickler that resolves the names of the two tables above and no other."""
+    """Unpickler that resolves only the names in the two tables above."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         name = f"{module_name}.{global_name}"
@@ -123,7 +123,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 
 def _restricted_pickle_module() -> types.ModuleType:
-    """Return what ``torch.load(pickle_module=...)`` needs, over the restricted unpickler."""
+    """Return a module for ``torch.load(pickle_module=...)`` with the restricted unpickler."""
     module = types.ModuleType("restricted_pickle")
     module.Unpickler = _RestrictedUnpickler
     return module
@@ -133,19 +133,19 @@ def check_settings(settings: Any) -> None:
     """Refuse settings that would run code where fairseq evaluates them.
 
     Args:
-        settings: of a model or of a whole run: a mapping or namespace, nested or not.
+        settings: those of a model or of a whole run: a mapping or namespace, nested or not.
 
     Raises:
-        ValueError: naming the flag, and what stands there.
+        ValueError: a setting contains code; the message names the flag and the code.
     """
     for name, value in _settings(settings):
         if name in EVALUATED_SETTINGS and isinstance(value, str) and not _is_value(value):
             flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {value!r:.80}: no value, but code that fairseq would run")
+            raise ValueError(f"{flag} is {value!r:.80}: code that fairseq would run, not a value")
 
 
 def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of each setting, at any depth."""
+    """Yield the name and value of each setting, at any depth."""
     pending = [settings]
     while pending:
         part = pending.pop()
@@ -171,17 +171,17 @@ def _is_value(text: str) -> bool:
 def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     """Read a checkpoint into CPU memory; refuse one that would run code.
 
-    Works on every torch version that the package supports: by ``weights_only=True`` where it can
-    be told of fairseq's types (torch >= 2.4), by an unpickler that knows the same types before.
-    Tensors are mapped from the file, so that what is not used (the state of the optimizer) is not
-    read; change none of them in place.
+    Works on every torch version that the package supports: with ``weights_only=True`` where
+    fairseq's types can be added to it (torch >= 2.4), else with an unpickler that knows the same
+    types. Tensors are memory-mapped, so unused ones (the state of the optimizer) are not read; do
+    not change any of them in place.
 
     Returns:
         The dictionary that ``fairseq-train`` saved.
 
     Raises:
-        CheckpointError: there is no such file, it is truncated or no checkpoint, it names
-            something that a fairseq checkpoint does not need, or a setting in it is code.
+        CheckpointError: the file is missing, truncated or not a checkpoint, it names something
+            that a fairseq checkpoint does not need, or a setting in it is code.
     """
     path = os.fspath(path)
     _check_archive(path)
@@ -198,7 +198,7 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
             f"{path}: refused, because it holds something that a fairseq checkpoint does not "
             f"need, and loading it could run code ({_reason(error)})"
         ) from error
-    except Exception as error:  # a damaged file fails in as many ways as it can be damaged
+    except Exception as error:  # damaged files raise many kinds of exceptions
         raise CheckpointError(f"{path}: cannot be read ({_reason(error)})") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint")
@@ -210,14 +210,14 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def settings_of(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """Return the settings of a part of the run that a checkpoint is of, whatever form they have.
+    """Return the settings of one part of a checkpoint's run, whatever form they have.
 
     Args:
-        state: as it was loaded.
-        part: ``model`` or ``task``; checkpoints without a ``cfg`` have those of all parts in one.
+        state: the loaded checkpoint.
+        part: ``model`` or ``task``; without a ``cfg``, the settings of all parts are returned.
 
     Returns:
-        Names and values; nothing where the checkpoint has none.
+        Names and values; empty if the checkpoint has none.
     """
     settings = state.get("args")
     if settings is None:
@@ -229,7 +229,7 @@ def _check_archive(path: str) -> None:
     """Refuse a file that ``torch.save`` did not write, before torch is asked to load it.
 
     Raises:
-        CheckpointError: it is no file, or another kind of file.
+        CheckpointError: there is no such file, or it is of another kind.
     """
     if os.path.isdir(path):
         raise CheckpointError(f"{path}: is a folder, not a checkpoint")
@@ -246,12 +246,12 @@ def _check_archive(path: str) -> None:
     # A TorchScript archive has code, which torch < 2.4 would run.
     if "data.pkl" not in records or "constants.pkl" in records:
         raise CheckpointError(f"{path}: an archive of another kind, not a checkpoint")
-    if compressed:  # mapped into memory, it would be taken for parameters
+    if compressed:  # memory-mapped, the compressed bytes would be taken for parameters
         raise CheckpointError(f"{path}: was compressed by another program: unpack the original")
 
 
 def _reason(error: Exception) -> str:
-    """Return the one sentence of torch's message that says what it met."""
+    """Return the sentence of torch's message that names the cause."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     for line in lines:
         if "unsupported" in line.lower() or "Can only" in line:

@@ -1,28 +1,29 @@
 """Extract word alignments from the cross-attention of a trained translation model.
 
 The model reads each source sentence of a prepared data set with its reference, or with its own
-translation. In the folder DIR there is then for each layer, and for each of its heads and their
-mean, a file of links in Pharaoh form, a line a sentence in the order of the data:
+translation. For each head of each layer, and for the mean of the heads, the command writes to the
+folder DIR a file of links in Pharaoh form, with one line per sentence in the order of the data:
 
   normal-layer1-head2.pharaoh   a target word is linked by the query that predicts it
-  shifted-layer1-mean.pharaoh   by the query whose input it is (Chen et al. 2020)
-  source.txt, target.txt        the words that the links count from 0
+  shifted-layer1-mean.pharaoh   a target word is linked by the query that has it as its input
+                                (Chen et al. 2020)
+  source.txt, target.txt        the words, which the links number from 0
   manifest.json                 checkpoint, data and settings
 
 Subwords are merged: weights are summed over the pieces of a source word and averaged over those of
-a target word (Zenkel et al. 2019). EOS is no word: the source's is left out before links are made,
-so that attention to it counts for nothing; on the target side the query that predicts EOS is left
-out (normal), or the one whose input is the EOS that a sentence begins with (shifted). A target word
+a target word (Zenkel et al. 2019). EOS is not a word: the source's EOS is left out before links are
+made, so attention to it is ignored; on the target side, the query that predicts EOS is left out
+(normal), or the one whose input is the EOS that a sentence begins with (shifted). A target word
 whose weights for all source words are 0 has no link. The mean of heads is that of their weights.
 
---npz keeps the attention itself, every head of every layer, in attention-FIRST-LAST.npz for the
-sentences FIRST to LAST. For sentence 7, numpy.load(FILE) has
+--npz also saves the attention weights of every head of every layer, in attention-FIRST-LAST.npz for
+the sentences FIRST to LAST. For sentence 7, numpy.load(FILE) has
   7.weights   float32 [layers, heads, target length, source length]; row t predicts target piece t
   7.source    pieces, EOS last
   7.target    likewise
 
-A run that was interrupted goes on when it is started again. A sentence that is too long for the
-model gets an empty line of links.
+An interrupted run continues when it is started again. A sentence that is too long for the model
+gets an empty line of links.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from fairseq_sparse.files import sha256_of
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.decoding import Translator
 
-# Sentences in a part: what an interruption can cost.
+# Sentences in a part, which an interruption can cost at most.
 PART = 1000
 
 
@@ -77,21 +78,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_model_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     parser.add_argument(
-        "--hypothesis", action="store_true", help="the model's translations, not the references"
+        "--hypothesis", action="store_true", help="align the model's translations, not references"
     )
     parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="of these translations (default: 5)"
+        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
     )
     parser.add_argument(
-        "--layers", type=numbers, default="all", metavar="all|N,...", help="from 1 (default: all)"
+        "--layers",
+        type=numbers,
+        default="all",
+        metavar="all|N,...",
+        help="layers to use, numbered from 1 (default: all)",
     )
     parser.add_argument(
         "--heads",
         type=heads,
         default="all",
         metavar="all|mean|N,...",
-        help="heads from 1, and the mean of all; `1,mean` is both (default: all, which is each "
-        "head and the mean)",
+        help="heads, numbered from 1, and `mean` for the mean of all heads, such as `1,mean` "
+        "(default: all, which is each head and the mean)",
     )
     parser.add_argument(
         "--attention",
@@ -103,17 +108,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--threshold",
         type=above_zero,
         metavar="X",
-        help="link with every source word of at least this weight (default: with the one of the "
+        help="link to every source word with at least this weight (default: to the one with the "
         "largest weight)",
     )
     add_subwords(parser, default="subword_nmt")
-    parser.add_argument("--npz", action="store_true", help="keep the attention as well")
+    parser.add_argument("--npz", action="store_true", help="save the attention as well")
     add_max_tokens(parser)
     return parser.parse_args(arguments)
 
 
 def choose(chosen: str | list, count: int, flag: str) -> list:
-    """Return the numbers that a flag asks for, of those from 1 to a count."""
+    """Return the numbers, from 1 to a count, that a flag selects."""
 
     for number in chosen if chosen != "all" else []:
         if number != "mean" and number > count:
@@ -150,7 +155,7 @@ def describe(options: argparse.Namespace, translator: Translator, sentences: int
 
 
 def extract(options: argparse.Namespace) -> str:
-    """Fill the folder; what there is to say about it."""
+    """Fill the folder, and return a message for the user."""
     from tqdm import tqdm
 
     from fairseq_sparse.analysis.alignment.alignment_extraction import extract_part

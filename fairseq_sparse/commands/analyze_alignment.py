@@ -1,10 +1,10 @@
 """Measure precision, recall and error rate (AER, Och & Ney 2000) of word alignments.
 
-GOLD has a line a sentence pair, with sure links as in 3-2 and possible ones as in 3p2 or 3?2; an
-empty line has no link. A HYPOTHESIS is a file of links in Pharaoh form, as in 3-2, or a folder that
-"fairseq-sparse align" made. For a folder the table has, for normal and for shifted attention, the
-error rate of each layer's best head and of the mean of its heads; and AoH and AoL, the means of
-these over the layers (ReLA, Fig. 4 and Table 5). The JSON file has every head.
+GOLD has one line per sentence pair, with sure links such as 3-2 and possible links such as 3p2 or
+3?2; an empty line has no links. A HYPOTHESIS is a file of links in Pharaoh form, such as 3-2, or a
+folder made by "fairseq-sparse align". For a folder, the table has, for normal and for shifted
+attention, the error rate of each layer's best head and of the mean of its heads, and the means of
+both over the layers, AoH and AoL (ReLA, Fig. 4 and Table 5). The JSON file has every head.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         nargs=2,
         type=Path,
         metavar=("SOURCE", "TARGET"),
-        help="the tokenised sentences that GOLD counts in: their numbers of words must be those of "
-        "the folders",
+        help="the tokenised sentences that the links in GOLD refer to: they must have as many "
+        "words as those of the folders",
     )
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
@@ -75,7 +75,7 @@ def count_words(paths: Sequence[Path], encoding: str | None) -> list[list[int]]:
 
 
 def compare_words(folder: Path, options: argparse.Namespace) -> None:
-    """Refuse a folder with other numbers of words than the sentences that GOLD counts in."""
+    """Refuse a folder whose sentences differ in length from those that GOLD refers to."""
     from fairseq_sparse.analysis.alignment.alignment_folder import WORDS
 
     names = [folder / name for name in WORDS]
@@ -92,7 +92,7 @@ def compare_words(folder: Path, options: argparse.Namespace) -> None:
             if here != there:
                 raise ValueError(
                     f"{name}, line {number}: {here} words, but {there} in {text}: the links of "
-                    f"{options.gold} are of other words (tokenised differently? subwords unknown?)"
+                    f"{options.gold} are for other words (tokenised differently? subwords unknown?)"
                 )
 
 

@@ -5,26 +5,27 @@ and cross-attention, for each layer, the table has
 
 - the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
   may see;
-- the nonzeros: how many weights of a query are not 0, in the mean;
+- the nonzeros: the mean number of nonzero weights of a query;
 - attention sinks: the shares of a query's weights on the first key, and on EOS, which is the first
-  in the decoder; in the mean over the queries that have any weight;
-- the null rate: the share of queries whose weights are all 0, in the mean over the heads; its
-  variance over the heads, divided by their number less one; and the null rate of layer attention,
-  the mean of the heads' weights;
+  key in the decoder; averaged over the queries that have any weight;
+- the null rate: the share of queries whose weights are all 0, averaged over the heads; its variance
+  over the heads (with n - 1 in the denominator); and the null rate of layer attention, the mean of
+  the heads' weights;
 - the diversity of the heads, if there are several: their generalised Jensen-Shannon divergence in
-  nats, 0 where all heads are the same. Weights that do not sum to 1 are made distributions by their
-  softmax, in which a query without any weight attends to a dummy. A second table raises them to a
-  temperature τ before, as ReLA's Table 6; the lower τ, the smoother. GELU and leaky ReLU give
-  weights below 0, which have no fractional power: they are measured at τ = 1 alone.
+  nats, 0 if all heads are the same. Weights that do not sum to 1 are turned into distributions by a
+  softmax, in which a query without any weight attends to a dummy key. For a second table, they are
+  first raised to the power of a temperature τ, as in ReLA's Table 6; the lower τ, the smoother.
+  GELU and leaky ReLU give negative weights, which have no fractional powers, so they are measured
+  at τ = 1 only.
 
-ReLA counts between words: --subwords sums the weights of the subwords of a word that is attended
-to, and averages those of a word that attends (Zenkel et al. 2019); EOS is a word of its own.
-Without it tokens are counted. An LSTM has one place of attention, cross, with one layer and one
-head.
+ReLA measures attention between words: --subwords sums the weights over the subwords of a word that
+is attended to, and averages them over those of a word that attends (Zenkel et al. 2019); EOS is a
+word of its own. Without it, tokens are counted. An LSTM has only cross-attention, with one layer
+and one head.
 
-With --shuffled each source is also read with the reference of another sentence. Models to which
---names gives the same name are seeds of one: means over them are shown, with standard deviations.
-In the pictures a band is one standard deviation over the heads to either side, a bar one over the
+With --shuffled, each source is also read with the reference of another sentence. Models with the
+same name in --names are seeds of one model: means over them are shown, with standard deviations. In
+the pictures, a band is one standard deviation over the heads to either side, a bar one over the
 seeds.
 
 --by-previous N adds a table of cross-attention: the null rate of each head after the N most
@@ -86,7 +87,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--tags",
         type=Path,
         metavar="FILE",
-        help="a line a sentence, with a tag for each target word: --by-previous goes by these",
+        help="one line per sentence, with a tag for each target word: --by-previous uses the tags",
     )
     add_max_tokens(parser)
     parser.add_argument(
@@ -179,7 +180,7 @@ def previous_table(measured: dict[str, Any]) -> str:
 def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
-    """Count the null rows of cross-attention by the word before, or by its tag."""
+    """Count the null rows of cross-attention by the previous word, or by its tag."""
     from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
 
     batches = translator.batches(options.subset, options.max_tokens)
@@ -190,7 +191,7 @@ def count_by_previous(
             raise AnalysisError(f"{options.tags} has {len(tags)} lines for {sentences} sentences")
     merger = subword_merger(translator, options.subwords)
     counter = NullByPrevious(translator.models[0], merger, tags)
-    for sample in with_progress(batches, f"{label}, by the word before"):
+    for sample in with_progress(batches, f"{label}, by the previous word"):
         counter.add_batch(sample)
     return counter.rates(options.by_previous)
 
@@ -198,7 +199,7 @@ def count_by_previous(
 def measure(
     translator: Translator, options: argparse.Namespace, label: str, diversity: bool
 ) -> AttentionStatistics:
-    """Read all the sentences with the first model of a translator."""
+    """Measure the attention of a translator's first model over all sentences."""
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
 
     padding = translator.task.source_dictionary.pad()

@@ -2,10 +2,10 @@
 
 A model with rectified cross-attention (rela_g, ...) reads each source sentence and its target (no
 search). The null rate of a pair is the share of queries whose weights are all 0, over the layers,
-the heads and the target tokens, or with --subwords the target words, EOS among them. The table that
-is written has the pairs from the highest rate to the lowest: rank, number of the sentence (from 0),
-rate, source and target; with --bad or --shuffle also whether the pair is known to be bad. Then the
-precision of the ranking is printed.
+the heads and the target tokens (with --subwords, target words), including EOS. The output table
+lists the pairs from the highest rate to the lowest: rank, number of the sentence (from 0), rate,
+source and target. With --bad or --shuffle, it also says which pairs are bad, and the precision of
+the ranking is printed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--layers",
         type=lambda text: sorted({positive(part) for part in text.split(",")}),
         metavar="N,...",
-        help="look at these layers, from 1 (default: all)",
+        help="use these layers, numbered from 1 (default: all)",
     )
     add_subwords(parser)
     parser.add_argument(
@@ -62,16 +62,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--bad",
         type=Path,
         metavar="FILE",
-        help="which pairs are bad: a line for each, 0 or 1",
+        help="says which pairs are bad: one line for each, 0 or 1",
     )
     known.add_argument(
         "--shuffle",
         type=float,
         metavar="PERCENT",
-        help="make this share of the pairs bad: exchange their targets among them",
+        help="make this share of the pairs bad by exchanging their targets",
     )
     parser.add_argument(
-        "--seed", type=seed, default=1, metavar="N", help="of --shuffle (default: 1)"
+        "--seed", type=seed, default=1, metavar="N", help="seed of --shuffle (default: 1)"
     )
     add_max_tokens(parser)
     parser.add_argument(
@@ -85,7 +85,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
-    """Load the model with its data, and the numbers of the bad pairs as far as they are known."""
+    """Load the model with its data, and, if known, the numbers of the bad pairs."""
     from fairseq_sparse.analysis.attention.null_ranking import read_labels
     from fairseq_sparse.analysis.attention.shuffled_references import (
         derange,

@@ -1,16 +1,15 @@
-"""Analyse which translations a trained model holds possible, on a prepared data set.
+"""Analyse which translations have nonzero probability in a model, on a prepared data set.
 
 analyze output empty DATA --path CKPT         how often the empty translation is more probable than
                                               the beam's best
-analyze output support DATA --path CKPT       how many tokens are possible at a step, of the
-                                              references or (--steps decoding) of the model's own
-                                              translations, what p sums to, how many source
-                                              positions are attended to, how often a beam holds all
-                                              that is possible
-analyze output alternatives DATA --path CKPT  what could have been said instead, word by word
-analyze output tree DATA --path CKPT          all the translations that are possible, as a tree
+analyze output support DATA --path CKPT       support size, sum of p and number of attended source
+                                              positions at each step of the references or (--steps
+                                              decoding) of the model's own translations, and how
+                                              often a beam has all possible translations
+analyze output alternatives DATA --path CKPT  the possible tokens at each step of a sentence
+analyze output tree DATA --path CKPT          all possible translations of a sentence, as a tree
 
-Models with a softmax output, sparse ones, and fairseq's own can be compared; an ensemble is A:B.
+Models with softmax or sparse outputs and fairseq's own can be compared; A:B is an ensemble.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_text, write_json
 
 NO_CURVE = (
-    "no logit_norm in it; fairseq-train writes it under --log-format json with --criterion "
-    "entmax_loss or alpha_relu_loss"
+    "no logit_norm in it; fairseq-train writes it with --criterion entmax_loss or alpha_relu_loss"
 )
 
 
@@ -67,7 +65,7 @@ def add_command(commands, name: str, run, description: str) -> argparse.Argument
         "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
     )
     parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+        "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
     )
     parser.add_argument(
         "--subset",
@@ -101,7 +99,7 @@ def add_empty(commands) -> None:
         type=float,
         default=1.0,
         metavar="X",
-        help="as in fairseq-generate: affects which is the beam's best (default: 1)",
+        help="as in fairseq-generate; affects which translation is the beam's best (default: 1)",
     )
 
 
@@ -117,7 +115,7 @@ def add_support(commands) -> None:
         "--steps",
         choices=("references", "decoding", "both"),
         default="references",
-        help="of the references, or of what the model translates (default: references)",
+        help="of the references, of the model's translations, or of both (default: references)",
     )
     parser.add_argument(
         "--beam", type=positive, default=5, metavar="N", help="of --steps decoding (default: 5)"
@@ -127,7 +125,7 @@ def add_support(commands) -> None:
         type=lambda text: [positive(part) for part in text.split(",")],
         default=[1, 5, 10],
         metavar="N,...",
-        help="search the first subset with these beams (default: 1,5,10)",
+        help="search the first subset with these beam sizes (default: 1,5,10)",
     )
     parser.add_argument(
         "--no-search", dest="beams", action="store_const", const=[], help="do not search"
@@ -174,14 +172,14 @@ def add_tree(commands) -> None:
     )
     add_sentence(parser)
     parser.add_argument(
-        "--nodes", type=positive, default=1000, metavar="N", help="of a tree (default: 1000)"
+        "--nodes", type=positive, default=1000, metavar="N", help="limit of a tree (default: 1000)"
     )
     parser.add_argument(
         "--least",
         type=float,
         default=0.01,
         metavar="P",
-        help="show what has at least this probability, from the root on (default: 0.01)",
+        help="show the nodes with at least this total probability (default: 0.01)",
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
 
@@ -192,7 +190,7 @@ def add_sentence(parser: argparse.ArgumentParser) -> None:
         type=sentence_numbers,
         required=True,
         metavar="N,M,FROM-TO",
-        help="numbers as fairseq-generate prints them, from 0 on",
+        help="sentence numbers as fairseq-generate prints them, from 0",
     )
 
 
@@ -220,7 +218,7 @@ def limit(options: argparse.Namespace):
 
 
 def batches(translator, subset: str, options: argparse.Namespace, what: str):
-    """Return the batches of a part of the data, with a bar that shows how far they are."""
+    """Return the batches of a part of the data, with a progress bar."""
     label = f"{translator.name}, {subset}, {what}"
     return with_progress(translator.batches(subset, options.max_tokens), label)
 
@@ -309,7 +307,7 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
 
 
 def certify(translator, options: argparse.Namespace) -> dict:
-    """Return how much each beam proves, on the first part of the data."""
+    """Return how often each beam size proves its result, on the first part of the data."""
     from fairseq_sparse.analysis.output.output_statistics import count_certified
 
     subset, beams = options.subset[0], {}
@@ -321,7 +319,7 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
-    """Read τ and the norm of the logits over the updates from fairseq's JSON logs."""
+    """Read τ and the norm of the logits over the updates from fairseq's logs."""
     from fairseq_sparse.analysis.runs.training_log import read_records, threshold_curve
 
     curves = []
@@ -351,7 +349,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
             )
             check_found(options, subset, {sentence["sentence"] for sentence in found})
             sentences += found
-    # What the models make of one sentence stands together.
+    # Group the results of all models by sentence.
     order = {subset: place for place, subset in enumerate(options.subset)}
     sentences.sort(key=lambda found: (order[found["subset"]], found["sentence"]))
     result = {"data": options.data, "sentences": sentences}
@@ -380,7 +378,7 @@ def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
                 whole = "all" if tree.complete else "only some of the"
                 title = (
                     f"{translator.name}, {subset} {number}: {whole} translations, "
-                    f"{tree.translations} with {tree.mass:.4g} together"
+                    f"{tree.translations} with total probability {tree.mass:.4g}"
                 )
                 title += f"\nsource: {sources[number]}"
                 texts.append(f"{title}\n{as_text(tree, words.__getitem__, options.least)}")

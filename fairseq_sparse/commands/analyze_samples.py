@@ -1,13 +1,13 @@
 """Measure how much samples repeat themselves, and how varied they are.
 
 Reads the tokens (lines `H-ID`) of the outputs of `fairseq-generate --sampling`; NAME= before a file
-says what to call it. --text adds plain text, a sample a line and its tokens between spaces, such as
-the test set itself, whose figures are those to aim at.
+gives it a name. --text adds plain text with one sample per line and tokens separated by spaces,
+such as the test set itself, whose figures are the target.
 
   repetition    share of tokens that are among the L tokens before them, mean over L = 16, 32, 128
-                and 512, as Welleck et al. (2020) and Martins et al. (2020) have it of predictions
-  seq-rep-4     share of 4-grams that the sample had before (Welleck et al. 2020)
-  distinct-n    different n-grams over tokens, mean over the samples (Martins et al. 2020)
+                and 512; Welleck et al. (2020) and Martins et al. (2020) measure it on predictions
+  seq-rep-4     share of 4-grams that occur earlier in the sample (Welleck et al. 2020)
+  distinct-n    distinct n-grams per token, mean over the samples (Martins et al. 2020)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if not options.samples and not options.text:
-        parser.error("name SAMPLES or --text")
+        parser.error("give SAMPLES or --text")
     check_outputs(parser, options, "json")
     return options
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
 
     paths = list(find_systems([*options.samples, *options.text], reference=False).items())
     if options.json and options.json.resolve() in {path.resolve() for _, path in paths}:
-        raise AnalysisError(f"{options.json} is read: what is written would take its place")
+        raise AnalysisError(f"{options.json} is an input, and would be overwritten")
     rows = []
     for place, (name, path) in enumerate(paths):
         if place < len(options.samples):

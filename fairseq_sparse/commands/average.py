@@ -19,8 +19,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--inputs",
         nargs="+",
         required=True,
-        help="the checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints the one "
-        "folder that they are in",
+        help="the checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints, their "
+        "folder",
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
     which = parser.add_mutually_exclusive_group()
@@ -45,8 +45,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--ema",
         action="store_true",
-        help="take the exponential average of the parameters that fairseq-train --store-ema keeps "
-        "in a checkpoint, in place of the parameters",
+        help="instead of the parameters, average their exponential averages, which fairseq-train "
+        "--store-ema saves in a checkpoint",
     )
     options = parser.parse_args(arguments)
     by_number = options.num_epoch_checkpoints or options.num_update_checkpoints

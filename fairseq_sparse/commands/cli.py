@@ -15,14 +15,14 @@ from collections.abc import Sequence
 import fairseq_sparse
 from fairseq_sparse.commands import common
 
-# Libraries that tell what they load; of these, only warnings are shown.
+# Libraries that log what they load; only their warnings are shown.
 QUIET = ("fairseq", "matplotlib", "sacrebleu")
 
-# Each subcommand with what it does. "analyze output" is in the module analyze_output.
+# Subcommands and their descriptions. "analyze output" is in the module analyze_output.
 COMMANDS = {
     "average": "average the parameters of several checkpoints into one",
     "export": "write a softmax model as a checkpoint of stock fairseq",
-    "recover": "let a training resume that was killed while it saved",
+    "recover": "repair a run that was killed while it saved, so that it can resume",
     "score": "score fairseq-generate's output with cased sacreBLEU",
     "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
     "compare": "show sentences that one system translates better, side by side",
@@ -39,7 +39,7 @@ COMMANDS = {
     "table sizes": "count parameters and operations of models, by kind of attention",
     "table thresholds": "print thresholds of 1.5-entmax in untrained models",
     "sheets make": "make sheets on which two annotators judge translations",
-    "sheets score": "score the sheets that came back, and measure agreement",
+    "sheets score": "score the completed sheets, and measure agreement",
     "sheets pairs": "draw pairs of a ranking by null attention for a judge, and score them",
     "flags": "list every flag that fairseq's commands take with --user-dir",
 }
@@ -69,14 +69,14 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _parser(group: str) -> argparse.ArgumentParser:
-    """Return the parser that shows the subcommands, all or a group's, and refuses others."""
+    """Return the parser that lists all subcommands, or those of a group, and refuses others."""
     names = [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
     width = max(map(len, names)) + 2
     lines = [f"  {name:{width}}{COMMANDS[name]}" for name in names]
     parser = argparse.ArgumentParser(
         prog=f"fairseq-sparse {group}".strip(),
         description="Analyses and tools for fairseq models with sparse outputs and attention.",
-        epilog="\n".join(["commands:", *lines, "", "Each has --help."]),
+        epilog="\n".join(["commands:", *lines, "", "Each command has --help."]),
         usage=f"fairseq-sparse {group}{' ' * bool(group)}COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
-"""What the command lines have in common: options, checks of them, messages, progress.
+"""Shared parts of the command lines: options, their checks, messages and progress bars.
 
-It imports nothing heavy, so that ``--help`` is quick, and commands on text alone are.
+This module imports nothing heavy, so that ``--help`` and commands that only read text are quick.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) 
     if several:
         parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
         parser.add_argument(
-            "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+            "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
         )
     else:
         parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
@@ -67,7 +67,7 @@ def add_subwords(parser: argparse.ArgumentParser, default: str = "none") -> None
 
 
 def subword_merger(translator: Translator, subwords: str) -> SubwordMerger:
-    """Return the merger of subwords for a translator's data; ``none``: each token is a word."""
+    """Return the subword merger for a translator's data; with ``none``, each token is a word."""
     from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 
     task = translator.task
@@ -81,7 +81,7 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text or 'nothing'} is a folder: name a file")
     if path.exists() and not path.is_file():
         raise argparse.ArgumentTypeError(
-            f"{text} is no regular file, and cannot be replaced by one"
+            f"{text} is not a regular file, and cannot be replaced by one"
         )
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
@@ -91,10 +91,10 @@ def output_file(text: str) -> Path:
 def check_outputs(
     parser: argparse.ArgumentParser, options: argparse.Namespace, *names: str
 ) -> None:
-    """Refuse to write a file over one that is read, or over another that is written.
+    """Refuse an output file that is also an input or another output.
 
     Args:
-        names: the options that are files to be written.
+        names: the options that are output files.
     """
     values = dict(vars(options))
     written = [path for path in map(values.pop, names) if path is not None]
@@ -108,7 +108,7 @@ def check_outputs(
     others = [path.resolve() for path in map(Path, texts) if path.is_file()]
     for path in written:
         if path.resolve() in others:
-            parser.error(f"{path} is named twice: what is written would take its place")
+            parser.error(f"{path} is named twice, and would be overwritten")
         others.append(path.resolve())
 
 
@@ -130,12 +130,12 @@ def command_parser(command: str, description: str | None) -> argparse.ArgumentPa
 
 
 def program(command: str) -> str:
-    """Return what messages call a command."""
+    """Return the name of a command in messages."""
     return f"fairseq-sparse {command}"
 
 
 def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
-    """Run a command and return its exit status; an error of the user's is told in one line.
+    """Run a command and return its exit status; report user errors in one line.
 
     Args:
         command: its name, such as ``analyze output``.
@@ -150,12 +150,13 @@ def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
 
 
 def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = "") -> int:
-    """Return the exit status of a process's ``main``; trouble of the machine is one line, too.
+    """Run ``main`` and return its exit status; report missing packages, lack of memory and
+    interruptions in one line.
 
     Args:
-        main: what to run.
-        quiet: libraries that would tell what they load; of these, only warnings are shown.
-        name: what messages call the program; empty: the name of the script.
+        main: the function to run.
+        quiet: libraries that log what they load; only their warnings are shown.
+        name: the program's name in messages; if empty, the name of the script.
     """
     for library in quiet:
         logging.getLogger(library).setLevel(logging.WARNING)

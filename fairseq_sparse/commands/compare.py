@@ -1,9 +1,9 @@
 """Show sentences that one system translates better than another, side by side (SUE, Table 7).
 
-A SYSTEM is a file with a translation a line, or the folder of a recipe's run, whose hyp.detok.txt
-is read; NAME= before it says what to call it. The sentences come in two lists: those for which the
-second system is better by sacreBLEU's chrF, and those for which the first is, with the largest
-differences first. Sentences that both translate in the same way are left out.
+A SYSTEM is a file with one translation per line, or the folder of a recipe's run, whose
+hyp.detok.txt is read; NAME= before it gives it a name. The sentences come in two lists: those for
+which the second system is better by sacreBLEU's chrF, and those for which the first is, with the
+largest differences first. Sentences with identical translations are left out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fairseq_sparse.files import write_json
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("compare", __doc__)
     parser.add_argument("systems", nargs=2, metavar="[NAME=]SYSTEM", help="file or folder")
-    parser.add_argument("--source", required=True, type=Path, help="test set, as people read it")
-    parser.add_argument("--reference", required=True, type=Path, help="its translation by people")
+    parser.add_argument("--source", required=True, type=Path, help="raw source of the test set")
+    parser.add_argument("--reference", required=True, type=Path, help="raw reference translations")
     parser.add_argument(
-        "--most", type=positive, default=10, metavar="N", help="in each list (default: 10)"
+        "--most", type=positive, default=10, metavar="N", help="length of each list (default: 10)"
     )
     parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all that differ to this file"
+        "--json", type=output_file, metavar="OUT", help="write all differing sentences to this file"
     )
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "json")
@@ -48,7 +48,7 @@ def compare(options: argparse.Namespace) -> str:
 
     systems = find_systems(options.systems)
     if options.json and options.json.resolve() in {path.resolve() for path in systems.values()}:
-        raise AnalysisError(f"{options.json} is a system: what is written would take its place")
+        raise AnalysisError(f"{options.json} is a system, and would be overwritten")
     paths = [options.source, options.reference, *systems.values()]
     pairs = compare(*(read_lines(path, "utf-8-sig") for path in paths))
     names = list(systems)

@@ -1,9 +1,9 @@
 """Draw the attention of a trained translation model in one sentence of a prepared data set.
 
-The model reads the source sentence and its reference, or its own translation. Rows are queries: in
-cross-attention and in the decoder the target token that is predicted next, in the encoder the
-source token. Columns are keys. A weight that is exactly 0 is a white cell without an outline, and
-a query whose weights are all 0 is a hatched row.
+The model reads the source sentence and its reference, or its own translation. Rows are queries,
+labelled by the target token that is predicted next (cross-attention, decoder) or by the source
+token (encoder). Columns are keys. A weight that is exactly 0 is a white cell without an outline,
+and a query whose weights are all 0 is a hatched row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         required=True,
         type=not_negative,
         metavar="N",
-        help="its number, from 0, as fairseq-generate prints it: S-N",
+        help="number of the sentence, from 0, as fairseq-generate prints it: S-N",
     )
     parser.add_argument("--place", choices=("cross", "encoder", "decoder"), default="cross")
     parser.add_argument(
@@ -58,13 +58,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=choice_of_heads,
         default="all",
         metavar="all|mean|N,...",
-        help="a panel for each, for their mean, or for some, from 1 (default: all)",
+        help="draw a panel for each head, for their mean, or for these, from 1 (default: all)",
     )
     parser.add_argument(
         "--hypothesis", action="store_true", help="the model's translation, not the reference"
     )
     parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="of that translation (default: 5)"
+        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
     )
     parser.add_argument(
         "--output",
@@ -81,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
-    """Read fairseq's batch of the one sentence."""
+    """Return a fairseq batch with only the chosen sentence."""
 
     batches = translator.batches(options.subset, max_tokens=100_000)
     samples = list(with_references(batches, options.subset))
@@ -114,7 +114,7 @@ def collect_weights(
 
 
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
-    """Return a number from 0, for one from 1 that must exist; the last for None."""
+    """Return the index, from 0, of a number from 1 that must exist; None means the last one."""
 
     if count == 0:
         raise AnalysisError(f"{flag}: the model has no {what}")
@@ -124,7 +124,7 @@ def choose(number: int | None, count: int, flag: str, what: str) -> int:
 
 
 def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndarray], list[str]]:
-    """Return what is drawn in each panel, and its title."""
+    """Return the weights and the title of each panel."""
     if heads == "mean":
         return [weights.mean(0)], [f"mean of {len(weights)} heads"]
     numbers = range(1, len(weights) + 1) if heads == "all" else heads
@@ -135,7 +135,7 @@ def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndar
 def labels(
     task: AnalysisTask, net_input: dict[str, Tensor], target: Tensor, text: str
 ) -> dict[str, tuple[list[str], list[str], str, str]]:
-    """Return for each place the names of queries and keys, and what they are called together."""
+    """Return, for each place, the labels of the queries and of the keys, and both axis titles."""
 
     def names(tokens: Tensor, words: Dictionary) -> list[str]:
         return [words[token] for token in tokens.tolist()]

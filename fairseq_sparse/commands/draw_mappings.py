@@ -4,7 +4,7 @@ draw mappings alpha-relu   [(α−1)x]₊^(1/(α−1)), τ = 0, by x        ("Sp
 draw mappings entmax       the first entry of α-entmax([t, 0]), by t
                            ("Sparse Sequence-to-Sequence Models", Fig. 3)
 
-An alpha of 1 is softmax, and belongs to entmax only.
+An alpha of 1 is softmax, and is only allowed for entmax.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairseq_sparse.commands.common import command_parser, finish
 
 
 def alphas(text: str) -> list[float]:
-    """Parse numbers from 1 on, with commas between them, for argparse."""
+    """Parse numbers of at least 1, separated by commas, for argparse."""
     values = sorted({float(part) for part in text.split(",")})
     if not all(1 <= value < float("inf") for value in values):
         raise argparse.ArgumentTypeError(f"{text}: an alpha is a number of at least 1")
@@ -27,7 +27,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("draw mappings", __doc__)
     parser.add_argument("mapping", choices=("alpha-relu", "entmax"))
     parser.add_argument(
-        "--alphas", type=alphas, metavar="A,B,...", help="default: 1.25,1.5,1.75,2; entmax: 1 too"
+        "--alphas", type=alphas, metavar="A,B,...", help="default: 1.25,1.5,1.75,2; entmax: also 1"
     )
     parser.add_argument(
         "--output",
@@ -35,7 +35,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="pictures, by their suffix: .png, .svg, .pdf",
+        help="pictures to write, in the format of their suffix: .png, .svg, .pdf",
     )
     options = parser.parse_args(arguments)
     options.alphas = options.alphas or [1.0] * (options.mapping == "entmax") + [1.25, 1.5, 1.75, 2]

@@ -1,8 +1,8 @@
-"""Write a checkpoint of a softmax model as one of stock fairseq, which needs no --user-dir.
+"""Convert a checkpoint of a softmax model to one of stock fairseq, which needs no --user-dir.
 
-The parameters stay as they are: fairseq-generate --task translation gives the same translations.
-The state of the optimizer is left out; train on from it with --finetune-from-model. A model with
-another output or attention than softmax is refused.
+The parameters stay unchanged: fairseq-generate --task translation gives the same translations. The
+state of the optimizer is left out; continue training with --finetune-from-model. A model with an
+output or attention other than softmax is refused.
 """
 
 from __future__ import annotations

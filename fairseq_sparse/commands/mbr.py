@@ -1,13 +1,13 @@
 """Choose from samples of each sentence the one with the highest expected utility.
 
 Reads the detokenised hypotheses (lines `D-ID`) of one or several runs of `fairseq-generate
---sampling --beam N --nbest N`, which are N samples for each sentence, and more with each --seed.
-The utility of a sample is the mean of its chrF (or BLEU) with each sample as the reference, by
+--sampling --beam N --nbest N`; each run, with a --seed of its own, adds N samples per sentence. The
+utility of a sample is the mean of its chrF (or BLEU) with each sample as the reference, by
 sacreBLEU's sentence-level score. This is minimum Bayes risk decoding. The chosen samples are
-written one a line, in the order of the test set.
+written one per line, in the order of the test set.
 
-With --reference the result is scored, and with --baseline, the translations of another system, one
-a line, both are compared by sacreBLEU's paired bootstrap.
+With --reference, the result is scored. With --baseline, the translations of another system, one per
+line, both are compared by sacreBLEU's paired bootstrap.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "samples", nargs="+", type=Path, metavar="SAMPLES", help="output of fairseq-generate"
     )
     parser.add_argument(
-        "--output", type=output_file, required=True, metavar="OUT", help="written: the translations"
+        "--output", type=output_file, required=True, metavar="OUT", help="file for the translations"
     )
     parser.add_argument("--utility", choices=UTILITIES, default="chrf", help="(default: chrf)")
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
         default=TOKENIZE,
-        help=f"sacreBLEU's tokens, for BLEU (default: {TOKENIZE})",
+        help=f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE})",
     )
     parser.add_argument(
         "--utilities",
         action="store_true",
-        help="print each sentence's different samples, best first: U-ID, expected utility, number "
-        "of times drawn, text",
+        help="print the distinct samples of each sentence, best first: U-ID, expected utility, "
+        "number of times drawn, text",
     )
-    parser.add_argument("--reference", type=Path, help="raw text, one a line, to score the result")
+    parser.add_argument("--reference", type=Path, help="raw references, one per line")
     parser.add_argument(
-        "--baseline", type=Path, help="translations to compare the result with, one a line"
+        "--baseline", type=Path, help="translations to compare the result with, one per line"
     )
     parser.add_argument(
         "--resamples",

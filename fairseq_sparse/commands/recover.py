@@ -1,10 +1,10 @@
-"""Let a training resume that was killed while it saved.
+"""Repair a run that was killed while it saved, so that it can resume.
 
-Where checkpoint_last.pt was not written to its end, it is kept as checkpoint_last.pt.damaged, and
-the newest checkpoint of the folder that is whole takes its place. Old checkpoints that fairseq
-could not delete any more, by the --keep-last-epochs and --keep-interval-updates of the training,
-are deleted. The recipes in examples/ do this by themselves; before fairseq-train, run it by hand.
-Not while somebody trains there.
+A damaged checkpoint_last.pt is kept as checkpoint_last.pt.damaged, and the newest intact checkpoint
+of the folder takes its place. Old checkpoints that fairseq had no time to delete, given the run's
+--keep-last-epochs and --keep-interval-updates, are deleted. The recipes in examples/ do this
+automatically; without them, run this command before fairseq-train. Do not run it while a training
+is running in the folder.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         print(recovery)
     if outdated:
         names = ", ".join(map(os.path.basename, outdated))
-        print(f"deleted {names}: older than what the training keeps")
+        print(f"deleted {names}: older than the checkpoints that the training keeps")
     if recovery is None and not outdated and not options.quiet:
         print(
             f"nothing to do: no damaged checkpoint_last.pt and no outdated file in {options.folder}"

@@ -2,13 +2,13 @@
 
 fairseq-sparse report RUN... --output report.html
 
-A RUN is a folder that examples/run.sh made (runs/DATASET/VARIANT-cpu), a folder of fairseq-train's
---save-dir (its checkpoint_best.pt, else checkpoint_last.pt), or a checkpoint. The page has the
-results with the papers' figures beside, curves of the training, statistics of the output and of the
-attention, and, sentence by sentence, every attention weight and the alternatives at every step. It
-needs no server and no network, and says in each section what it lacks of a run. What must be
-computed for it is kept in RUN/report (RUN/report-checkpoint_best and so on), so that the next page
-is quick and an interrupted one goes on.
+A RUN is a folder made by examples/run.sh (runs/DATASET/VARIANT-cpu), a --save-dir of fairseq-train
+(its checkpoint_best.pt, else checkpoint_last.pt), or a checkpoint. The page has the results beside
+the papers' figures, training curves, statistics of the output and of the attention, and, sentence
+by sentence, every attention weight and the alternatives at every step. It needs no server and no
+network, and says in each section which data of a run are missing. Whatever must be computed for it
+is kept in RUN/report (RUN/report-checkpoint_best and so on), so that the next page is quick and an
+interrupted run can continue.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("report", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument(
-        "--output", required=True, type=output_file, metavar="FILE", help="the page"
+        "--output", required=True, type=output_file, metavar="FILE", help="the page to write"
     )
     parser.add_argument(
         "--data",
         metavar="DATA",
-        help="folder that fairseq-preprocess made (default: what the first run was trained on)",
+        help="folder that fairseq-preprocess made (default: the training data of the first run)",
     )
     parser.add_argument(
         "--log",
@@ -44,7 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=[],
         metavar="FILE",
-        help="what fairseq-train printed, or its --log-file, for each RUN in order (default: "
+        help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
         "RUN/logs/2_train.log, where the recipes put it)",
     )
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
@@ -53,7 +53,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=positive,
         default=20,
         metavar="N",
-        help="show the first N one by one (default: 20)",
+        help="show the first N sentences one by one (default: 20)",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)

@@ -1,12 +1,12 @@
-"""Score the output of fairseq-generate with cased sacreBLEU, detokenised unless asked otherwise.
+"""Score the output of fairseq-generate with cased sacreBLEU, detokenised by default.
 
 Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
-back in the order of the test set, checks that none is missing, writes them one a line, and prints
-BLEU and chrF2 against the raw reference with sacreBLEU's signatures. Where the reference is tokens
-already, generate with `--tokenizer space`, and score with `--tokenize none`.
+back in the order of the test set, checks that none is missing, writes them one per line, and prints
+BLEU and chrF2 against the raw reference with sacreBLEU's signatures. If the reference is already
+tokenised, generate with `--tokenizer space`, and score with `--tokenize none`.
 
-With --tokenized-reference the tokens of the hypotheses (lines `H-ID`, without the marks of BPE) are
-scored against that reference as well as multi-bleu.perl does it, without smoothing: cased, and in
+With --tokenized-reference, the tokens of the hypotheses (lines `H-ID`, without the marks of BPE)
+are also scored against that reference, as multi-bleu.perl does: without smoothing, cased and in
 lower case.
 """
 
@@ -34,16 +34,16 @@ TOKENIZE = "13a"
 
 
 def read_best(path: Path, kind: str = "D") -> list[str]:
-    """Read the best hypothesis of each sentence, which comes first; of kind D or H."""
+    """Read the best hypothesis of each sentence, which comes first, from lines of kind D or H."""
     return [hypotheses[0] for hypotheses in read_hypotheses(path, kind)]
 
 
 def score(
     hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
 ) -> dict[str, object]:
-    """Compute corpus BLEU and chrF2 with sacreBLEU's defaults but for the tokens of BLEU, as a
+    """Compute corpus BLEU and chrF2 with sacreBLEU's defaults, except for BLEU's tokenizer, as a
     dictionary for JSON."""
-    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns about tokens
     result = metric.corpus_score(hypotheses, [references])
     of_characters = CHRF()
     chrf = of_characters.corpus_score(hypotheses, [references])
@@ -72,7 +72,7 @@ def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, obje
 
 
 def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> list[str]:
-    """Read the lines of a file that has one for each sentence that was translated."""
+    """Read the lines of a file, which must have one line for each translated sentence."""
     references = [line.rstrip("\r") for line in lines_of(path)]
     if len(hypotheses) != len(references):
         raise AnalysisError(
@@ -85,19 +85,19 @@ def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> lis
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser("score", __doc__)
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
-    parser.add_argument("--reference", type=Path, required=True, help="raw text, one a line")
+    parser.add_argument("--reference", type=Path, required=True, help="raw text, one per line")
     parser.add_argument(
-        "--tokenized-reference", type=Path, help="the same as tokens, for a second score of tokens"
+        "--tokenized-reference", type=Path, help="tokenised references, for scores of the tokens"
     )
     parser.add_argument(
-        "--hypotheses", type=output_file, required=True, help="written: the translations"
+        "--hypotheses", type=output_file, required=True, help="file for the translations"
     )
-    parser.add_argument("--json", type=output_file, required=True, help="written: the score")
+    parser.add_argument("--json", type=output_file, required=True, help="file for the scores")
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
         default=TOKENIZE,
-        help=f"sacreBLEU's tokens (default: {TOKENIZE}; none: the text is tokens already)",
+        help=f"sacreBLEU's tokenizer (default: {TOKENIZE}; none: the text is tokenised already)",
     )
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "hypotheses", "json")

@@ -1,15 +1,16 @@
 """Make the sheets on which two annotators judge translations of several systems (SUE, Table 4).
 
-A SYSTEM is a file with a translation a line, or the folder of a recipe's run, whose hyp.detok.txt
-is read; NAME= before it says what to call it (default: the name of the file or folder). Test
+A SYSTEM is a file with one translation per line, or the folder of a recipe's run, whose
+hyp.detok.txt is read; NAME= before it gives it a name (default: that of the file or folder). Test
 sentences are drawn at random, some of them for both annotators. The reference is one of the
 candidates, and nothing in a sheet tells which. A translation that several systems gave is judged
-once, and counts for each of them. Written to the folder:
+once, and counts for each of them. The command writes to the folder
 
   annotator_1.csv, annotator_2.csv, instructions.txt   for the annotators
-  key.json            which translation is whose: not for them; sheets score needs it
+  key.json            says which system gave each translation; keep it from the annotators, and
+                      give it to sheets score
 
-The same arguments give the same files. What is in the folder already is not overwritten.
+The same arguments give the same files. Existing files are not overwritten.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ HYPOTHESES = "hyp.detok.txt"
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("sheets make", __doc__)
     parser.add_argument("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
-    parser.add_argument("--source", required=True, type=Path, help="test set, as people read it")
-    parser.add_argument("--reference", required=True, type=Path, help="its translation by people")
+    parser.add_argument("--source", required=True, type=Path, help="raw source of the test set")
+    parser.add_argument("--reference", required=True, type=Path, help="raw reference translations")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     parser.add_argument(
         "--sentences",
@@ -45,28 +46,28 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=not_negative,
         default=SHARED,
         metavar="N",
-        help="of these, for both (default: 45, as in the paper)",
+        help="number of these that both judge (default: 45, as in the paper)",
     )
     parser.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
     parser.add_argument(
         "--separator",
         choices=("comma", "semicolon", "tab"),
         default="comma",
-        help="between cells: semicolon, where the annotators' language writes 0,5 for 0.5 and they "
-        "use Excel (default: comma)",
+        help="between cells; give semicolon for annotators who use Excel in a language that writes "
+        "0,5 for 0.5 (default: comma)",
     )
     return parser.parse_args(arguments)
 
 
 def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
-    """Find the files of the systems by their names.
+    """Return the file of each system, by the system's name.
 
     Args:
         texts: the arguments, ``[NAME=]SYSTEM``.
-        reference: whether there is a reference beside the systems, whose name is taken.
+        reference: whether there is a reference beside the systems, whose name is reserved.
 
     Raises:
-        SheetError: a name is given twice, or taken.
+        SheetError: a name is given twice, or is reserved.
     """
     from fairseq_sparse.analysis.sheets.annotation_sheets import REFERENCE, SheetError
 
@@ -84,17 +85,17 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
 
 
 def write_new(files: dict[Path, bytes]) -> None:
-    """Write files, each whole or not at all, unless one is there with other content.
+    """Write files, each whole or not at all, unless one exists with different content.
 
     Raises:
-        SheetError: one is.
-        OSError: one cannot be written.
+        SheetError: a file exists with different content.
+        OSError: a file cannot be written.
     """
     from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
 
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
-            raise SheetError(f"{path} is there already, with other content; choose another folder")
+            raise SheetError(f"{path} exists with different content; choose another folder")
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, binary=True) as file:
@@ -102,7 +103,7 @@ def write_new(files: dict[Path, bytes]) -> None:
 
 
 def make(options: argparse.Namespace) -> str:
-    """Write the files; what there is to say about them."""
+    """Write the files, and return a message for the user."""
     from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
     from fairseq_sparse.analysis.sheets import annotation_sheets
 

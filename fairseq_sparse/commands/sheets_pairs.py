@@ -1,12 +1,12 @@
 """Judge samples of the top and the bottom of a corpus ranked by null attention (ReLA, section 5.2).
 
-sheets pairs draw pairs.tsv --output DIR   draw 100 pairs of each of the 10,000 with the lowest and
-                                           the highest null rate
-sheets pairs score DIR/key.json SHEET      how many of them are correct translations
+sheets pairs draw pairs.tsv --output DIR   draw 100 pairs from the 10,000 with the lowest null rate,
+                                           and 100 from those with the highest
+sheets pairs score DIR/key.json SHEET      count how many of them are correct translations
 
-pairs.tsv is what "fairseq-sparse analyze nulls" wrote. DIR gets sheet.csv, in whose column
-"correct" a judge writes yes or no, and key.json, which says which end each pair is from: not for
-the judge.
+pairs.tsv is the table of "fairseq-sparse analyze nulls". The first command writes to DIR sheet.csv,
+in whose column "correct" a judge writes yes or no, and key.json, which says which end each pair is
+from; keep it from the judge.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("sheets pairs", __doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     part = commands.add_parser("draw", help="draw the pairs, and write the sheet")
-    part.add_argument("ranking", type=Path, metavar="TSV", help="of fairseq-sparse analyze nulls")
+    part.add_argument("ranking", type=Path, metavar="TSV", help="written by analyze nulls")
     part.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     part.add_argument(
         "--pairs", type=positive, default=PAIRS, metavar="N", help="of each end (default: 100)"
@@ -45,15 +45,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=positive,
         default=ENDS,
         metavar="N",
-        help="pairs in an end of the ranking (default: 10000)",
+        help="pairs at each end of the ranking to draw from (default: 10000)",
     )
     part.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
     part.add_argument("--separator", choices=("comma", "semicolon", "tab"), default="comma")
     part.set_defaults(run=draw)
-    part = commands.add_parser("score", help="score the sheet that came back")
+    part = commands.add_parser("score", help="score the completed sheet")
     part.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheet")
     part.add_argument("sheet", type=Path, metavar="SHEET")
-    part.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
+    part.add_argument("--json", type=output_file, metavar="FILE", help="file for the figures")
     part.set_defaults(run=score)
     options = parser.parse_args(arguments)
     if options.command == "score":
@@ -62,7 +62,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def draw(options: argparse.Namespace) -> str:
-    """Write the sheet and the key; return what there is to say about them."""
+    """Write the sheet and the key, and return a message for the user."""
     from fairseq_sparse.analysis.sheets.annotation_sheets import SEPARATORS
     from fairseq_sparse.analysis.sheets.ranking_sample import (
         draw_sample,
@@ -87,7 +87,7 @@ def draw(options: argparse.Namespace) -> str:
 
 
 def score(options: argparse.Namespace) -> str:
-    """Return the table of the sheet that came back, and write the figures."""
+    """Return the results of the completed sheet as a table, and write the figures."""
     from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
     from fairseq_sparse.analysis.sheets.ranking_sample import (
         answers_table,

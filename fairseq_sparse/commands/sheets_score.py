@@ -1,10 +1,10 @@
 """Score the sheets of "fairseq-sparse sheets make" that annotators have filled in.
 
 Prints, in Markdown, the mean and standard deviation of each system's scores, for each annotator and
-for both, where a sentence that both judged counts twice; and how much the annotators agree on what
-both judged: Cohen's κ, plain and with quadratic weights. + and - are left out there; the figures
-with them stand beside. Scores may be empty, and are then counted. A sheet whose rows are not those
-that were sent is refused.
+for both (a sentence that both judged counts twice), and how much the annotators agree on the
+sentences that both judged: Cohen's κ, plain and with quadratic weights. These figures ignore the +
+and - of scores; figures that include them are printed beside. Scores may be empty; their number is
+printed. A sheet whose rows differ from those that were made is refused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "sheets", nargs="+", type=Path, metavar="SHEET", help="both sheets, under any name"
     )
     parser.add_argument(
-        "--partial", action="store_true", help="score one sheet, while the other is not back yet"
+        "--partial", action="store_true", help="score one sheet while the other is still missing"
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="written: the figures")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="file for the figures")
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "json")
     return options
@@ -58,7 +58,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
         scores[annotator] = found
     missing = [name for name in sheets if name not in scores]
     if missing and not options.partial:
-        raise SheetError(f"the sheet of {missing[0]} is missing; --partial goes on without")
+        raise SheetError(f"the sheet of {missing[0]} is missing; --partial scores the other")
     return summarize(sheets, scores)
 
 

@@ -1,8 +1,8 @@
 """Print one Markdown table of the results of several runs.
 
-A RUN is a folder that examples/run.sh made, which has all results in its summary.json; a folder of
-fairseq-train's --save-dir; or a checkpoint. What is not known of the last two is "-", and the
-command that would write it is named.
+A RUN is a folder made by examples/run.sh, which has all results in its summary.json; a --save-dir
+of fairseq-train; or a checkpoint. For the last two, an unknown result is shown as "-", and the
+command that provides it is named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMAND = "table results"
 
 
 def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
-    """Return the Markdown table, and below it what the figures were measured with."""
+    """Return the Markdown table, and below it the conditions of the measurements."""
     header = [COLUMNS[name][0] for name in columns]
     rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
     lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
@@ -38,7 +38,7 @@ def table(summaries: list[dict], columns: list[str], baseline: dict | None = Non
 
 
 def add_speeds(summaries: list[dict], results: list[dict]) -> None:
-    """Give each summary what was measured of its variant."""
+    """Add to each summary the measured speeds of its variant."""
     for summary in summaries:
         own = [result for result in results if result["model"] == summary.get("variant")]
         summary["measured"] = {
@@ -49,9 +49,9 @@ def add_speeds(summaries: list[dict], results: list[dict]) -> None:
         }
 
 
-# The parts of a summary of plain fairseq-train, and what writes the file that has each.
+# The parts of the summary of a run without recipes, and the source of each.
 PLAIN_PARTS = {
-    "training": "speed and updates: --log FILE, what fairseq-train printed",
+    "training": "speed and updates: --log FILE, the output of fairseq-train",
     "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
     "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
     "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
@@ -61,7 +61,7 @@ PLAIN_PARTS = {
 
 
 def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[str]]:
-    """Summarize what is known of a training without recipes; return that, and the parts missing.
+    """Summarize a run without recipes; return the summary, and the names of the missing parts.
 
     Raises:
         AnalysisError: the folder has no checkpoint, or the log no numbers.
@@ -80,7 +80,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
         "attention": ("attention.json", summarize_attention),
     }
     for part, (file, summarize) in files.items():
-        if (run / file).is_file():  # never of a checkpoint alone: the folder may have others
+        if (run / file).is_file():  # never true for a checkpoint, whose folder may have others
             try:
                 summary[part] = summarize(run / file)
             except SummaryError as error:  # the other parts can still be shown
@@ -92,8 +92,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
 
 
 def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
-    """Read the summaries of all runs that can be read; what is left out or missing goes to
-    stderr."""
+    """Read the summaries of all readable runs; report left-out runs and missing parts on stderr."""
     summaries: list[dict] = []
     lacking: dict[str, list[str]] = {}
     for run, log in zip(runs, logs or [None] * len(runs), strict=True):
@@ -125,19 +124,19 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=[],
         metavar="FILE",
-        help="what fairseq-train printed, or its --log-file, for each RUN in order; the recipes' "
-        "runs have their own",
+        help="output of fairseq-train, or its --log-file, for each RUN in order; ignored for runs "
+        "of the recipes, which have their own",
     )
     parser.add_argument(
         "--columns",
         type=lambda text: text.split(","),
         metavar="NAME,...",
-        help="which columns (default: all that fit the runs); an unknown name lists them",
+        help="columns to show (default: all that fit the runs); an unknown name lists the choices",
     )
     parser.add_argument(
         "--baseline",
         metavar="VARIANT",
-        help="variant among the runs to whose speeds the others' ratios are given",
+        help="variant among the runs; speeds are shown as ratios to its speeds",
     )
     parser.add_argument(
         "--speeds",
@@ -145,8 +144,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=[],
         metavar="JSON",
-        help="of benchmark/training_step.py or benchmark/decoding.py: these speeds instead of "
-        "those of the runs' logs; their models are named as the variants",
+        help="results of scripts/benchmark/training_step.py or decoding.py: their speeds replace "
+        "those of the runs' logs; the models must be named like the variants",
     )
     options = parser.parse_args(arguments)
     if options.log and len(options.log) != len(options.runs):
@@ -159,7 +158,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_speeds(paths: list[Path]) -> list[dict]:
-    """Read what the benchmarks have measured."""
+    """Read the results of the benchmarks."""
     results: list[dict] = []
     for path in paths:
         try:

@@ -1,24 +1,24 @@
 """Count parameters and floating-point operations of a Transformer, by kind of attention.
 
-Both are counted on the modules as they are built and run, not by formulas.
+Both are counted on modules that are built and run, not by formulas.
 
-Parameters are those that a training step gives a gradient. The defaults are the base Transformer
+Parameters are those that get a gradient in a training step. The defaults are the base Transformer
 of ReLA (Zhang, Titov, Sennrich 2021) for WMT14 English-German: separate vocabularies, the target's
-embeddings shared with the output. The paper's 72.31 million for softmax attention is met by any two
-vocabularies of 55,013 to 55,032 entries together; ReLA-g adds a gain and a gate of 512 numbers to
+embeddings shared with the output. Any two vocabularies with 55,013 to 55,032 entries in total give
+the paper's 72.31 million for softmax attention; ReLA-g adds a gain and a gate of 512 numbers to
 each of 18 attentions, 18,432 in all, which gives 72.33 million (the paper: 72.34).
 
 Operations are those of one forward pass: of one self-attention module, and of the model on one
-sentence pair, both of --length tokens. A multiplication with addition in a matrix product is two.
-Other operations, whatever they compute, are one for each number that they give (exp, sqrt, a
-comparison, ...) or, for sums and maxima, take in; softmax is five a score (maximum, difference,
-exp, sum, division), layer normalisation eight a number. Reading, copying and masking are free. A
-threshold (sparsemax, entmax) is searched in as many steps as random weights need.
+sentence pair, both of --length tokens. A multiplication with addition in a matrix product counts as
+two. Any other operation (exp, sqrt, a comparison, ...) counts as one per output number or, for sums
+and maxima, per input number; softmax counts as five per score (maximum, difference, exp, sum,
+division), layer normalisation as eight per number. Reading, copying and masking are free. The
+search for a threshold (sparsemax, entmax) takes as many steps as random weights need.
 
-A second table is ReLA's Table 4: the operations of the attention activation alone, from the scores
-of H heads to their weights, and of norm and gate of d numbers a token, for T tokens. Beside our
-counts it has the paper's closed forms, 3HT² - HT for softmax and HT² + 10Td + T for ReLA-g, and the
-length up to which softmax needs no more operations than ReLA-g.
+A second table is ReLA's Table 4, for T tokens: the operations from the attention scores of H heads
+to their weights, and those of norm and gate, with d numbers per token. Beside our counts, it has
+the paper's closed forms, 3HT² - HT for softmax and HT² + 10Td + T for ReLA-g, and the length up to
+which softmax needs no more operations than ReLA-g.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ CLOSED_FORMS = {
     "rela_g": lambda heads, tokens, width: heads * tokens**2 + 10 * tokens * width + tokens,
 }
 
-# Operations by the name of the function that does them. Where PyTorch does not say that a function
-# works number by number, it is here.
+# Rules for counting operations, by function name. POINTWISE lists the functions that work number by
+# number, but are not tagged so by PyTorch.
 POINTWISE = {"leaky_relu", "masked_fill"}
 FREE = {"clone", "masked_fill", "fill", "zero", "copy", "alias"}
 REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "any", "all", "prod", "norm"}
@@ -61,33 +61,33 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
         parser.add_argument(flag, default=default, help=f"{help} (default: {default})", **options)
 
     add("--arch", "transformer_sparse_wmt_en_de", "architecture of this package")
-    add("--source-vocabulary", 27510, "its entries", type=positive, metavar="N")
-    add("--target-vocabulary", 27510, "its entries", type=positive, metavar="N")
+    add("--source-vocabulary", 27510, "entries", type=positive, metavar="N")
+    add("--target-vocabulary", 27510, "entries", type=positive, metavar="N")
     add("--share", "target", "embeddings that are shared: input and output", choices=SHARING)
     add("--model-flags", "", "more flags of the architecture, as one argument")
-    add("--length", 25, "tokens of the sentences", type=positive, metavar="N")
+    add("--length", 25, "tokens per sentence", type=positive, metavar="N")
     parser.add_argument(
         "--activation-lengths",
         type=positive,
         nargs="+",
         default=[100, 1000],
         metavar="T",
-        help="tokens of the sequences of the second table (default: 100 1000)",
+        help="sequence lengths of the second table (default: 100 1000)",
     )
     parser.add_argument(
-        "--kinds", help=f"values of --attention, or {LEARNED}, with commas (default: all)"
+        "--kinds", help=f"values of --attention, or {LEARNED}, comma-separated (default: all)"
     )
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
     )
     options = parser.parse_args(arguments)
     if options.share == "all" and options.source_vocabulary != options.target_vocabulary:
-        parser.error("--share all needs one vocabulary: --source-vocabulary N is not the target's")
+        parser.error("--share all needs one vocabulary: give both the same number of entries")
     return options
 
 
 def chosen_kinds(options: Namespace) -> list[str]:
-    """The kinds of attention to compare, softmax first."""
+    """Return the kinds of attention to compare, softmax first."""
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     known = [*ATTENTION_KINDS, LEARNED]
@@ -125,10 +125,10 @@ def operations(run) -> dict[str, int]:
     def attention(query, key, value, *arguments, out_shape=None, **options):
         return 2 * query[:3].numel() * key[2] * (key[3] + value[3])
 
-    # PyTorch from 2.3 on has another function on a CPU, and does not count what that does.
+    # From 2.3 on, PyTorch uses another function on a CPU, whose operations it does not count.
     on_cpu = getattr(torch.ops.aten, f"{FUSED_ATTENTION}_for_cpu", None)
     entries = {} if on_cpu is None else {on_cpu: attention}
-    # PyTorch counts only what it computes itself.
+    # PyTorch counts only its own functions, so the reference implementations must run.
     with torch.no_grad(), backends.use("reference"):
         with FlopCounterMode(display=False, custom_mapping=entries) as products:
             run()
@@ -138,7 +138,7 @@ def operations(run) -> dict[str, int]:
 
 
 def elementwise_counter():
-    """Return a context that counts all operations but matrix products, by the function's name."""
+    """Return a context that counts all operations except matrix products, by function name."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counter(TorchDispatchMode):
@@ -173,7 +173,7 @@ def operations_of(name: str, function, args, result) -> int:
 
 
 def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int:
-    """Count what self-attention does between its products, but for the scaling of the scores."""
+    """Count the operations of self-attention between its products, except scaling the scores."""
     import torch
     from fairseq.modules import MultiheadAttention
 
@@ -191,8 +191,8 @@ def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int
 
 
 def activations(options: Namespace, heads: int, width: int) -> dict:
-    """Compute ReLA's Table 4: the operations by length, and the last length at which softmax has
-    fewer."""
+    """Compute ReLA's Table 4: the operations by length, and the largest length at which softmax
+    has no more than ReLA-g."""
     ways = {"formula": lambda kind, *sizes: CLOSED_FORMS[kind](*sizes)}
     ways["counted"] = activation_operations
     result: dict = {"heads": heads, "width": width, "operations": [], "softmax_up_to": {}}
@@ -220,7 +220,7 @@ def activations(options: Namespace, heads: int, width: int) -> dict:
 
 
 def results_of(options: Namespace) -> list[dict]:
-    """Return one dictionary for each kind, softmax first."""
+    """Return the results of each kind of attention, softmax first."""
     import torch
 
     from fairseq_sparse.analysis.random_models import random_batch, translation_task

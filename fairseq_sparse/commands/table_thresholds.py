@@ -1,18 +1,18 @@
 """Print thresholds of 1.5-entmax in untrained Transformers: Table 3 of Speeding Up Entmax.
 
-For each size of the vocabulary, or each folder of prepared data, an untrained model with a
-1.5-entmax output reads one batch. The table has its mean threshold (data), what the paper's
-formula gives for that size (formula, with the p* of Lemma 2), and what this package finds from the
-spread of the output weights as they were drawn (weights).
+For each vocabulary size, or each folder of prepared data, an untrained model with a 1.5-entmax
+output reads one batch. The table has the mean threshold of the batch (data), the threshold by the
+paper's formula for that size (formula, with the p* of Lemma 2), and the one that this package
+computes from the spread of the initial output weights (weights).
 
-The paper also tests that untrained logits are normal. By the Shapiro-Wilk test, on 5,000 logits of
-each of up to 100 target positions: the median p, and the share of positions with p above 0.15,
-which is about 85 % for logits that are normal.
+The paper also tests whether untrained logits are normal. The table has the results of Shapiro-Wilk
+tests of 5,000 logits at each of up to 100 target positions: the median p, and the share of
+positions with p above 0.15, which is about 85 % for normal logits.
 
-Without --data the batch has random tokens, which makes no difference: features are normalised
-before they are multiplied with the output weights. The three matrices of embeddings are separate.
-With one for all (--share-all-embeddings) the untrained features of all tokens point nearly the same
-way, and the mean over a batch varies between seeds almost three times as much.
+Without --data, the batch has random tokens. This makes no difference, because features are
+normalised before they are multiplied with the output weights. The three embedding matrices are
+separate: with one for all (--share-all-embeddings), the untrained features of all tokens point in
+nearly one direction, and the mean over a batch varies between seeds almost three times as much.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         type=positive,
         nargs="+",
         metavar="N",
-        help="entries of vocabularies (default: 10000 40000 60000, unless there is --data)",
+        help="vocabulary sizes (default: 10000 40000 60000, or none with --data)",
     )
     parser.add_argument(
-        "--data", type=Path, nargs="+", default=[], help="folders of fairseq-preprocess"
+        "--data", type=Path, nargs="+", default=[], help="folders that fairseq-preprocess made"
     )
-    parser.add_argument("--arch", default="transformer_sparse_wmt_en_de", help="the model")
+    parser.add_argument("--arch", default="transformer_sparse_wmt_en_de", help="architecture")
     parser.add_argument(
         "--model-flags",
         default="--output-init xavier_uniform --encoder-normalize-before "
         "--decoder-normalize-before --dropout 0.1",
-        help="its flags, as one argument (default: %(default)s)",
+        help="flags of the model, as one argument (default: %(default)s)",
     )
-    parser.add_argument("--tokens", type=positive, default=1024, help="of the batch, on a side")
+    parser.add_argument("--tokens", type=positive, default=1024, help="on each side of the batch")
     parser.add_argument("--seed", type=int, default=1, help="of the random weights (default: 1)")
-    parser.add_argument("--json", type=output_file, help="written: the figures")
+    parser.add_argument("--json", type=output_file, help="file for the figures")
     options = parser.parse_args(arguments)
     options.vocabulary = options.vocabulary or ([] if options.data else VOCABULARIES)
     return options
@@ -104,8 +104,8 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
     ):
         if ids.max() >= len(words):
             raise ValueError(
-                f"--data {folder}: dict.{language}.txt has {len(words)} entries, and the training "
-                "data have others: it is damaged, prepare the data again"
+                f"--data {folder}: dict.{language}.txt has {len(words)} entries, but the training "
+                "data use more: it is damaged, prepare the data again"
             )
     return task, batch
 
@@ -142,7 +142,7 @@ def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def test_for_normality(rows) -> dict[str, float]:
-    """Test single positions by Shapiro-Wilk: the median p, and how many are above the level."""
+    """Return the median p of Shapiro-Wilk tests of single positions, and the share above LEVEL."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""Word links from attention that can be null, or have its padding elsewhere than the source."""
+"""Word links from attention that can be null, or whose padding is not where the source's is."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +10,26 @@ from torch import Tensor, nn
 
 
 def moves_padding(model: nn.Module) -> bool:
-    """Return whether a model's attention has the padding of a source at its end, wherever the batch
-    has it: an LSTM's does, because its encoder in fairseq moves it there."""
+    """Return whether a model's attention always has the padding of a source at the end.
+
+    It does for an LSTM, because fairseq's LSTM encoder moves the padding there.
+    """
     return isinstance(getattr(model, "encoder", None), LSTMEncoder)
 
 
 def attended_source(models: Sequence[nn.Module], src_tokens: Tensor, pad: int) -> Tensor:
-    """Return the source tokens in the order in which the attention of an ensemble has them.
+    """Return the source tokens in the order that the attention of an ensemble has.
 
-    fairseq takes that of the batch, and so makes wrong links where an LSTM's source has padding on
-    its left.
+    fairseq uses the order of the batch, and so makes wrong links if the source of an LSTM is padded
+    on the left.
 
     Args:
-        models: of the ensemble.
-        src_tokens: as the models are given them, ``[batch, source length]``.
+        models: the ensemble.
+        src_tokens: the input of the models, ``[batch, source length]``.
         pad: index of padding.
 
     Raises:
-        ValueError: there is padding, and the models of the ensemble do not agree where it goes.
+        ValueError: there is padding on the left, and only some of the models move it.
     """
     moves = [moves_padding(model) for model in models]
     if not any(moves) or not src_tokens[:, 0].eq(pad).any():
@@ -35,7 +37,7 @@ def attended_source(models: Sequence[nn.Module], src_tokens: Tensor, pad: int) -
     if not all(moves):
         raise ValueError(
             "--print-alignment: an LSTM and another model have the padding of a batch in different "
-            "places, so that their attention has no mean; use --batch-size 1"
+            "places, so their attention cannot be averaged; use --batch-size 1"
         )
     return utils.convert_padding_direction(src_tokens, pad, left_to_right=True)
 
@@ -45,12 +47,12 @@ def extract_hard_alignment(
 ) -> list[tuple[int, int]]:
     """Link each target token to the source token that it attends to most, if it attends to any.
 
-    fairseq's ``utils.extract_hard_alignment`` takes the maximum of a row of zeros as well, and so
-    links a token that attends to nothing with the first source token.
+    fairseq's ``utils.extract_hard_alignment`` takes the maximum even of a row of zeros, and so
+    links a token that attends to nothing to the first source token.
 
     Args:
         attention: ``[target length, source length]``.
-        source: token indices, with padding and EOS, which are linked to nothing.
+        source: token indices, with padding and EOS, which get no links.
         target: token indices, likewise.
 
     Returns:
@@ -68,7 +70,7 @@ def extract_hard_alignment(
 
 
 class SparseSequenceScorer(SequenceScorer):
-    """fairseq's scorer of ``--score-reference``, which links nothing where attention is null."""
+    """fairseq's scorer for ``--score-reference``, without links where attention is null."""
 
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
         hypotheses = super().generate(models, sample, **kwargs)

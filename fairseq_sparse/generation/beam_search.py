@@ -22,7 +22,7 @@ class Candidates(NamedTuple):
 
     scores: np.ndarray  # cumulative; -inf if dead
     tokens: np.ndarray
-    parents: np.ndarray  # the continued hypothesis, counted within its sentence
+    parents: np.ndarray  # index of the continued hypothesis within its sentence
 
     def take(self, rows: np.ndarray, columns: np.ndarray) -> Candidates:
         """Return the candidates in these columns of these rows, ``[rows, columns]``."""
@@ -40,21 +40,21 @@ class Finished(NamedTuple):
 
 
 class BeamSearch:
-    """Beam search over one batch of sentences; :meth:`run` is the whole of it.
+    """Beam search over one batch of sentences; :meth:`run` performs it.
 
-    A hypothesis is *active* while its probability is above 0 and *dead* from then on. The models
-    are run on active hypotheses only. The bookkeeping is in NumPy, because for a small model dozens
-    of small tensors at each step would take as long as the model.
+    A hypothesis is *active* while its probability is above 0 and *dead* afterwards. The models are
+    run on active hypotheses only. The bookkeeping is in NumPy, because for a small model dozens of
+    small tensors at each step would take as long as the model.
 
     Args:
-        generator: the models, the limits and the penalties.
+        generator: provides the models, the limits and the penalties.
         net_input: the batch.
         prefix_tokens: tokens that the hypotheses of each sentence must begin with,
             ``[batch, length]``, padded.
         bos_token: the first token of the decoder's input (default: EOS, as everywhere in fairseq).
 
     Raises:
-        ValueError: the hypotheses cannot be both long and short enough.
+        ValueError: the minimum length exceeds the maximum length.
     """
 
     def __init__(
@@ -80,32 +80,32 @@ class BeamSearch:
         self.prefix_tokens = prefix_tokens.numpy(force=True)  # [batch, length]
         self.score_bound = generator.score_bound(self.max_len)
         self.certificate = Certificate(self.score_bound, batch, self.beam, generator.add_up_mass)
-        # The step from which on the probabilities after each hypothesis are known to sum to 1.
+        # First step from which the next-token probabilities are known to sum to 1.
         self.sums_to_one_from = max(generator.sums_to_one_from(), self.prefix_tokens.shape[1])
         self.finished: list[list[Finished]] = [[] for _ in range(batch)]
-        # The active sentences, by their numbers in the batch, and the final score that a hypothesis
-        # of each must exceed to be among its nbest best: [sentences].
+        # Batch indices of the active sentences, and the final score that a hypothesis of each must
+        # exceed to be among its nbest best: [sentences].
         self.sentences = np.arange(batch)
         self.targets = np.full(batch, -np.inf, dtype=np.float32)
-        # Their hypotheses, one of each at first, then `beam` of each: [sentences, hypotheses].
+        # Scores of their hypotheses, 1 per sentence at first, then `beam`: [sentences, hypotheses].
         self.scores = np.zeros((batch, 1), dtype=np.float32)  # cumulative; -inf if dead
-        # The same, one sentence after another: [hypotheses, ...].
+        # The same hypotheses in one dimension, sentence by sentence: [hypotheses, ...].
         self.tokens = np.full((batch, self.max_len + 2), self.pad)
         self.tokens[:, 0] = self.eos if bos_token is None else bos_token
         self.cumulative = np.zeros((batch, self.max_len + 1), dtype=np.float32)
         self.attention: Optional[Tensor] = None  # [hypotheses, source, tokens]
-        # What the models remember has a row for each active hypothesis.
+        # The state of the models, with a row for each active hypothesis.
         self.decoder_rows = self.model.encode(net_input, batch, self.device)
         self.row = np.arange(batch)
 
     def run(self) -> list[list[dict[str, Any]]]:
         """Decode the batch.
 
-        In the shapes, ``sentences`` are the active ones, each with ``beam`` hypotheses (1 at the
-        first step), and ``hypotheses`` is their product.
+        In the shapes, ``sentences`` is the number of active sentences, each with ``beam``
+        hypotheses (1 at the first step), and ``hypotheses`` is the product of the two.
 
         Returns:
-            the hypotheses of each sentence, best first, as ``SequenceGenerator`` returns them and
+            the hypotheses of each sentence, best first, in the form of ``SequenceGenerator`` and
             with what is proven about them (see :class:`SparseSequenceGenerator`)
         """
         for step in range(self.max_len + 1):
@@ -127,8 +127,8 @@ class BeamSearch:
             # (4) Finish the hypotheses that end here, if they are among the first `beam`.
             is_full = self._finish(step, candidates, is_eos)  # [sentences]
 
-            # (5) End a sentence whose list is full, that has nothing active, or nothing that can
-            # become one of the nbest best. One without a hypothesis gets its best prefix.
+            # (5) End a sentence if its list is full, or if no active hypothesis is left or can
+            # become one of the nbest best. If its list is empty, it gets its best prefix.
             is_done = is_full | ~(is_active & ~is_eos).any(axis=1) | (step == self.max_len)
             if (self.targets > -np.inf).any():
                 is_done |= self.certificate.active_bounds() <= self.targets
@@ -170,10 +170,10 @@ class BeamSearch:
         return log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 
     def _mask(self, step: int, log_probs: Tensor) -> Optional[Tensor]:
-        """Mask, in place, what must not come next, and take off the penalty of unknown tokens.
+        """Mask the forbidden tokens in place, and subtract the penalty for unknown tokens.
 
         Returns:
-            at the last step, where only EOS may come next, the scores that all tokens had before
+            at the last step, where only EOS is allowed, the scores before that limit; else None
         """
         generator, unlimited = self.generator, None
         log_probs[:, self.pad] = -math.inf
@@ -182,7 +182,7 @@ class BeamSearch:
         has_prefix = step < min(self.prefix_tokens.shape[1], self.max_len)
         if has_prefix:
             self._force(self.prefix_tokens[self.sentences, step], log_probs)
-        # In translation one sentence's prefix lifts the rules for the whole batch, as in fairseq.
+        # In translation, one sentence's prefix lifts these rules for all sentences, as in fairseq.
         if not has_prefix or generator.continues_prompts:
             is_prompt = self._is_prompt(step).repeat(self.scores.shape[1])
             rows = self._tensor(np.flatnonzero(~is_prompt))
@@ -200,7 +200,7 @@ class BeamSearch:
         return unlimited
 
     def _force(self, tokens: np.ndarray, log_probs: Tensor) -> None:
-        """Mask, in place, all but the token that must come next; padding stands for any token.
+        """Mask all but the forced next token in place; padding means that no token is forced.
 
         Args:
             tokens: ``[sentences]``.
@@ -216,19 +216,21 @@ class BeamSearch:
         log_probs[row, token] = kept
 
     def _is_prompt(self, step: int) -> np.ndarray:
-        """Return the sentences whose next token is of a prompt, where EOS ends nothing,
-        ``[sentences]``."""
+        """Return for which sentences the next token belongs to a prompt, ``[sentences]``.
+
+        An EOS in a prompt does not end the hypothesis.
+        """
         if not self.generator.continues_prompts or step >= self.prefix_tokens.shape[1]:
             return np.zeros(len(self.sentences), dtype=bool)
         return self.prefix_tokens[self.sentences, step] != self.pad
 
     def _candidates(self, step: int, log_probs: Tensor, unlimited: Optional[Tensor]) -> Candidates:
-        """Return the best continuations of each sentence; the certificate sees them all.
+        """Return the best continuations of each sentence; show all of them to the certificate.
 
         Args:
             step: the number of tokens that each hypothesis has.
             log_probs: ``[hypotheses, vocabulary]``; changed in place.
-            unlimited: what :meth:`_mask` returned.
+            unlimited: the result of :meth:`_mask`.
         """
         vocabulary = log_probs.size(1)
         log_probs = log_probs.view(*self.scores.shape, vocabulary)
@@ -272,7 +274,7 @@ class BeamSearch:
         return is_full
 
     def _finish_best_prefix(self, step: int, row: int) -> None:
-        """End the best active prefix of a sentence by an EOS without a score of its own."""
+        """End the best active prefix of a sentence with an EOS that does not change its score."""
         best = int(self.scores[row].argmax())
         score = self.scores[row, best]
         ended = self._ended(step, row, best, score, self.score_bound.finished(score, step))
@@ -291,7 +293,7 @@ class BeamSearch:
     def _continue(
         self, step: int, candidates: Candidates, is_eos: np.ndarray, rows: np.ndarray
     ) -> None:
-        """Go on with these sentences only, and of each with the first candidates but EOS."""
+        """Keep only these sentences, and for each the first ``beam`` candidates other than EOS."""
         columns = is_eos[rows].argsort(axis=1, kind="stable")[:, : self.beam]
         chosen = candidates.take(rows, columns)  # [sentences, beam]
         parents = (rows[:, None] * self.scores.shape[1] + chosen.parents).ravel()  # [hypotheses]
@@ -337,7 +339,7 @@ class BeamSearch:
 
 
 def _source(net_input: dict[str, Any]) -> Tensor:
-    """Return what the decoder's input stands beside, ``[batch, length, ...]``: text or speech."""
+    """Return the source, text or speech, ``[batch, length, ...]``."""
     for name in ("src_tokens", "source", "features"):
         if name in net_input:
             return net_input[name]
@@ -345,7 +347,7 @@ def _source(net_input: dict[str, Any]) -> Tensor:
 
 
 def _as_fairseq(ended: Finished, tokens: Tensor, score: Tensor, positional: Tensor) -> dict:
-    """Return a hypothesis as ``SequenceGenerator`` does."""
+    """Return a hypothesis in the form of ``SequenceGenerator``."""
     length = len(ended.tokens)
     hypothesis = {
         "tokens": tokens[:length],

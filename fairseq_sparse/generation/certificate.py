@@ -1,4 +1,4 @@
-"""What a beam search can prove about its result, from what it threw away."""
+"""Proofs about the result of a beam search, based on the hypotheses that it dropped."""
 
 import math
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 from torch import Tensor
 
-# A log-probability that should be at most 0 can be greater by rounding, once for each token.
+# Tolerance for rounding errors, through which a log-probability can come out above 0.
 ROUNDING = 1e-5
 _NEGLIGIBLE = -80.0
 
-# The number of a step, from 0, or of several, in an array that broadcasts with scores.
+# The number of a step, from 0, or an array of such numbers that broadcasts with the scores.
 Step = Union[int, np.ndarray]
 
 
@@ -19,15 +19,15 @@ Step = Union[int, np.ndarray]
 class ScoreBound:
     """The best score that a hypothesis can end with, given its score so far.
 
-    No probability is greater than 1, so that the log-probability of a prefix is a bound for all its
-    continuations. Where scores are divided by a power of the length, the longest continuation (with
-    a negative power, the shortest) has the best score for the same log-probability.
+    No probability is greater than 1, so the log-probability of a prefix is a bound for all its
+    continuations. If scores are divided by a power of the length, the longest continuation (with a
+    negative power, the shortest) has the best score for the same log-probability.
 
     Args:
         max_len: number of tokens of the longest hypothesis, EOS not counted.
-        len_penalty: the power of the length, EOS counted, that divides a score; None for none.
-        holds: whether a token's score is at most 0, as a log-probability is. Without it there is no
-            bound: the weights of alpha-ReLU can be greater than 1.
+        len_penalty: exponent of the length, EOS counted, that divides a score; None: no division.
+        holds: whether the score of a token is always at most 0, like a log-probability. If not,
+            there is no bound: the weights of alpha-ReLU can be greater than 1.
     """
 
     max_len: int
@@ -56,9 +56,9 @@ class Verdicts(NamedTuple):
     Attributes:
         exact: whether nothing of nonzero probability was dropped.
         bound: the best final score that anything dropped could have had; -inf if nothing was.
-        mass: sum of the probabilities of what was dropped (of prefixes, all their continuations);
-            NaN unless it was to be added up.
-        steps: the number of steps that the sentence was searched for.
+        mass: total probability of everything dropped (for a prefix, of all its continuations);
+            NaN if it was not requested.
+        steps: the number of search steps until the sentence ended.
     """
 
     exact: np.ndarray
@@ -68,21 +68,21 @@ class Verdicts(NamedTuple):
 
 
 class Certificate:
-    """Keeps account of the hypotheses that a beam search drops, for each sentence of a batch.
+    """A record of the hypotheses that a beam search drops, for each sentence of a batch.
 
-    A hypothesis is dropped if its probability is above 0 and the search neither finishes it nor
-    goes on with it. Whether there are any is *counted*, candidate by candidate, so that no rounding
-    can change the answer; their probability is a sum in floating point, and tells how much it was.
+    A hypothesis is dropped if its probability is above 0 and the search neither finishes nor
+    continues it. Whether any was dropped is *counted*, candidate by candidate, so that rounding
+    cannot change the answer; their total probability is a sum in floating point.
 
-    The candidates of each step are recorded, in NumPy, and added up when the batch is done: many
-    small sums at each step would take as long as the search itself.
+    The candidates of each step are recorded, in NumPy, and evaluated when the batch is done,
+    because many small sums at each step would take as long as the search itself.
 
     Args:
-        score_bound: what a hypothesis can still become.
+        score_bound: bounds the final score of a hypothesis.
         batch: number of sentences.
-        beam: of the candidates of a step, the EOS among the first *beam* finish a hypothesis, and
-            the search goes on with the first *beam* of the others.
-        add_up_mass: whether the probability of what is dropped is wanted.
+        beam: beam size. An EOS among the first *beam* candidates of a step finishes a hypothesis;
+            the search continues the first *beam* of the other candidates.
+        add_up_mass: whether to add up the probability of what is dropped.
     """
 
     def __init__(self, score_bound: ScoreBound, batch: int, beam: int, add_up_mass: bool = True):
@@ -104,17 +104,17 @@ class Certificate:
         unlimited: Optional[Tensor] = None,
         sums_to_one: bool = False,
     ) -> None:
-        """Add up what is possible at a step, before candidates are chosen.
+        """Add up all continuations at a step, before candidates are chosen.
 
         Args:
-            sentences: the numbers in the batch of the active ones, ``[sentences]``.
+            sentences: batch indices of the active sentences, ``[sentences]``.
             log_probs: log-probabilities of the continuations of their hypotheses,
                 ``[sentences, beam, vocabulary]``.
-            prefix_scores: the log-probabilities of these, ``[sentences, beam]``.
-            unlimited: at the last step, ``log_probs`` before the limit of the length left EOS only.
-                What it cuts off is dropped, but has no bound: it is beyond the limit.
-            sums_to_one: whether the probabilities after each hypothesis are known to sum to 1; it
-                saves adding them up.
+            prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
+            unlimited: at the last step, ``log_probs`` before the length limit left only EOS. What
+                the limit cuts off counts as dropped, but not in the bound, because it is too long.
+            sums_to_one: whether the probabilities after each hypothesis are known to sum to 1, and
+                need not be added up.
         """
         if not self.add_up_mass and unlimited is None:
             return
@@ -133,37 +133,36 @@ class Certificate:
         """Record the candidates of a step.
 
         Args:
-            sentences: as before.
-            scores: of the candidates that the search chooses from, ``[sentences, 2 * beam]``, best
-                first, -inf if dead.
-            is_eos: which of them are EOS.
+            sentences: as for :meth:`observe`.
+            scores: scores of the candidates, ``[sentences, 2 * beam]``, best first, -inf if dead.
+            is_eos: which candidates are EOS.
         """
         self.recorded.append((sentences, scores.copy(), is_eos))
 
     def record_unlisted(self, sentence: int, scores: np.ndarray) -> None:
-        """Record the finished hypotheses of a sentence for which its list has no room."""
+        """Record finished hypotheses of a sentence that do not fit into its list."""
         self.unlisted.append((sentence, scores))
 
     def active_bounds(self) -> np.ndarray:
-        """Return bounds of the final scores of what the search goes on with, ``[sentences]``."""
+        """Return bounds of the final scores of the continued hypotheses, ``[sentences]``."""
         _, scores, is_eos = self.recorded[-1]
         return self.score_bound.unfinished(_best(scores, ~is_eos), len(self.recorded) - 1)
 
     def verdicts(self) -> Verdicts:
-        """Add up what was recorded."""
+        """Evaluate the recorded candidates."""
         scores, is_eos, last = self._stack()
         is_active = scores > -np.inf
         finishing, others = is_active & is_eos, is_active & ~is_eos
         finishing[..., self.beam :] = False
         continuing = others & (others.cumsum(axis=2) <= self.beam)
         kept = finishing | continuing
-        # Where all candidates offered are active, there may be more, no better than the worst. If
-        # all are kept, then a full list of finished ones: the sentence ends, and drops the others.
+        # If all candidates are active, there may be further ones, no better than the worst. If all
+        # are also kept, `beam` of them finish: the sentence ends, and drops the further ones.
         lost = np.maximum(_best(scores, ~kept), scores.min(axis=2))  # [steps, batch]
         step = np.arange(len(scores))[:, None]
         bound = self.score_bound
         bounds = np.maximum(bound.unfinished(lost, step), bound.finished(lost, step)).max(axis=0)
-        # What was still active when its sentence ended is dropped, too.
+        # Hypotheses that were still active when their sentence ended are dropped, too.
         at_the_end = last, np.arange(self.batch)
         active_bound = bound.unfinished(_best(scores, continuing), step)[at_the_end]
         bounds = np.maximum(bounds, active_bound)
@@ -183,8 +182,8 @@ class Certificate:
         return Verdicts(exact, bounds, mass, last + 1)
 
     def _stack(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return scores and EOS of all candidates, ``[steps, batch, 2 * beam]``, dead in sentences
-        that have ended, and the number of each sentence's last step."""
+        """Return the scores of all candidates, -inf in sentences that have ended, and which are
+        EOS, both ``[steps, batch, 2 * beam]``, and the number of each sentence's last step."""
         shape = (len(self.recorded), self.batch, 2 * self.beam)
         scores = np.full(shape, -np.inf, dtype=np.float32)
         is_eos = np.zeros(shape, dtype=bool)
@@ -194,8 +193,8 @@ class Certificate:
         return scores, is_eos, last
 
     def _masses(self, active: np.ndarray) -> np.ndarray:
-        """Return the probabilities of all candidates of each step, ``[steps, batch]``; *active* is
-        that of the hypotheses that were continued after it."""
+        """Return the total probability of all continuations at each step, ``[steps, batch]``;
+        *active* is that of the hypotheses continued after the step."""
         masses = np.concatenate([np.ones((1, self.batch)), active[:-1]])
         for step, (mass, (sentences, _, _)) in enumerate(
             zip(self.masses, self.recorded, strict=True)
@@ -206,7 +205,7 @@ class Certificate:
 
 
 def _best(scores: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Return the best score of some of the candidates of a sentence; -inf if there are none."""
+    """Return the best score of the selected candidates of each sentence; -inf without any."""
     return np.where(which, scores, np.float32(-np.inf)).max(axis=-1)
 
 
@@ -218,6 +217,6 @@ def _count(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
 
 def _mass(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
     """Sum the probabilities of all continuations, ``[sentences]``."""
-    # exp(-inf) is slow on a CPU; that of _NEGLIGIBLE is as good as 0
+    # exp(-inf) is slow on a CPU; exp(_NEGLIGIBLE) is as good as 0
     mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
     return (mass.double() * prefix_scores.double().exp()).sum(dim=-1).numpy(force=True)

@@ -1,4 +1,4 @@
-"""Search that finds the best translation of a sparse model, and proves it."""
+"""Search that finds the best translation of a sparse model, and proves that it is the best."""
 
 import heapq
 import math
@@ -18,7 +18,7 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
     scores_are_log_probs,
 )
 
-# Prefixes whose continuations are computed at once.
+# Number of prefixes that are expanded at once.
 BATCH = 64
 
 
@@ -28,7 +28,7 @@ class NextTokens:
 
     Args:
         models: an ensemble, whose probabilities are averaged.
-        encoder_outs: what each encoder makes of the source sentence, a batch of one.
+        encoder_outs: the output of each encoder for the source sentence, a batch of one.
         pad, eos: of the target dictionary.
         temperature: divides the logits.
     """
@@ -43,7 +43,7 @@ class NextTokens:
     def of_sentence(
         cls, models: list[nn.Module], encoder_outs: list[Any], row: int, tgt_dict, temperature=1.0
     ) -> "NextTokens":
-        """Return that of one sentence of a batch, *encoder_outs* being those of the whole batch."""
+        """Return the distribution for one sentence, given the *encoder_outs* of its whole batch."""
         device = next((parameter.device for parameter in models[0].parameters()), None)
         index = torch.tensor([row], device=device)
         encoder_outs = [
@@ -92,9 +92,9 @@ class BestTranslations:
         self._known: set[tuple[int, ...]] = set()
 
     def offer(self, translation: Translation) -> bool:
-        """Enter a translation if it is one of the best; return whether all still have a place."""
+        """Add a translation if it is one of the best; return whether none had to be left out."""
         if translation.tokens in self._known:
-            return True  # an incumbent that the search has come to
+            return True  # an incumbent that the search found again
         self._known.add(translation.tokens)
         heapq.heappush(self._heap, translation)
         if len(self._heap) <= self.nbest:
@@ -114,18 +114,18 @@ class BestTranslations:
 
 @dataclass
 class ExactResult:
-    """What an exact search found.
+    """The result of an exact search.
 
     Attributes:
-        translations: the best ones, best first.
-        exact: whether they are all that the model can produce.
+        translations: the best translations found, best first.
+        exact: whether these are all the translations that the model can produce.
         optimal: whether it is proven that no other translation within the length limits has a
             better score than the first of them.
-        bound: the best final score that a translation can have which was not looked at; -inf if
-            none can be better than those found.
-        proven_length: whatever was not looked at and has a better score than the first is longer
-            than this number of tokens, EOS counted; the length limit if ``optimal``.
-        nodes: how many prefixes were expanded.
+        bound: the best final score that an unexamined translation can have; -inf if none can be
+            better than those found.
+        proven_length: any unexamined translation with a better score than the first has more than
+            this number of tokens, EOS counted; the length limit if ``optimal``.
+        nodes: number of expanded prefixes.
     """
 
     translations: list[Translation] = field(default_factory=list)
@@ -139,20 +139,20 @@ class ExactResult:
 class ExactSearch:
     """Best-first search over the translations of nonzero probability.
 
-    It expands the most probable prefix that is left (uniform-cost search). The model's own zeros
+    It always expands the most probable remaining prefix (uniform-cost search). The model's zeros
     prune the tree, and so do the translations found: a prefix that cannot become better than the
-    *nbest*-th of them is left out (Stahlberg & Byrne 2019). What remains after *node_limit*
+    *nbest*-th of them is left out (Stahlberg & Byrne 2019). Whatever remains after *node_limit*
     prefixes has a known bound.
 
-    How much is pruned depends on the score. A prefix costs what its log-probability is, and further
-    tokens may cost nothing: a probability of 1 is common in a sparse model, and no model has a
-    least cost per token that could be proven. A log-probability is therefore a bound for all
-    continuations, and a close one. A score divided by the length leaves far more open: the bound is
-    that of the longest continuation, ``log p / (max_len + 1) ** len_penalty``, so that only the
-    length limit prunes. There ``proven_length`` says up to which length the first is the best.
+    How much is pruned depends on the score. The log-probability of a prefix bounds all its
+    continuations, and closely: further tokens may cost nothing, since a probability of 1 is common
+    in a sparse model and no model has a provable minimum cost per token. With a score divided by
+    the length, far less is pruned: the bound is that of the longest continuation,
+    ``log p / (max_len + 1) ** len_penalty``, so only the length limit prunes. Then
+    ``proven_length`` says up to which length the first translation is the best.
 
     Args:
-        nbest: how many of the best translations to find.
+        nbest: number of best translations to find.
         max_len, min_len: limits of the number of tokens, EOS not counted.
         len_penalty: scores are divided by length ** len_penalty; None for log-probabilities.
         node_limit: number of prefixes after which to give up.
@@ -184,8 +184,8 @@ class ExactSearch:
 
         Args:
             next_tokens: the model.
-            incumbents: translations that are known, which the result cannot be worse than.
-            start: tokens that every translation begins with. An EOS is the end of all of them.
+            incumbents: known translations; the result is never worse than these.
+            start: tokens that every translation begins with; an EOS among them ends all of them.
         """
         result = ExactResult()
         best, frontier = BestTranslations(self.nbest), Frontier()
@@ -236,8 +236,8 @@ class ExactSearch:
     def _expand(
         self, node: Prefix, row: np.ndarray, eos: int, frontier: Frontier, best: BestTranslations
     ) -> bool:
-        """Finish a prefix where it can end, and put its continuations on the frontier; return
-        whether nothing was left out."""
+        """Finish a prefix if it can end, and add its continuations to the frontier; return whether
+        nothing was left out."""
         length, complete = len(node.tokens), True
         if row[eos] > -math.inf and length >= self.min_len:
             complete = best.offer(self._translation(node.longer(eos, float(row[eos]))))
@@ -270,7 +270,7 @@ class ExactSearch:
         """Return the length up to which no continuation of a prefix is better than *first*."""
         penalty = self.score_bound.len_penalty
         if not self.score_bound.holds or penalty is None or penalty <= 0 or first == -math.inf:
-            return length  # its continuations have one token more, or are longer still
+            return length  # its continuations have at least one token more
         # total / n ** penalty > first, both negative
         reach = (min(total + ROUNDING, 0.0) / first) ** (1 / penalty)
         return max(length, math.floor(reach - 1e-9))
@@ -281,17 +281,17 @@ class ExactSearch:
 
 
 class ExactSequenceGenerator(nn.Module):
-    """:class:`ExactSearch` in the form of fairseq's ``SequenceGenerator``, after a beam search.
+    """A beam search followed by :class:`ExactSearch`, with the interface of ``SequenceGenerator``.
 
-    The translations of the beam are the incumbents: the result is never worse than they are, and
-    it is what they are where *node_limit* ends the search before it finds better ones.
+    The translations of the beam are the incumbents: the result is never worse, and equals them if
+    *node_limit* ends the search before it finds better ones.
 
-    Each hypothesis has ``exact`` and ``optimal`` as those of ``SparseSequenceGenerator``, and
-    ``bound``, ``proven_length`` and ``nodes`` of :class:`ExactResult`. Where neither search finds a
-    complete translation, a sentence has the incomplete hypothesis of the beam.
+    Each hypothesis has ``exact`` and ``optimal`` as in ``SparseSequenceGenerator``, and ``bound``,
+    ``proven_length`` and ``nodes`` as in :class:`ExactResult`. If neither search finds a complete
+    translation, a sentence has the incomplete hypothesis of the beam.
 
     Args:
-        beam: the beam search. Models, limits, scores and *nbest* are read from it.
+        beam: the beam search, which provides the models, limits, scores and *nbest*.
         node_limit: number of prefixes of a sentence after which to give up.
     """
 
@@ -324,7 +324,7 @@ class ExactSequenceGenerator(nn.Module):
         return results
 
     def _build_search(self, max_len: int) -> ExactSearch:
-        """Return the search for a batch with this limit of the length."""
+        """Return the search for a batch with this length limit."""
         beam = self.beam
         return ExactSearch(
             beam.nbest,
@@ -350,7 +350,7 @@ class ExactSequenceGenerator(nn.Module):
             if h["score"] > -math.inf
         ]
         if hypotheses[0]["exact"] or (hypotheses[0]["optimal"] and search.nbest == 1):
-            # The beam has proven it already.
+            # The beam search has already proven its result.
             best = hypotheses[: search.nbest]
             exact = hypotheses[0]["exact"] and len(hypotheses) <= search.nbest
             result = ExactResult(exact=exact, proven_length=search.max_len + 1)
@@ -370,7 +370,7 @@ class ExactSequenceGenerator(nn.Module):
 
 
 def _hypothesis(found: Translation, device: torch.device) -> dict[str, Any]:
-    """Return a translation as ``SequenceGenerator`` does."""
+    """Return a translation in the form of ``SequenceGenerator``."""
     return {
         "tokens": torch.tensor(found.tokens, device=device),
         "score": torch.tensor(found.score, device=device),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Continuations that are kept before the least probable ones are put away (16 bytes each).
+# Number of continuations (16 bytes each) above which the least probable ones are discarded.
 LARGEST = 4_000_000
 
 
@@ -61,7 +61,7 @@ class Frontier:
         return bool(self._queue)
 
     def add(self, prefix: Prefix, tokens: np.ndarray, log_probs: np.ndarray) -> None:
-        """Put in the continuations of a prefix by each of *tokens*."""
+        """Add the continuations of a prefix by each of *tokens*."""
         if len(tokens):
             self._size += len(tokens)
             self._push(_Continuations(prefix, tokens, log_probs))
@@ -76,7 +76,7 @@ class Frontier:
         return continuations.total, continuations.length
 
     def pop(self) -> Prefix:
-        """Take out the most probable prefix."""
+        """Remove and return the most probable prefix."""
         continuations = heapq.heappop(self._queue)[2]
         found = continuations.take()
         if continuations.next < len(continuations.tokens):
@@ -84,12 +84,12 @@ class Frontier:
         return found
 
     def drop(self) -> None:
-        """Take out the most probable prefix, and all that differ from it by a less probable last
-        token: where it is of no use, neither are they."""
+        """Remove the most probable prefix, and all that differ from it only in a less probable last
+        token: if the first is of no use, the others are not either."""
         heapq.heappop(self._queue)
 
     def shrink(self, wanted: int) -> None:
-        """Put away what lies behind the first *wanted* prefixes, if there is too much of it."""
+        """Discard all but the first *wanted* prefixes if there are too many; keep their bounds."""
         if not self._queue or self._size <= max(LARGEST, 2 * wanted):
             return
         parts = [continuations for _, _, continuations in self._queue]
@@ -107,8 +107,8 @@ class Frontier:
         self._size = sum(len(part.tokens) for _, _, part in self._queue)
 
     def left(self) -> list[tuple[float, int]]:
-        """Return log-probability and length of the most probable prefix of each length that was
-        never taken out, put away or not."""
+        """Return the log-probability and length of the most probable prefix of each length that
+        was neither popped nor dropped, including those that :meth:`shrink` discarded."""
         best: dict[int, float] = {}
         queued = [(part.total, part.length) for _, _, part in self._queue]
         for total, length in queued + self._put_away:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 class NormalizedScores(nn.Module):
     """A model whose probabilities are divided by their sum at every step.
 
-    It stands in for *model* in one generator. All else is the model's own, which knows nothing of
-    it: another generator over the same model gets the weights of alpha-ReLU as they are.
+    It replaces *model* in one generator, and forwards everything else to it. The model itself does
+    not change: another generator over the same model gets the unnormalised weights of alpha-ReLU.
 
     Args:
-        model: any model of fairseq's with a decoder.
+        model: any fairseq model with a decoder.
     """
 
     def __init__(self, model: nn.Module):
@@ -24,7 +24,7 @@ class NormalizedScores(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "model":  # not there yet, as in a copy that is being made
+            if name == "model":  # not set yet, as while a copy is being made
                 raise
             return getattr(self.model, name)
 

@@ -1,4 +1,4 @@
-"""``--no-repeat-ngram-size``: the tokens that would repeat an n-gram of a hypothesis."""
+"""``--no-repeat-ngram-size``: masks tokens that would repeat an n-gram of a hypothesis."""
 
 import math
 from typing import Optional
@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 
 class RepeatedNGramMask(nn.Module):
-    """Masks what would repeat an n-gram, in the place of fairseq's ``NGramRepeatBlock``.
+    """Mask of the tokens that would repeat an n-gram, in place of fairseq's ``NGramRepeatBlock``.
 
-    fairseq's compares the padding behind the tokens as well, unless it has its CUDA extension, and
-    takes n = 1 for nothing at all or, with that extension, for the end of every hypothesis.
+    Without its CUDA extension, fairseq's class also compares the padding behind the tokens, and
+    ignores n = 1. With the extension, n = 1 ends every hypothesis.
 
     Args:
         size: n, at least 1.
 
     Attributes:
-        forced: the hypotheses whose next token is given, ``[hypotheses]``; for fairseq's loop, and
-            of its next step only.
+        forced: the hypotheses whose next token is forced (indices or a mask); set in fairseq's
+            loop, for its next step only.
     """
 
     def __init__(self, size: int):
@@ -40,9 +40,9 @@ class RepeatedNGramMask(nn.Module):
         """Give the tokens that would repeat an n-gram the score -inf, in place.
 
         Args:
-            tokens: ``[hypotheses, length]``, the first of them the decoder's start symbol.
-            log_probs: of the next token, ``[hypotheses, vocabulary]``.
-            forced: the hypotheses to leave as they are, ``[hypotheses]``.
+            tokens: ``[hypotheses, length]``, beginning with the decoder's start symbol.
+            log_probs: those of the next token, ``[hypotheses, vocabulary]``.
+            forced: the hypotheses to leave unchanged (indices or a mask).
         """
         length = tokens.shape[1]
         if length <= self.size:

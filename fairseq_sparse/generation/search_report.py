@@ -1,4 +1,4 @@
-"""What the search can say about the translations of a data set: counts, and a line a sentence."""
+"""Reports what the search proved about a data set: counts, and one line per sentence."""
 
 import json
 import logging
@@ -11,26 +11,26 @@ from typing import Any, Optional
 
 logger = logging.getLogger(__name__)
 
-# What a hypothesis may carry about the search for it, beside its score.
+# Fields of a hypothesis that describe the search for it, besides its score.
 _FINDINGS = ("exact", "optimal", "dropped_mass", "bound", "proven_length", "nodes")
-# Seconds between two lines of the log about a search that takes its time.
+# Seconds between two progress messages of a long search.
 _PROGRESS_INTERVAL = 10.0
 
 
 class SearchReport:
-    """Counts what the search proved or failed to find, until :meth:`finish` says so.
+    """Counts of what the search proved or failed to find, which :meth:`finish` logs.
 
     Args:
-        path: file for one JSON object a sentence, written anew; None for none. It has the ``id`` of
-            the sentence, the number of ``hypotheses``, the ``score`` of the best and its ``unit``
-            (nats; fairseq prints bits), ``incomplete``, and what the generator knows of ``exact``,
-            ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` (null where
-            that is infinite, or not known because the search cannot tell).
-        is_text: whether the outputs are texts of a language model, which need not end, and no
+        path: file to overwrite with one JSON object per sentence; None for no file. An object has
+            the ``id`` of the sentence, the number of ``hypotheses``, the ``score`` of the best and
+            its ``unit`` (nats; fairseq prints bits), ``incomplete``, and those of ``exact``,
+            ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` that the
+            generator provides (null if infinite, or if the search cannot tell).
+        is_text: whether the outputs are texts of a language model, which need not end, rather than
             translations.
 
     Raises:
-        ValueError: the file cannot be written, or holds something else than a report.
+        ValueError: the file cannot be written, or exists and is not a report.
     """
 
     def __init__(self, path: Optional[str] = None, is_text: bool = False):
@@ -41,7 +41,7 @@ class SearchReport:
             with self._naming_the_file():
                 if not _may_be_replaced(Path(path)):
                     raise ValueError(
-                        f"--search-report {path} is a file of another kind: choose a new name"
+                        f"--search-report {path} exists and is no search report: choose a new name"
                     )
                 Path(path).write_text("", encoding="utf-8")
 
@@ -53,7 +53,7 @@ class SearchReport:
             raise ValueError(f"--search-report {self.path}: {error.strerror}") from error
 
     def reset(self) -> None:
-        """Begin to count again."""
+        """Reset all counts."""
         self.decoded = self.counted = self.incomplete = 0
         self.judged = self.unjudged = self.exact = self.optimal = 0
         self._last_progress = time.monotonic()
@@ -64,16 +64,15 @@ class SearchReport:
         hypotheses: list[list[dict[str, Any]]],
         total: Optional[int] = None,
     ) -> None:
-        """Enter the n-best lists of a batch, and write them to the file at once.
+        """Count the n-best lists of a batch, and write them to the file at once.
 
         Args:
             ids: the numbers of the sentences.
-            hypotheses: of each sentence.
-            total: number of sentences that the search will have translated in the end, if it is to
-                log now and then how far it has come.
+            hypotheses: the n-best list of each sentence.
+            total: number of sentences in the whole search; if given, the progress is logged.
 
         Raises:
-            ValueError: they cannot be written to the file.
+            ValueError: the file cannot be written.
         """
         best = [hypos[0] for hypos in hypotheses]
         counted = [hypo for hypos in hypotheses for hypo in hypos] if self.is_text else best
@@ -95,7 +94,7 @@ class SearchReport:
                     report.write(json.dumps(_line(sentence, hypos)) + "\n")
 
     def finish(self) -> None:
-        """Log what was counted, and begin again."""
+        """Log the counts, and reset them."""
         if self.incomplete > 0 and self.is_text:
             logger.info(
                 f"{self.incomplete} of {self.counted} texts are cut off at the length limit "
@@ -145,7 +144,7 @@ def _line(sentence: int, hypos: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether there is no file, an empty one, a report, or no regular file (a pipe)."""
+    """Return whether a path is unused, an empty file, a report, or no regular file (a pipe)."""
     if not path.is_file():
         return True
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""A model ensemble that spends nothing on hypotheses of probability zero."""
+"""A model ensemble that does no work for hypotheses of probability zero."""
 
 import math
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass
 class DecoderRows:
-    """What an ensemble remembers of the active hypotheses of a batch, in one row each.
+    """The state of an ensemble, with one row for each active hypothesis of a batch.
 
     Attributes:
-        encoder_outs: of each model; None for language models.
-        incremental_states: of each model.
+        encoder_outs: the encoder output of each model; None for language models.
+        incremental_states: the incremental state of each model.
         sentence: the sentence of each row, ``[rows]``.
-        row: the row of each hypothesis, ``[hypotheses]``, arbitrary for a dead one. Only fairseq's
-            loop has it, which knows of hypotheses and not of rows.
+        row: the row of each hypothesis, ``[hypotheses]``, arbitrary for dead ones. Only needed in
+            fairseq's loop, which numbers hypotheses instead of rows.
     """
 
     encoder_outs: Any
@@ -28,30 +28,30 @@ class DecoderRows:
 
 
 class SparseEnsemble(EnsembleModelWithAlignment):
-    """fairseq's ensemble, which runs the models for *active* hypotheses only.
+    """A variant of fairseq's ensemble that runs the models for *active* hypotheses only.
 
-    A search keeps ``beam`` hypotheses of each sentence and wants a distribution for all of them. Of
-    a sparse model few may be active: the others have probability 0. And at the first step all
+    A search keeps ``beam`` hypotheses of each sentence and needs a distribution for each of them.
+    With a sparse model, few may be active: the others have probability 0. At the first step, all
     hypotheses of a sentence are the same. So encoder outputs and incremental states have one row
     for each active hypothesis (at the first step, for each sentence).
 
     ``BeamSearch`` calls :meth:`encode`, :meth:`next_log_probs` and :meth:`select`. fairseq's loop,
-    which the other strategies have, calls the methods that it has of fairseq's ensemble.
+    which the other strategies use, calls the methods of fairseq's ensemble.
 
     Args:
-        models: of the ensemble.
+        models: the models of the ensemble.
         eos: the last token of a dead hypothesis in fairseq's loop.
-        attention: whether to return the attention, as fairseq does. It is all but free in the
-            model, yet a search takes it along from step to step.
+        attention: whether to return the attention, as fairseq does. The model computes it almost
+            for free, but a search must carry it from step to step.
     """
 
     def __init__(self, models, eos: int, attention: bool = True):
         super().__init__(models)
         self.eos = eos
         self.attention = attention
-        # A token that stands for EOS where EOS would end a hypothesis in fairseq's loop.
+        # Token that replaces EOS wherever EOS would wrongly end a hypothesis in fairseq's loop.
         self.stands_for_eos: Optional[int] = None
-        # fairseq's decoders look for these among all of their modules, at each step.
+        # Modules with a state. fairseq's decoders search all their modules for them at each step.
         parts = [model.decoder.modules() if self.has_incremental else () for model in models]
         self.stateful = [
             [part for part in modules if hasattr(part, "reorder_incremental_state")]
@@ -73,7 +73,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
 
         Args:
             tokens: a hypothesis for each row, ``[rows, step + 1]``.
-            rows: what the models remember of them; their states go one step on.
+            rows: the state of the models for these hypotheses, advanced by one step.
             temperature: divides the logits.
 
         Returns:
@@ -86,14 +86,15 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         return found, attention if self.attention else None
 
     def select(self, rows: DecoderRows, index: Tensor) -> None:
-        """Go on with these rows, in this order; a row can be chosen more than once."""
+        """Keep only these rows, in this order; a row can be chosen more than once."""
         before = rows.sentence
         rows.sentence = before[index]
         if not torch.equal(before, rows.sentence):
             if self.has_encoder():
                 rows.encoder_outs = super().reorder_encoder_out(rows.encoder_outs, index)
             if len(before) == len(index):
-                # fairseq's cross-attention takes as many rows as before for the same sentences.
+                # fairseq's cross-attention ignores an order that keeps the number of rows: add a
+                # row, and remove it again.
                 self._reorder(rows.incremental_states, torch.cat([index, index[:1]]))
                 index = torch.arange(len(index), device=index.device)
         self._reorder(rows.incremental_states, index)
@@ -103,16 +104,16 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             for module in modules:
                 module.reorder_incremental_state(state, index)
 
-    # What fairseq's loop calls.
+    # Methods that fairseq's loop calls.
 
     def set_decoder_beam_size(self, beam_size: int) -> None:
-        """Promise the models no number of rows for a sentence: it changes from step to step."""
+        """Set a beam size of 1, because the number of rows per sentence can change."""
         for model in self.models:
             if hasattr(model, "set_beam_size"):
                 model.set_beam_size(1)
 
     def reorder_encoder_out(self, encoder_outs: Any, new_order: Tensor) -> DecoderRows:
-        """Take note of the order only; it is in :meth:`forward_decoder` that rows are chosen."""
+        """Record the order only; :meth:`forward_decoder` selects the rows."""
         if isinstance(encoder_outs, DecoderRows):
             encoder_outs.row = encoder_outs.row[new_order]
             return encoder_outs
@@ -129,12 +130,12 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         incremental_states: list[dict],
         temperature: float = 1.0,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Run the models as fairseq's ensemble does; the arguments and the result are fairseq's.
+        """Run the models; arguments and result are those of fairseq's ensemble.
 
         Args:
             tokens: ``[hypotheses, step + 1]``, the hypotheses of a sentence one after another.
-            encoder_outs: what ``reorder_encoder_out`` gave.
-            incremental_states: left as they are; the rows have states of their own.
+            encoder_outs: the result of ``reorder_encoder_out``.
+            incremental_states: ignored; the rows have states of their own.
             temperature: divides the logits.
 
         Returns:
@@ -163,7 +164,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
 
 
 def spread(values: Tensor, rows: Tensor, count: int, filling: float) -> Tensor:
-    """Return a tensor of *count* rows that has the values in the given ones."""
+    """Return a tensor of *count* rows with the values in the given rows, *filling* elsewhere."""
     if len(rows) == count:
         return values
     result = values.new_full((count, *values.shape[1:]), filling)

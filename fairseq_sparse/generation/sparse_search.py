@@ -17,37 +17,35 @@ from torch import Tensor
 
 
 class SparseSearch(Search):
-    """Makes any of fairseq's search strategies safe for models with exact zeros.
+    """A wrapper that makes any of fairseq's search strategies safe for models with exact zeros.
 
-    fairseq's strategies take it for granted that every hypothesis has a continuation. A sparse
-    model gives most tokens probability 0 (log-probability -inf); a hypothesis that contains one is
-    *dead*: it can never become a translation. This class hands each step to the wrapped strategy
-    and tidies up the candidates that come back, so that ``SequenceGenerator`` goes on as if none
-    had died:
+    fairseq's strategies assume that every hypothesis has a continuation. A sparse model gives most
+    tokens probability 0 (log-probability -inf); a hypothesis that contains one is *dead*: it can
+    never become a translation. This class passes each step to the wrapped strategy and rearranges
+    its candidates so that ``SequenceGenerator`` can continue as if none were dead:
 
     - There are always ``2 * beam`` candidates, active ones first, in the strategy's own order and
       with its exact scores. fairseq takes out the finished ones and continues the first ``beam`` of
       the others: a dead one never takes a slot from an active one, and every slot is filled.
-    - Where nothing at all is active, the best prefix, ended by EOS, is offered as the one active
+    - If no candidate is active, the best prefix, ended with EOS, is offered as the only active
       candidate, because fairseq ends a sentence only when a hypothesis of it is finished.
 
-    The *best prefix* is the best-scored hypothesis among those that were still active when the last
-    ones died. They are equally long, and nothing in the beam lived longer. It keeps its own score:
-    the EOS that ends it is not the model's and adds 0. If even the first step has nothing to offer,
-    it is the empty prefix with score 0.
+    The *best prefix* is the hypothesis with the best score among those that were still active
+    before all candidates died. It keeps its score: the EOS that ends it is not from the model and
+    adds 0. If no candidate is active at the first step, it is the empty prefix with score 0.
 
     Args:
         tgt_dict (~fairseq.data.Dictionary): target dictionary
         strategy (~fairseq.search.Search): the strategy that chooses the candidates
         eos (int, optional): index of the symbol that ends a hypothesis (default: *tgt_dict*'s)
-        keep_cut (bool): whether a sample that cannot go on ends there and stays, with its own
+        keep_cut (bool): whether a sample without a possible continuation ends there and keeps its
             score, instead of being dead
 
     Attributes:
-        sentences: the active sentences, by their numbers in the batch.
+        sentences: batch indices of the active sentences.
         exhausted: the rows of the active sentences that must end at this step.
-        incomplete: those of them whose one active candidate is no hypothesis of the model's.
-        cut: (row, beam) of the samples that end at this step because they cannot go on.
+        incomplete: those of these rows whose only active candidate is their best prefix.
+        cut: (row, beam) of the samples that end at this step for want of a continuation.
     """
 
     def __init__(
@@ -68,8 +66,8 @@ class SparseSearch(Search):
         self.exhausted: set[int] = set()
         self.incomplete: set[int] = set()
         self.cut: set[tuple[int, int]] = set()
-        # How many candidates the strategy gave to each sentence, and the places in its own order of
-        # those that step returned, [batch, 2 * beam].
+        # The number of candidates that the strategy gave each sentence, and the positions in its
+        # order of the candidates that step returned, [batch, 2 * beam].
         self.offered = 0
         self.order: Optional[Tensor] = None
 
@@ -119,15 +117,15 @@ class SparseSearch(Search):
         """Return the strategy's candidates, ``[batch, 2 * beam]``, the dead ones (-inf) last."""
         batch, beam, _ = lprobs.size()
         if isinstance(self.strategy, DiverseBeamSearch):
-            # It indexes a table of its own, of the first step's batch, by these.
+            # The strategy uses these as indices into its own table of the first step's batch.
             original_batch_idxs = torch.tensor(self.sentences, device=lprobs.device)
             lprobs = F.pad(lprobs, (0, self.strategy.num_groups), value=-math.inf)
         is_sampling = isinstance(self.strategy, Sampling)
         if is_sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
             is_dead_end = lprobs.isneginf().all(dim=2)  # [batch, beam]
             lprobs[:, :, self.eos].masked_fill_(is_dead_end, 0.0)
-            # The distribution that is drawn from is p / sum p. --sampling-topp takes a share of it;
-            # otherwise only a sum that would underflow has to be divided by.
+            # Tokens are drawn from p / sum p. The division is only needed for --sampling-topp,
+            # which takes a share of this distribution, and for a sum that would underflow.
             log_sums = lprobs.logsumexp(dim=2)  # [batch, beam]
             if self.strategy.sampling_topp <= 0:
                 log_sums = log_sums.masked_fill(log_sums > -50, 0.0)
@@ -135,7 +133,7 @@ class SparseSearch(Search):
         found, tokens, beams = self.strategy.step(
             step, lprobs, scores, prev_output_tokens, original_batch_idxs
         )
-        if is_sampling:  # scores are of p
+        if is_sampling:  # scores are those of p, not of p / sum p
             found = found + log_sums.gather(1, beams)
         if is_sampling and self.keep_cut:
             self.cut = {(row, beam) for row, beam in is_dead_end.nonzero().tolist()}
@@ -162,13 +160,13 @@ class SparseSearch(Search):
         self.strategy.prune_sentences(batch_idxs)
 
     def update_constraints(self, active_hypos: Tensor) -> None:
-        # The strategy numbers the candidates in its own order; a filled-up one may take any state.
+        # The strategy numbers the candidates in its own order; a padded one may have any state.
         chosen = self.order.gather(1, active_hypos).clamp(max=self.offered - 1)
         self.strategy.update_constraints(chosen)
 
 
 def _with_active_candidates(strategy: Search, tgt_dict) -> Search:
-    """Return the strategy, or one in its place, with no dead candidate in an active one's place."""
+    """Return the strategy, or a replacement, whose dead candidates never displace active ones."""
     if type(strategy) is LexicallyConstrainedBeamSearch:
         return _ActiveConstrainedSearch(tgt_dict, strategy.representation)
     if isinstance(strategy, DiverseBeamSearch):
@@ -179,8 +177,8 @@ def _with_active_candidates(strategy: Search, tgt_dict) -> Search:
 class _ActiveGroupSearch(BeamSearch):
     """Beam search for the groups of diverse beam search, one after another in each step.
 
-    A group is penalised for tokens that the groups before it have used. Dead candidates get a token
-    beyond the vocabulary, another one in each group, so that nobody is penalised for theirs.
+    A group is penalised for tokens that earlier groups have used. Dead candidates get a token
+    beyond the vocabulary, a different one in each group, so that no group is penalised for it.
     """
 
     def __init__(self, tgt_dict, groups: int):
@@ -211,10 +209,10 @@ class _PossibleState:
 
 
 class _ActiveConstrainedSearch(LexicallyConstrainedBeamSearch):
-    """Lexically constrained search that deals its places to active candidates only.
+    """Lexically constrained search that gives its places to active candidates only.
 
-    fairseq's offers constraint tokens whatever their probability, and deals places by turns among
-    the candidates that have met equally many constraints, so that dead ones displace active ones.
+    fairseq's class offers constraint tokens whatever their probability, and gives places in turn to
+    groups of candidates that meet equally many constraints, so that dead ones displace active ones.
     """
 
     def init_constraints(self, batch_constraints, beam_size: int) -> None:
@@ -230,15 +228,15 @@ class _ActiveConstrainedSearch(LexicallyConstrainedBeamSearch):
     def step_sentence(
         self, step, sentno, lprobs, constraint_states, beams_buf, indices_buf, scores_buf
     ):
-        """Take a step, as in fairseq; behind the active candidates come dead ones."""
+        """Take a step as in fairseq, and fill the places behind the active candidates."""
         places = 2 * len(constraint_states)
         is_active = ~scores_buf.isneginf()
         scores, tokens, beams = scores_buf[is_active], indices_buf[is_active], beams_buf[is_active]
         states: list[ConstraintState] = []
         if is_active.any():
             if torch.unique(beams * self.vocab_size + tokens).numel() == 1:
-                # fairseq compares each candidate with its neighbour to find what it has twice, and
-                # so takes a single one for its own duplicate: a dead one beside it is different.
+                # fairseq finds duplicates by comparing neighbours, and takes a single candidate for
+                # its own duplicate: put a dead one beside it.
                 scores = F.pad(scores, (0, 1), value=-math.inf)
                 tokens = F.pad(tokens, (0, 1), value=self.pad)
                 beams = F.pad(beams, (0, 1))

@@ -22,7 +22,7 @@ from fairseq_sparse.generation.repeated_ngrams import RepeatedNGramMask
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
-# What a generator of fairseq's is made of, by the names of both its arguments and its attributes.
+# Settings of fairseq's generator: names of both its arguments and its attributes.
 _SETTINGS = ("beam_size", "max_len_a", "max_len_b", "max_len", "min_len", "normalize_scores")
 _SETTINGS += ("len_penalty", "unk_penalty", "temperature", "match_source_len", "eos")
 _SETTINGS += ("symbols_to_strip_from_output", "lm_model", "lm_weight")
@@ -34,7 +34,7 @@ def is_sparse_model(model: Optional[nn.Module]) -> bool:
 
 
 def scores_are_log_probs(model: nn.Module) -> bool:
-    """Return whether a model's scores are those of a distribution; not so for raw alpha-ReLU."""
+    """Return whether the scores of a model are log-probabilities; False for raw alpha-ReLU."""
     if isinstance(model, NormalizedScores):
         return True
     return getattr(_output_projection(model), "scores_are_log_probs", True)
@@ -50,7 +50,7 @@ def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
 
 
 class SparseSequenceGenerator(SequenceGenerator):
-    """Beam search, or any other strategy of fairseq's, over a model with exact zeros.
+    """Generator for models with exact zeros, by beam search or fairseq's other strategies.
 
     Beam search is :class:`BeamSearch`. All other strategies (sampling, diverse beams, constraints)
     keep fairseq's loop, made safe by :class:`SparseSearch`.
@@ -64,22 +64,22 @@ class SparseSequenceGenerator(SequenceGenerator):
       prefix, ended by EOS (see :class:`SparseSearch`). It carries ``"incomplete": True``. Its
       score is the log-probability of the prefix, normalised by the length with EOS as usual; the
       positional score of its EOS is 0;
-    - each hypothesis says what is proven about the list that it is in. ``"exact"``: no hypothesis
-      of nonzero probability was dropped, so that the list has all that the model can produce.
-      ``"optimal"``: none within the length limits has a better score than the first of the list (so
-      also if it is exact). ``"dropped_mass"``: the probability of all that was dropped. Only beam
-      search can tell; with another strategy the first two are None and the mass is NaN;
-    - ``"steps"`` says after how many steps of the search the sentence ended.
+    - each hypothesis states what is proven about its list. ``"exact"``: no hypothesis of nonzero
+      probability was dropped, so the list has all that the model can produce. ``"optimal"``: none
+      within the length limits has a better score than the first of the list (always true if the
+      list is exact). ``"dropped_mass"``: the probability of everything dropped. Only beam search
+      can tell; with another strategy the first two are None and the mass is NaN;
+    - ``"steps"`` is the number of search steps after which the sentence ended.
 
-    A prefix of a language model is a prompt: an EOS in it ends nothing, and a token of it that the
-    model gives probability 0 has the positional score 0 and changes no other. A sample that
-    reaches the length limit where EOS has probability 0 stays and is ``"incomplete"``.
+    A prefix of a language model is a prompt: an EOS in it does not end the hypothesis, and a prompt
+    token of probability 0 has positional score 0 and does not affect the others. A sample that
+    reaches the length limit where EOS has probability 0 is kept and is ``"incomplete"``.
 
-    Scores are the model's own log-probabilities: nothing is added to a zero.
+    Scores are the model's own log-probabilities: zeros are not smoothed.
 
     Args:
         nbest: how many of the best hypotheses must be those of the full search (default: all).
-        add_up_mass: whether ``"dropped_mass"`` is wanted; it is NaN else. It takes time where the
+        add_up_mass: whether to compute ``"dropped_mass"``, otherwise NaN. It takes time if the
             probabilities of a step are not known to sum to 1 (those of alpha-ReLU do not).
         attention: whether the hypotheses have ``"attention"``, as fairseq's do.
     """
@@ -103,7 +103,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         if self.repeat_ngram_blocker is not None:
             size = self.repeat_ngram_blocker.no_repeat_ngram_size
             self.repeat_ngram_blocker = RepeatedNGramMask(size)
-        # Whether a prefix is the prompt of a language model, and not a part of the output.
+        # Whether prefixes are prompts of a language model, rather than parts of translations.
         self.continues_prompts = not self.model.has_encoder()
         self.model.stands_for_eos = self.pad if self.continues_prompts else None
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos, self.continues_prompts)
@@ -113,15 +113,15 @@ class SparseSequenceGenerator(SequenceGenerator):
         """Return a generator that searches with the models and settings of another one.
 
         Args:
-            generator: of fairseq's, not yet used.
+            generator: a generator of fairseq's that has not been used yet.
             options: further arguments.
 
         Raises:
-            ValueError: it is none of fairseq's that this class knows.
+            ValueError: a generator of this class cannot be replaced.
         """
         if type(generator) not in (SequenceGenerator, SequenceGeneratorWithAlignment):
             raise ValueError(
-                f"the task decodes by a {type(generator).__name__}, which cannot search models "
+                f"the task decodes with {type(generator).__name__}, which cannot search models "
                 "with probabilities of exactly 0; only fairseq's SequenceGenerator can be replaced"
             )
         settings = {name: getattr(generator, name) for name in _SETTINGS}
@@ -133,20 +133,20 @@ class SparseSequenceGenerator(SequenceGenerator):
         return made
 
     def length_limit(self, source_length: int) -> int:
-        """Return the number of tokens, EOS not counted, of the longest hypothesis in a batch."""
+        """Return the maximum number of tokens of a hypothesis in a batch, EOS not counted."""
         return min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
 
     def score_bound(self, max_len: int) -> ScoreBound:
-        """Return what a hypothesis can still become, if it may have *max_len* tokens."""
+        """Return the bound of final scores for hypotheses of at most *max_len* tokens."""
         len_penalty = self.len_penalty if self.normalize_scores else None
         return ScoreBound(max_len, len_penalty, self._adds_log_probs() and self.unk_penalty >= 0)
 
     def sums_to_one_from(self) -> float:
-        """Return the step from which on the probabilities of the next token sum to 1, infinite if
-        there is none."""
+        """Return the first step from which the probabilities of the next token sum to 1; infinity
+        if there is none."""
         is_masked = self.token_indices_to_suppress is not None or self.unk_penalty != 0
         is_masked |= self.repeat_ngram_blocker is not None
-        # Where the weights of alpha-ReLU are all 0, so is their share of the sum.
+        # If all weights of alpha-ReLU are 0, the normalised ones sum to 0 as well.
         is_masked |= any(isinstance(model, NormalizedScores) for model in self.model.models)
         return self.min_len if self._adds_log_probs() and not is_masked else math.inf
 
@@ -185,8 +185,8 @@ class SparseSequenceGenerator(SequenceGenerator):
         if longest > limit:
             raise ValueError(
                 f"a prompt has {longest} tokens, but --max-len-a, --max-len-b and the model allow "
-                f"{limit} with the prompt: raise --max-len-b (--max-len-a 1 for as many more as "
-                "--max-len-b says), or give shorter prompts (fairseq-generate: --prefix-size)"
+                f"{limit} with the prompt: raise --max-len-b (with --max-len-a 1, it counts only "
+                "the new tokens), or give shorter prompts (fairseq-generate: --prefix-size)"
             )
         return prompts[:, :longest]
 
@@ -201,8 +201,8 @@ class SparseSequenceGenerator(SequenceGenerator):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Force the tokens of a prefix in fairseq's loop.
 
-        The loop ends a hypothesis at every EOS. So one in a prompt stands as padding there, which
-        is never chosen otherwise, until :class:`SparseEnsemble` hands the tokens to the models.
+        The loop ends a hypothesis at every EOS. So an EOS in a prompt is replaced by padding, which
+        is never chosen otherwise, until :class:`SparseEnsemble` passes the tokens to the models.
         """
         if not self.continues_prompts:
             return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
@@ -237,7 +237,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         finished: list[bool],
         *args,
     ) -> list[int]:
-        """Store finished hypotheses as fairseq does; a prefix stays only where it is alone."""
+        """Store finished hypotheses as fairseq does; keep a best prefix only if it is alone."""
         unfinished = [hypos for hypos, done in zip(finalized, finished, strict=True) if not done]
         rows = bbsz_idx.tolist()
         before = [len(hypos) for hypos in unfinished]
@@ -264,10 +264,11 @@ class SparseSequenceGenerator(SequenceGenerator):
 
 
 def _distinct_and_active(hypotheses: list[dict]) -> list[dict]:
-    """Return each sequence of tokens once, and none of score -inf unless there is nothing else.
+    """Return each sequence of tokens once, and none with score -inf unless there is no other.
 
     A forced prefix with an EOS gives all beams the same tokens, diverse groups may find the same
-    with other penalties, and ``--match-source-len`` gives -inf to what is longer than its source.
+    tokens with different penalties, and ``--match-source-len`` gives -inf to outputs that are
+    longer than their source.
     """
     best: dict[tuple[int, ...], dict] = {}
     for hypo in hypotheses:
@@ -281,8 +282,8 @@ def _distinct_and_active(hypotheses: list[dict]) -> list[dict]:
 class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, SparseSequenceGenerator):
     """:class:`SparseSequenceGenerator` for ``--print-alignment``.
 
-    A target token that attends to no source token is linked to nothing. The attention of an LSTM is
-    that to the tokens that it saw, wherever the batch has its padding.
+    A target token that attends to no source token has no link. The links of an LSTM do not depend
+    on where the batch has its padding.
     """
 
     def __init__(self, *args, print_alignment: str = "hard", **kwargs):
@@ -302,7 +303,8 @@ class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, Spars
         return [list({id(hypo): hypo for hypo in hypos}.values()) for hypos in finalized]
 
     def _prepare_batch_for_alignment(self, sample, hypothesis):
-        # fairseq aligns beam hypotheses of each sentence: repeat the last, until generate ends.
+        # fairseq aligns `beam` hypotheses of each sentence: repeat the last one; generate removes
+        # the copies.
         for hypos in hypothesis:
             hypos.extend(hypos[-1:] * (self.beam_size - len(hypos)))
         source, *rest = super()._prepare_batch_for_alignment(sample, hypothesis)

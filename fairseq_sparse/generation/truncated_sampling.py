@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class TruncatedSampling(Sampling):
-    """fairseq's sampling, from the tokens alone whose probability reaches a threshold.
+    """fairseq's sampling, restricted to tokens whose probability reaches a threshold.
 
-    As in fairseq, the score of a token is its log-probability before the others are left out.
+    As in fairseq, the score of a token is its log-probability before others are left out.
 
     Args:
         tgt_dict (~fairseq.data.Dictionary): target dictionary.
-        sampling_topk, sampling_topp: those of fairseq, applied after the thresholds; the share of
-            *sampling_topp* is of the distribution before them.
+        sampling_topk, sampling_topp: as in fairseq, applied after the thresholds; *sampling_topp*
+            is a share of the distribution before them.
         min_p: the threshold as a share of the largest probability (Nguyen et al. 2024); 0 for none.
         epsilon: the threshold (Hewitt, Manning, Liang 2022); the most probable token always
             remains. 0 for none.
@@ -31,7 +31,7 @@ class TruncatedSampling(Sampling):
         largest = lprobs.amax(dim=-1, keepdim=True)
         threshold = largest + (math.log(self.min_p) if self.min_p > 0 else -math.inf)
         if self.epsilon > 0:
-            # Of weights that do not sum to 1, the share counts.
+            # If the weights do not sum to 1, epsilon is a share of their sum.
             least = torch.logsumexp(lprobs, dim=-1, keepdim=True) + math.log(self.epsilon)
             threshold = torch.maximum(threshold, torch.minimum(least, largest))
         return super().step(

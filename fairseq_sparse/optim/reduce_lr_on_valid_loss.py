@@ -21,8 +21,8 @@ class ReduceLROnValidLossConfig(ReduceLROnPlateauLRScheduleConfig):
         default="best",
         metadata={
             "help": "when the learning rate shrinks: if the validation loss is not below the best "
-            "so far ('best'), or if it is above that of the validation before ('previous'), as in "
-            "'Sparse Sequence-to-Sequence Models'"
+            "so far ('best'), or if it is above that of the previous validation ('previous'), as "
+            "in 'Sparse Sequence-to-Sequence Models'"
         },
     )
 
@@ -31,15 +31,15 @@ class ReduceLROnValidLossConfig(ReduceLROnPlateauLRScheduleConfig):
 class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
     """fairseq's ``reduce_lr_on_plateau``, with the same flags, except that
 
-    - it follows the validation loss, where stock follows ``--best-checkpoint-metric``: a learning
-      rate halved when the loss rises goes with a best checkpoint chosen by accuracy ("Sparse
+    - it follows the validation loss, where stock follows ``--best-checkpoint-metric``. So the rate
+      can be halved when the loss rises, while accuracy chooses the best checkpoint ("Sparse
       Sequence-to-Sequence Models"). The loss is the mean over all validation data;
-    - it follows every validation, where stock follows the one at the end of an epoch: after one
-      within an epoch (``--validate-interval-updates``) the new rate holds from the second update
-      on, because fairseq asks for the rate of an update before it validates;
+    - it follows every validation, where stock follows only the one at the end of an epoch. After a
+      validation within an epoch (``--validate-interval-updates``), the new rate holds from the
+      second update on, because fairseq asks for the rate of an update before it validates;
     - the loss may be compared with the previous one (``--lr-compare-with``);
-    - a resumed run goes on as an undisturbed one. Stock forgets the validation that came before
-      the checkpoint, and how many bad epochs ``--lr-patience`` has seen.
+    - a resumed run continues like an uninterrupted one. Stock forgets the validation before the
+      checkpoint, and the number of bad epochs counted for ``--lr-patience``.
     """
 
     def __init__(self, cfg: ReduceLROnValidLossConfig, optimizer):
@@ -51,7 +51,7 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         cfg.maximize_best_checkpoint_metric = False
         super().__init__(cfg, optimizer)
         self.epoch = self.num_updates = 0
-        # The loss of a validation that came right before the checkpoint that was loaded.
+        # The loss of the validation right before the loaded checkpoint, if not yet used.
         self.pending: Optional[float] = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,27 +72,29 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         self.pending = state_dict.get("valid_loss")
 
     def step_begin_epoch(self, epoch: int) -> None:
-        # A run that resumes within an epoch looks at the last validation where an undisturbed one
+        # A run that resumes within an epoch must use the last validation when an uninterrupted one
         # does: after the next update.
         if epoch > self.epoch:
             self._follow(self.epoch)
             self.epoch = epoch
 
     def step(self, epoch: int, val_loss: Optional[float] = None) -> float:
-        """Update the learning rate after an epoch; *val_loss* is that of the best checkpoint's
-        metric, and says only whether there was a validation. fairseq calls this on loading, too."""
+        """Update the learning rate after an epoch. fairseq calls this on loading, too.
+
+        *val_loss* is a value of ``--best-checkpoint-metric``, or None if there was no validation;
+        the value itself is not used.
+        """
         return super().step(epoch) if val_loss is None else self._follow(epoch)
 
     def step_update(self, num_updates: int) -> float:
-        """Update the learning rate after an update, before which there may have been a
-        validation."""
+        """Update the learning rate after an update, which may follow a validation."""
         if num_updates > self.num_updates:
             self.num_updates = num_updates
             self._follow(self.epoch)
         return super().step_update(num_updates)
 
     def _follow(self, epoch: int) -> float:
-        """Shrink the learning rate if there was a validation since the last call, a bad one."""
+        """Shrink the learning rate if there was a bad validation since the last call; return it."""
         loss = self._new_loss()
         if loss is None:
             return self.optimizer.get_lr()
@@ -103,7 +105,7 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         plateau = self.lr_scheduler
         plateau.best = -math.inf if loss > plateau.best else math.inf
         rate = super().step(epoch, loss)
-        plateau.best = loss  # the next one is compared with this one
+        plateau.best = loss  # the next loss is compared with this one
         return rate
 
     def _new_loss(self) -> Optional[float]:

@@ -22,22 +22,22 @@ class EnergyUnknown(Exception):
 
 
 class EnergyMeter:
-    """Energy of the GPUs of all workers over the updates of a run, in watt-hours.
+    """Energy used by the GPUs of all workers during the updates of a run, in watt-hours.
 
-    Each worker reads the counter that its GPU has had since the Volta generation, so the figure is
-    what the whole card used, whoever used it. The time between :meth:`pause` and the next
-    :meth:`resume` does not count.
+    Each worker reads the energy counter of its GPU (Volta or later), so the figure includes every
+    process that uses the card. The time between :meth:`pause` and the next :meth:`resume` does not
+    count.
 
-    The sum so far is kept among the optimizer's options, which come back when training resumes;
-    fairseq saves the state of a task too, but does not load it. The sum is of the whole run, or it
-    is unknown: where one worker's counter cannot be read, and where the updates before a resumption
-    were not measured.
+    The sum so far is kept among the optimizer's options, which are restored when training resumes;
+    fairseq saves the state of a task too, but does not load it. The sum covers the whole run; it is
+    unknown if one worker's counter cannot be read, or if updates before a resumption were not
+    measured.
 
     Args:
-        counter: reads the counter of this worker's GPU, in millijoules; NaN where it cannot.
-        device: where this worker trains.
-        optimizer: of the run, its state loaded.
-        update_num: the updates that were made already.
+        counter: returns the energy counter of this worker's GPU, in millijoules, or NaN.
+        device: the device on which this worker trains.
+        optimizer: the optimizer of the run, with its state loaded.
+        update_num: number of updates made so far.
     """
 
     def __init__(
@@ -51,24 +51,24 @@ class EnergyMeter:
         self._device = device
         self._options: dict[str, Any] = next(iter(optimizer.param_groups))
         self._before = self._options.get(_KEY, 0.0)
-        # Told to the other workers with the sum, so that all give up together.
+        # NaN reaches the other workers through the sum, so that all give up together.
         self._own = 0.0 if _KEY in self._options or update_num == 0 else math.nan
         self._mark: Optional[float] = None
         self._unknown = False
 
     def resume(self) -> None:
-        """Count from now on, unless it does so already."""
+        """Start counting, unless already counting."""
         if self._mark is None:
             self._mark = self._counter()
 
     def pause(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._advance()
         self._mark = None
 
     def total(self) -> Optional[float]:
-        """Return what all workers have used; all of them must ask at the same time. None if
-        unknown."""
+        """Return the energy used by all workers, or None if unknown. Collective: every worker must
+        call it."""
         if self._unknown:
             return None
         self._advance()
@@ -82,8 +82,8 @@ class EnergyMeter:
         if math.isnan(total):
             self._unknown = True
             self._options.pop(_KEY, None)  # a later part of the run must not add to it
-            if self._counter is not unreadable:  # which was explained
-                logger.info("watt_hours is not logged: not known for all workers and updates")
+            if self._counter is not unreadable:  # gpu_counter has already logged the reason
+                logger.info("watt_hours is not logged: unknown for some workers or updates")
             return None
         self._options[_KEY] = total
         return total
@@ -96,16 +96,16 @@ class EnergyMeter:
 
 
 def nvml_counter(bus_id: str) -> Callable[[], float]:
-    """Return the counter of a GPU, in millijoules since its driver was loaded.
+    """Return a function that reads the energy counter of a GPU.
 
     Args:
-        bus_id: of the GPU, see :func:`pci_bus_id`.
+        bus_id: the PCI bus id of the GPU, see :func:`pci_bus_id`.
 
     Returns:
-        A function that reads it, and gives NaN where NVML fails to.
+        A function that returns the millijoules since the driver was loaded, or NaN if NVML fails.
 
     Raises:
-        EnergyUnknown: there is no NVML, the GPU has no counter, or is divided (MIG).
+        EnergyUnknown: there is no NVML, the GPU has no counter, or it is divided (MIG).
     """
     try:
         import pynvml
@@ -119,7 +119,7 @@ def nvml_counter(bus_id: str) -> Callable[[], float]:
     except pynvml.NVMLError as error:
         raise EnergyUnknown(f"GPU {bus_id} has no counter of energy ({error})") from error
     if divided:
-        raise EnergyUnknown(f"GPU {bus_id} is divided (MIG), and counts for all parts together")
+        raise EnergyUnknown(f"GPU {bus_id} is divided (MIG), and its counter covers all parts")
 
     def read() -> float:
         try:
@@ -131,20 +131,20 @@ def nvml_counter(bus_id: str) -> Callable[[], float]:
 
 
 def pci_bus_id(device: torch.device) -> str:
-    """Return where a CUDA device sits, such as ``0000:3B:00.0``.
+    """Return the PCI bus id of a CUDA device, such as ``0000:3B:00.0``.
 
-    That names it for NVML, which numbers all GPUs of the machine by their places; PyTorch numbers
-    those of ``CUDA_VISIBLE_DEVICES``.
+    NVML needs it, because NVML numbers all GPUs of the machine, but PyTorch only those of
+    ``CUDA_VISIBLE_DEVICES``.
 
     Raises:
-        EnergyUnknown: it is not a GPU of NVIDIA.
+        EnergyUnknown: there is no NVIDIA driver, or it does not know the device.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     handle, text = ctypes.c_int(), ctypes.create_string_buffer(32)
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise EnergyUnknown("there is no driver of NVIDIA's") from error
+        raise EnergyUnknown("there is no NVIDIA driver") from error
     if cuda.cuDeviceGet(ctypes.byref(handle), index) or cuda.cuDeviceGetPCIBusId(
         text, len(text), handle
     ):
@@ -153,13 +153,13 @@ def pci_bus_id(device: torch.device) -> str:
 
 
 def unreadable() -> float:
-    """Return what there is to read of a device without a counter."""
+    """Return NaN, the reading of a device without a counter."""
     return math.nan
 
 
 def gpu_counter(device: torch.device) -> Callable[[], float]:
-    """Return the counter of a device; :func:`unreadable` on a CPU, and where a GPU's cannot be
-    read, which the log says."""
+    """Return the counter of a device: :func:`unreadable` for a CPU and, with a log message, for a
+    GPU whose counter cannot be read."""
     if device.type != "cuda":
         return unreadable
     try:

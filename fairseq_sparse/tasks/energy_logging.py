@@ -8,16 +8,16 @@ from fairseq_sparse.tasks.energy import EnergyMeter, gpu_counter
 
 
 class LogsEnergy:
-    """Mixin that lets a task of fairseq log ``watt_hours``; it stands in front of the task's class.
+    """Mixin that lets a fairseq task log ``watt_hours``; list it before the task's class.
 
-    The figure is the energy that the GPUs of all workers have used since the run began, including
-    its resumptions and leaving out validation. It is absent where NVML cannot tell.
+    The figure is the energy that the GPUs of all workers have used since the run began, across
+    resumptions and without validation. It is absent if NVML cannot measure it.
     """
 
     energy: Optional[EnergyMeter] = None
 
     def build_energy_meter(self, model, optimizer, update_num: int) -> EnergyMeter:
-        """Build the meter for training from now on."""
+        """Build the meter for the training that begins or resumes now."""
         device = next(model.parameters()).device
         return EnergyMeter(gpu_counter(device), device, optimizer, update_num)
 

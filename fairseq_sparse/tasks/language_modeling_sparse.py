@@ -36,8 +36,8 @@ class LanguageModelingSparseConfig(SamplingConfig, LanguageModelingConfig):
     perplexity_epsilon: float = field(
         default=DEFAULT_EPSILON,
         metadata={
-            "help": "epsilon of the eps-perplexity, which is that of (p + eps) / (1 + eps V); it "
-            "is also the perplexity (ppl) of a sparse output, whose own would be infinite"
+            "help": "epsilon of the eps-perplexity, the perplexity of (p + eps) / (1 + eps V); it "
+            "is also logged as the perplexity (ppl) of a sparse output, whose own would be infinite"
         },
     )
 
@@ -46,10 +46,10 @@ class LanguageModelingSparseConfig(SamplingConfig, LanguageModelingConfig):
 class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, LanguageModelingTask):
     """fairseq's ``language_modeling`` for models with sparse outputs.
 
-    Training and data are those of ``language_modeling``, with what :class:`SparseTrainingMixin`
-    adds; ``--sample-break-mode eos`` also works under NumPy 2. Under the criterions of this
-    package, training and validation log ``ppl``, ``eps_ppl``, ``sparsemax_score`` and
-    ``js_divergence`` as well. Validation counts every token.
+    Training and data are those of ``language_modeling``, with the additions of
+    :class:`SparseTrainingMixin`; ``--sample-break-mode eos`` also works under NumPy 2. With the
+    criterions of this package, training and validation also log ``ppl``, ``eps_ppl``,
+    ``sparsemax_score`` and ``js_divergence``. Validation counts every token.
 
     Generation is that of :class:`SparseDecodingMixin`: prompts are kept whatever their probability,
     and the weights of alpha-ReLU are divided by their sum. ``fairseq-eval-lm`` counts every token
@@ -65,7 +65,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
 
     def __init__(self, args, *rest, **kwargs):
         super().__init__(args, *rest, **kwargs)
-        # Settings from before this flag, those of language_modeling, do not have it.
+        # Older settings, and those of language_modeling, lack this flag.
         self.perplexity_epsilon = getattr(args, "perplexity_epsilon", DEFAULT_EPSILON)
         if not 0 < self.perplexity_epsilon < math.inf:
             raise ValueError(
@@ -95,7 +95,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
         """Return the lines as prompts that begin with EOS (or, with ``--add-bos-token``, BOS).
 
-        The EOS that ends a line is left out; others are a part of the prompt.
+        The EOS that ends a line is left out; any other EOS is part of the prompt.
         """
         self.count_lines(len(src_tokens))
         pad, eos = self.source_dictionary.pad(), self.source_dictionary.eos()
@@ -125,7 +125,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         context_window=0,
         **kwargs,
     ):
-        """Return the batches of ``fairseq-eval-lm``, with all tokens and their measures.
+        """Return the batches of ``fairseq-eval-lm``, in which all tokens are counted and measured.
 
         Raises:
             ValueError: blocks are too long for the model; fairseq would leave them out.

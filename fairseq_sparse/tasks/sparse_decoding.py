@@ -25,7 +25,7 @@ from fairseq_sparse.modules.sparse_attention import has_sparse_attention
 
 logger = logging.getLogger(__name__)
 
-# What --exact-search does not know, and the value that each has where it is not given.
+# Options that --exact-search does not support, with their default values.
 _NOT_EXACT = {
     "sampling": False,
     "diverse_beam_groups": -1,
@@ -39,7 +39,7 @@ _NOT_EXACT = {
     "print_step": False,
     "retain_dropout": False,
 }
-# Numbers that scores are multiplied by or added to: with an infinite one, 0 * inf would be NaN.
+# Options that scores are multiplied by or added to: if one were infinite, 0 * inf would be NaN.
 _FINITE = ("temperature", "lenpen", "max_len_a", "lm_weight", "diverse_beam_strength")
 _FINITE += ("diversity_rate", "sampling_topp")
 
@@ -67,39 +67,39 @@ class SparseDecodingConfig(SamplingConfig):
     search_report: Optional[str] = field(
         default=None,
         metadata={
-            "help": "write what the search proved of each sentence to this file (JSON lines; "
+            "help": "write what the search proved about each sentence to this file (JSON lines; "
             "scores in nats, whereas the lines H, D and P are in bits)"
         },
     )
     score_normalization: ChoiceEnum(["none", "sum"]) = field(
         default="none",
         metadata={
-            "help": "what search adds up for alpha_relu: the logarithm of its weights as they are, "
-            "or (sum) of the weights divided by their sum"
+            "help": "the token scores of alpha_relu in the search: the logarithm of its weights "
+            "(none), or of the weights divided by their sum (sum)"
         },
     )
     exact_search: bool = field(
         default=False,
         metadata={
             "help": "after the beam search, look for better translations until the best are proven "
-            "or --exact-search-nodes is reached; never worse than the beam. Best with "
-            "--unnormalized: a score divided by the length prunes so little that few sentences are "
-            "proven, unless --max-len-a and --max-len-b are close to the real lengths"
+            "or --exact-search-nodes is reached; the result is never worse than the beam's. Works "
+            "best with --unnormalized: scores divided by the length prune so little that few "
+            "results are proven, unless --max-len-a and --max-len-b are close to the real lengths"
         },
     )
     exact_search_nodes: int = field(
         default=10_000,
         metadata={
-            "help": "prefixes of a sentence that --exact-search expands before it gives up and "
-            "returns the best translations found, the beam's included"
+            "help": "number of prefixes per sentence that --exact-search expands before it gives "
+            "up and returns the best translations found, including the beam's"
         },
     )
 
 
 class SparseDecodingMixin:
-    """Mixin, in front of a task of fairseq's, that makes its decoding safe for sparse models.
+    """Mixin, listed before a fairseq task, that makes its decoding safe for sparse models.
 
-    A task whose flags are in a dataclass needs that dataclass, too::
+    A task whose flags are in a dataclass must extend the dataclass, too::
 
         @dataclass
         class MyConfig(SparseDecodingConfig, TheirConfig): ...
@@ -107,13 +107,13 @@ class SparseDecodingMixin:
         @register_task("my_task", dataclass=MyConfig)
         class MyTask(SparseDecodingMixin, TheirTask): ...
 
-    and one with ``add_args`` only the second part, without ``dataclass=``.
+    A task with ``add_args`` needs only the second class, without ``dataclass=``.
 
     ``fairseq-generate``, ``fairseq-interactive`` and validation decode with
-    :class:`SparseSequenceGenerator` as soon as one model of the ensemble is sparse, or a search
-    report is wanted, and with the task's own generator otherwise. Under ``--print-alignment``, a
-    target token that attends to no source token gets no link, and an LSTM's links do not depend on
-    the padding of the batch.
+    :class:`SparseSequenceGenerator` if any model, also that of ``--lm-path``, is sparse, or if a
+    search report or ``--print-step`` is requested, and otherwise with the task's own generator.
+    Under ``--print-alignment``, a target token that attends to no source token gets no link, and an
+    LSTM's links do not depend on the padding of the batch.
 
     After the last sentence of ``fairseq-generate`` or ``fairseq-interactive`` the log says how many
     sentences are certified, and how many have no complete translation.
@@ -127,24 +127,24 @@ class SparseDecodingMixin:
         super().__init__(*args, **kwargs)
         self.batches = None
         self.report = SearchReport()
-        # The lines that fairseq-interactive has read: number of the first of its buffer, and count.
+        # The lines in the buffer of fairseq-interactive: the number of the first, and their count.
         self.first_line = self.lines = 0
 
     @classmethod
     def add_args(cls, parser) -> None:
-        """Same as in fairseq; adds the flags of :class:`SparseDecodingConfig`."""
+        """Add the flags of the task, and those of :class:`SparseDecodingConfig`."""
         super().add_args(parser)
         if getattr(cls, "__dataclass", None) is None:
             gen_parser_from_dataclass(parser, SparseDecodingConfig())
 
     @property
     def _settings(self) -> Any:
-        """The task's settings, by whichever name the task has them."""
+        """The task's settings, which some tasks call ``cfg`` and others ``args``."""
         return self.args if self.cfg is None else self.cfg
 
     @property
     def decoding(self) -> SparseDecodingConfig:
-        """The settings of the mixin; those of an old checkpoint can lack them."""
+        """The settings of the mixin, with defaults where an old checkpoint lacks them."""
         defaults = {each.name: each.default for each in fields(SparseDecodingConfig)}
         found = {name: getattr(self._settings, name, x) for name, x in defaults.items()}
         return SparseDecodingConfig(**found)
@@ -160,7 +160,7 @@ class SparseDecodingMixin:
         """Build the generator that *args* asks for; sparse-aware where a model needs it.
 
         Raises:
-            ValueError: flags do not go together, or a file cannot be written.
+            ValueError: flags contradict each other, or a file cannot be written.
         """
         decoding = self.decoding
         _check_search(decoding, args)
@@ -172,12 +172,12 @@ class SparseDecodingMixin:
         if decoding.exact_search:
             _check_exact_search(models)
         self.report = SearchReport(decoding.search_report, is_text=self.keeps_prompts)
-        # fairseq-interactive does not say when its input is at an end.
+        # fairseq-interactive does not tell the task when its input ends.
         weakref.finalize(self, self.report.finish)
         self.first_line = self.lines = 0
 
         kwargs = {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra}
-        if prefix_allowed_tokens_fn is not None:  # which some tasks do not know
+        if prefix_allowed_tokens_fn is not None:  # some tasks do not accept it
             kwargs["prefix_allowed_tokens_fn"] = prefix_allowed_tokens_fn
         generator = super().build_generator(models, args, **kwargs)
         search = getattr(generator, "search", None)
@@ -192,7 +192,7 @@ class SparseDecodingMixin:
             return ExactSequenceGenerator(beam, decoding.exact_search_nodes)
         ours = self.keeps_prompts
         ours |= any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
-        ours |= has_report or getattr(args, "print_step", False)  # fairseq's knows no steps
+        ours |= has_report or getattr(args, "print_step", False)  # fairseq's has no "steps"
         options = {"nbest": nbest, "add_up_mass": has_report, "attention": bool(align)}
         misaligns = any(has_sparse_attention(m) or moves_padding(m) for m in models)
         if align and (ours or misaligns):
@@ -210,7 +210,7 @@ class SparseDecodingMixin:
             kwargs["required_batch_size_multiple"] = 1
             if self.decoding.exact_search:  # each translation is printed as soon as it is found
                 kwargs["max_sentences"] = 1
-        # fairseq-generate tells a task when it asks for batches, but not when it is done with them.
+        # Kept because fairseq-generate does not tell the task when it is done with the batches.
         self.batches = super().get_batch_iterator(dataset, *args, **kwargs)
         return self.batches
 
@@ -220,12 +220,12 @@ class SparseDecodingMixin:
         return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
 
     def count_lines(self, lines: int) -> None:
-        """Take note of how many lines fairseq-interactive has read into its buffer."""
+        """Record how many lines fairseq-interactive has read into its buffer."""
         self.first_line += self.lines
         self.lines = lines
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Decode a batch, and after the last one log what the search found out."""
+        """Decode a batch; after the last one, log what the search proved."""
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         total = None
         if isinstance(generator, ExactSequenceGenerator) and self.batches is not None:
@@ -245,7 +245,7 @@ class SparseDecodingMixin:
             return list(range(size))
         batch = self.batches.frozen_batches[self.batches.iterations_in_epoch - 1]
         dataset = self.batches.dataset
-        # In the order of the batch, which is not that of the lines.
+        # Collate, because the order within the batch is not that of the lines.
         numbers = dataset.collater([dataset[number] for number in batch])["id"]
         return [self.first_line + number for number in numbers.tolist()]
 
@@ -256,10 +256,10 @@ def _flags(names: list[str]) -> str:
 
 
 def _check_search(decoding: SparseDecodingConfig, args) -> None:
-    """Refuse what is out of range or without effect, for any generator.
+    """Refuse options that are out of range or without effect, for any generator.
 
     Raises:
-        ValueError: naming the flag and the remedy.
+        ValueError: an option is refused; the message names it and the remedy.
     """
     changed = [
         each.name
@@ -307,7 +307,7 @@ def _with_thresholds(search: Sampling, dictionary, decoding: SamplingConfig) -> 
 
 
 def _check_exact_search(models) -> None:
-    """Refuse models that exact search does not know, and warn of those that it is no use for.
+    """Refuse models that exact search does not support, and warn about those it cannot help.
 
     Raises:
         ValueError: a model has no source sentence.
@@ -317,8 +317,8 @@ def _check_exact_search(models) -> None:
     if not all(map(scores_are_log_probs, models)):
         logger.warning(
             "--exact-search can prove nothing here before it has seen every translation: the "
-            "weights of alpha_relu can exceed 1, so that a prefix bounds no continuation; use "
-            "--score-normalization sum"
+            "weights of alpha_relu can exceed 1, so the score of a prefix does not bound its "
+            "continuations; use --score-normalization sum"
         )
 
 
@@ -326,12 +326,12 @@ def _with_log_probs(models) -> list:
     """Return the models with probabilities that sum to 1.
 
     Raises:
-        ValueError: they do as they are.
+        ValueError: the probabilities of all models sum to 1 already.
     """
     if all(map(scores_are_log_probs, models)):
         raise ValueError(
             "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
-            "of other models sum to 1 as they are, leave it out"
+            "of other models already sum to 1; leave it out"
         )
     return with_distributions(models)
 

@@ -1,4 +1,4 @@
-"""What the tasks of this package add to the training of fairseq's."""
+"""Additions of this package's tasks to the training of fairseq's tasks."""
 
 from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
 from fairseq_sparse.checkpoints.safety import check_settings
@@ -6,25 +6,25 @@ from fairseq_sparse.tasks.energy_logging import LogsEnergy
 
 
 class SparseTrainingMixin(LogsEnergy):
-    """Mixin, in front of a task of fairseq's, for training.
+    """Mixin, listed before a fairseq task, for training.
 
     - Settings that contain code and checkpoints that do not fit are refused before training.
-    - A resumed run sees the batches of an undisturbed one.
-    - Under ``--store-ema``, validation is that of the exponential average of the parameters.
-    - On GPUs the energy used is logged, see :class:`LogsEnergy`.
+    - A resumed run sees the same batches as an uninterrupted one.
+    - Under ``--store-ema``, validation uses the exponential average of the parameters.
+    - On GPUs, the energy used is logged, see :class:`LogsEnergy`.
     """
 
     checks_first_checkpoint = True
-    # Whether fairseq hands over the exponential average. Not before the first validation: asked
-    # for earlier, it would be a copy of the model from before tau is found.
+    # Whether fairseq passes on the exponential average. False until the first validation: an
+    # average made earlier would be a copy of the model before tau is found.
     uses_ema = False
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """Same as in fairseq, except that settings containing code are refused, and checkpoints
-        with which training cannot begin.
+        """Same as in fairseq, except that settings containing code, and checkpoints with which
+        training cannot begin, are refused.
 
         Raises:
-            ValueError: naming the setting, or the checkpoint and the remedy.
+            ValueError: the message names the setting, or the checkpoint and the remedy.
         """
         check_settings(cfg)
         model = super().build_model(cfg, from_checkpoint)
@@ -35,8 +35,8 @@ class SparseTrainingMixin(LogsEnergy):
     def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
         """Return the batches of a data set, the same ones whatever epoch the process began with.
 
-        fairseq puts sentences together by the seed and the epoch that the process began with; here
-        as if that were the first.
+        fairseq forms batches by the seed and the epoch that the process began with; here that epoch
+        is always taken to be the first.
         """
         before = self.dataset_to_epoch_iter.get(dataset)
         batches = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)

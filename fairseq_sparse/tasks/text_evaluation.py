@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 class TextEvaluation:
-    """Adds up the measures of a text, batch by batch.
+    """The measures of a text, added up batch by batch.
 
-    ``fairseq-eval-lm`` consults only the model, and leaves tokens of probability 0 out of its
-    perplexity. So the batches carry this object to the model, whose probabilities pass through it.
+    ``fairseq-eval-lm`` calls only the model, and leaves tokens of probability 0 out of its
+    perplexity. So the batches carry this object to the model, which passes its probabilities to it.
 
     Args:
-        epsilon: of the eps-perplexity.
-        ignored: targets that do not count, padding for one.
+        epsilon: the epsilon of the eps-perplexity.
+        ignored: targets that do not count, such as padding.
     """
 
     def __init__(self, epsilon: float, ignored: Iterable[int]):
@@ -34,7 +34,7 @@ class TextEvaluation:
         self.is_smoothed = False
 
     def add(self, p: Tensor, target: Tensor) -> None:
-        """Enter the weights of the tokens ``[..., V]``, with their targets ``[...]``."""
+        """Add the measures of token weights ``[..., V]`` and their targets ``[...]``."""
         counts = ~torch.isin(target, torch.tensor(self.ignored, device=target.device))
         rows = p[counts]
         measures = text_measures(rows, target[counts], self.epsilon)
@@ -52,10 +52,10 @@ class TextEvaluation:
         return (p + self.epsilon).log() - math.log1p(self.epsilon * p.size(-1))
 
     def summary(self) -> dict[str, Optional[float]]:
-        """Return the measures, under the names that they have in the log of a validation.
+        """Return the measures, under the names that they have in the validation log.
 
-        ``best_eps`` has the smallest eps-perplexity on this text, ``best_eps_ppl``; None if that is
-        the uniform distribution's.
+        ``best_eps`` gives the smallest eps-perplexity on this text, ``best_eps_ppl``. It is None if
+        the uniform distribution is best.
         """
         gold = torch.cat(self.gold)
         tokens, zeros = len(gold), int((gold == 0).sum())
@@ -90,7 +90,7 @@ class TextEvaluation:
         logger.info(f"measures | {json.dumps(self.summary())}")
         if self.is_smoothed:
             logger.info(
-                f"loss and perplexity below are those with eps = {self.epsilon:g}, of all tokens"
+                f"loss and perplexity below are those of all tokens, with eps = {self.epsilon:g}"
             )
 
 

@@ -253,7 +253,7 @@ def test_configurations_as_dictionaries_are_compared(tmp_path):
         ([1, 2], "holds a list"),
         ({"weight": torch.zeros(1)}, "not a fairseq checkpoint.*weight"),
         ({"model": {}}, "not a fairseq checkpoint"),
-        ({"model": {"weight": 1.0}}, "model entry weight is no tensor"),
+        ({"model": {"weight": 1.0}}, "model entry weight is not a tensor"),
     ],
 )
 def test_foreign_files_are_refused(tmp_path, content, message):
@@ -324,7 +324,7 @@ def test_only_a_file_is_replaced(place, tmp_path, monkeypatch, capsys):
     else:
         output.symlink_to(os.devnull if place == "device" else inside)
     before = output.lstat()
-    message = "is a folder: name a file" if "folder" in place else "is no regular file"
+    message = "is a folder: name a file" if "folder" in place else "is not a regular file"
     with pytest.raises(CheckpointError, match=message):
         save_checkpoint(make_state(), output)
     missing = str(tmp_path / "missing.pt")

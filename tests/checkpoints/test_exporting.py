@@ -145,7 +145,7 @@ def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
     state = make_state(output_transform="softmax")
     state["cfg"]["model"].arch = "transformer"
     (path,) = write(tmp_path, [state])
-    with pytest.raises(CheckpointError, match="no checkpoint of a model of fairseq_sparse"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a fairseq_sparse model"):
         export_checkpoint(path)
     assert script.main([path, path]) == 1
     assert "is the checkpoint itself" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
     assert sheets_make.main(arguments) == 0
     assert sheets_make.main([*arguments, "--seed", "2"]) == 1
     assert key.read_bytes() == before
-    assert "key.json is there already" in capsys.readouterr().err
+    assert "key.json exists with different content" in capsys.readouterr().err
     sheet = tmp_path / "sheets" / "annotator_2.csv"
     sheet.write_text("filled in", "utf-8")
     assert sheets_make.main(arguments) == 1

@@ -245,7 +245,7 @@ def test_log_says_once_why_there_is_no_energy_of_a_gpu(monkeypatch, caplog):
         assert run.total() is None
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert record.getMessage() == "watt_hours is not logged: there is no driver of NVIDIA's"
+    assert record.getMessage() == "watt_hours is not logged: there is no NVIDIA driver"
 
 
 @pytest.mark.gpu

@@ -199,7 +199,7 @@ def test_eval_lm_counts_every_token(transform, flags, text, checkpoints):
     assert f"Evaluated {expected['tokens']} tokens" in log and "inf scores" not in log
     printed = expected["ppl" if transform == "softmax" else "eps_ppl"]
     assert loss == pytest.approx(float(printed.log()), abs=1e-4)
-    assert ("those with eps = 0.001, of all tokens" in log) == (transform != "softmax")
+    assert ("those of all tokens, with eps = 0.001" in log) == (transform != "softmax")
     if transform != "softmax":
         best = naive(path, text, measures["best_eps"])["eps_ppl"]
         assert measures["best_eps_ppl"] == pytest.approx(float(best), rel=1e-5)

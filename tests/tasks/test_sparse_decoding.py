@@ -130,7 +130,7 @@ def test_a_generator_that_cannot_be_made_safe_is_refused(transform):
         generator = task.build_generator(models, Namespace())
         assert type(generator) is IterativeRefinementGenerator
         return
-    with pytest.raises(ValueError, match="decodes by a IterativeRefinementGenerator, which cannot"):
+    with pytest.raises(ValueError, match="decodes with IterativeRefinementGenerator, which cannot"):
         task.build_generator(models, Namespace())
 
 
