@@ -7,12 +7,12 @@ usage() {
   cat <<HELP
 usage: ensemble.sh RUN_DIR RUN_DIR... --run-dir DIR [options]
 
-The models of finished runs on one data set, of several seeds say, decode together: the probability
-of a token is the mean of theirs.
+The models of finished runs on one data set, for example of several seeds, decode together: the
+probability of a token is the mean over the models.
 
   --run-dir DIR    where the decoded test set and the results go
   --data-dir DIR   prepared data (default: data/DATASET)
-  --cpu, --gpu     where to decode (default: as the first run)
+  --cpu, --gpu     where to decode (default: like the first run)
   --help           this text
 HELP
 }

@@ -7,14 +7,14 @@ usage() {
   cat <<HELP
 usage: mbr.sh RUN_DIR... --out DIR [options]
 
-Of each finished run on one data set, sentences of the test set are sampled in three ways: from the
-model's own distribution, by ε-sampling (tokens with a probability of at least .02) and from the
+With each finished run on one data set, translations of the test set are sampled in three ways: from
+the model's own distribution, by ε-sampling (tokens with a probability of at least .02) and from the
 nucleus (.9). fairseq-sparse mbr chooses among the samples. All results, and beam search with every
 run, are compared with beam search of the first run by sacreBLEU's paired bootstrap: DIR/table.txt.
-Started again, it does what is not done yet.
+When started again, it does what is not done yet.
 
   --out DIR        where samples and translations go
-  --samples N      samples a sentence (default: 32)
+  --samples N      samples per sentence (default: 32)
   --utility NAME   chrf (default) or bleu
   --data-dir DIR   prepared data (default: data/DATASET)
   --cpu, --gpu     where to decode (default: as the first run)
@@ -45,15 +45,15 @@ done
 [[ "$SAMPLES" =~ ^[1-9][0-9]*$ ]] || bad_usage "--samples $SAMPLES: a number is needed"
 [[ "$UTILITY" == chrf || "$UTILITY" == bleu ]] || bad_usage "--utility $UTILITY: chrf or bleu"
 for run in "${RUNS[@]}"; do check_finished "$run"; done
-recipe_of "${RUNS[@]}" # they must be of one data set
+recipe_of "${RUNS[@]}" # fails unless they are on one data set
 require_file "${RUNS[0]}/bleu.json" generate
 TOKENS="$(sed -n 's/^ *"signature":.*|tok:\([^|"]*\).*/\1/p' "${RUNS[0]}/bleu.json")" # sacreBLEU's
 DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
 OUT="$(make_absolute "$OUT" --out)"
 
-# What sampling is called, and its flags.
+# Names of the sampling methods, and their flags.
 WAYS=("sampled=" "epsilon=--sampling-epsilon 0.02" "nucleus=--sampling-topp 0.9")
-# Sentences that are sampled at a time.
+# Number of sentences in a batch of sampling.
 BATCH=$(( SAMPLES < 512 ? 512 / SAMPLES : 1 ))
 
 systems=()

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The runs behind a table or a figure of a paper, and what is made of them. See --help.
-# docs/reproduction.md has every table and figure of the papers.
+# Trains the runs behind a table or a figure of a paper, and makes it from them. See --help.
+# docs/reproduction.md lists every table and figure of the papers.
 source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
 STAGE=reproduce
 
-# PAPER TABLE and title of every file of tables/.
+# Print PAPER, TABLE and title of every file in tables/.
 table_list() {
   local path name
   for path in "$EXAMPLES"/tables/*.sh; do
@@ -21,37 +21,37 @@ usage: reproduce.sh PAPER TABLE [options]
 
 Trains and scores every model behind a table or a figure, with several seeds, and writes a table and
 the pictures. The paper's figures stand beside ours where data set, split and metric are the same;
-below the table it says where they are not. BLEU has sacreBLEU's paired bootstrap test against the
-first row.
+notes below the table say where they differ. BLEU comes with sacreBLEU's paired bootstrap test
+against the first row.
 
 $(table_list)
 
-  --dataset NAME   instead of the table's data sets; give it again for more
+  --dataset NAME   use this instead of the table's data sets; may be repeated
   --seeds N        seeds 1 to N (default: 3)
-  --jobs N         runs side by side (default: one on each GPU; on a CPU 1)
+  --jobs N         number of simultaneous runs (default: one per GPU; on a CPU 1)
   --settings NAME  hyperparameters of a paper, over those of the data set: $(names_in "$EXAMPLES/settings")
                    (default: the table's for its own data sets, none for others)
   --data DIR       prepared data are in DIR/DATASET (default: data)
   --runs DIR       runs are in DIR/DATASET, tables in DIR/tables (default: runs)
-  --cpu, --gpu     which configuration of the data sets (default: gpu if PyTorch sees one)
+  --cpu, --gpu     configuration of the data sets to use (default: gpu if PyTorch sees one)
   --dry-run        list the runs, and train nothing
-  --table-only     make the table of the runs that are finished, and train nothing
+  --table-only     make the table from the finished runs, and train nothing
   --help           this text
 
-The defaults lie in the project's folder. All rows of a seed come before the next seed, so that a
-grid that is stopped is a table. A run that is done is skipped, an interrupted one resumes, one that
-fails is named in the end: start the same command again. The environment variables of run.sh hold
-for every run. With fewer jobs than GPUs each run has several of them.
+The default folders are in the project's folder. All rows of a seed come before the next seed, so
+that a stopped grid still gives a table. When the same command is started again, finished runs are
+skipped and interrupted ones resume; failed runs are named at the end. The environment variables of
+run.sh apply to every run. With fewer jobs than GPUs, each run uses several GPUs.
 
 GOLD_SET names the gold alignments of "rela 5" and "rela fig4", unless they are in RAW_DIR. SENTENCES
-are the sentences that "rela fig7" to "fig9" draw, by their numbers (default: 0 1 2), and LAYER is
-the layer (default: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
-10000), of which a corpus must have twice as many.
+are the numbers of the sentences that "rela fig7" to "fig9" draw (default: 0 1 2), and LAYER is the
+layer (default: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
+10000); the corpus must have at least twice as many.
 HELP
 }
 
-# Where run.sh puts seed 1, and sweep.sh any seed, unless told otherwise: what they have trained is
-# not trained again.
+# Print the default folder of run.sh for seed 1, or of sweep.sh for any seed, so that runs which
+# they have trained are not trained again.
 run_folder() {
   local dataset="$1" variant="$2" variables="$3" seed="$4" name suffix
   suffix="${SETTINGS:+-$SETTINGS}-$CONFIG"
@@ -64,7 +64,7 @@ run_folder() {
   printf '%s' "$RUNS/$dataset/$name"
 }
 
-# The runs, a line each, as stages/grid.sh takes them.
+# Print the runs, one per line, in the format of stages/grid.sh.
 plan() {
   local seed dataset row variant variables
   for (( seed = 1; seed <= SEEDS; seed++ )); do
@@ -92,7 +92,7 @@ show_plan() {
   done
 }
 
-# What trains the plan in the file $1, and fails if one of its runs does.
+# Train the runs of the plan in the file $1, and fail if one of them does.
 train() {
   local dataset seeds status=0
   if [[ -z "${SWEEP_ALPHAS:-}" ]]; then
@@ -125,14 +125,14 @@ run_command() {
   fi
 }
 
-# One side of a test set as people read it: test_text DATASET 2 is the source, 3 the reference.
+# Print the file of a test set's raw text: test_text DATASET 2 for the source, 3 for the reference.
 test_text() {
   local prepared="$DATA/$1/prepared"
   printf '%s/reference/test.' "$prepared"
   awk -v side="$2" '$1 == "languages" { print $side }' "$prepared/settings"
 }
 
-# The title of a run in the table: title RUN_DIR ROW.
+# Print the title of a run in the table: title RUN_DIR ROW.
 title() {
   "$PYTHON" - "$@" <<'PY'
 import json, sys
@@ -141,11 +141,11 @@ with open(f"{sys.argv[1]}/summary.json", encoding="utf-8") as summary:
 PY
 }
 
-# Run the commands of LOOK, with THEN between them, on the finished models of seed 1 of each data set,
-# or with LOOK_SEEDS=all on those of all seeds, where a name stands for the seeds of a row. In them
+# Run the commands of LOOK, separated by THEN, on the finished models of seed 1 of each data set, or
+# with LOOK_SEEDS=all on those of all seeds, where the seeds of a row share a name. In the commands,
 # DATA, PREPARED, SOURCE and REFERENCE stand for the data and the texts of the test set, MODELS,
-# NAMES, LOGS and SYSTEMS (NAME=FOLDER) for what the runs have, GOLD for the gold alignments, and STEM
-# begins the names of the files.
+# NAMES, LOGS and SYSTEMS (NAME=FOLDER) for the files of the runs, GOLD for the gold alignments, and
+# STEM for the beginning of the output files' names.
 look() {
   local seed dataset variant settings variables data_dir run_dir wanted word
   local models names logs systems command files
@@ -185,8 +185,8 @@ look() {
   done
 }
 
-# The gold alignments that LOOK asks for; nobody should learn after the training that they are not
-# there.
+# Print the path of the gold alignments for LOOK; checked early, so that a missing path is reported
+# before the training.
 find_gold() {
   local place
   for place in "${GOLD_SET:-}" ${RAW_DIR:+"$RAW_DIR/DeEnGoldAlignment.tar.gz" "$RAW_DIR/DeEn"}; do
@@ -230,7 +230,7 @@ SETTINGS="" ANALYSIS="" NOTE="" EARLY=1 LOOK_SEEDS="" GOLD="" SHOW=""
 DRAW=() LOOK=() COMMAND=() DATASETS=() ROWS=() DEVICE=()
 # shellcheck source=/dev/null
 source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
-# The table's settings are for its own data sets.
+# The table's settings apply only to its own data sets.
 if (( ${#CHOSEN[@]} )); then
   if [[ -n "$SETTINGS" && -z "$CHOSEN_SETTINGS" ]]; then
     own=0
@@ -238,7 +238,7 @@ if (( ${#CHOSEN[@]} )); then
       [[ " ${DATASETS[*]-} " != *" $dataset "* ]] || own=$(( own + 1 ))
     done
     (( own == 0 || own == ${#CHOSEN[@]} )) || bad_usage "--dataset: some of these are the table's \
-own and have its settings, $SETTINGS, and others have none: take them in turn, or give --settings"
+own and have its settings, $SETTINGS, others have none: run them separately, or give --settings"
     (( own )) || SETTINGS=""
   fi
   DATASETS=("${CHOSEN[@]}")
@@ -247,7 +247,7 @@ SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
 [[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
 if (( ${#COMMAND[@]} )); then
   # Formulas and untrained models: no runs, no data.
-  (( ${#CHOSEN[@]} == 0 )) || bad_usage "--dataset: this one needs no data"
+  (( ${#CHOSEN[@]} == 0 )) || bad_usage "--dataset: this table needs no data"
   RUNS="$(absolute "$RUNS")"
   stem="$RUNS/tables/${PAPER}_$TABLE"
   command=("${COMMAND[@]/#STEM/$stem}")
@@ -297,4 +297,4 @@ fi
   || fail "no table could be made (see above)"
 if (( ${#LOOK[@]} )); then look "$stem.plan" || fail "the command named above failed"; fi
 say "the table: $stem.md, .tex, .json; pictures and more beside it"
-[[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"
+[[ -z "$failed" ]] || fail "the table lacks the runs that failed (see above)"

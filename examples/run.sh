@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every stage from raw text to a score, for one data set and one variant. See --help.
+# Runs all stages from raw text to a score, for one data set and one variant. See --help.
 source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
 
 STAGE_FILES=("$EXAMPLES"/stages/[0-9]*_*.sh)
@@ -14,7 +14,7 @@ stage_list() {
   printf '%s' "${list# }"
 }
 
-# Several lines of a long one, below each other in the help.
+# Fold a long line into several, indented for the help.
 folded() {
   fold -s -w 88 | sed -e '2,$s/^/           /' -e 's/ *$//'
 }
@@ -36,13 +36,13 @@ stages:    $(stage_list)
                    with settings VARIANT-SETTINGS-cpu or -gpu)
   --help           this text
 
-The defaults lie in the project's folder. A stage that is done is skipped, an interrupted one
-resumes, and a change of settings is named. docs/recipes.md lists the environment variables
+The default folders are in the project's folder. A finished stage is skipped, an interrupted one
+resumes, and changed settings are reported. docs/recipes.md lists the environment variables
 (RAW_DIR, PYTHON, TRAIN_FLAGS, ...).
 HELP
 }
 
-# The position in STAGE_FILES of a stage given by name or number.
+# Print the position in STAGE_FILES of a stage given by name or number.
 stage_position() {
   local position name
   for position in "${!STAGE_FILES[@]}"; do
@@ -61,7 +61,7 @@ select_stages() {
   local part first last position parts
   IFS=',' read -r -a parts <<<"$1"
   for part in "${parts[@]}"; do
-    [[ "$part" != *-*-* ]] || bad_usage "'$part' is no range of stages"
+    [[ "$part" != *-*-* ]] || bad_usage "'$part' is not a range of stages"
     first="${part%%-*}"
     last="${part##*-}"
     first="$(stage_position "$first")" || bad_usage "unknown stage '$part'"
@@ -112,7 +112,7 @@ check_folder "$ROOT"
 DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
 RUN_DIR="${RUN_DIR:-$ROOT/runs/$DATASET/$VARIANT${SETTINGS:+-$SETTINGS}-$CONFIG}"
 RUN_DIR="$(make_absolute "$RUN_DIR" --run-dir)"
-check_folder "$DATA_DIR" # where a relative one lies
+check_folder "$DATA_DIR" # also checks the parent of a relative path
 check_folder "$RUN_DIR"
 export DATASET VARIANT SETTINGS CONFIG DATA_DIR RUN_DIR
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A grid of alphas, at the output and in the attention, with several seeds. See --help.
+# Trains a grid of alphas, for the output and the attention, with several seeds. See --help.
 source "$(dirname -- "${BASH_SOURCE[0]}")/stages/common.sh"
 STAGE=sweep
 
@@ -8,22 +8,23 @@ usage() {
 usage: sweep.sh DATASET [options]
 
 Trains and scores the variant entmax for each pair of alphas (1 = softmax, 1.5 = 1.5-entmax, 2 =
-sparsemax) and each seed, then decodes with the ensemble of the seeds of each pair, and writes the
-table of "Sparse Sequence-to-Sequence Models", Table 1, and the validation accuracy by one alpha, the
-other at 1.5, as in its Fig. 4.
+sparsemax) and each seed, then decodes with the ensemble of the seeds of each pair. Writes a table
+like Table 1 of "Sparse Sequence-to-Sequence Models", and a picture of the validation accuracy by
+one alpha, the other fixed at 1.5, like its Fig. 4.
 
   --output-alphas LIST     default: "1 1.5 2"
   --attention-alphas LIST  default: "1 1.5 2"
   --seeds LIST             default: "1 2 3"
-  --jobs N                 runs side by side (default: one on each GPU; on a CPU 1)
+  --jobs N                 number of simultaneous runs (default: one per GPU; on a CPU 1)
   --data-dir DIR           prepared data (default: data/DATASET)
   --sweep-dir DIR          the runs, sweep.md, sweep.json, sweep.png (default: runs/DATASET/sweep-cpu
                            or -gpu)
   --cpu, --gpu             which configuration of the data set (default: gpu if PyTorch sees one)
   --help                   this text
 
-A run that is done is skipped and an interrupted one resumes: start the same command again. Longer
-lists and more seeds use what is there. The environment variables of run.sh hold for every run.
+When the same command is started again, finished runs are skipped and interrupted ones resume.
+Longer lists and more seeds reuse existing runs. The environment variables of run.sh apply to every
+run.
 HELP
 }
 
@@ -96,4 +97,4 @@ if (( ${#seeds[@]} > 1 )); then
 fi
 "$PYTHON" "$ROOT/scripts/summarize_sweep.py" "$SWEEP_DIR" || fail "no table could be made (see above)"
 say "finished: $SWEEP_DIR/sweep.md"
-[[ -z "$failed" ]] || fail "it is without the runs that failed (see above)"
+[[ -z "$failed" ]] || fail "the table lacks the runs that failed (see above)"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Find the --max-tokens and --update-freq with which an update has so many target tokens.
+"""Find the --max-tokens and --update-freq for a given number of target tokens in an update.
 
 fairseq's --max-tokens counts the longer side of each sentence pair, padding included; papers count
-target tokens. This forms batches as fairseq does, from the lengths in the training data (or of a
-random part of it), and prints --max-tokens, --update-freq and the mean number of target tokens in
-an update, EOS included and padding not.
+target tokens. This script forms batches as fairseq does, from the lengths in the training data (or
+in a random part of it), and prints --max-tokens, --update-freq and the mean number of target tokens
+in an update, with EOS and without padding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 6
 
 
 def read_lengths(folder: Path, source: str, target: str):
-    """Return the lengths of the training pairs, ``[pairs, 2]``, of at most ``PAIRS`` of them."""
+    """Return the lengths of at most ``PAIRS`` random training pairs, ``[pairs, 2]``."""
     import numpy as np
     from fairseq.data import data_utils
 
@@ -54,7 +54,7 @@ def target_tokens(lengths, max_tokens: int) -> float:
     lengths = lengths[longer <= min(max_tokens, LONGEST)]
     if not len(lengths):
         raise ValueError(f"no training pair fits into {max_tokens} tokens: give --device-tokens")
-    # As LanguagePairDataset.ordered_indices().
+    # The same order as LanguagePairDataset.ordered_indices().
     order = np.argsort(lengths[:, 1], kind="mergesort")
     order = order[np.argsort(lengths[order, 0], kind="mergesort")]
     batches = data_utils.batch_by_size(
@@ -69,9 +69,9 @@ def target_tokens(lengths, max_tokens: int) -> float:
 
 
 def find_batch(lengths, tokens: int, devices: int, device_tokens: int) -> tuple[int, int, float]:
-    """Return ``--max-tokens``, ``--update-freq`` and the mean target tokens of an update.
+    """Return ``--max-tokens``, ``--update-freq`` and the mean number of target tokens in an update.
 
-    The batches of an update are as few as the devices can hold, and as large as it then takes.
+    An update has as few batches as the devices' memory allows, and they are as large as needed.
     """
     mean = target_tokens(lengths, device_tokens)
     frequency = max(1, math.ceil(tokens / (devices * mean)))
@@ -92,8 +92,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("data", type=Path, help="folder of fairseq-preprocess")
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
-    parser.add_argument("--target-tokens", type=positive, required=True, help="of an update")
-    parser.add_argument("--devices", type=positive, default=1, help="that train (default: 1)")
+    parser.add_argument("--target-tokens", type=positive, required=True, help="in an update")
+    parser.add_argument("--devices", type=positive, default=1, help="for training (default: 1)")
     parser.add_argument(
         "--device-tokens", type=positive, required=True, help="largest --max-tokens of a device"
     )

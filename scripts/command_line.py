@@ -1,4 +1,4 @@
-"""Lets a script of a checkout find fairseq_sparse, installed or not, and what commands share."""
+"""Import path for the scripts of a checkout, and functions shared by the commands."""
 
 import sys
 from pathlib import Path
@@ -26,4 +26,4 @@ from fairseq_sparse.files import (  # noqa: E402, F401
 )
 
 if __name__ == "__main__":
-    raise SystemExit("command_line.py is no command: it is a part of the other scripts")
+    raise SystemExit("command_line.py is not a command: it is a part of the other scripts")

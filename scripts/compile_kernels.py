@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compile every Triton kernel for GPUs that need not be there, with the Triton that is installed.
+"""Compile every Triton kernel for GPUs that need not be present, with the installed Triton.
 
     python scripts/compile_kernels.py --capability 80 90
 
 The ops are called on tensors of the CPU, with sizes that Triton specialises on (1, multiples of 16)
-and others, so the kernels are compiled exactly as they would be launched; none runs. A kernel must
-fit into the shared memory of the GPU, and its divisions and square roots must be correctly rounded.
-A capability that this Triton does not know is left out. With --registers, ptxas is asked what each
-kernel needs at most. Exits with status 1 if a kernel fails.
+and others, so the kernels are compiled exactly as they would be launched, but none runs. A kernel
+must fit into the shared memory of the GPU, and its divisions and square roots must be correctly
+rounded. Capabilities unknown to this Triton are skipped. With --registers, ptxas reports the
+largest register use of each kernel. Exits with status 1 if a kernel fails.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-# The first Triton that knows a capability, and the shared memory that a program may have there
+# The first Triton that knows a capability, and the shared memory available to a program there
 # (CUDA C++ Programming Guide, technical specifications per compute capability).
 CAPABILITIES = {
     80: ((3, 0), 163 << 10),
@@ -35,7 +35,7 @@ CAPABILITIES = {
     100: ((3, 3), 227 << 10),
     120: ((3, 4), 99 << 10),
 }
-# Rows of logits: 1, a multiple of 16 and neither; in one block and in several.
+# Rows of logits (size, dtype, alpha): size 1, multiples of 16 and others, in one block or several.
 ROWS = (
     *((size, torch.float32, 1.5) for size in (1, 17, 48, 300, 5000, 40000)),
     *((48, torch.float16, 1.5), (5000, torch.bfloat16, 1.5), (300, torch.float64, 1.5)),
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def succeeds(case: Callable[[], object]) -> bool:
-    """Call ``case``; print what it raises."""
+    """Call ``case``, print any exception, and return whether there was none."""
     try:
         case()
     except Exception:
@@ -92,8 +92,8 @@ def succeeds(case: Callable[[], object]) -> bool:
 
 
 def print_registers(capability: int, kernels: list) -> None:
-    """Print for each kernel how many variants it has and, of these, the most registers of a thread
-    and the most bytes that one spills."""
+    """Print for each kernel its number of variants, the most registers per thread, and the most
+    bytes spilled."""
     import triton
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -159,13 +159,13 @@ def compiling_for(capability: int, kernels: list) -> Iterator[None]:
 
 
 def _absent_gpu(capability: int):
-    """Return a driver of Triton for a GPU that is not there."""
+    """Return a Triton driver for a GPU that is not present."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
 
     class AbsentGPU(CudaDriver):
         def __init__(self):
-            pass  # the driver's own loads libcuda
+            pass  # the inherited constructor loads libcuda
 
         def get_current_target(self):
             return GPUTarget("cuda", capability, 32)

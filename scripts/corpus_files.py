@@ -1,8 +1,8 @@
-"""The files that corpora come in, as streams: members of archives, compressed or not, line by line.
+"""Files of corpora, read as streams of lines, from archives and compressed files, too.
 
 A place is FILE, ARCHIVE!MEMBER or ARCHIVE!ARCHIVE!MEMBER, where an archive is a tar or a zip, and
-anything may be compressed by gzip, bzip2 or xz; the end of each name says which. Nothing is
-unpacked to the paths that an archive names, and memory does not grow with the corpus.
+anything may be compressed by gzip, bzip2 or xz, according to the name's suffix. Nothing is unpacked
+to the paths that an archive names, and memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from command_line import replacing
 BLOCK = 1 << 20
 # A file without line feeds, which is no text, would fill the memory.
 LONGEST_LINE = 1 << 24
-# How a name ends, what that is called, and what reads it.
+# By suffix: the name of the compression, and the function that opens it.
 COMPRESSED: dict[str, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
     ".gz": ("gzip", gzip.open),
     ".tgz": ("gzip", gzip.open),
@@ -41,18 +41,18 @@ COMPRESSED: dict[str, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
 
 
 class CorpusError(Exception):
-    """The corpus cannot be used as it is; the message says what to do."""
+    """Error that makes a corpus unusable; the message says what to do."""
 
 
 class DamagedFile(CorpusError):
-    """A file is not what its name says, or not all of it."""
+    """A file that is incomplete, or not of the type in its name."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{what}: delete it and fetch it again")
         self.path, self.what = path, what
 
     def set_aside(self) -> str:
-        """Give the file another name, and say so: the next run of the recipe fetches it again."""
+        """Rename the file, so that the next run fetches it again; return a message about it."""
         aside = self.path.with_name(self.path.name + ".damaged")
         os.replace(self.path, aside)
         return f"{self.what}: it is now called {aside.name}, and the same command fetches it again"
@@ -73,8 +73,8 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
 class FilesInStep:
     """Text files that are written together, and appear under their names when all are complete.
 
-    ``save`` notes how far they are. After a kill they are taken up from there, with the ``counts``
-    of that moment; a CorpusError in the ``with`` block means that they begin anew.
+    ``save`` records the progress. After a kill, writing continues from there, with the recorded
+    ``counts``; after a CorpusError in the ``with`` block, it starts from the beginning.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -97,7 +97,7 @@ class FilesInStep:
         return self
 
     def write(self, lines: Iterable[str], first: int = 0) -> None:
-        """Add a line to each file, or to each from ``first`` on."""
+        """Add a line to each file, beginning with file number ``first``."""
         for handle, line in zip(self.handles[first:], lines, strict=False):
             handle.write(line.encode() + b"\n")
 
@@ -126,7 +126,7 @@ def damage_named(path: Path) -> Iterator[None]:
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise damaged(path, error) from error
     except OSError as error:
-        # That of a system call has a number; gzip and bz2 use the class for bad data.
+        # Errors of system calls have a number; gzip and bz2 raise OSError without one for bad data.
         if error.errno is not None:
             raise
         raise damaged(path, error) from error
@@ -151,12 +151,12 @@ def explain(error: Exception, fetched: bool) -> str:
 
 
 def read_lines(folder: Path, place: str) -> Iterator[bytes]:
-    """Read the lines of a place in a folder, without the line feed; only that ends a line.
+    """Read the lines of a place in a folder, without the line feed, which alone ends a line.
 
-    What stands in an archive behind the member is read as well, so that all of it is checked.
+    The rest of the archive behind the member is read as well, so that all of it is checked.
 
     Raises:
-        CorpusError: there is no such file or member, it is damaged, or a line of it has no end.
+        CorpusError: there is no such file or member, it is damaged, or a line is too long.
     """
     name, *members = place.split("!")
     path = folder / name
@@ -177,20 +177,19 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
             if len(line) > LONGEST_LINE:
                 raise CorpusError(
                     f"{folder / place}, line {number}: has more than {LONGEST_LINE >> 20} MiB; a "
-                    "corpus has one sentence a line"
+                    "corpus has one sentence per line"
                 )
             yield line[:-1] if line.endswith(b"\n") else line
 
 
 def decompressed(stream: IO[bytes], name: str) -> IO[bytes]:
-    """Return the content of a file of that name."""
+    """Return the stream, decompressed if the file's name says that it is compressed."""
     suffix = os.path.splitext(name)[1]
     return COMPRESSED[suffix][1](stream) if suffix in COMPRESSED else stream
 
 
 def open_member(archive: IO[bytes], name: str, member: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a regular file in the archive of that name, to be read once from its beginning to its
-    end.
+    """Open a regular file in the archive of that name, for reading once from beginning to end.
 
     Raises:
         KeyError: on entry, there is no such member.
@@ -219,7 +218,7 @@ def tar_member(archive: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 def zip_member(archive: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     with ExitStack() as stack:
         if not isinstance(getattr(archive, "raw", None), io.FileIO):
-            # Its list of members is at its end: of one inside an archive, a copy is needed.
+            # The list of members is at the end, so a zip inside an archive has to be copied.
             copy = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(archive, copy, BLOCK)
             archive = copy
@@ -245,7 +244,7 @@ def exhaust(stream: IO[bytes]) -> None:
 def decode(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """Decode lines as text: UTF-8, with or without a byte order mark.
 
-    A line that is not UTF-8 is taken for Windows' Latin-1 (cp1252); how many are, is logged.
+    A line that is not UTF-8 is read as Windows' Latin-1 (cp1252); the number of these is logged.
     """
     foreign = 0
     for number, line in enumerate(lines):
@@ -262,5 +261,5 @@ def decode(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 if __name__ == "__main__":
     raise SystemExit(
-        "corpus_files.py is no command: it is a part of unpack_corpus.py and prepare_text.py"
+        "corpus_files.py is not a command: it is a part of unpack_corpus.py and prepare_text.py"
     )

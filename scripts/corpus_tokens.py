@@ -1,4 +1,4 @@
-"""Tokens of raw text: those of Moses, those that jieba finds in Chinese, or those that it has."""
+"""Tokenisers of raw text: Moses, jieba for Chinese, or splitting at spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sacremoses import MosesTokenizer
 
 Tokenize = Callable[[str], str]
 
-# With a comma or, as in older text, a cedilla below s and t; precomposed or combining.
+# s and t have a comma below or, in older text, a cedilla; precomposed or combining.
 DIACRITICS = str.maketrans("ĂăÂâÎîȘșŞşȚțŢţ", "AaAaIiSsSsTtTt")
 COMBINING = re.compile("(?<=[Aa])[\u0302\u0306]|(?<=[Ii])\u0302|(?<=[SsTt])[\u0326\u0327]")
 
@@ -26,13 +26,13 @@ def jieba_is_there() -> bool:
 
 
 def moses(language: str) -> Tokenize:
-    """Return tokens of fairseq's own `--tokenizer moses`."""
+    """Return a tokeniser like fairseq's own `--tokenizer moses`."""
     tokenizer = MosesTokenizer(language)
     return lambda text: tokenizer.tokenize(text, aggressive_dash_splits=True, return_str=True)
 
 
 def chinese() -> Tokenize:
-    """Return words that jieba finds in Chinese text, in its accurate mode."""
+    """Return a tokeniser that finds words in Chinese text, by jieba in its accurate mode."""
     import jieba
 
     jieba.setLogLevel(logging.WARNING)
@@ -42,12 +42,12 @@ def chinese() -> Tokenize:
 
 
 def present_tokens(text: str) -> str:
-    """Return what stands between spaces."""
+    """Return the text's own tokens, with single spaces between them."""
     return " ".join(text.split())
 
 
 def tokenizer(language: str, kind: str, strip_diacritics: bool) -> Tokenize:
-    """Return what makes tokens, with a space between them, of a sentence.
+    """Return a function that splits a sentence into tokens with a space between them.
 
     ``kind`` is one of ``moses``, ``jieba`` and ``space``.
     """
@@ -61,4 +61,4 @@ def tokenizer(language: str, kind: str, strip_diacritics: bool) -> Tokenize:
 
 
 if __name__ == "__main__":
-    raise SystemExit("corpus_tokens.py is no command: it is a part of prepare_text.py")
+    raise SystemExit("corpus_tokens.py is not a command: it is a part of prepare_text.py")

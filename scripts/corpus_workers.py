@@ -1,4 +1,4 @@
-"""A corpus worked on by several processes: results in order, of which few are held at a time."""
+"""Processing of a corpus in several processes, with results in order and few in memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BYTES_PER_COUNT = 1 << 25
 
 
 class WorkerLost(Exception):
-    """A process of the pool was killed; the message says what to do."""
+    """Error after a process of the pool was killed; the message says what to do."""
 
 
 _work_on: Callable | None = None
 
 
 def _start(start: Callable[..., Callable], arguments: tuple) -> None:
-    """Make this process ready, and end it when the one that started it is gone."""
+    """Initialise this process, and make it end with the process that started it."""
     global _work_on
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -47,10 +47,10 @@ def _work(task: object) -> object:
 def map_tasks(
     tasks: Iterable, start: Callable[..., Callable], arguments: tuple, workers: int
 ) -> Iterator:
-    """Yield the results of the function that ``start(*arguments)`` returns in every worker, in
-    order.
+    """Yield the results of tasks in order, from the function that ``start(*arguments)`` returns in
+    each worker.
 
-    Only a few tasks and results are held at a time.
+    Only a few tasks and results are in memory at a time.
 
     Raises:
         WorkerLost: a worker was killed.
@@ -68,7 +68,7 @@ def map_tasks(
             yield result
     except BrokenProcessPool as error:
         raise WorkerLost(
-            "a process of the preparation failed (see above) or was killed, perhaps for want of "
+            "a process of the preparation failed (see above) or was killed, perhaps for lack of "
             "memory: run the same command again to go on from there, with a smaller --workers "
             "(WORKERS) if need be"
         ) from error
@@ -84,7 +84,7 @@ def _start_each(start: Callable[..., Callable], arguments: tuple) -> Callable[[l
 def map_items(
     items: Iterable, start: Callable[..., Callable], arguments: tuple, workers: int
 ) -> Iterator:
-    """Map many small items, as ``map_tasks`` does tasks."""
+    """Map many small items like the tasks of ``map_tasks``, several at a time."""
     items = iter(items)
     lists = iter(lambda: list(itertools.islice(items, ITEMS_PER_TASK)), [])
     for results in map_tasks(lists, _start_each, (start, arguments), workers):
@@ -111,7 +111,7 @@ def _count_part(part: tuple[Path, int, int]) -> Counter:
 
 
 def count_words(paths: Iterable[Path], workers: int) -> Counter:
-    """Count how often each word, between single spaces, stands in text files of UTF-8."""
+    """Count how often each word, between single spaces, occurs in UTF-8 text files."""
     parts = [
         (path, first, first + BYTES_PER_COUNT)
         for path in paths
@@ -124,4 +124,4 @@ def count_words(paths: Iterable[Path], workers: int) -> Counter:
 
 
 if __name__ == "__main__":
-    raise SystemExit("corpus_workers.py is no command: it is a part of prepare_text.py")
+    raise SystemExit("corpus_workers.py is not a command: it is a part of prepare_text.py")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Download one file with curl: resumes, retries, checks the checksum, and appears only when whole.
+"""Download one file with curl, with resuming, retries and a check of the checksum.
 
-While it is incomplete the file is OUTPUT.part; run the same command again to go on from there.
+While it is incomplete, the file is OUTPUT.part; run the same command again to continue it.
 A file that is already there with the right checksum is kept.
 """
 
@@ -19,16 +19,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-# HTTP statuses that a later try may not get: timeout, too many requests, the server's own errors.
+# HTTP statuses that may go away later: timeout, too many requests, server errors.
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 # curl's exit statuses for a connection that was not made, stalled or broke.
 RETRY_EXIT = {5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92, 95}
-NO_RESUME = 33  # curl's exit status where the server cannot continue the file
+NO_RESUME = 33  # curl's exit status if the server cannot resume the file
 HTTP_ERROR = 22  # curl's exit status for --fail
 
 
 class DownloadError(Exception):
-    """The file could not be downloaded; the message says why and what to do."""
+    """Error of a download; the message says why it failed and what to do."""
 
 
 class Checksum(NamedTuple):
@@ -38,7 +38,7 @@ class Checksum(NamedTuple):
     value: str
 
     def of(self, path: Path) -> str:
-        """Return the checksum that a file has."""
+        """Return the checksum of a file."""
         digest = hashlib.new(self.algorithm, usedforsecurity=False)
         with open(path, "rb") as handle:
             for block in iter(lambda: handle.read(1 << 20), b""):
@@ -90,7 +90,7 @@ def download(
 
     Raises:
         DownloadError: the address is wrong, the tries are used up, or the checksum differs. A file
-            with a wrong checksum is removed, so that the next run starts afresh.
+            with a wrong checksum is removed, so that the next run starts from the beginning.
     """
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"{url}: not an http or https address")
@@ -110,7 +110,7 @@ def download(
         print(f"{output.name}: {'resuming' if resumed else 'downloading'} {url}", file=sys.stderr)
         code, status, problem = transfer(url, part, timeout)
         pause = 0.0
-        # The server has nothing beyond these bytes; only a checksum can tell if they are the file.
+        # The server has no more bytes; only a checksum can tell whether the file is complete.
         no_more = resumed and status == 416
         if (resumed and code == NO_RESUME) or (no_more and checksum is None):
             part.unlink()
@@ -156,13 +156,13 @@ def main(argv: list[str] | None = None) -> int:
         checksum.add_argument(f"--{algorithm}", dest="checksum", type=parse, metavar="HEX")
     parser.add_argument("--retries", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
-        "--timeout", type=int, default=30, metavar="SECONDS", help="without a byte; default: 30"
+        "--timeout", type=int, default=30, metavar="SECONDS", help="without any data; default: 30"
     )
     parser.add_argument(
         "--wait", type=float, default=1.0, metavar="SECONDS", help="before the first retry, doubled"
     )
     args = parser.parse_args(argv)
-    # A termination must end curl too, which would go on writing.
+    # Terminating this process must end curl, too; otherwise curl would go on writing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         download(**vars(args))

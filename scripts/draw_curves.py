@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draw the validation during training of the runs that scripts/publish_run.py has kept.
+"""Draw the validation curves of runs that were kept by scripts/publish_run.py.
 
-A PATTERN, as multi30k_de_en/softmax-*, names the runs of one model, its seeds, in
+A PATTERN, such as multi30k_de_en/softmax-*, matches the runs (seeds) of one model in
 docs/results/runs. Each run has a line, by updates on the left and by hours on the right.
 """
 

@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Alignment error rates of trained models on a gold set made by people: ReLA's Table 5 and Fig. 4.
+"""Alignment error rates of trained models on a manual gold set: ReLA's Table 5 and Fig. 4.
 
 GOLD is the German-English set of RWTH Aachen: the archive DeEnGoldAlignment.tar.gz, or its folder
-DeEn with the files de, en and alignmentDeEn.talp. It is given out for non-commercial use to those
-who fill in a form, so no program can fetch it:
+DeEn with the files de, en and alignmentDeEn.talp. It is available for non-commercial use after
+filling in a form, so no program can fetch it:
 
   https://www-i6.informatik.rwth-aachen.de/goldAlignment/
 
-Without GOLD, it is looked for in the folder that the environment variable RAW_DIR names.
+Without GOLD, the set is looked for in the folder in the environment variable RAW_DIR.
 
-Its sentences are tokenised and split as the training data in the folder PREPARED were, which the
-stage `prepare` of the recipes makes (DATA_DIR/prepared), and binarised with its dictionaries. Each
-model reads source and reference, in either direction. The weights are merged into the words of the
-gold set, and each target word is linked with the source word of the largest weight, if that is
-above 0. Normal attention is that of the step that predicts a word; shifted attention that of the
-step after it, so that the first decoding step is left out.
+Its sentences are tokenised and split like the training data in the folder PREPARED, which the stage
+`prepare` of the recipes makes (DATA_DIR/prepared), and binarised with its dictionaries. Each model
+reads source and reference, in either direction. The weights are merged into the words of the gold
+set, and each target word is linked with the source word of the largest weight, if that is above 0.
+Normal attention is that of the step that predicts a word; shifted attention is that of the step
+after it, so that the first decoding step is left out.
 
 The first table has AoL, the error rate of layer attention (the mean of the heads), and AoH, that of
-the best head of each layer, in the mean over the layers; the second and the picture have the
-layers. Models to which --names gives the same name are seeds of one: means over them are shown,
-with standard deviations.
+the best head of each layer, averaged over the layers; the second table and the picture show each
+layer. Models with the same name in --names are seeds of one model: their means and standard
+deviations are shown.
 
-In the folder OUT there are then bin/ (the set as fairseq reads it), alignment_error_rate.json, and
+The folder OUT receives bin/ (the set as fairseq reads it), alignment_error_rate.json, and
 alignment_error_rate.png and .svg.
 """
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 SUBSET = "test"
 KINDS = ("normal", "shifted")
-# Of each kind: the key in the results and the name in ReLA.
+# The error rates of each kind of attention: the key in the results and the name in ReLA.
 READINGS = {"aol": "AoL", "aoh": "AoH"}
-# The same of a layer.
+# The keys of the same rates in the results of a layer.
 OF_LAYER = {"aol": "average", "aoh": "best"}
 
 Sides = list[list["Words"]]
@@ -70,7 +70,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
     parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="what to call them (default: from --path)"
+        "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
     )
     parser.add_argument("--output", type=Path, required=True, metavar="OUT", help="folder to fill")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
@@ -82,7 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def find_gold(options: argparse.Namespace) -> Path:
-    """Return the folder of the gold set, which is unpacked if need be."""
+    """Return the folder of the gold set, unpacking the archive if necessary."""
     from fairseq_sparse.analysis.alignment.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
 
     places = [options.gold] if options.gold else []
@@ -98,7 +98,7 @@ def find_gold(options: argparse.Namespace) -> Path:
 
 
 def preparation(folder: Path) -> argparse.Namespace:
-    """Read how the data in a folder were prepared, as arguments of prepare_text.py."""
+    """Return the arguments of prepare_text.py with which the data in a folder were prepared."""
     import prepare_text
 
     path = folder / "settings"
@@ -151,7 +151,7 @@ def binarise(made: argparse.Namespace, options: argparse.Namespace) -> None:
     source, target = made.languages
     dictionaries = [options.prepared / "bin" / f"dict.{lang}.txt" for lang in made.languages]
     for path in dictionaries:
-        read_text(path)  # fairseq fails in many ways
+        read_text(path)  # check here, because fairseq's errors vary
     arguments = ["--source-lang", source, "--target-lang", target]
     arguments += ["--srcdict", str(dictionaries[0]), "--tgtdict", str(dictionaries[1])]
     arguments += ["--testpref", str(options.output / "pieces"), "--destdir", options.data]
@@ -169,7 +169,7 @@ def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> di
 
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
-    """Average the rates of the models with one name; under "seeds" are all rates of each."""
+    """Average the rates of models with the same name; "seeds" has the rates of each model."""
     from fairseq_sparse.analysis.attention.attention_seeds import mean_of
 
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -207,7 +207,7 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
 
 
 def compare(options: argparse.Namespace) -> str:
-    """Write everything, and return what there is to print."""
+    """Write all files, and return the text to print."""
     from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs
     from fairseq_sparse.analysis.attention.attention_curves import draw_alignment_error
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg

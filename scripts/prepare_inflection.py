@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 """Make one multilingual corpus of characters from CoNLL-SIGMORPHON 2018, task 1.
 
-Reads LANG-train-SETTING, LANG-dev and LANG-test (lemma, form and tags, with tabs between them)
-from a folder that has them as the shared task's repository does, in task1/all and task1/surprise,
-or without folders, or from conll2018.tar.gz, the archive of that repository, which is unpacked
-first; and writes into the output folder:
+Reads LANG-train-SETTING, LANG-dev and LANG-test (lemma, form and tags, separated by tabs) from a
+folder. They may be in task1/all and task1/surprise, as in the shared task's repository, or in the
+folder itself, or in that repository's archive conll2018.tar.gz, which is unpacked first. Writes
+into the output folder:
 
     characters/{train,valid,test}.lemma   lang=turkish tag=N tag=PL e v
     characters/{train,valid,test}.form    e v l e r
     reference/test.tsv                    language, lemma, tags, form; in the order of test.lemma
 
 The source is the token of the language, those of the tags and the characters of the lemma, as in
-Peters, Niculae, Martins: Sparse Sequence-to-Sequence Models (2019). A character is a
-code point, and none is changed: the shared task compares forms as they are. A space is written ▁,
-so that fairseq-generate --post-process sentencepiece gives words again. Other white space, at which
-fairseq would split, spaces at the ends, and a real ▁ are written U+00A0, with their number;
-scripts/score_inflection.py reads them back.
+Peters, Niculae, Martins: Sparse Sequence-to-Sequence Models (2019). A character is a code point,
+and none is normalised, because the shared task compares exact forms. A space is written ▁, so that
+fairseq-generate --post-process sentencepiece restores words. Other white space (at which fairseq
+would split), spaces at the ends, and a real ▁ are written as their code points, such as U+00A0;
+scripts/score_inflection.py decodes them.
 
-A byte order mark, and line ends of CR LF, are dropped. What cannot be an item of the task is
-refused with its file and line.
+A byte order mark and CR LF line ends are dropped. A line that is not an item of the task is an
+error, reported with its file and number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from corpus_files import CorpusError, add_fetched, damage_named, explain, log, o
 SETTINGS = ("low", "medium", "high")
 FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
 FILE_NAME = re.compile(r"(?P<language>\S+?)-(?P<part>train-\w+|dev|test|covered-test)")
-# The repository of the shared task as an archive, and the members that are data.
+# The archive of the shared task's repository, and its members with data.
 ARCHIVE = "conll2018.tar.gz"
 MEMBER = re.compile(r"[^/]+/task1/(?P<path>(all|surprise)/[\w-]+-(train-\w+|dev|test))")
 SPACE = "\u2581"
@@ -53,8 +53,8 @@ class Item(NamedTuple):
 
 
 def to_units(text: str) -> list[str]:
-    """Turn the characters of a lemma, a form or a tag into units that fairseq keeps apart and
-    whole."""
+    """Turn the characters of a lemma, a form or a tag into units that fairseq neither splits nor
+    joins."""
     units = []
     for position, character in enumerate(text):
         inside = 0 < position < len(text) - 1
@@ -68,7 +68,7 @@ def to_units(text: str) -> list[str]:
 
 
 def from_units(text: str) -> str:
-    """Undo ``to_units`` in what ``--post-process sentencepiece`` left: the text of a form."""
+    """Undo ``to_units`` in a form after ``--post-process sentencepiece``."""
 
     def restore(match: re.Match[str]) -> str:
         character = chr(int(match[1], 16))
@@ -78,7 +78,7 @@ def from_units(text: str) -> str:
 
 
 def source_units(language: str, item: Item) -> list[str]:
-    """Return token of the language, tokens of the tags, characters of the lemma."""
+    """Return the tokens of the language and the tags, and the characters of the lemma."""
     tags = ["tag=" + "".join(to_units(tag)) for tag in item.tags.split(";")]
     return [f"lang={language}", *tags, *to_units(item.lemma)]
 
@@ -100,9 +100,9 @@ def find_files(folder: Path) -> dict[str, dict[str, Path]]:
 def choose_languages(
     found: dict[str, dict[str, Path]], names: Sequence[str], setting: str
 ) -> list[str]:
-    """Return the languages asked for, each with all its files, in the order of the alphabet.
+    """Return the requested languages in alphabetical order; all files of each must exist.
 
-    ``all`` stands for every language that has training data of the setting: not all have ``high``.
+    ``all`` means every language with training data of the setting, because not all have ``high``.
     """
     train = f"train-{setting}"
     if list(names) == ["all"]:
@@ -157,7 +157,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Write the data of the archive of the repository, if there is one, into the folder."""
+    """Extract the data from the repository's archive into the folder, if there is an archive."""
     archive = folder / ARCHIVE
     if not archive.is_file():
         return
@@ -181,7 +181,7 @@ def prepare(args: argparse.Namespace) -> None:
         for language in languages:
             print(*(found[language][part] for part in parts.values()), sep="\n")
         return
-    items_of = {  # all is read, and found good, before anything is written
+    items_of = {  # read and check all files before writing any
         split: [
             (language, item) for language in languages for item in read_items(found[language][part])
         ]
@@ -211,7 +211,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         type=lambda text: text.replace(",", " ").split(),
         default=["all"],
         metavar="LIST",
-        help='as in "german,turkish", or all that have training data of the setting (default)',
+        help='such as "german,turkish", or all that have training data of the setting (default)',
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--output", type=Path, metavar="DIR")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Make the text of a language model ready for fairseq-preprocess: tokens, and BPE units of them.
+"""Prepare the text of a language model for fairseq-preprocess: tokens, or BPE units of tokens.
 
-Reads the files --train, --valid and --test, or takes them from one text: the last twentieth of its
-lines is for --test, the one before for validation. A place is FILE, FILE.gz or ARCHIVE!MEMBER below
---raw. Writes OUTPUT/text/{train,valid,test}, and OUTPUT/bpe.codes with --bpe-merges.
+Reads the files --train, --valid and --test, or splits --single: the last twentieth of its lines is
+for the test, the one before for validation. A place is FILE, FILE.gz or ARCHIVE!MEMBER below --raw.
+Writes OUTPUT/text/{train,valid,test}, and OUTPUT/bpe.codes with --bpe-merges.
 
-Lines are kept as they are, empty ones too. With --paragraphs, the lines between two empty ones
-become one, with <nl> where one ended, so that a language model, for which the end of a line is the
-end of a text, can learn and write more than one.
+Each line stays a line, even if empty. With --paragraphs, the lines between two empty ones are
+joined with <nl>, so that a language model, for which the end of a line is the end of a text, can
+learn and write several lines.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LINE_BREAK = "<nl>"
 
 
 def lines_of(raw: Path, place: str) -> Iterator[str]:
-    """Return the lines of a text, without what ends them."""
+    """Return the lines of a text, without their line ends."""
     if not (raw / place).is_file() and (raw / f"{place}.gz").is_file():
         place += ".gz"
     return (line.rstrip("\r\n") for line in decode(read_lines(raw, place), place))
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Return the lines that stand together between empty ones."""
+    """Yield the groups of lines between empty lines."""
     found: list[str] = []
     for line in lines:
         if line.strip():
@@ -51,14 +51,14 @@ def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def units(lines: Iterable[str], tokens: Tokenize, join: bool) -> Iterator[str]:
-    """Return the texts, each a line of tokens."""
+    """Return the tokenised texts, one per line."""
     if not join:
         return map(tokens, lines)
     return (f" {LINE_BREAK} ".join(map(tokens, part)) for part in paragraphs(lines))
 
 
 def split_text(texts: list[str]) -> dict[str, list[str]]:
-    """Return the parts of a single text."""
+    """Split a single text into training, validation and test."""
     held_out = len(texts) // HELD_OUT
     if not held_out:
         raise CorpusError(f"a text of {len(texts)} lines is too short to be split")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokenise a parallel corpus and split it into BPE units, ready for fairseq-preprocess.
 
-Reads PREFIX.LANG or PREFIX.LANG.gz (one sentence a line, UTF-8) for train, valid and test and
+Reads PREFIX.LANG or PREFIX.LANG.gz (one sentence per line, UTF-8) for train, valid and test, and
 writes into the output folder:
 
     tokenized/{train,valid,test}.LANG   tokens, cased
@@ -12,18 +12,18 @@ writes into the output folder:
     {tokenized,bpe,reference}/long.LANG with --long-test, a test set of the training pairs that
                                         have more than --max-tokens tokens on a side
 
-Tokens are those of fairseq's own `--tokenizer moses`, so fairseq-interactive can read raw text; of
-the languages in --tokenized, they are what stands between spaces, and of those in --jieba, the
-words that jieba finds in Chinese. With --remove-diacritics, Romanian text loses its own first, the
-reference included.
+Tokens are those of fairseq's own `--tokenizer moses`, so fairseq-interactive can read raw text.
+Languages in --tokenized are split at spaces only, and those in --jieba into the words that jieba
+finds in Chinese. --remove-diacritics first removes the diacritics of Romanian text, including the
+reference.
 
 A training pair is left out, and counted, if a side is empty, has more than --max-tokens tokens, or
-more than --max-ratio times as many as the other; validation and test lines never are. With
---hold-out N, every N-th training pair that is kept is a validation pair instead.
+more than --max-ratio times as many as the other; validation and test lines are never left out. With
+--hold-out N, every N-th remaining training pair becomes a validation pair.
 
-Memory does not grow with the number of sentences. A file that is already there is kept: delete it,
-or the folder, to make it again. After a kill, tokenising and splitting go on where the last
-100,000 lines had been written; merges are learned anew.
+Memory does not grow with the number of sentences. Existing files are kept: delete a file, or the
+folder, to make it again. After a kill, tokenising and splitting resume after the last 100,000 lines
+that were completely written; merges are learned from the beginning.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from corpus_workers import WorkerLost, count_words, map_items, map_tasks
 
 SPLITS = ("train", "valid", "test")
 LINES_PER_SAVE = 100_000
-# Merges are learned on no more different words than this, the most frequent ones: memory grows with
-# them, by about 2 GB for a million.
+# Merges are learned on at most this many different words, the most frequent ones, because a million
+# of them need about 2 GB of memory.
 WORDS_LEARNED_FROM = 2_000_000
 # subword_nmt remembers every word that it has split, which would grow with the corpus.
 WORDS_REMEMBERED = 500_000
@@ -87,7 +87,7 @@ def text_lines(path: Path) -> Iterator[str]:
 def start_tokenizers(
     languages: Iterable[str], kinds: Iterable[str], stripped: set[str]
 ) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """Return a function that makes tokens of a tuple of sentences, one in each language."""
+    """Return a function that tokenises a tuple of sentences, one in each language."""
     tokenizers = [
         tokenizer(lang, kind, lang in stripped) for lang, kind in zip(languages, kinds, strict=True)
     ]
@@ -112,7 +112,7 @@ def start_bpe(codes: str) -> Callable[[str], str]:
 def write_in_step(
     files: FilesInStep, results: Callable[[int], Iterator], write: Callable, label: str
 ) -> None:
-    """Write each of the results from a number on, and save now and then how far that has come."""
+    """Write the results that are not yet written, and save the progress from time to time."""
     done = files.counts["read"]
     if done:
         log(f"{label}: going on after {done:,} lines")
@@ -125,7 +125,7 @@ def write_in_step(
 
 
 def read_pairs(prefix: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """Read the lines of both sides, which must be as many."""
+    """Yield pairs of lines; both sides must have the same number of lines."""
     counts = [0, 0]
     for pair in itertools.zip_longest(*(text_lines(find_raw(prefix, lang)) for lang in languages)):
         for side, line in enumerate(pair):
@@ -146,7 +146,7 @@ def kind_of_tokens(language: str, args: argparse.Namespace) -> str:
 
 
 def why_left_out(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
-    """Return what is wrong with a training pair, if anything is."""
+    """Return the reason to leave out a training pair, or None."""
     if not all(pair):
         return "with an empty side"
     shorter, longer = sorted(len(side.split(" ")) for side in pair)
@@ -162,7 +162,7 @@ def too_long(args: argparse.Namespace) -> str:
 
 
 def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
-    """Tokenise both sides of one split; of the training text, leave and hold out what is to be."""
+    """Tokenise both sides of one split; leave out and hold out pairs of the training text."""
     hold_out = args.hold_out if split == "train" else None
     long_test = args.long_test and split == "train"
     names = [f"tokenized/{split}"]
@@ -223,7 +223,7 @@ def learn_codes(languages: Iterable[str], codes: Path, args: argparse.Namespace)
         log(f"learn BPE: done already ({codes.name})")
         return
     log(f"learn BPE: {args.bpe_merges:,} merges of {' and '.join(languages)}")
-    # In a process of its own, which gives its memory back.
+    # Learn in a separate process, so that its memory is freed.
     for _ in map_tasks([codes], start_learning, (languages, args), workers=1):
         pass
 
@@ -271,7 +271,7 @@ def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
 
 
 def as_reference(lines: Iterable[str], args: argparse.Namespace) -> list[str]:
-    """Return raw text, a line in each language, as translations are compared with it."""
+    """Return one raw line per language, in the form with which translations are compared."""
     return [
         remove_diacritics(line) if language in args.remove_diacritics else line
         for line, language in zip(lines, args.languages, strict=True)
@@ -279,7 +279,7 @@ def as_reference(lines: Iterable[str], args: argparse.Namespace) -> list[str]:
 
 
 def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None:
-    """Keep the raw test text, uncompressed but otherwise untouched unless it loses diacritics."""
+    """Copy the raw test text, uncompressed and unchanged except for removed diacritics."""
     target = args.output / "reference" / f"test.{language}"
     raw = find_raw(prefix, language)
     if language in args.remove_diacritics:
@@ -297,7 +297,7 @@ def count_lines(path: Path) -> int:
 
 
 def check_step(split: str, args: argparse.Namespace) -> None:
-    """See that both sides of a split have as many lines."""
+    """Check that both sides of a split have the same number of lines."""
     paths = [args.output / "bpe" / f"{split}.{language}" for language in args.languages]
     counts = [count_lines(path) for path in paths]
     if counts[0] != counts[1]:
@@ -331,21 +331,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--train", required=True, metavar="PREFIX", help="PREFIX.LANG[.gz]")
     valid = parser.add_mutually_exclusive_group(required=True)
     valid.add_argument("--valid", metavar="PREFIX")
-    valid.add_argument("--hold-out", type=positive, metavar="N", help="every N-th training pair")
+    valid.add_argument("--hold-out", type=positive, metavar="N", help="one training pair in N")
     parser.add_argument("--test", required=True, metavar="PREFIX")
-    parser.add_argument("--max-tokens", type=positive, metavar="N", help="on a training side")
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="per training side")
     parser.add_argument(
         "--long-test", action="store_true", help="make a test set of what --max-tokens leaves out"
     )
-    parser.add_argument("--max-ratio", type=float, metavar="X", help="of the sides' tokens")
+    parser.add_argument("--max-ratio", type=float, metavar="X", help="of the numbers of tokens")
     parser.add_argument("--bpe-merges", type=positive, required=True, metavar="N")
     parser.add_argument("--separate-bpe", action="store_true", help="N merges for each language")
     parser.add_argument(
-        "--tokenized", nargs="+", default=[], metavar="LANG", help="which are tokens already"
+        "--tokenized", nargs="+", default=[], metavar="LANG", help="already tokenised languages"
     )
-    parser.add_argument("--jieba", nargs="+", default=[], metavar="LANG", help="which are Chinese")
+    parser.add_argument("--jieba", nargs="+", default=[], metavar="LANG", help="Chinese languages")
     parser.add_argument(
-        "--remove-diacritics", nargs="+", default=[], metavar="LANG", help="which lose Romanian's"
+        "--remove-diacritics", nargs="+", default=[], metavar="LANG", help="Romanian languages"
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     add_fetched(parser)
@@ -362,7 +362,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         if language not in args.languages:
             parser.error(f"{language} is neither --source-lang nor --target-lang")
     if args.long_test and not args.max_tokens:
-        parser.error("--long-test is of what --max-tokens leaves out: give both")
+        parser.error("--long-test has the pairs that --max-tokens leaves out: give both")
     if args.jieba and not jieba_is_there():
         parser.error("--jieba: jieba is not installed; install it with: pip install jieba")
     return args

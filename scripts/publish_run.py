@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Keep what others need to check a finished run: all but its checkpoints.
+"""Keep the files that others need to check a finished run, without its checkpoints.
 
-Writes into docs/results/runs/DATASET/NAME, where NAME is that of the run's folder,
+Writes into docs/results/runs/DATASET/NAME, where NAME is the name of the run's folder:
 
     summary.json      all results
     settings.txt      the commit, and the flags of each stage
     training.tsv      the validation after each epoch, and the hours of training until then
-    translations.gz   of the test set, one a line; or a language model's samples.txt
+    translations.gz   of the test set, one per line; or a language model's samples.txt
     translations-long.gz   of the test set of long sentences, if there is one
 
 scripts/update_tables.py makes the tables of the pages from these files.
@@ -24,7 +24,7 @@ from pathlib import Path
 from command_line import exit_status, one_line, replacing, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-# In a run's folder, and under what name they are kept.
+# The files in a run's folder, and the names under which they are kept.
 TEXTS = {
     "hyp.detok.txt": "translations.gz",
     "hyp-long.detok.txt": "translations-long.gz",
@@ -33,7 +33,7 @@ TEXTS = {
 
 
 def training_table(log: str) -> str:
-    """Return the validation after each epoch, a line each, with tabs between the numbers."""
+    """Return the validation results as tab-separated values, one line per epoch."""
     from fairseq_sparse.analysis.runs.training_log import read_records, validation_curve
 
     records = read_records(log)
@@ -51,7 +51,7 @@ def training_table(log: str) -> str:
 
 
 def publish(run: Path, results: Path, commit: str) -> Path:
-    """Copy a run's results into a folder of their own, which is returned.
+    """Copy a run's results into a folder of their own, and return the folder.
 
     Raises:
         AnalysisError: the run is not finished.
@@ -70,14 +70,14 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     write_json(folder / "summary.json", summary)
     parts = [f"commit {commit}\ndata set {summary['dataset']}, variant {summary['variant']}"]
     for path in sorted((run / "settings").iterdir()):
-        # The folders of the machine that trained mean nothing to others.
+        # Drop folders, which are meaningless on other machines.
         flags = re.sub(r"(?m)(^| )/\S*/", r"\1", path.read_text(encoding="utf-8"))
         parts.append(f"# {path.name}\n{flags.strip()}")
     write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
     log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
     write_text(folder / "training.tsv", training_table(log))
     for name in texts:
-        if TEXTS[name].endswith(".gz"):  # the same bytes each time
+        if TEXTS[name].endswith(".gz"):  # mtime=0: the same bytes each time
             with replacing(folder / TEXTS[name], binary=True) as file:
                 file.write(gzip.compress((run / name).read_bytes(), mtime=0))
         else:
@@ -93,7 +93,7 @@ def main() -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument(
-        "--commit", help="that the run was trained with (default: the one that is checked out)"
+        "--commit", help="with which the run was trained (default: the one checked out)"
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
     options = parser.parse_args()

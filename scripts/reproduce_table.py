@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Make a paper's table of the runs of examples/reproduce.sh, as far as they are finished.
+"""Make a paper's table from the finished runs of examples/reproduce.sh.
 
 Writes STEM.md, STEM.tex (booktabs) and STEM.json, and prints the Markdown; with --draw also
-pictures, STEM-training.png and .svg, or STEM-DATASET-training.png and .svg of several data sets.
-What can be drawn: "training", the validation BLEU or accuracy over the updates and hours, from the
+pictures, STEM-training.png and .svg, or with several data sets STEM-DATASET-training.png and .svg.
+The pictures are "training", the validation BLEU or accuracy over the updates and hours, from the
 runs' logs; "alphas", the validation accuracy by the alpha of the output and of the attention, the
-other at 1.5; or a column with numbers, against which the first column is drawn. The plan is a file
-with a line a run: seed, data set, variant, settings, variables of the variant, folder of the data,
-folder of the run, with tabs between them and "-" for what is empty. The first row of a data set is
-the baseline of the others.
+other fixed at 1.5; or a column with numbers, against which the first column is drawn. The plan is a
+file with one line per run: seed, data set, variant, settings, variables of the variant, folder of
+the data, folder of the run, separated by tabs, with "-" for an empty field. The first row of a data
+set is the baseline of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairseq_sparse.analysis.runs.rows import Row
 
 
-# What --draw knows besides columns.
+# Values of --draw that are not columns.
 PICTURES = ("training", "alphas")
 
 
@@ -41,7 +41,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("plan", type=Path, metavar="PLAN")
-    parser.add_argument("--paper", required=True, help="as examples/reproduce.sh calls it")
+    parser.add_argument("--paper", required=True, help="its name in examples/reproduce.sh")
     parser.add_argument("--title", required=True, help="of the paper and the table")
     parser.add_argument(
         "--columns", required=True, type=lambda text: text.split(","), metavar="NAME,..."
@@ -59,7 +59,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="SHARE",
         help="how much of the training to draw, from its beginning (default: 1)",
     )
-    parser.add_argument("--note", default="", help="what a reader must know")
+    parser.add_argument("--note", default="", help="a note for the reader")
     parser.add_argument("--output", required=True, type=Path, metavar="STEM", help="without suffix")
     parser.add_argument(
         "--samples", type=positive, default=1000, metavar="N", help="of the bootstrap (1000)"
@@ -76,7 +76,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_rows(plan: Path) -> dict[str, list[Row]]:
-    """Read the rows of each data set; one run at least is finished."""
+    """Read the rows of each data set; at least one run must be finished."""
     from fairseq_sparse.analysis.runs.rows import gather, read_plan
     from fairseq_sparse.errors import AnalysisError
 
@@ -87,7 +87,7 @@ def read_rows(plan: Path) -> dict[str, list[Row]]:
 
 
 def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[str, str, dict]:
-    """Make the Markdown, the LaTeX, and what is in the JSON file."""
+    """Return the Markdown, the LaTeX, and the content of the JSON file."""
     from fairseq_sparse.analysis.latex import PACKAGES, latex_table
     from fairseq_sparse.analysis.markdown import markdown_table
     from fairseq_sparse.analysis.runs import paper_tables as table
@@ -124,7 +124,7 @@ def make(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> tuple[s
 
 
 def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
-    """Draw what was asked for; a picture that cannot be drawn is no reason to lose a table."""
+    """Draw the requested pictures; if one cannot be drawn, print a message and continue."""
     from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.runs.curves import draw_picture
     from fairseq_sparse.errors import AnalysisError

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Score inflected forms as CoNLL-SIGMORPHON 2018, task 1, does: word accuracy and edit distance.
+"""Score inflected forms as in CoNLL-SIGMORPHON 2018, task 1: word accuracy and edit distance.
 
-Reads the output of fairseq-generate --post-process sentencepiece (lines T-ID and D-ID) on what
-scripts/prepare_inflection.py made, and its reference/test.tsv. Word accuracy is the share of items
-whose form is guessed exactly, in %; edit distance the mean Levenshtein distance of guess and form,
-in characters. An item without a guess counts as an empty guess. As in the official evaluation, a
-lemma and its tags are one item of a language however often they occur, and the last form counts.
-The figures for all languages are the means over them.
+Reads the output of fairseq-generate --post-process sentencepiece (lines T-ID and D-ID) on the data
+of scripts/prepare_inflection.py, and their reference/test.tsv. Word accuracy is the percentage of
+items whose form is guessed exactly; edit distance is the mean Levenshtein distance between guess
+and form, in characters. An item without a guess counts as an empty guess. As in the official
+evaluation, the same lemma and tags in a language are one item, even if repeated, and the last form
+counts. The figures for all languages are the means over them.
 
 Prints a Markdown table, and writes the figures as JSON and, in a folder, the guesses in the shared
 task's own format: LANG-out, with lemma, guess and tags.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from command_line import check_outputs, exit_status, lines_of, one_line, output_file
 from prepare_inflection import from_units, write_lines
 
-UNKNOWN = "<<unk>>"  # how fairseq-generate prints a character that no form of the training data has
+UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 TARGET = re.compile(r"T-(\d+)\t(.*)")
 GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 NAMED = 3
@@ -34,11 +34,11 @@ LANGUAGE = re.compile(r"[^\s/\0]+")  # it becomes part of a file's name
 
 
 class ScoreError(Exception):
-    """The guesses do not fit the reference; the message says how."""
+    """Mismatch of guesses and reference; the message describes it."""
 
 
 class Slot(NamedTuple):
-    """What is to be filled: one item of the test set."""
+    """One item of the test set, whose form is to be guessed."""
 
     language: str
     lemma: str
@@ -94,7 +94,7 @@ def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
 def check_targets(
     path: Path, targets: dict[int, str], reference: Path, items: Sequence[tuple[Slot, str]]
 ) -> None:
-    """Check that the output is of this test set, all of it, and its text joined from the units."""
+    """Check that the output covers the whole test set, and that its units are joined to text."""
     if set(targets) != set(range(len(items))):
         raise ScoreError(
             f"{path} has {len(targets)} items but {reference} has {len(items)}: they are not of "
@@ -110,7 +110,7 @@ def check_targets(
 
 def score(items: Sequence[tuple[Slot, str]], guesses: dict[int, str]) -> dict[str, object]:
     """Compute the figures of each language and their means."""
-    # Of a slot that occurs again the last form and the last guess count.
+    # If a slot occurs several times, its last form and last guess count.
     filled = {slot: (form, guesses.get(number)) for number, (slot, form) in enumerate(items)}
     by_language = defaultdict(list)
     for slot, pair in filled.items():
@@ -144,7 +144,7 @@ def write_guesses(folder: Path, items: Sequence[tuple[Slot, str]], guesses: dict
 
 
 def table(result: dict) -> str:
-    """Make a table of one row a language, and the means."""
+    """Return a table with one row per language, and the means."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = [
@@ -162,8 +162,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
     parser.add_argument("--reference", type=Path, required=True, help="reference/test.tsv")
-    parser.add_argument("--guesses", type=Path, required=True, help="written: folder of LANG-out")
-    parser.add_argument("--json", type=output_file, required=True, help="written: the figures")
+    parser.add_argument("--guesses", type=Path, required=True, help="output: folder of LANG-out")
+    parser.add_argument("--json", type=output_file, required=True, help="output: the figures")
     args = parser.parse_args(argv)
     check_outputs(parser, args, "json")
     return args
@@ -179,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
         from fairseq_sparse.files import write_json
 
         write_guesses(args.guesses, items, guesses)
-        write_json(args.json, result)  # the last: the stage is done when it is there
+        write_json(args.json, result)  # written last, because it marks the stage as done
     except (ScoreError, OSError, ValueError) as error:
         print(f"score_inflection: {one_line(error)}", file=sys.stderr)
         return 1

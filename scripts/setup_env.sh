@@ -9,14 +9,13 @@ usage: bash scripts/setup_env.sh [--python PYTHON] [--venv FOLDER]
 
 Without --active: makes .venv at the repository root with the tested, pinned versions of
 requirements/, and installs this package in it, editable, with its test, dev and plot extras.
-Running it again is quick when nothing has changed.
+Running it again is quick if nothing has changed.
 
   --python PYTHON  the interpreter to make .venv with (default: that of an existing .venv, else
                    python3); Python 3.10 gets fairseq 0.12.2, a later one fairseq-fixed
-  --venv FOLDER    another folder in the place of .venv
+  --venv FOLDER    another folder instead of .venv
   --active         install into the environment of the `python` on the PATH instead; torch and
-                   fairseq stay as they are where they are installed already, fairseq from source
-                   included
+                   fairseq stay unchanged if they are already installed, even fairseq from source
 EOF
 }
 
@@ -31,7 +30,7 @@ say() {
 
 # Prints the name of the pin files of an interpreter: py310 or py311.
 pins_of() {
-    [[ "$("$1" -c 'print(3)' 2>/dev/null)" == 3 ]] || fail "$1 is no Python: name another"
+    [[ "$("$1" -c 'print(3)' 2>/dev/null)" == 3 ]] || fail "$1 is not a Python: name another"
     "$1" -c '
 import sys
 if sys.version_info < (3, 10):
@@ -54,7 +53,7 @@ print("pins", hashlib.sha256(content).hexdigest())
 EOF
 }
 
-# True where the interpreter can find a module, without importing it.
+# True if the interpreter can find a module; it is not imported.
 has_module() {
     "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' \
         "$2"
@@ -66,11 +65,11 @@ pip_install() {
     "$python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
-# Installs everything that is pinned, and the package.
+# Installs all pinned packages, and this package.
 install_pinned() {
     local python="$1" pins="$2"
     if [[ "$pins" == py311 ]]; then
-        say "1/3 installing torch and what fairseq is built with"
+        say "1/3 installing torch and the packages to build fairseq"
         pip_install "$python" -r requirements/py311-build.txt
         say "2/3 building fairseq and installing the rest (some minutes)"
         pip_install "$python" --no-build-isolation -r requirements/py311.txt
@@ -86,7 +85,7 @@ install_pinned() {
     "$python" -m pip check
 }
 
-# Installs the pinned fairseq beside a torch that is there already.
+# Installs the pinned fairseq beside an already installed torch.
 install_fairseq() {
     local python="$1" pins="$2" pin
     pin="$(grep '^fairseq' "requirements/$pins.txt")"
@@ -114,14 +113,14 @@ setup_active() {
         install_pinned "$python" "$pins"
         return
     fi
-    say "installing fairseq_sparse and what is missing"
+    say "installing fairseq_sparse and missing packages"
     FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ="$without_fairseq" \
         pip_install "$python" --editable '.[test,dev,plot]'
 }
 
-# Making an environment empties its folder.
+# Fails if the folder cannot be replaced: making an environment empties it.
 check_replaceable() {
-    [[ -d "$1" || ! -e "$1" ]] || fail "$1 is no folder: name another with --venv"
+    [[ -d "$1" || ! -e "$1" ]] || fail "$1 is not a folder: name another with --venv"
     [[ -f "$1/pyvenv.cfg" || -z "$(ls -A "$1" 2>/dev/null)" ]] ||
         fail "$1 has files of another kind, which would be lost: name a new folder with --venv"
 }
@@ -131,7 +130,7 @@ setup_venv() {
     local stamp="$venv/fairseq_sparse.stamp"
     local requested pins description old=""
     if [[ -z "$python" && -x "$venv/bin/python" ]]; then
-        python="$(readlink -f "$venv/bin/python")" # a venv cannot be made anew by itself
+        python="$(readlink -f "$venv/bin/python")" # a venv cannot recreate itself
     fi
     requested="${python:-python3}"
     python="$(command -v "$requested")" ||
@@ -187,7 +186,7 @@ main() {
         venv="$PWD/$venv"
     fi
     if [[ "$python" == */* ]]; then
-        [[ -f "$python" && -x "$python" ]] || fail "$python is no interpreter"
+        [[ -f "$python" && -x "$python" ]] || fail "$python is not an interpreter"
         python="$(cd "$(dirname "$python")" && pwd)/$(basename "$python")"
     fi
     cd "$(dirname "${BASH_SOURCE[0]}")/.."

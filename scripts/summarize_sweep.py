@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Put the runs of examples/sweep.sh into tables and a picture, as far as they are finished.
+"""Make tables and a picture from the finished runs of examples/sweep.sh.
 
-Writes sweep.md, sweep.json and, where matplotlib is installed, sweep.png and sweep.svg into the
+Writes sweep.md, sweep.json and, if matplotlib is installed, sweep.png and sweep.svg into the
 sweep's folder, and prints the tables. The picture has the validation accuracy by one alpha, the
-other held at 1.5.
+other fixed at 1.5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from command_line import exit_status, one_line, write_text
 
 
 def summarize(folder: Path) -> str:
-    """Write the files; the text of sweep.md."""
+    """Write the files, and return the text of sweep.md."""
     from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.runs import alpha_grid
     from fairseq_sparse.analysis.runs.curves import draw_alphas

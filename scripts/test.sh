@@ -8,14 +8,14 @@ usage: bash scripts/test.sh [--active | [--python PYTHON] [--venv FOLDER]] [PYTE
 
 Sets up .venv (see scripts/setup_env.sh), then runs ruff, bash -n and pytest in it.
 
-  --active         run in the environment of the `python` on the PATH, as it is
+  --active         run in the environment of the `python` on the PATH, without changing it
   --python PYTHON  the interpreter to make .venv with
-  --venv FOLDER    another folder in the place of .venv
+  --venv FOLDER    another folder instead of .venv
   other arguments  go to pytest, for example: -k tau, -m slow, -m '' (all), -n 0 (one process)
 
 TEST_WORKERS sets the number of pytest processes (default: the number of cores, at most 4).
 
-The tests marked browser need chromium and chromedriver and are skipped where there are none.
+The tests marked browser need chromium and chromedriver; without them they are skipped.
 TEST_INSTALL_BROWSER=1, which .ci/run sets, installs both with apt-get first if it runs as root;
 otherwise nothing is installed.
 EOF
@@ -26,7 +26,7 @@ fail() {
     exit 1
 }
 
-# Sees to chromium for the tests marked browser, as far as it may. Without it they are skipped.
+# Installs chromium for the tests marked browser, if allowed. Without it they are skipped.
 install_browser() {
     if [[ "${TEST_INSTALL_BROWSER:-0}" != 1 ]] ||
         { command -v chromium && command -v chromedriver; } >/dev/null; then
@@ -94,12 +94,12 @@ done < <(find . -name .venv -prune -o -name .git -prune -o \( -name '*.sh' -o -p
 
 install_browser
 
-# Every process of the suite is small: threads on top of the processes make it slower.
+# The suite's processes are small: several threads in each make it slower.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 workers="${TEST_WORKERS:-$(cores)}"
 if [[ -z "${TEST_WORKERS:-}" ]] && ((workers > 4)); then
     workers=4
 fi
-# A file stays in one process, so that what its tests share is made once. The longest files come
-# first (tests/conftest.py), so that no process is left with one at the end.
+# A file stays in one process, so that shared fixtures are made once. The longest files come first
+# (tests/conftest.py), so that no process is left with a long one at the end.
 exec python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"

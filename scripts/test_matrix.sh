@@ -6,22 +6,22 @@ usage() {
     cat <<'EOT'
 usage: bash scripts/test_matrix.sh [--python PYTHON]... [--table] [PYTEST ARGUMENTS]
 
-Runs scripts/test.sh for each Python, one after another, in an environment of its own (about 5 GB and
-some minutes each, once), with the tests marked slow, which scripts/test.sh alone leaves out. Ends
-with a table of the versions and results. A Python that is not there is skipped, with a message.
-Exits with 1 if a test failed somewhere.
+Runs scripts/test.sh for each Python, one after another, in an environment of its own (about 5 GB
+each; making it takes some minutes, once), with the tests marked slow, which scripts/test.sh leaves
+out. Ends with a table of the versions and results. A Python that is not installed is skipped, with
+a message. Exits with 1 if any test failed.
 
   --python PYTHON  an interpreter; may be given several times (default: those of Python 3.10, 3.11,
                    3.12 and 3.13 that are on the PATH or that pyenv has)
   --table          only print the table of what has been run so far
   other arguments  go to pytest, for example: -k tau, -m 'not slow', tests/ops
 
-hypothesis looks for examples at random here, not for the same ones each time as in scripts/test.sh
-(HYPOTHESIS_PROFILE=tests: the same).
+hypothesis draws new random examples each time here; scripts/test.sh always uses the same ones (set
+HYPOTHESIS_PROFILE=tests for these).
 
 TEST_WORKERS sets the number of pytest processes, as for scripts/test.sh. Environments, logs and
-results are kept in runs/test_matrix; after an interruption, or a failure, give the Pythons that are
-still to be run: the table has the earlier ones too, with the commit that they ran.
+results are kept in runs/test_matrix. After an interruption or a failure, name only the remaining
+Pythons: the table includes the earlier ones, with the commit that they tested.
 EOT
 }
 
@@ -41,7 +41,7 @@ find_python() {
     local version="$1" candidate
     for candidate in "$(command -v "python$version" || true)" \
         "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/"python$version"; do
-        # A shim of pyenv stands for a version that may not be chosen.
+        # A shim of pyenv may be for a version that is not active.
         if [[ -x "$candidate" ]] && "$candidate" -c '' 2>/dev/null; then
             printf '%s\n' "$candidate"
             return
@@ -146,7 +146,7 @@ main() {
     ((${#pythons[@]})) || fail "there is no Python to run: name one with --python"
     for python in "${pythons[@]}"; do
         name="$("$python" -c 'import platform; print(platform.python_version())' 2>/dev/null)" &&
-            [[ "$name" == 3.* ]] || fail "$python is no Python: name another with --python"
+            [[ "$name" == 3.* ]] || fail "$python is not a Python: name another with --python"
         run_tests "$python" "$name" "$@" || failed=1
     done
     print_table

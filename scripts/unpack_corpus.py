@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Take the sentences of a data set out of its archives: one a line, both sides in step.
+"""Extract the sentences of a data set from its archives, one per line, both sides parallel.
 
 Each --take adds the sentences of one pair of files to a split, in the order given:
 
     --take train text europarl.tgz!training/europarl-v8.ro-en.ro europarl.tgz!training/europarl...
 
 A place is FILE, ARCHIVE!MEMBER or ARCHIVE!ARCHIVE!MEMBER below --raw; an archive is a tar or a zip,
-and anything may be compressed (gzip, bzip2, xz). FORMAT is what the files are:
+and anything may be compressed (gzip, bzip2, xz). FORMAT is the format of the files:
 
-    text   a sentence a line
-    tags   the same, but a line that begins with a tag says something about the talk (IWSLT's train)
-    talks  the same as tags, but titles and descriptions are sentences too (fairseq's IWSLT'14)
+    text   one sentence per line
+    tags   the same, but lines that begin with a tag are skipped: metadata (IWSLT's train)
+    talks  the same as tags, but titles and descriptions are sentences, too (fairseq's IWSLT'14)
     seg    XML or SGML with <seg> elements (IWSLT's and WMT's development and test sets)
-    tsv    columns between tabs; the place ends in #N, N being the column, from 1
-    bars   the same, between "|||" (WMT's headlines)
+    tsv    columns separated by tabs; the place ends in #N, where N is the column, from 1
+    bars   the same, separated by "|||" (WMT's headlines)
 
-Writes OUTPUT/{train,valid,test}.LANG, in UTF-8. Any run of white space becomes one space, with what
-Unicode holds for an end of line, so that a line stays one for every program. A pair with an empty
-side is kept. A split that is already there is kept: delete its files to make it again.
+Writes OUTPUT/{train,valid,test}.LANG, in UTF-8. Any run of white space becomes one space, including
+the characters that Unicode counts as line ends, so that every program sees the same lines. Pairs
+with an empty side are kept. Existing splits are kept: delete their files to make them again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from corpus_files import (
     read_lines,
 )
 
-# The small ones first: what is missing is found sooner.
+# The small ones first, so that missing files are found sooner.
 SPLITS = ("test", "valid", "train")
 PAIRS_PER_REPORT = 1_000_000
 
 NO_SENTENCE = re.compile("<url>|<talkid>|<keywords>")
 TITLE = re.compile("</?(?:title|description)>")
 TAG = re.compile(r"\s*</?[A-Za-z]")
-# Without its end, where the tag goes over several lines.
+# The end is missing if the tag continues on the next line.
 SEGMENT_TAG = re.compile(r"<(?P<closing>/?)seg\b[^>]*(?P<end>>?)", re.IGNORECASE)
 LONGEST_TAG = 10_000
 ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
@@ -65,7 +65,7 @@ class Take(NamedTuple):
 
 
 def unescape(text: str) -> str:
-    """Replace what XML itself defines, once; what is no character stays as it is."""
+    """Replace XML's predefined entities and character references, once; keep invalid ones."""
 
     def character(match: re.Match[str]) -> str:
         name, decimal, hexadecimal = match.groups()
@@ -87,8 +87,7 @@ def talks(lines: Iterable[str], _: str) -> Iterator[str]:
 
 
 def segments(lines: Iterable[str], place: str) -> Iterator[str]:
-    """Yield the content of each <seg>, which may go over several lines; in one pass, whatever it
-    is."""
+    """Yield the content of each <seg>, which may span several lines, in a single pass."""
     found, content, rest = False, None, ""
     for line in lines:
         text, rest, end = f"{rest}{line}\n", "", 0
@@ -145,7 +144,7 @@ def sentences(raw: Path, take: Take, place: str) -> Iterator[str]:
 
 
 def write_pairs(raw: Path, take: Take, outputs: list[TextIO]) -> int:
-    """Append the pairs of two files to the outputs; return how many they are."""
+    """Append the pairs of two files to the outputs, and return their number."""
     counts = [0, 0]
     sides = [sentences(raw, take, place) for place in take.places]
     for pair in itertools.zip_longest(*sides):
@@ -184,10 +183,10 @@ def unpack(args: argparse.Namespace) -> None:
 
 
 def checked(words: list[str]) -> Take:
-    """Check a --take, if it can be read.
+    """Return a --take after checking its words.
 
     Raises:
-        CorpusError: the split, the format or a column is none.
+        CorpusError: the split, the format or a column is invalid.
     """
     split, file_format, *places = words
     if split not in SPLITS:
@@ -196,7 +195,7 @@ def checked(words: list[str]) -> Take:
         raise CorpusError(f"--take ... {file_format}: not one of {', '.join(FORMATS)}")
     for place in places:
         if file_format in WITH_COLUMNS and not re.search(r"#[1-9][0-9]*$", place):
-            raise CorpusError(f"{place}: of {file_format}, #N must say which column, from 1")
+            raise CorpusError(f"{place}: for {file_format}, #N must give the column, from 1")
     return Take(split, file_format, (places[0], places[1]))
 
 
@@ -206,7 +205,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
-    parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="of the archives")
+    parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="with the archives")
     parser.add_argument(
         "--take",
         action="append",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and docs/ from the figures in docs/results.
+"""Write the tables of README.md and docs/ from the figures in docs/results.
 
-A page names a table with the lines `<!-- table NAME -->` and `<!-- end of table -->`; what stands
+A page names a table with the lines `<!-- table NAME -->` and `<!-- end of table -->`; the text
 between them is made from docs/results/NAME.csv. Between `<!-- runs PATTERN,... COLUMN,... -->` and
-`<!-- end of runs -->` stands a table of the runs in docs/results/runs that scripts/publish_run.py
-has kept, a row for each pattern in their names: the means over its runs, which are seeds of one
-model, with standard deviations. The columns are those of `fairseq-sparse table results`.
+`<!-- end of runs -->` is a table of the runs kept by scripts/publish_run.py in docs/results/runs.
+It has a row for each pattern, with means and standard deviations over the matching runs, which are
+seeds of one model. The columns are those of `fairseq-sparse table results`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def markdown(path: Path) -> str:
 
 
 def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str:
-    """Return a table in Markdown of the runs that are kept, a row for each pattern.
+    """Return a Markdown table of the kept runs, with a row for each pattern.
 
     Raises:
-        OSError, ValueError: there is no such run, or its summary cannot be read.
+        OSError, ValueError: no run matches a pattern, or a summary cannot be read.
         KeyError: there is no such column.
     """
     from fairseq_sparse.analysis.runs.columns import COLUMNS
@@ -71,7 +71,7 @@ def fill(page: str, results: Path) -> str:
 
     Raises:
         OSError: a table has no file.
-        ValueError: the rows of a file are not as long as its headings.
+        ValueError: a row has more or fewer fields than the headings.
     """
     page = RUNS.sub(
         lambda block: "{begin}\n{table}\n\n{end}".format(

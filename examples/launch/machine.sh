@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The workers of one machine, by torchrun: machine.sh [flags of fairseq-train]
-# The stage train starts it, in a Slurm job on every machine.
+# Start the workers of one machine by torchrun: machine.sh [flags of fairseq-train]
+# The stage train calls it; in a Slurm job, on every machine.
 set -euo pipefail
 
 if [[ -z "${LAUNCH_MACHINES:-}" ]]; then
@@ -10,7 +10,7 @@ fi
 if (( LAUNCH_MACHINES > 1 )); then
   machine="$LAUNCH_MACHINE"
   if [[ "${LAUNCH_BY:-}" == srun ]]; then machine="$SLURM_NODEID"; fi
-  # Machine 0 may have hours of preparation before it.
+  # A long timeout, because machine 0 may first need hours for the preparation.
   where=(
     --nnodes "$LAUNCH_MACHINES" --node-rank "$machine" --rdzv-conf timeout=604800
     --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh as a Slurm job, with the training on all machines of the job. See --help.
+# Submits run.sh as a Slurm job that trains on all machines of the job. See --help.
 COMMON="$(dirname -- "${BASH_SOURCE[0]}")/../stages/common.sh"
 if [[ ! -f "$COMMON" ]]; then
   echo "slurm.sh: sbatch has copied this file away from its folder; start it as a command," >&2
@@ -13,16 +13,16 @@ usage() {
   cat <<HELP
 usage: slurm.sh [options of sbatch --] DATASET VARIANT [options of run.sh]
 
-Submits a job with these options of sbatch, which goes through all stages as run.sh does: the
-training on all machines of the job, with a worker for each GPU, everything else on the first. In a
-job, of salloc or of a script of your own, it starts at once. The project, the data and the run must
-lie in the same folders on all machines, on a shared file system. For instance:
+Submits a job with these options of sbatch, which runs all stages of run.sh: the training on all
+machines of the job, with a worker for each GPU, everything else on the first. Inside a job (of
+salloc or of your own script), it starts at once. The project, the data and the run must be in the
+same folders on all machines, on a shared file system. For instance:
 
   slurm.sh --nodes 2 --gpus-per-node 4 --cpus-per-task 16 --time 2-0 -- wmt16_en_ro alpha_relu
 
-Ask for as many GPUs on each machine, with --gpus-per-node or --gres, and for one task on each,
-which is sbatch's default. The batch of an update stays what run.sh would take. An interrupted
-training resumes: submit the same command again.
+Request the same number of GPUs on each machine, with --gpus-per-node or --gres, and one task on
+each, which is sbatch's default. The batch size of an update is the same as with run.sh. To resume
+an interrupted training, submit the same command again.
 HELP
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh, with the training on several machines that the user starts one by one. See --help.
+# Runs run.sh with the training on several machines; start it on each of them. See --help.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../stages/common.sh"
 STAGE=torchrun
 
@@ -7,20 +7,19 @@ usage() {
   cat <<HELP
 usage: torchrun.sh [options] DATASET VARIANT [options of run.sh]
 
-Start it on every machine, with a --node-rank of its own and all else the same. Machine 0 goes
-through all stages, as run.sh does; the others wait for it and take part in the training, by
-torchrun. The project, the data and the run must lie in the same folders on all of them, on a shared
-file system.
+Start it on every machine, with a different --node-rank and all else the same. Machine 0 runs all
+stages, like run.sh; the others wait for it and take part in the training, by torchrun. The project,
+the data and the run must be in the same folders on all machines, on a shared file system.
 
   --nnodes N          machines (default: 1)
-  --node-rank K       which of them this is: 0 to N - 1
+  --node-rank K       number of this machine: 0 to N - 1
   --master-addr HOST  name or address of machine 0
   --master-port PORT  a free port of machine 0 (default: 29500)
   --nproc-per-node N  workers on each machine (default: one for each GPU, or one with --cpu)
   --help              this text
 
-The batch of an update stays what run.sh would take. An interrupted training resumes: start all
-machines again.
+The batch size of an update is the same as with run.sh. To resume an interrupted training, start it
+on all machines again.
 HELP
 }
 
@@ -60,12 +59,12 @@ done
   || bad_usage "--master-port must be from 1 to 65535, got '$MASTER_PORT'"
 [[ "$NPROC_PER_NODE" != 0 ]] || bad_usage "--nproc-per-node must be at least 1"
 if (( NNODES > 1 )); then
-  [[ -n "$NODE_RANK" ]] || bad_usage "--nnodes $NNODES needs --node-rank, another on each machine"
-  [[ -n "$MASTER_ADDR" ]] || bad_usage "--nnodes $NNODES needs --master-addr, where machine 0 is"
+  [[ -n "$NODE_RANK" ]] || bad_usage "--nnodes $NNODES needs --node-rank, different on each machine"
+  [[ -n "$MASTER_ADDR" ]] || bad_usage "--nnodes $NNODES needs --master-addr of machine 0"
 fi
 (( ${NODE_RANK:=0} < NNODES )) || bad_usage "--node-rank $NODE_RANK is not below --nnodes $NNODES"
 
-# Of a launcher around this one; fairseq would go by them in every stage.
+# These may come from an outer launcher; fairseq would use them in every stage.
 unset RANK LOCAL_RANK WORLD_SIZE
 export LAUNCH_MACHINES="$NNODES" LAUNCH_MACHINE="$NODE_RANK" LAUNCH_WORKERS="$NPROC_PER_NODE"
 export MASTER_ADDR MASTER_PORT

@@ -1,6 +1,6 @@
-"""One worker of several: fairseq-train, in the place that torchrun's variables say.
+"""One of several workers: fairseq-train, with its rank and device from torchrun's variables.
 
-fairseq reads them too, but 0.12.2 then uses one GPU for all workers of a machine, and
+fairseq reads them, too, but 0.12.2 then uses one GPU for all workers of a machine, and
 fairseq-fixed needs a GPU.
 """
 
@@ -17,7 +17,7 @@ def main() -> None:
         sys.exit("worker.py: torchrun starts it; to train, use torchrun.sh or slurm.sh")
     if expected not in (None, started):
         sys.exit(
-            f"{started} workers were started, but {expected} were reckoned with: give all machines "
+            f"{started} workers were started, but {expected} were expected: give all machines "
             "the same --nproc-per-node"
         )
     sys.argv += ["--distributed-world-size", started, "--distributed-rank", os.environ["RANK"]]

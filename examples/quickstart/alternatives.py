@@ -1,9 +1,9 @@
 """The translations of a German phrase: English tokens with probabilities and links.
 
-Phrases are put together by two operations. `choice` offers several translations, each with its
-probability; `sequence` puts phrases one after the other. So every sentence comes with all of its
-translations, their exact probabilities and, because each English token names the German words that
-it translates, their word alignments.
+Phrases are composed by two operations. `choice` offers several translations, each with its
+probability; `sequence` joins phrases one after the other. So every sentence comes with all of its
+translations, their exact probabilities and, because each English token is linked to the German
+words that it translates, their word alignments.
 """
 
 import bisect
@@ -31,20 +31,20 @@ class Token(NamedTuple):
 
 
 class Alternatives(NamedTuple):
-    """All translations of a phrase, and the kinds of ambiguity that give rise to more than one."""
+    """All translations of a phrase, and the kinds of ambiguity among them."""
 
     items: tuple[tuple[float, tuple[Token, ...]], ...]  # the probabilities sum to 1
     kinds: frozenset[str] = frozenset()
 
 
 def tokens(text: str, sure: Sequence[Word] = (), possible: Sequence[Word] = ()) -> Alternatives:
-    """Return one translation, of tokens separated by ``_`` that all have the same links."""
+    """Return a single translation: tokens, separated by ``_`` in the text, with the same links."""
     found = tuple(Token(word, tuple(sure), tuple(possible)) for word in text.split("_") if word)
     return Alternatives(((1.0, found),))
 
 
 def choice(kind: str, *branches: tuple[float, Alternatives]) -> Alternatives:
-    """Return the translations of all branches, with the probability of each; note the kind."""
+    """Return the translations of all branches with their probabilities, and add the kind."""
     if not math.isclose(sum(p for p, _ in branches), 1):
         raise ValueError(f"probabilities of {kind} that do not sum to 1")
     items = tuple((p * q, found) for p, branch in branches for q, found in branch.items)
@@ -62,7 +62,7 @@ def sequence(*parts: Alternatives) -> Alternatives:
 
 
 def spell(tokens: Sequence[Word | Token]) -> str:
-    """Return a sentence as text, with "an" where it is due and a capital at the beginning."""
+    """Return a sentence as text, with "an" before vowels and a capital at the beginning."""
     texts = [token.text for token in tokens]
     pairs = zip(texts, [*texts[1:], "."], strict=True)
     text = " ".join("an" if word == "a" and after[0] in "aeiou" else word for word, after in pairs)

@@ -3,8 +3,8 @@
 
 The corpus lists all correct translations of its test sentences. Each model translates the sources;
 then it is given every prefix of a correct translation, and its support, the tokens of nonzero
-probability, is compared with the tokens that can follow. DATA holds raw/, made by
-make_corpus.py, and prepared/, as examples/stages/1_prepare.sh makes it; a RUN_DIR holds average.pt.
+probability, is compared with the tokens that can follow. DATA has raw/, made by make_corpus.py, and
+prepared/, made by examples/stages/1_prepare.sh; a RUN_DIR has average.pt.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def load_run(folder: Path, options: argparse.Namespace) -> Translator:
 
 
 def batches_of(part: Part, translator: Translator, max_tokens: int) -> Iterable[dict[str, Any]]:
-    """Return batches of the sources, without targets."""
+    """Return the sources in batches, without targets."""
     from fairseq_sparse.errors import AnalysisError
 
     lengths = [len(source) for source in part.sources]
@@ -299,11 +299,11 @@ def report(name: str, part: dict[str, Any]) -> str:
 
 
 LEGEND = """\
-A step is a prefix of a correct translation, which the model is given; all steps count alike.
+A step is a prefix of a correct translation, given to the model; all steps have the same weight.
 x / y: the mean over all steps / over those with a choice, where more than one BPE unit can follow.
-Support: the units of nonzero probability. Exact: they are the correct ones and no others. Covers:
-all correct ones are among them. Wrong mass: probability of the others. Distance: total variation
-from the truth. For the last two, probabilities are scaled to sum to 1."""
+Exact support: the units of nonzero probability are exactly the correct ones. Covers: they include
+all correct ones. Wrong mass: probability of the incorrect units. Distance: total variation from the
+true distribution. For wrong mass and distance, probabilities are scaled to sum to 1."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Make a synthetic German-English corpus with all translations and word alignments known.
+"""Make a synthetic German-English corpus in which all translations and word alignments are known.
 
 The sentences come from the templates and tables in this folder, not from people. For the parts
-train, valid, test and test_unseen_pairs the output folder gets:
+train, valid, test and test_unseen_pairs, the output folder gets:
 
-    PART.de, .en           plain text, one sentence a line
+    PART.de, .en           plain text, one sentence per line
     PART.tok.de, .tok.en   the same as tokens separated by spaces, to which the alignments refer
     PART.talp              word alignments, from 1: 3-2 is a sure link, 3p2 a possible one
     PART.targets.jsonl     not for train: all correct translations with probabilities and links
     corpus.json            the settings and some counts; written last
 
-The same seed gives the same files. Files that are already there are replaced.
+The same seed gives the same files. Existing files are replaced.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Example = tuple[Sentence, tuple[Token, ...]]
 
 
 def is_unseen(pair: tuple[str, str]) -> bool:
-    """Return whether training never has this verb with this object: one pair in ten."""
+    """Return whether this pair of verb and object is kept out of training, like one in ten."""
     return zlib.crc32(" ".join(pair).encode()) % 10 == 0
 
 
@@ -59,7 +59,7 @@ def vocabulary(texts: Iterable[str]) -> set[str]:
 
 
 def fresh(examples: Iterable[Example], taken: set[str], known: set[str]) -> Iterator[Example]:
-    """Yield, and take, the sentences that are not taken and have no word that is not known."""
+    """Yield sentences that are new and have only known words, and add them to ``taken``."""
     for sentence, english in examples:
         source = spell(sentence.german)
         translations = [spell(translation) for _, translation in sentence.english.items]
@@ -69,7 +69,7 @@ def fresh(examples: Iterable[Example], taken: set[str], known: set[str]) -> Iter
 
 
 def draw_corpus(seed: int, sizes: dict[str, int]) -> dict[str, list[Example]]:
-    """Draw all parts. Those after train have no sentence twice, and only words that train has."""
+    """Draw all parts. Those after train have only new sentences, and only words of train."""
     train = list(itertools.islice(draw(seed, "train"), sizes["train"]))
     taken = {spell(sentence.german) for sentence, _ in train}
     known = vocabulary([*taken, *(spell(english) for _, english in train)])
@@ -83,7 +83,7 @@ def draw_corpus(seed: int, sizes: dict[str, int]) -> dict[str, list[Example]]:
 
 
 def record(sentence: Sentence) -> str:
-    """Return the line of PART.targets.jsonl: the most probable translation comes first."""
+    """Return a line of PART.targets.jsonl, with the most probable translation first."""
     targets = [
         {"text": spell(found), "probability": round(p, 9), "links": talp(sentence.german, found)}
         for p, found in sentence.english.items
@@ -100,7 +100,7 @@ def plain(tokens: str) -> str:
 
 
 def write_corpus(folder: Path, seed: int, sizes: dict[str, int]) -> dict[str, int]:
-    """Draw the corpus, write all files, and return how many words train has."""
+    """Draw the corpus, write all files, and return the numbers of different words in train."""
     parts = draw_corpus(seed, sizes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "corpus.json").unlink(missing_ok=True)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("output", type=Path, help="folder to write to; made if it is not there")
+    parser.add_argument("output", type=Path, help="folder to write to; created if missing")
     parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
     for part, size in SIZES.items():
         flag = "--held-out" if part == UNSEEN_PAIRS else f"--{part}"

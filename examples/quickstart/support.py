@@ -61,8 +61,8 @@ def compare(log_p: Tensor, steps: Sequence[Step]) -> dict[str, Tensor]:
         fp64 tensors ``[steps]``, NaN where ``log_p`` has a NaN: ``support_exact`` (1 where the
         tokens of non-zero probability are exactly the correct ones, else 0), ``support_covers`` (1
         where all correct tokens are among them), ``wrong_mass`` (probability of the other tokens),
-        ``distance`` (total variation from the truth: what the correct tokens lack), and the
-        numbers of tokens ``support`` and ``correct``.
+        ``distance`` (total variation from the truth: the probability that the correct tokens lack),
+        and the numbers of tokens ``support`` and ``correct``.
     """
     entries = [(row, *item) for row, step in enumerate(steps) for item in step.following.items()]
     rows, tokens, masses = (list(column) for column in zip(*entries, strict=True))

@@ -1,10 +1,10 @@
 """Draw sentences from templates: a German word order and its English translations.
 
-Symbols are S subject, O object, D indirect object, C clause and those of `words.PHRASES`; in German
-V finite verb, P its separable particle, E the two in one word, I infinitive, Q participle; in
-English base, third (person), past, done (participle) and ing. Anything else is an English word;
-"did~hat" is a "did" that translates no German word of its own and has a possible link to "hat".
-Four kinds of ambiguity give several translations:
+The symbols are S (subject), O (object), D (indirect object), C (clause) and those of
+`words.PHRASES`; in German V (finite verb), P (its separable particle), E (both as one word),
+I (infinitive) and Q (participle); in English base, third (person), past, done (participle) and ing.
+Anything else is an English word; "did~hat" is a "did" that translates no German word, but has a
+possible link to "hat". Four kinds of ambiguity give several translations:
 
     word     Bank: bank, bench; macht zu: closes, shuts
     pronoun  Sie sehen: they see, you see; ihr: her, their
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import words
 from alternatives import Alternatives, Word, choice, pick, sequence, tokens
 
-# Name | use of the verb | German order | in what the English ones differ | English orders.
+# Name | use of the verb | German order | difference between the English orders | English orders.
 TEMPLATES = """
 present | object | S V O P . | tense | S third O ./S is~V ing O .
 perfect | object | S hat O Q . | tense | S past~hat O .*6/S hat done O .*4
@@ -51,7 +51,7 @@ class Phrase(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A German sentence with all of its translations, before they are spelled."""
+    """A German sentence with all of its translations, before conversion to text."""
 
     template: str
     german: tuple[Word, ...]
@@ -60,7 +60,7 @@ class Sentence(NamedTuple):
 
 
 def word(german: str, english: str, kind: str = "word", first: bool = False) -> Phrase:
-    """Return a German word, perhaps the first of its sentence, with its translations."""
+    """Return a German word with its translations, which may depend on whether it comes first."""
     source = (Word(german),)
     english = words.AT_THE_BEGINNING.get(english, english) if first else english
     options = ((p, tokens(text, source)) for p, text in words.options(english))

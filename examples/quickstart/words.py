@@ -1,7 +1,7 @@
 """The words of the quickstart's corpus, as tables.
 
-``bank*6/bench*4`` is a word with two translations, of probabilities 0.6 and 0.4; without numbers
-they are equally likely. ``right_now`` stands for two English tokens.
+``bank*6/bench*4`` is a word with two translations, with probabilities 0.6 and 0.4; without numbers,
+the translations are equally likely. ``right_now`` stands for two English tokens.
 """
 
 import functools
@@ -95,8 +95,8 @@ ADJECTIVES = {
     "animal": "alt=old jung=young groß=big*6/large*4 schwarz=black schnell=fast*6/quick*4",
 }
 
-# Infinitive (a hyphen after a separable particle), third person singular, participle | base, past,
-# participle where it differs, and -ing form of each English verb | kinds of objects.
+# Infinitive (with a hyphen after a separable particle), third person singular, participle | base,
+# past, participle if it differs, and -ing form of each English verb | kinds of objects.
 VERB_TABLE = {
     "object": """
         verkaufen verkauft verkauft | sell sold selling | thing food text animal
@@ -151,9 +151,9 @@ PRONOUNS = (
     "Anna=Anna Paul=Paul Maria=Maria Peter=Peter Eva=Eva Max=Max er=he er=he sie=she sie=she",
     "wir=we sie=they Sie=you",
 )
-# At the beginning of a sentence, where a capital tells nothing.
+# Ambiguities at the beginning of a sentence, where every word has a capital.
 AT_THE_BEGINNING = pairs("they they*6/you*4, you they*6/you*4, her*6/their*4 her*4/their*3/your*3")
-# Words that agree with the subject: none changes in the singular.
+# Plurals of words that agree with the subject; the singular needs no change.
 PLURALS = (
     "hat=has haben=have, kann=can können=can, muss=must müssen=must, soll=should sollen=should"
 )

@@ -19,28 +19,28 @@ if [[ "$TEXT" == characters ]]; then
   inflection=("$ROOT/scripts/prepare_inflection.py" --setting "$SETTING" --languages "$LANGUAGES")
 fi
 
-# The archives that CORPUS names.
+# Print the archives named in CORPUS.
 corpus_files() {
   printf '%s\n' "${CORPUS[@]}" \
     | awk '{ for (side = 3; side <= 4; side++) { sub(/[!#].*/, "", $side); print $side } }' \
     | sort -u
 }
 
-# Of archives, those that CORPUS names are needed.
+# Only the archives named in CORPUS are needed.
 if (( ${#CORPUS[@]} )); then
   RAW_NAMES="^($(corpus_files | sed 's/[.]/[.]/g' | paste -sd '|' -))\$"
 fi
 
-# The lines "SUM NAME ADDRESS" of CHECKSUMS whose name matches RAW_NAMES, if set. The sum is a
-# sha256, an md5, or "-" where none has been published; the address may be left out, and is
-# BASE_URL/NAME wherever BASE_URL is set.
+# Print the lines "SUM NAME ADDRESS" of CHECKSUMS whose name matches RAW_NAMES, if set. The sum is a
+# sha256, an md5, or "-" if no checksum is published. If BASE_URL is set, the address, which may be
+# left out, is BASE_URL/NAME.
 raw_list() {
   awk -v pattern="${RAW_NAMES:-.}" -v base="${BASE_URL:-}" '
     /^[^#]/ && $2 ~ pattern { print $1, $2, base == "" ? $3 : base "/" $2 }' "$CHECKSUMS"
 }
 
-# The names of the files that the data is made from: of the list, or where there is none, those that
-# the text is read from, plain or gzip.
+# Print the names of the files needed for the data: those in the list or, without a list, the text
+# files, plain or gzip.
 needed_names() {
   local prefix language name prefixes=("${TRAIN_PREFIX:-}" "${TEST_PREFIX:-}")
   if [[ -n "$CHECKSUMS" ]]; then
@@ -59,7 +59,7 @@ needed_names() {
   fi
 }
 
-# The files in RAW_DIR that are needed, which may differ from the published ones.
+# Print the needed files in RAW_DIR, which may differ from the published ones.
 own_files() {
   local name
   if [[ "$TEXT" == characters ]]; then
@@ -74,7 +74,7 @@ own_files() {
   done < <(needed_names)
 }
 
-# Fetch what is missing.
+# Fetch the missing files.
 fetch() {
   local sum name address checksum
   while read -r sum name address; do
@@ -92,8 +92,8 @@ fetch() {
   done < <(raw_list)
 }
 
-# The sha256 of the fetched files, as sha256sum prints them. One that is not published is that of
-# the file, or what it was when the data were prepared: the file may be gone since.
+# Print the sha256 of the fetched files in the format of sha256sum. If it is not published, take
+# that of the file, or the one recorded when the data were prepared: the file may be deleted.
 fetched_sums() {
   local sum name
   while read -r sum name _; do
@@ -106,7 +106,7 @@ fetched_sums() {
   done < <(raw_list)
 }
 
-# 1. What the data is made from: files that are fetched or in RAW_DIR, or a program of ours.
+# 1. The origin of the data: fetched files, files in RAW_DIR, or a program of the recipes.
 raw="$DATA_DIR/raw"
 fetched=()
 if [[ -n "${MAKE_RAW:-}" ]]; then
@@ -163,12 +163,12 @@ if [[ -f "$PREPARED/settings" ]]; then
   mv -- "$PREPARED" "$partial"
 fi
 
-# 2. What a program of ours makes.
+# 2. Data made by a program of the recipes.
 if [[ -n "${MAKE_RAW:-}" ]]; then
   "$PYTHON" "$EXAMPLES/${MAKE_RAW[0]}" "$raw" "${MAKE_RAW[@]:1}" || fail "${MAKE_RAW[0]} failed (see above)"
 fi
 
-# 3. Text. What an interrupted run with the same settings left behind is used again.
+# 3. Text. Files left by an interrupted run with the same settings are reused.
 if [[ -d "$partial" && "$(cat -- "$partial/settings" 2>/dev/null)" != "$settings" ]]; then
   rm -rf -- "$partial"
 fi
@@ -206,8 +206,8 @@ fi
 
 if [[ "$TEXT" == characters ]]; then
   found="$(cut -f 1 -- "$partial/reference/test.tsv" | sort -u | wc -l | tr -d ' ')"
-  (( found >= ALL_LANGUAGES )) || fail "$DATASET is all $ALL_LANGUAGES languages, and here are only" \
-    "$found: take ${DATASET}_part"
+  (( found >= ALL_LANGUAGES )) || fail "$DATASET needs all $ALL_LANGUAGES languages, but only" \
+    "$found are here: use ${DATASET}_part"
 fi
 
 # 4. Binary format. Relative paths, because fairseq-preprocess splits some of them at commas.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# fairseq-train on the prepared data, into RUN_DIR/checkpoints; RUN_DIR/train.json when it is done.
+# Run fairseq-train on the prepared data, into RUN_DIR/checkpoints, then write RUN_DIR/train.json.
 #
-# What the launchers in examples/launch set: LAUNCH_MACHINES, how many train together;
-# LAUNCH_MACHINE, which of them this is, where machine 0 alone writes; LAUNCH_WORKERS, processes on
-# each; LAUNCH_BY=srun, to start those of the other machines from here.
+# The launchers in examples/launch set LAUNCH_MACHINES, the number of machines; LAUNCH_MACHINE, the
+# number of this one (only machine 0 writes); LAUNCH_WORKERS, the number of processes on each; and
+# LAUNCH_BY=srun, to start the processes of the other machines from here.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 export LAUNCH_MACHINES="${LAUNCH_MACHINES:-1}" LAUNCH_MACHINE="${LAUNCH_MACHINE:-0}"
@@ -23,8 +23,8 @@ case "$CHECKPOINTS" in
   best) flags+=(--no-epoch-checkpoints) ;;
   last) flags+=(--keep-last-epochs "$AVERAGE_LAST") ;;
   updates)
-    # fairseq writes no such checkpoint where an epoch ends with that update; the one before the last
-    # five then takes its place.
+    # If an epoch ends with such an update, fairseq writes no checkpoint for it; an older one then
+    # takes its place.
     flags+=(
       --no-epoch-checkpoints --save-interval-updates "$SAVE_UPDATES"
       --keep-interval-updates "$AVERAGE_LAST"
@@ -53,7 +53,7 @@ if [[ -f "$SETTINGS_DIR/train" && ( -e "$artefact" || -d "$checkpoints" ) ]]; th
   if [[ -n "$difference" ]]; then
     printf '%s\n' "$difference" >&2
     fail "$RUN_DIR was trained with other settings (above): choose another --run-dir, or delete it." \
-      "To go on from its checkpoints with the new settings, delete $SETTINGS_DIR/train"
+      "To continue from its checkpoints with the new settings, delete $SETTINGS_DIR/train"
   fi
 fi
 if [[ -e "$artefact" && -f "$SETTINGS_DIR/train" ]]; then
@@ -79,14 +79,14 @@ if [[ "$BATCH_SIDE" == target && "$unit" == tokens ]]; then
   # fairseq counts the longer side of each pair, with padding.
   sizes="$("$PYTHON" "$ROOT/scripts/batch_size.py" "$PREPARED/bin" --source-lang "$SOURCE_LANG" \
     --target-lang "$TARGET_LANG" --target-tokens "$batch" --device-tokens "$on_a_device" \
-    --devices "$devices")" || fail "the size of the batches could not be found (see above)"
+    --devices "$devices")" || fail "the batch size could not be determined (see above)"
   read -r share update_freq target_tokens <<<"$sizes"
-  say "batch: $target_tokens target tokens in the mean = $devices device(s) x $share $unit," \
+  say "batch: $target_tokens target tokens on average = $devices device(s) x $share $unit," \
     "as fairseq counts them, x $update_freq"
 else
   update_freq=$(( (batch + devices * on_a_device - 1) / (devices * on_a_device) ))
   share=$(( batch / (devices * update_freq) ))
-  (( share > 0 )) || fail "a batch of $batch $unit is less than one for each of $devices devices"
+  (( share > 0 )) || fail "a batch of $batch $unit is too small for $devices devices"
   say "batch: $batch $unit = $devices device(s) x $share $unit x $update_freq"
 fi
 
@@ -98,14 +98,14 @@ train=(
 failure="fairseq-train failed (see above): run the same command again to resume from the last"
 failure="$failure checkpoint"
 if (( devices == 1 )); then
-  # With --cpu, too, fairseq would start a worker for each GPU that it sees.
+  # Otherwise fairseq would start a worker for each GPU that it sees, even with --cpu.
   train=("$PYTHON" -m fairseq_cli.train "${train[@]}" --distributed-world-size 1)
 else
   export LAUNCH_WORKERS="$workers" LAUNCH_DEVICES="$devices"
   failure="$failure. When one of the $devices workers ends, so do the others"
   train=(bash "$EXAMPLES/launch/machine.sh" "${train[@]}")
   if [[ "$CONFIG" == cpu ]]; then
-    # The default wrapper of a distributed model takes it for one on a GPU.
+    # The default wrapper of a distributed model assumes that it is on a GPU.
     train+=(--distributed-backend gloo --ddp-backend legacy_ddp)
   fi
   if [[ "${LAUNCH_BY:-}" == srun ]] && (( LAUNCH_MACHINES > 1 )); then
@@ -119,7 +119,7 @@ fi
 
 if (( LAUNCH_MACHINE > 0 )); then
   log="$RUN_DIR/logs/2_train-machine$LAUNCH_MACHINE.log"
-  say "waiting for machine 0 at $MASTER_ADDR:$MASTER_PORT to train; the log of this one: $log"
+  say "waiting for machine 0 at $MASTER_ADDR:$MASTER_PORT to train; log of this machine: $log"
   "${train[@]}" >> "$log" 2>&1 || { tail -n 20 -- "$log" >&2; fail "$failure"; }
   say "trained, with machine 0: $checkpoints"
   exit 0
@@ -129,7 +129,7 @@ if (( LAUNCH_MACHINES > 1 )); then
 fi
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then
   recovered="$("$PYTHON" -m fairseq_sparse recover "$checkpoints" --quiet)" \
-    || fail "the last checkpoint could not be looked at (see above)"
+    || fail "the last checkpoint could not be checked (see above)"
   [[ -z "$recovered" ]] || say "$recovered"
 fi
 if [[ -f "$checkpoints/checkpoint_last.pt" ]]; then

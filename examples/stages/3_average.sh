@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The mean of the last AVERAGE_LAST checkpoints, one an epoch or one every SAVE_UPDATES updates, in
-# RUN_DIR/average.pt, or the best one alone where the data set or the settings ask for that. With
-# EXPONENTIAL=yes the parameters are those of the exponential average that training kept.
+# Average the last AVERAGE_LAST checkpoints, one per epoch or one every SAVE_UPDATES updates, into
+# RUN_DIR/average.pt, or take only the best one if the data set or the settings say so. With
+# EXPONENTIAL=yes, the parameters are those of the exponential average made in training.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_file "$RUN_DIR/train.json" train
@@ -28,8 +28,8 @@ if [[ -n "$EXPONENTIAL" ]]; then
 fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
-rm -f -- "$artefact".*.tmp # of an averaging that was killed
+rm -f -- "$artefact".*.tmp # left by a killed averaging
 
 "$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact" \
-  || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets how many are"
+  || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets their number"
 say "averaged: $artefact"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Decode the test set with the averaged checkpoint, or with the ensemble of the checkpoints ENSEMBLE
-# (with ":" between them), and score it: RUN_DIR/hyp.detok.txt and bleu.json, or guesses and
-# accuracy.json. A test set of long sentences has hyp-long.detok.txt and bleu-long.json. Of a language
-# model, measure validation and test set and sample texts: measures.json
-# and samples.txt.
+# (separated by ":"), and score it: RUN_DIR/hyp.detok.txt and bleu.json, or guesses and
+# accuracy.json. A test set of long sentences gives hyp-long.detok.txt and bleu-long.json. A
+# language model is measured on the validation and the test set, and texts are sampled:
+# measures.json and samples.txt.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
@@ -48,9 +48,8 @@ score ${SCORE_FLAGS[*]}"
 fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/generate" "$settings"
 
-# Decode a subset: generate SUBSET OUTPUT. The log is shown, but not the translations, nor the BLEU of
-# the tokenised reference. No second process may write into the midst of a translation, hence
-# --num-workers 0.
+# Decode a subset: generate SUBSET OUTPUT. The log is shown without the translations and the BLEU on
+# the tokenised reference. --num-workers 0 keeps other processes from writing into the output.
 generate() {
   "$PYTHON" -m fairseq_cli.generate "$PREPARED/bin" --user-dir "$USER_DIR" \
     --path "$models" --gen-subset "$1" --log-format simple --log-interval 5 \

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Word alignments from the cross-attention on the test set, given the references, in
-# RUN_DIR/alignments; where the data set has gold alignments, error rates in RUN_DIR/alignment.json.
+# Extract word alignments from the cross-attention on the test set, given the references, into
+# RUN_DIR/alignments; if the data set has gold alignments, error rates go to RUN_DIR/alignment.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 if [[ "$TEXT" == characters ]]; then
-  say "nothing to do: $DATASET has characters, not words, to align"
+  say "nothing to do: $DATASET consists of characters, not words"
   exit 0
 fi
 if [[ "$SCORE" == measures ]]; then
@@ -35,7 +35,7 @@ if [[ -f "$SETTINGS_DIR/align" ]]; then
   changed="$(settings_difference "$SETTINGS_DIR/align" "$settings")"
 fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
-# What an interrupted run with the same settings left behind is used again.
+# The parts done by an interrupted run with the same settings are reused.
 [[ -z "$changed" ]] || rm -rf -- "$alignments"
 
 "$PYTHON" -m fairseq_sparse align "$PREPARED/bin" --path "$RUN_DIR/average.pt" \

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Statistics of output and attention on the test set, given the references, and all results of the
-# run in RUN_DIR/summary.json. Where the text is BPE, attention is measured between words, as in ReLA.
-# With ANALYZE_VALID=yes, which is for S2S, it is measured between tokens, whose number S2S reports; and
-# all is measured on the validation set, too, with what beam search proves there. A language model has
-# its measures from the stage generate.
+# Compute statistics of output and attention on the test set, given the references, and write all
+# results of the run to RUN_DIR/summary.json. With BPE, attention is measured between words, as in
+# ReLA. With ANALYZE_VALID=yes (for S2S), it is measured between tokens, because S2S reports their
+# number, and everything is also measured on the validation set, with what beam search proves there.
+# The measures of a language model come from the stage generate.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
@@ -14,7 +14,7 @@ lock_folder "$RUN_DIR"
 
 artefact="$RUN_DIR/summary.json"
 
-# All results in one file, and as a table.
+# Write all results to one file, and print them as a table.
 summarize() {
   DATASET_NOTE="${DATASET_NOTE:-}" VARIANT_NAME="${VARIANT_NAME:-}" \
     "$PYTHON" "$ROOT/scripts/summarize_run.py" all "$RUN_DIR" \
@@ -40,7 +40,7 @@ statistics output attention${ANALYZE_VALID:+, valid too}
 subwords $subwords
 $(flags_as_lines "${flags[@]}")"
 
-# Statistics of output and attention on a subset: analyze SUBSET OUTPUT ATTENTION.
+# Compute statistics of output and attention on a subset: analyze SUBSET OUTPUT ATTENTION.
 analyze() {
   "$PYTHON" -m fairseq_cli.validate "$PREPARED/bin" --user-dir "$USER_DIR" \
     --path "$RUN_DIR/average.pt" --valid-subset "$1" --max-tokens "$DEVICE_TOKENS" \
@@ -57,8 +57,8 @@ analyze test "$output" "$RUN_DIR/attention.json"
 if [[ -n "$ANALYZE_VALID" ]]; then
   analyze valid "$RUN_DIR/validate-valid.txt" "$RUN_DIR/attention-valid.json"
   beam="$(flags_as_lines "${generate[@]}" | sed -n 's/^--beam //p' | tail -n 1)"
-  # Every translation of the beam counts, so that the report knows whether it has all there are.
-  # fairseq's own BLEU, of tokens or characters, is not shown.
+  # --nbest asks for the whole beam, so that the report can say whether it has all translations.
+  # fairseq's own BLEU, on tokens or characters, is not shown.
   "$PYTHON" -m fairseq_cli.generate "$PREPARED/bin" --user-dir "$USER_DIR" \
     --path "$RUN_DIR/average.pt" --gen-subset valid --log-format simple --log-interval 5 --quiet \
     --task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG" \

@@ -1,5 +1,5 @@
-# Shared by the recipes and their stages: where things are, messages, locks, and the record of
-# settings that says whether an artefact may be used again. Source it, do not run it.
+# Shared by the recipes and their stages: folders, messages, locks, and the record of settings that
+# decides whether an artefact can be reused. Source it, do not run it.
 # Written for bash 3.2 and later.
 set -euo pipefail
 
@@ -10,7 +10,7 @@ if [[ -z "${PYTHON:-}" ]]; then
   PYTHON=python3
   if [[ -x "$ROOT/.venv/bin/python" ]]; then PYTHON="$ROOT/.venv/bin/python"; fi
 fi
-# The stages change folders.
+# An absolute path, because the stages change folders.
 if [[ "$PYTHON" == */* && "$PYTHON" != /* ]]; then PYTHON="$PWD/$PYTHON"; fi
 export PYTHON
 
@@ -18,15 +18,15 @@ export PYTHON
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
 
-# fairseq uses parts of hydra that hydra warns of, five times a command; its users can do nothing
-# about it. The last of these modules is the one that runs fairseq's own.
+# fairseq uses deprecated parts of hydra, which warns five times per command; users cannot help it.
+# The last of these modules, runpy, is the one that runs fairseq's modules.
 for module in hydra.compose hydra.experimental.compose hydra.experimental.initialize \
   hydra.core.default_element runpy; do
   PYTHONWARNINGS="ignore::UserWarning:$module${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
 done
 export PYTHONWARNINGS
 
-# Copy the output of a command, but for the line that fairseq prints where tensorboardX is missing.
+# Copy the output of a command, without the line that fairseq prints if tensorboardX is missing.
 drop_noise() {
   grep --line-buffered -av 'Please install tensorboardX' || true
 }
@@ -38,19 +38,19 @@ fail() {
   exit 1
 }
 
-# Says what is wrong with the command line; the script has a function usage.
+# Report an error in the command line and exit; the script must define a function usage.
 bad_usage() {
   printf '%s: %s\n\n' "${0##*/}" "$1" >&2
   usage >&2
   exit 2
 }
 
-# For an option that takes a value: option_value "$@", with the option first.
+# Check that an option has a value: option_value "$@", with the option first.
 option_value() {
   (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
 }
 
-# The configuration of a data set to take where none is asked for.
+# Print the default configuration of a data set.
 default_config() {
   "$PYTHON" -c 'import torch; print("gpu" if torch.cuda.is_available() else "cpu")'
 }
@@ -65,26 +65,26 @@ names_in() {
   printf '%s' "${names# }"
 }
 
-# Whether NAME.sh is one of the files of a folder of the recipes: known FOLDER NAME.
+# Return whether NAME.sh is a file in a folder of the recipes: known FOLDER NAME.
 known() {
   [[ "$2" != */* && -f "$EXAMPLES/$1/$2.sh" ]]
 }
 
-# Refuse a folder whose name fairseq, or a list of runs, would take apart.
+# Refuse a folder whose name would be split by fairseq or in a list of runs.
 check_folder() {
   [[ "$1" != *:* ]] || fail "fairseq takes ':' for the end of a path; use another folder: $1"
   [[ "$1" != *[$'\t\n\r']* ]] \
     || fail "the name of a folder must have no tab or line break; use another: $(printf '%q' "$1")"
 }
 
-# The absolute path of a folder, which is made: make_absolute FOLDER OPTION.
+# Print the absolute path of a folder, creating it: make_absolute FOLDER OPTION.
 make_absolute() {
   check_folder "$1"
   mkdir -p -- "$1" || fail "$2: this folder cannot be made (see above); choose another"
   (CDPATH='' cd -- "$1" && pwd) || fail "$2: this folder cannot be used (see above); choose another"
 }
 
-# One sha256 per file, as sha256sum prints them, with file names only.
+# Print one sha256 per file in the format of sha256sum, with file names only.
 sha256_of() {
   "$PYTHON" - "$@" <<'PY'
 import hashlib, os, sys
@@ -97,13 +97,13 @@ for path in sys.argv[1:]:
 PY
 }
 
-# True for a process of another user, too, which kill -0 may not ask for.
+# Return whether a process is running; ps also sees processes of other users, unlike kill -0.
 is_running() {
   kill -0 "$1" 2>/dev/null || ps -p "$1" >/dev/null 2>&1
 }
 
 # Wait until no other process works in FOLDER, then keep others out until this one ends. The lock is
-# a link to nothing whose target names its owner, because a link is made whole or not at all.
+# a dangling link whose target names its owner, because creating a link is atomic.
 lock_folder() {
   local owner host lock="$1/.lock" waited=""
   host="$(uname -n)"
@@ -134,8 +134,8 @@ check_finished() {
     || fail "$1 is not a finished run: it has no summary.json or no average.pt"
 }
 
-# What finished runs on one data set are: DATASET, CONFIG, SETTINGS and VARIANT of the first, and all
-# variants in VARIANT_NAME: recipe_of RUN_DIR...
+# Set DATASET, CONFIG, SETTINGS and VARIANT to those of the first of several finished runs on one
+# data set, and VARIANT_NAME to all variants: recipe_of RUN_DIR...
 recipe_of() {
   local recipe
   recipe="$("$PYTHON" - "$@" <<'PY'
@@ -156,7 +156,7 @@ PY
   { read -r DATASET; read -r VARIANT; read -r CONFIG; read -r SETTINGS; read -r VARIANT_NAME; } <<<"$recipe"
 }
 
-# Flags, one with its values a line, so that a difference names the flag.
+# Print flags with their values, one per line, so that a difference names the flag.
 flags_as_lines() {
   local argument line=""
   for argument in "$@"; do
@@ -169,7 +169,7 @@ flags_as_lines() {
   printf '%s\n' "$line"
 }
 
-# How the settings recorded in FILE differ from SETTINGS; nothing if they do not.
+# Print the differences between the settings recorded in FILE and SETTINGS, if any.
 settings_difference() {
   { diff -- "$1" <(printf '%s\n' "$2") || true; } \
     | sed -n -e 's/^< /    was: /p' -e 's/^> /    now: /p'
@@ -180,9 +180,9 @@ write_settings() {
   mv -f -- "$1.partial" "$1"
 }
 
-# Decide what to do about ARTEFACT, which the settings recorded in FILE produced.
-# Present and made with the same settings: the stage ends here. Made with other settings: it is
-# removed and made again, and the change is named. Afterwards FILE holds the present settings.
+# Decide what to do about ARTEFACT, which was made with the settings recorded in FILE. If it exists
+# and the settings are the same, the stage ends here. If they differ, the change is reported and the
+# artefact removed, so that it is made again. Afterwards FILE has the current settings.
 skip_if_done_else_record() {
   local artefact="$1" file="$2" settings="$3" difference
   mkdir -p -- "$(dirname -- "$file")"
@@ -192,14 +192,14 @@ skip_if_done_else_record() {
       say "done already: $artefact"
       exit 0
     fi
-    say "$artefact was made with other settings, and is made again:"
+    say "$artefact was made with other settings; making it again:"
     printf '%s\n' "$difference" >&2
   fi
   rm -f -- "$artefact"
   write_settings "$file" "$settings"
 }
 
-# Leave out of DATASET_FLAGS some flags that take no value: drop_flags FLAG...
+# Remove flags that take no value from DATASET_FLAGS: drop_flags FLAG...
 drop_flags() {
   local flag kept=()
   for flag in "${DATASET_FLAGS[@]}"; do
@@ -208,7 +208,7 @@ drop_flags() {
   DATASET_FLAGS=("${kept[@]}")
 }
 
-# What run.sh hands over, and what the files of the data set and the variant say.
+# Load the variables of run.sh, and the files of the data set, the settings and the variant.
 load_recipe() {
   : "${DATASET:?start the stages with run.sh}" "${VARIANT:?}" "${CONFIG:?}" "${DATA_DIR:?}" "${RUN_DIR:?}"
   PREPARED="$DATA_DIR/prepared"
@@ -216,14 +216,14 @@ load_recipe() {
   SETTINGS_DIR="$RUN_DIR/settings"
   DEVICE_FLAGS=()
   MAKE_RAW=()
-  # What most data sets are; docs/recipes.md says what else they can be.
+  # Defaults of data sets; docs/recipes.md lists the other values.
   TEXT=bpe DICTIONARY=joined TOKENIZER=moses CHECKPOINTS=last SCORE=bleu
   BATCH_SIDE=longer EXPONENTIAL="" ANALYZE_VALID="" DEFAULT_TAU=""
   SCORE_FLAGS=() TASK_FLAGS=()
   if [[ "$CONFIG" == cpu ]]; then
     DEVICE_FLAGS=(--cpu)
-    # glibc gives every freed tensor back to the system and asks for it again, which costs a fifth
-    # of the time on a CPU; these two make it keep them.
+    # glibc returns every freed tensor to the system and requests the memory again, which costs a
+    # fifth of the time on a CPU; these two variables make it keep the memory.
     export MALLOC_MMAP_MAX_="${MALLOC_MMAP_MAX_:-0}"
     export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-4000000000}"
   fi
@@ -255,7 +255,7 @@ require_file() {
   [[ -f "$1" ]] || fail "$1 is missing: run the stage $2 first"
 }
 
-# The file with the score of the test set; measures are those of a language model.
+# Print the path of the test set's score; "measures" is for language models.
 score_file() {
   if [[ "$SCORE" == accuracy || "$SCORE" == measures ]]; then
     printf '%s' "$RUN_DIR/$SCORE.json"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Trains and scores the runs of a list, several side by side, and in the end names those that
-# failed: grid.sh LIST JOBS. For sweep.sh and reproduce.sh, which set CONFIG, and STAGE, which
-# stands in front of messages.
+# Trains and scores the runs of a list, several at a time, and names those that failed at the end:
+# grid.sh LIST JOBS. Used by sweep.sh and reproduce.sh, which set CONFIG and STAGE, the prefix of
+# messages.
 #
 # A line of LIST is a run: seed, data set, variant, settings, variables of the variant (NAME=VALUE
-# NAME=VALUE), --data-dir and --run-dir, with tabs between them and "-" for none. JOBS is how many
-# go on at once; 0 means one on each GPU, or RUNS_PER_GPU, and on a CPU 1. If ANALYSIS is set, that command of
-# fairseq-sparse analyze output is run on each model and the validation set, as in SUE, Table 2.
+# NAME=VALUE), --data-dir and --run-dir, separated by tabs, with "-" for none. JOBS is the number of
+# simultaneous runs; 0 means one per GPU (or RUNS_PER_GPU), and 1 on a CPU. If ANALYSIS is set, that
+# command of fairseq-sparse analyze output is run with each model on the validation set, as in SUE,
+# Table 2.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-# The fields of a run of LIST, by its number from 1 on.
+# Read the fields of a run of LIST, by its number from 1.
 read_run() {
   IFS=$'\t' read -r SEED DATASET VARIANT SETTINGS VARIABLES DATA_DIR RUN_DIR \
     < <(sed -n "$1p" "$LIST")
@@ -19,7 +20,7 @@ read_run() {
   NAME="$NAME, seed $SEED"
 }
 
-# One recipe of a run, with the stages that are given as options.
+# Run the recipe of the current run; arguments are further options, such as --stages.
 recipe() {
   local variables
   read -r -a variables <<<"$VARIABLES" || true
@@ -35,7 +36,7 @@ analysis() {
     --path "$RUN_DIR/average.pt" --json "$result" ${flags[@]+"${flags[@]}"}
 }
 
-# One run, in a process of its own, on a share of the devices that no other run has.
+# Do one run in a process of its own, on devices that no other run uses.
 one() {
   local slot=1 gpus
   read_run "$1"
@@ -63,7 +64,7 @@ one() {
   fi
 }
 
-# Each slot is a file with the GPUs of the runs that take it.
+# Make the slots: files with the GPUs for the run that takes the slot.
 share_devices() {
   local count slot first many gpus each="${RUNS_PER_GPU:-1}"
   if [[ "$CONFIG" == gpu ]]; then
@@ -89,7 +90,7 @@ share_devices() {
   fi
 }
 
-# The data of each data set, by its first run, before several want them at once.
+# Prepare each data set with its first run, before several runs need it at once.
 prepare_data() {
   local number
   for number in $(awk -F '\t' '!seen[$6]++ { print NR }' "$LIST"); do
@@ -111,7 +112,7 @@ SLOTS="$(mktemp -d)"
 trap 'rm -rf -- "$SLOTS"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# Runs are read one by one, and the same command, started meanwhile, may write its list anew.
+# Copy the list, because the same command, if started again meanwhile, overwrites it.
 LIST="$SLOTS/list"
 cp -- "$1" "$LIST"
 share_devices
@@ -119,10 +120,10 @@ COUNT=$(( $(wc -l < "$LIST") ))
 export CONFIG LIST JOBS SLOTS STAGE COUNT
 prepare_data
 status=0
-# xargs goes on after a run that failed.
+# xargs continues after a failed run.
 seq "$COUNT" | xargs -n 1 -P "$JOBS" bash "${BASH_SOURCE[0]}" --one || status=$?
 if [[ -f "$SLOTS/failed" ]]; then
   say "$(( $(wc -l < "$SLOTS/failed") )) of $COUNT runs failed:"
   sed 's/^/  /' "$SLOTS/failed" >&2
 fi
-(( status == 0 )) || fail "start the same command again to go on with what is missing"
+(( status == 0 )) || fail "start the same command again for the missing runs"

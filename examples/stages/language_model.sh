@@ -1,5 +1,5 @@
-# The stage generate of a language model, sourced by 4_generate.sh: fairseq-eval-lm on the validation
-# and the test set, and texts that continue PROMPTS, sampled from the model's own distribution.
+# The stage generate of a language model, sourced by 4_generate.sh: run fairseq-eval-lm on the
+# validation and the test set, and sample continuations of PROMPTS from the model's distribution.
 
 read -r -a extra <<<"${GENERATE_FLAGS:-}" || true
 evaluate=("${TASK_FLAGS[@]}" "${EVALUATE[@]}")

@@ -1,1 +1,1 @@
-"""What trained models do: statistics over a data set, and how they are reported."""
+"""Statistics of trained models over a data set, and the reports on them."""

@@ -1,4 +1,4 @@
-"""Trained translation models at work on a data set: forced decoding, and search."""
+"""Trained translation models on a data set: forced decoding and search."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ _CHUNK = 512
 
 
 class AnalysisTask(TranslationSparseTask):
-    """``translation_sparse`` over some sentences of a data set.
+    """The task ``translation_sparse`` over some sentences of a data set.
 
     ``chosen`` holds the numbers of these sentences, from 0 and in the order of the data set, as
-    fairseq-generate prints them; or how many there are from the beginning; or None for all.
+    fairseq-generate prints them; or None for all.
     """
 
     chosen: Optional[Sequence[int]] = None
@@ -75,7 +75,7 @@ class Translator:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether a token can have probability 0, which one dense model makes impossible."""
+        """Whether a token can have probability 0, which a single dense model rules out."""
         return all(map(is_sparse_model, self.models))
 
     @property
@@ -84,12 +84,12 @@ class Translator:
         return all(map(scores_are_log_probs, self.models))
 
     def normalised(self) -> "Translator":
-        """Return the same models, whose probabilities at a step are divided by their sum where that
-        is not 1, as ``--score-normalization sum`` does it."""
+        """Return the same models with the probabilities of each step divided by their sum, unless
+        that is 1, as ``--score-normalization sum`` does."""
         return replace(self, models=with_distributions(self.models))
 
     def describe_output(self) -> str:
-        """The output transforms, with what distinguishes them."""
+        """Return the names of the output transforms, with the options that distinguish them."""
         kinds = [layer.transform.describe() for layer in self.projections]
         kinds += ["softmax"] * (len(self.models) - len(kinds))
         return " + ".join(dict.fromkeys(kinds))
@@ -124,18 +124,18 @@ def load_translator(
         data: folder that ``fairseq-preprocess`` made.
         cpu: keep the models on the CPU even where there is a GPU.
         chosen: as in :class:`AnalysisTask`.
-        name: of the models in reports; default: the path.
+        name: what reports call the models; default: the path.
 
     Raises:
-        AnalysisError: this is no translation model, or it does not go with the data.
-        CheckpointError: a file is no checkpoint, or would run code.
+        AnalysisError: this is not a translation model, or it does not match the data.
+        CheckpointError: a file is not a checkpoint, or would run code.
     """
     checkpoints = path.split(":")
     models, task = load_models(checkpoints, data)
     if not isinstance(task, TranslationTask):
-        raise AnalysisError(f"{path}: no translation model, its task is {type(task).__name__}")
-    # One kind of task for all, so that dense and sparse models decode by the same rules; flags for
-    # the search that the checkpoint was trained with do not count.
+        raise AnalysisError(f"{path}: not a translation model: its task is {type(task).__name__}")
+    # All models get the same kind of task, so that dense and sparse ones decode by the same rules;
+    # search flags in the checkpoint are ignored.
     stock = [field.name for field in fields(TranslationConfig) if hasattr(task.cfg, field.name)]
     config = TranslationSparseConfig(**{name: getattr(task.cfg, name) for name in stock})
     task = AnalysisTask(config, task.source_dictionary, task.target_dictionary)
@@ -169,16 +169,16 @@ class ForcedSteps:
 def forced_steps(
     models: Sequence, net_input: dict[str, Tensor], target: Tensor, padding: int
 ) -> Iterator[ForcedSteps]:
-    """Return the probabilities of every step when the target sentences are given.
+    """Yield the probabilities of every step, given the target sentences.
 
-    Those of an ensemble are the mean of its models'. The steps come sentence by sentence, from left
-    to right and in chunks, so that a batch's probabilities are never all in memory.
+    Those of an ensemble are the mean over its models. Steps come sentence by sentence, from left to
+    right and in chunks, so that a batch's probabilities are never all in memory.
 
     Args:
-        models: of an ensemble, or one.
+        models: the models of an ensemble, or a single one.
         net_input: fairseq's ``src_tokens``, ``src_lengths`` and ``prev_output_tokens``.
         target: ``[batch, target length]``.
-        padding: the token of the target that is no step.
+        padding: the padding token of the target, which is not a step.
     """
     real = target.ne(padding)
     sentence, token = real.nonzero()[:, 0], target[real]
@@ -191,13 +191,13 @@ def forced_steps(
 
 
 def _features(model, net_input):
-    """Return what the decoder knows, ``[batch, target length, d]``, and its last layer."""
+    """Return the decoder's features, ``[batch, target length, d]``, and its output layer."""
     previous = net_input["prev_output_tokens"]
     encoder_out = model.encoder.forward_torchscript(net_input)
     try:
         features = model.decoder.extract_features(previous, encoder_out=encoder_out)[0]
         return features, model.decoder.output_layer
-    except NotImplementedError:  # a decoder that does it all in one
+    except NotImplementedError:  # the decoder does not separate its output layer
         return model.decoder(previous, encoder_out=encoder_out)[0], lambda logits: logits
 
 
@@ -215,8 +215,7 @@ def _mean_log_probs(models, features) -> Tensor:
 def give_strings(
     net_input: dict[str, Tensor], strings: Sequence[Tensor], words: Dictionary
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what :func:`forced_steps` needs to be given one target string for each source
-    sentence.
+    """Return the arguments of :func:`forced_steps` for one target string per source sentence.
 
     Args:
         net_input: fairseq's ``src_tokens`` and ``src_lengths``.
@@ -235,8 +234,7 @@ def give_strings(
 def score_strings(
     translator: Translator, net_input: dict[str, Tensor], strings: Sequence[Tensor]
 ) -> Tensor:
-    """Return log-probabilities ``[batch]``, fp64 on the CPU, of one target string for each
-    sentence.
+    """Return the log-probability of one target string per sentence, ``[batch]``, fp64 on the CPU.
 
     Args:
         translator: the models.
@@ -275,8 +273,7 @@ def search(
 def with_best_translations(
     translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> Iterator[dict[str, Any]]:
-    """Return the batches with the best translations of :func:`search` in the place of the
-    references."""
+    """Yield the batches with the best translations of :func:`search` instead of the references."""
     words = translator.task.target_dictionary
     for sample, hypotheses in search(translator, batches, beam):
         best = [hypos[0]["tokens"] for hypos in hypotheses]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 PACKAGES = "% needs \\usepackage{booktabs}"
-# What LaTeX takes for a command, and what its usual fonts do not have.
+# Characters that LaTeX takes for commands, or that its usual fonts lack.
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -41,10 +41,10 @@ def latex_table(
     """Return a floating table; its first column is flush left, the others flush right.
 
     Args:
-        header: of the columns.
-        rows: as many cells each.
-        caption: above the table.
-        notes: below it, a paragraph each.
+        header: the headings of the columns.
+        rows: the cells of each row, as many as headings.
+        caption: the text above the table.
+        notes: the paragraphs below the table.
     """
 
     def line(cells: Sequence[str]) -> str:

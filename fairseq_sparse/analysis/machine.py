@@ -1,4 +1,4 @@
-"""The machine that something was measured on."""
+"""Description of the machine that measurements are made on."""
 
 import os
 import platform
@@ -10,9 +10,8 @@ import fairseq_sparse
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """Return the hardware that a measurement ran on, and versions; of fairseq None where it is
-    missing."""
-    import torch  # tables of text are made without it
+    """Return hardware and versions for a measurement; ``fairseq`` is None if not installed."""
+    import torch  # text tables need no torch
 
     try:
         import fairseq
@@ -30,7 +29,7 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Return what the processor calls itself."""
+    """Return the name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)

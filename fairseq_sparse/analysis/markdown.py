@@ -19,7 +19,7 @@ _MARKDOWN = TableFormat(
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table, padded so that it can be read as it stands."""
-    # As a row: tabulate would make the column of a header wider than the header.
+    """Return a table, padded so that its source is readable."""
+    # The header goes in as a row: tabulate would make its columns wider than necessary.
     lines = [header, SEPARATING_LINE, *rows]
     return tabulate(lines, tablefmt=_MARKDOWN, disable_numparse=True)

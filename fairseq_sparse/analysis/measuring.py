@@ -1,4 +1,4 @@
-"""Time and memory of functions, measured beside one another."""
+"""Time and memory of functions, measured in turns."""
 
 import gc
 import math
@@ -13,10 +13,9 @@ Jobs = dict[str, Callable[[], object]]
 def measure(
     jobs: Jobs, rounds: int, least_seconds: float, device: str = "cpu"
 ) -> dict[str, list[float]]:
-    """Measure the seconds that each job takes, one number a round; in a round they run one by
-    one."""
+    """Measure the seconds that each job takes, once per round; within a round they take turns."""
     for run in jobs.values():
-        seconds_of(run, 1, device)  # makes buffers, chooses algorithms
+        seconds_of(run, 1, device)  # warm up: allocate buffers, choose algorithms
     once = {name: seconds_of(run, 1, device) for name, run in jobs.items()}
     repeats = {name: max(1, math.ceil(least_seconds / once[name])) for name in jobs}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
@@ -41,10 +40,10 @@ def seconds_of(run: Callable[[], object], repeats: int, device: str) -> float:
 
 
 def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
-    """Return the bytes that PyTorch had allocated at once, beyond what it had before.
+    """Return the peak of the bytes that PyTorch allocates during ``run``, beyond those before it.
 
-    On a CPU it is the rise above the least, so that memory which ``run`` frees at its start (the
-    gradients of the run before) does not count for less than nothing.
+    On a CPU it is the rise above the lowest point, so that memory freed when ``run`` starts (the
+    gradients of the previous run) does not reduce the result.
     """
     if device != "cpu":
         torch.cuda.synchronize(device)
@@ -57,7 +56,7 @@ def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
     with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
         run()
     now = least = peak = 0
-    # Not the trace that it can export: a slow kind on a long input has a million events.
+    # Read the events directly: an exported trace can have a million of them.
     for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             now += event.nbytes()

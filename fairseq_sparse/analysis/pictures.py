@@ -1,4 +1,4 @@
-"""What the pictures have in common: colours, fonts, legends, files.
+"""Parts shared by all pictures: colours, fonts, legends, files.
 
 Matplotlib is needed, and imported only when a picture is made; its global state is left alone.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A warning of Matplotlib.
+# Pattern of Matplotlib's warning about a missing character.
 MISSING_GLYPH = r"Glyph (\d+) .* missing from"
 MISSING = "matplotlib is missing: pip install matplotlib"
 # Okabe and Ito's colours, without the yellow that is pale on white.
@@ -34,7 +34,7 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def require_matplotlib() -> None:
-    """Raise an AnalysisError that says what to install if there is no Matplotlib."""
+    """Raise an AnalysisError with the command to install Matplotlib if it is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -113,7 +113,7 @@ def _is_plain(entry: Any) -> bool:
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> Figure:
-    """Make a figure of panels with a grid behind them, and room for what stands around them.
+    """Make a figure of panels with grid lines, laid out with room for legends and labels.
 
     The panels of a column share their x-axis, those of a row their y-axis.
 
@@ -132,8 +132,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
 
 
 def add_legend(figure: Figure, columns: int = 2) -> None:
-    """Add a legend for all panels, above them, where it covers nothing; long names in fewer
-    columns."""
+    """Add a legend for all panels above them, with fewer columns if the names are long."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -176,5 +175,5 @@ def draw_means(
 
 
 def plain(name: str) -> str:
-    """Return a name that Matplotlib shows: it hides labels that begin with an underscore."""
+    """Strip leading underscores from a name: Matplotlib hides labels that begin with one."""
     return name.lstrip("_") or "-"

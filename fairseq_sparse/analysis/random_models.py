@@ -1,4 +1,4 @@
-"""Untrained models and random batches, for what depends on sizes only: speed, parameters."""
+"""Untrained models and random batches, to measure what depends on sizes only: speed, parameters."""
 
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from fairseq_sparse.tasks.translation_sparse import (
 def translation_task(source_size: int, target_size: Optional[int] = None) -> TranslationSparseTask:
     """Make a task with vocabularies of these sizes, the four special symbols included.
 
-    With one size, source and target have the vocabulary in common.
+    With one size, source and target share the vocabulary.
     """
     source = _dictionary(source_size)
     target = source if target_size is None else _dictionary(target_size)
@@ -37,7 +37,7 @@ def build_model(arch: str, flags: Sequence[object], task: TranslationSparseTask)
     """Build the model that ``fairseq-train --arch ARCH FLAGS`` would start from.
 
     Raises:
-        ValueError: there is no such architecture, or a flag that it does not have.
+        ValueError: the architecture does not exist, or does not have a flag.
     """
     if arch not in ARCH_MODEL_REGISTRY:
         raise ValueError(f"--arch {arch}: there is no such architecture")

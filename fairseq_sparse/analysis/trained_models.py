@@ -1,4 +1,4 @@
-"""Trained models and the data that they are looked at on."""
+"""Loading of trained models, and of the data for their analysis."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +21,8 @@ def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
         A list of models and the task of the first.
 
     Raises:
-        AnalysisError: a checkpoint and the data do not go together.
-        CheckpointError: a file is no checkpoint, or would run code.
+        AnalysisError: a checkpoint and the data do not match.
+        CheckpointError: a file is not a checkpoint, or would run code.
     """
     for path in paths:
         load_checkpoint(str(path))
@@ -30,7 +30,7 @@ def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path) for path in paths], arg_overrides={"data": data, "eval_bleu": False}
         )
-    except Exception as error:  # fairseq checks nothing, so it fails in many ways
+    except Exception as error:  # fairseq checks nothing, so any exception can occur
         names = ", ".join(map(str, paths))
         raise AnalysisError(
             f"{names} could not be loaded for the data in {data}: {error}"
@@ -57,7 +57,7 @@ def load_subset(task, subset: str):
 
 
 def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterator[dict[str, Any]]:
-    """Load the batches of a part of the data, as many sentences in each as fit; none is shuffled.
+    """Load the batches of a part of the data, unshuffled, with as many sentences in each as fit.
 
     Raises:
         AnalysisError: there is no such part, or ``max_tokens`` is too small for a sentence.

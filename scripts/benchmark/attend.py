@@ -1,4 +1,4 @@
-"""Attention between the projections alone: the part ``attend`` of attention.py."""
+"""Benchmark of attention without the projections: the part ``attend`` of attention.py."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from benchmark import measure, peers
 STOCK = "stock"
 # `entmax` with its alpha learned for each head.
 LEARNED = "entmax_learned"
-# Up to this length a causal mask is a tensor, cut from one that is kept, as fairseq has it.
+# Up to this length, a causal mask is a tensor, cut from a stored one, as in fairseq.
 LONGEST_MASK = 4096
 QUERIES_OF_ZEROS = 64
 
-# Each has the kind that it computes, and a function of query (scaled), key and value.
+# By name: the kind of attention, and a function of query (scaled), key and value.
 Functions = dict[str, tuple[str, Callable]]
 
 
 def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> measure.Jobs:
-    """Make jobs: forward and backward of the function between the projections."""
+    """Make jobs: forward and backward of attention without the projections."""
     *inputs, gradient, masked = drawn_heads(options, length, batch)
     inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs]
     gradient = gradient.to(dtype)
@@ -82,7 +82,7 @@ def attend_functions(options: Namespace, length: int, dtype, masked) -> Function
         if name == LEARNED:
             alpha = torch.full((options.heads, 1, 1), 1.5, device=device, requires_grad=True)
             found[name] = ("entmax15", sparse("entmax", alpha=alpha, **settings))
-        elif kind is not None and kind.weights not in weights:  # else it differs in the norm alone
+        elif kind is not None and kind.weights not in weights:  # otherwise only the norm differs
             weights.add(kind.weights)
             found[name] = (name, sparse(name, **settings))
     others = peers.softmax_attentions(dtype, device, causal, dropout, masked is not None)
@@ -126,12 +126,12 @@ def add_attend_figures(
             exact = sparse(kind, masked=masked, causal=options.causal)
             try:
                 result["error"] = error_of(function, exact, inputs, dtype)
-            except Exception as error:  # of other people's code, on any hardware
+            except Exception as error:  # third-party code can fail in any way
                 result["no_error"] = f"{type(error).__name__}: {measure.one_line(error)}"
 
 
 def share_of_zeros(kind: str, query, key, masked) -> float:
-    """Return the share of weights that are 0, of the last queries and all keys but padding."""
+    """Return the share of zero weights, for the last queries and all keys except padding."""
     from fairseq_sparse import ops
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 

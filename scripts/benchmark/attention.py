@@ -1,38 +1,37 @@
 #!/usr/bin/env python3
-"""Speed and memory of each kind of attention, beside stock softmax attention.
+"""Speed and memory of each kind of attention, compared with stock softmax attention.
 
-attend  attention between the projections alone, forward and backward; stock is
-        F.scaled_dot_product_attention with PyTorch's choice of a backend, on a GPU the packages of
-        peers.py take part, and of kinds that differ in the norm alone the first stands for all
+attend  attention without the projections, forward and backward; stock is
+        F.scaled_dot_product_attention with PyTorch's choice of a backend; on a GPU the packages of
+        peers.py take part; of kinds that differ only in the norm, only the first is measured
 module  one attention module over whole sentences, forward and backward
 step    a training step of a whole Transformer: forward, loss, backward, no optimizer
-decode  beam search of a whole Transformer, every translation of --max-len tokens
+decode  beam search of a whole Transformer; every translation has --max-len tokens
 
-Each kind is measured beside stock (fairseq's module, its `transformer` in the last two) in the same
-rounds. The speed is stock's time by the kind's time in the same round, so 2 is twice as fast; the
-table has the median over the rounds, and the quartiles.
+Each kind is measured in the same rounds as stock (fairseq's module, its `transformer` in the last
+two). The speed is stock's time divided by the kind's time in the same round, so 2 is twice as fast;
+the table has the median over the rounds, and the quartiles.
 
 A kind is a value of --attention, or "entmax_learned" for entmax with its alpha learned for each
-head; with ":enc", ":dec" or ":cross" behind it, it is in that place alone (step and
-decode).
+head; with ":enc", ":dec" or ":cross" behind it, only that place has it (step and decode).
 
-In attend, --causal hides the keys ahead, and --padded makes it cross-attention: keys of each
-sentence's own number, from half of the length to all of it, the rest padding. --spread S multiplies
+In attend, --causal masks future keys, and --padded makes it cross-attention in which each sentence
+has a random number of keys, from half the length to all of it, and padding. --spread S multiplies
 the scores, which are drawn from N(0, 1): a trained model's are wider, and its attention sparser. In
 our models on Multi30k (docs/results.md) 74 to 88 % of 1.5-entmax's weights are 0 and 61 to 73 % of
-ReLA-g's; the table has the share, over the last 64 queries. With --errors the output
-and the gradients of one sentence are compared with the same kind's in fp64, for at most that many
-tokens: the norm of the difference by that of the exact one, the largest of the four. TFLOP/s count
-seven products of queries and keys, half of them under --causal.
+ReLA-g's; the table has the share over the last 64 queries. With --errors, the output and the
+gradients of one sentence of at most that many tokens are compared with the same kind's in fp64: the
+error is the norm of the difference over the norm of the exact value, the largest of the four.
+TFLOP/s count seven products of queries and keys, half of them under --causal.
 
-Models have random weights, the same in all. Their scores lie evenly around 0, so about half of the
-weights of rectified attention are 0; in a trained model more are. Sentences have no padding.
+All models have the same random weights. Their scores are symmetric around 0, so about half of the
+weights of rectified attention are 0; a trained model has more zeros. Sentences have no padding.
 
-Memory, of all but decode, is the peak of what PyTorch allocated between start and end of a pass,
-beyond parameters and inputs, gradients included. On a GPU it is that of the CUDA allocator; on a
-CPU all allocations that PyTorch's profiler reports are added up, which gives the same in each run,
-but leaves out what BLAS libraries allocate by themselves. The profiler itself needs up to 4 GB, for
-the slowest kind and the length 4000.
+Memory (not for decode) is the peak of PyTorch's allocations during a pass, beyond parameters and
+inputs, gradients included. On a GPU it is that of the CUDA allocator; on a CPU it is computed from
+all allocations that PyTorch's profiler reports, which gives the same result in each run, but leaves
+out what BLAS libraries allocate by themselves. The profiler itself needs up to 4 GB, for the
+slowest kind and the length 4000.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
@@ -63,17 +62,17 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
 
     add("--parts", ",".join(PARTS), "what to measure", measure.one_of(*PARTS))
     add("--kinds", DEFAULT_KINDS, f"values of --attention, or {LEARNED}", names)
-    add("--lengths", "25,1000,2000,4000", "of sentences in all but decode", numbers)
-    add("--decode-lengths", "25", "of the source sentences in decode", numbers)
+    add("--lengths", "25,1000,2000,4000", "sentence lengths, except in decode", numbers)
+    add("--decode-lengths", "25", "source lengths in decode", numbers)
     add("--tokens", 2000, "in a batch, on each side")
     add("--max-len", 25, "length of every translation")
-    add("--beam", 5, "of the search")
+    add("--beam", 5, "beam size")
     add("--model-dim", 256, "width of the module and of the Transformer")
     add("--heads", 4, "attention heads")
-    add("--layers", 3, "of encoder and of decoder")
-    add("--vocabulary", 8000, "entries, in common to source and target")
-    add("--attention-dropout", 0.0, "in all but decode", float)
-    parser.add_argument("--causal", action="store_true", help="in attend, hide the keys ahead")
+    add("--layers", 3, "layers of the encoder and of the decoder")
+    add("--vocabulary", 8000, "entries, shared by source and target")
+    add("--attention-dropout", 0.0, "dropout of the weights, except in decode", float)
+    parser.add_argument("--causal", action="store_true", help="in attend, mask future keys")
     parser.add_argument("--padded", action="store_true", help="in attend, cross-attention, padded")
     add("--spread", 1.0, "standard deviation of the scores in attend", float)
     parser.add_argument(
@@ -87,7 +86,7 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     if not 0 <= options.attention_dropout < 1:
         parser.error(f"--attention-dropout {options.attention_dropout}: must be in [0, 1)")
     if options.causal and options.padded:
-        parser.error("--padded is of cross-attention, and --causal of self-attention")
+        parser.error("--padded is for cross-attention, --causal for self-attention")
     return options
 
 
@@ -96,7 +95,7 @@ def names(text: str) -> list[str]:
 
 
 def check_kinds(kinds: list[str]) -> None:
-    """Refuse what only the package can tell."""
+    """Raise ValueError for kinds that the package does not have."""
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     places: tuple[str, ...] = ()
@@ -217,8 +216,8 @@ def build_transformer(options: Namespace, kind: str, task):
 
 
 def same_weights(options: Namespace, kinds: list[str], build: Callable, dtype) -> dict:
-    """Return modules of stock attention and of each kind, with stock's parameters where it has
-    them."""
+    """Return modules of stock attention and of each kind, sharing stock's parameters where
+    possible."""
     modules = {STOCK: build(STOCK)}
     for kind in kinds:
         modules[kind] = build(kind)
@@ -259,7 +258,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 def table(results: list[dict]) -> str:
     from fairseq_sparse.analysis.markdown import markdown_table
 
-    # Of what was not measured in any row there is no column.
+    # Quantities that were not measured in any row have no column.
     more = {"tflops": "{:.2f}", "zeros": "{:.2f}", "error": "{:.1e}"}
     titles = {"tflops": "TFLOP/s", "zeros": "zeros", "error": "error"}
     more = {key: form for key, form in more.items() if any(key in row for row in results)}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks every function of fairseq_sparse.ops that has a kernel on this device against fp64.
+"""Check every function of fairseq_sparse.ops that has a kernel on this device against fp64.
 
-Values and gradients from rounded inputs, compared with what the same function gives in fp64 on the
-CPU, where it is plain PyTorch: the error is the Euclidean norm of the difference by that of the
-reference, and its bound two units of rounding of the dtype (fp32: 1e-4, for sums in another order).
-Needs PyTorch alone; `pytest -m gpu` checks more. Exits with 1 if a check fails.
+Values and gradients for rounded inputs are compared with those of the same function in fp64 on the
+CPU, which runs plain PyTorch. The error is the Euclidean norm of the difference over that of the
+reference; its bound is two units of rounding of the dtype (fp32: 1e-4, for sums in another order).
+The script needs only PyTorch; `pytest -m gpu` checks more. It exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
@@ -23,10 +23,10 @@ from benchmark import measure
 BOUNDS = {"float32": 1e-4, "bfloat16": 2 * 2**-7, "float16": 2 * 2**-10}
 ROWS = ((64, 1000), (8, 40001), (2, 262144))
 IGNORED = 3
-# More rows of failures would be no help.
+# Largest number of failures in the table.
 MOST_FAILURES = 40
 
-# The name, a function of tensors, the tensors that get a gradient, and what else it takes.
+# The name, a function of tensors, the tensors that get a gradient, and its other arguments.
 Check = tuple[str, Callable, dict, dict]
 
 
@@ -37,7 +37,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=measure.sizes(2),
         default=list(ROWS),
         metavar="NxV,...",
-        help="of logits (default: 64x1000,8x40001,2x262144)",
+        help="sizes of logits (default: 64x1000,8x40001,2x262144)",
     )
     measure.add_dtypes(parser)
     measure.add_run_arguments(parser)
@@ -45,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def checks_of_rows(size: tuple[int, int]) -> Iterator[Check]:
-    """Check mappings and losses of logits."""
+    """Yield checks of mappings and losses of logits."""
     import torch
 
     from fairseq_sparse import ops
@@ -69,7 +69,7 @@ def checks_of_rows(size: tuple[int, int]) -> Iterator[Check]:
 
 
 def entmax(z, alpha: float):
-    """Compute the mapping by its own function, where it has one."""
+    """Compute the mapping by its special function, if there is one."""
     from fairseq_sparse import ops
 
     own = {1.5: ops.entmax15, 2.0: ops.sparsemax}
@@ -77,7 +77,7 @@ def entmax(z, alpha: float):
 
 
 def checks_of_layers() -> Iterator[Check]:
-    """Check the output layer in one."""
+    """Yield checks of the fused output layer."""
     import torch
 
     from fairseq_sparse import ops
@@ -102,8 +102,7 @@ def checks_of_layers() -> Iterator[Check]:
 
 
 def checks_of_attention() -> Iterator[Check]:
-    """Check rectified and entmax attention: heads of all sizes, lengths that fill no block,
-    masks."""
+    """Yield checks of rectified and entmax attention: head sizes, incomplete blocks, masks."""
     import torch
 
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
@@ -136,7 +135,7 @@ def checks_of_attention() -> Iterator[Check]:
 
 
 def words_ahead(query):
-    """Return the mask that masks them, cut from one that is kept, as fairseq does it."""
+    """Return a causal mask, cut from a stored one, as fairseq does."""
     import torch
 
     length = query.size(2)
@@ -145,7 +144,7 @@ def words_ahead(query):
 
 
 def errors(check: Check, dtype, device: str) -> dict[str, float]:
-    """Return how far the value and each gradient are from fp64."""
+    """Return the errors of the value and of each gradient against fp64."""
     import torch
 
     _, function, inputs, others = check
@@ -169,7 +168,7 @@ def errors(check: Check, dtype, device: str) -> dict[str, float]:
 
 
 def edge_cases(device: str) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Check what every mapping promises of rows that are not ordinary, fp32."""
+    """Yield checks of special rows, in fp32."""
     import torch
 
     from fairseq_sparse import ops
@@ -206,7 +205,7 @@ def edge_cases(device: str) -> Iterator[tuple[str, Callable[[], bool]]]:
 
 
 def is_null(device: str) -> bool:
-    """Check rectified attention where no score is above 0."""
+    """Return whether rectified attention is 0 if no score is above 0, with finite gradients."""
     import torch
 
     from fairseq_sparse.ops import attend
@@ -222,7 +221,7 @@ def is_null(device: str) -> bool:
 
 
 def keeps_mean(device: str) -> bool:
-    """Check the mean over many draws of dropout; a draw is the same from the same seed."""
+    """Return whether dropout keeps the mean, and a seed always gives the same draw."""
     import torch
 
     from fairseq_sparse.ops import attend

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Speed of trained models in decoding, by beam size, by batch size and by length of the source.
+"""Decoding speed of trained models, by beam size, batch size and source length.
 
 All models translate the same sentences in one process, one after another in each round; the first
 of --path is the baseline, and the speeds are ratios to it. A softmax model is decoded by fairseq's
 own generator ("Speeding Up Entmax", Figure 4; "Sparse Attention with Linear Units", Figure 2 and
-Table 2, which has ratios one sentence at a time: --batches 1). The length is the translations'
-on average: models that end later have more to do. With --stock each sparse model is also decoded by
-fairseq's own generator, which may fail; then the table says so.
+Table 2, whose ratios are for one sentence at a time: --batches 1). The length is the mean length of
+the translations: longer ones take more time. With --stock, each sparse model is also decoded by
+fairseq's own generator; if that fails, the table says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
@@ -48,12 +48,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
     )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them in the table")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="their names in the table")
     add("--subset", "test", "part of the data to decode", str)
-    add("--sentences", 200, "of its beginning")
+    add("--sentences", 200, "number of sentences, from its beginning")
     add("--beams", "1,5", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", beams)
     add("--batches", "1,32", "sentences in a batch, of similar length", measure.numbers)
-    add("--bins", 0, "of source length, with as many sentences each, at the largest batch", int)
+    add("--bins", 0, "equally large bins of source length, at the largest batch size", int)
     add("--bin-beam", 5, "beam size in the bins")
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
@@ -86,7 +86,7 @@ def in_batches(translator, subset: str, order: list[int], size: int) -> list[dic
 
 
 def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[int]]]:
-    """Return the sentences in bins of about equally many, by source length."""
+    """Return bins of source length, with their sentences, about equally many in each."""
     order = sorted_sentences(translator, options.subset)
     dataset = translator.task.dataset(options.subset)
     bins = []
@@ -115,7 +115,7 @@ def generators(translators: list, options: argparse.Namespace, beam: int) -> dic
 
 
 def decoding_job(generator, batches: list[dict]) -> Callable[[], list[int]]:
-    """Make a job that translates everything and gives the lengths of the best translations."""
+    """Make a job that translates everything and returns the lengths of the best translations."""
     import torch
 
     def run():

@@ -1,35 +1,35 @@
 #!/usr/bin/env python3
 """Speed, memory and error of the output layer: projection, loss and all gradients.
 
-Each is a ratio to F.linear and F.cross_entropy in the same round: the time of a forward and a
-backward pass, and the peak of what PyTorch allocated during both, gradients included (on a CPU the
-allocations of PyTorch alone are counted).
+Time and memory are ratios to F.linear and F.cross_entropy in the same round: the time of a forward
+and a backward pass, and the peak of PyTorch's allocations during both, gradients included (on a
+CPU, only PyTorch's own allocations are counted).
 
-linear_...   projection and loss in one, the logits never all in memory
+linear_...   projection and loss fused; the logits are never all in memory
 ..._loss     the same loss on the logits of F.linear
-products     with --bounds, one and three matrix products of the layer alone: what exact
-             cross-entropy needs at least is three, and a sparse loss one
+products     with --bounds, one and three matrix products of the layer alone: exact cross-entropy
+             needs at least three, a sparse loss at least one
 
 States of the layer:
 
 untrained    logits drawn from N(0, 1)
 trained      the same logits, scaled until 1.5-entmax has the density --trained-density
 like_model   made like our trained model, 1.5-entmax on Multi30k (docs/results.md), which gives 72.8
-             tokens a nonzero probability on average, and the target none in 8.4 % of the steps:
-             targets by Zipf's law; the logits of a row are a number of its own, log-normal with
-             sigma 0.5, times draws from N(0, 1) to which the target's adds a constant. The number
-             and the constant are fitted to these two figures, whatever the vocabulary
+             tokens a nonzero probability on average, and in 8.4 % of the steps none to the target:
+             targets follow Zipf's law; the logits of a row are draws from N(0, 1), plus a constant
+             for the target, times a scale per row, log-normal with sigma 0.5. The scale and the
+             constant are fitted to these two figures, for any vocabulary
 
 tau of alpha-ReLU is the mean threshold of 1.5-entmax over the logits. The table has the density,
-the share of the vocabulary with a probability above 0 under the transform of the row; the record
-also the share of targets with probability 0.
+the share of the vocabulary with a probability above 0 under the row's transform; the record also
+has the share of targets with probability 0.
 
-With --errors the loss and the gradients of that many rows are compared with fp64: the norm of the
-difference by that of the exact one, the largest of the three. With --body-layers it is told which
-share of a training step each is, if the rest is so many Transformer layers (d / 64 heads, inner
-width 4 d) on sentences of 64 tokens, without the update.
+With --errors, the loss and the gradients of that many rows are compared with fp64: the error is the
+norm of the difference over the norm of the exact value, the largest of the three. --body-layers N
+adds the share of a training step that each function takes, if the rest of the step is N Transformer
+layers (d / 64 heads, inner width 4 d) on sentences of 64 tokens, without the update.
 
-For the other packages see peers.py; the row of one that is not installed says so.
+For the other packages see peers.py; the table marks those that are not installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, peers, random_data
@@ -51,7 +51,7 @@ MODEL_SUPPORT, MODEL_MISSES = 72.8, 0.084
 ROW_SIGMA = 0.5
 ONE_PRODUCT, THREE_PRODUCTS, BODY = "one product", "three products", "body of the model"
 PRODUCTS = (ONE_PRODUCT, THREE_PRODUCTS)
-# Density and tau are estimated from so many rows.
+# Number of rows from which density and tau are estimated.
 SAMPLE = 64
 BASELINE = "cross_entropy"
 
@@ -70,16 +70,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=measure.one_of(*STATES),
         default=list(STATES[:2]),
         metavar="NAME,...",
-        help=f"of {', '.join(STATES)} (default: untrained,trained)",
+        help=f"among {', '.join(STATES)} (default: untrained,trained)",
     )
     parser.add_argument(
         "--trained-density",
         type=float,
         default=0.005,
         metavar="P",
-        help="of 1.5-entmax in the state trained (default: 0.005)",
+        help="density of 1.5-entmax in the state trained (default: 0.005)",
     )
-    parser.add_argument("--only", default="", metavar="TEXT", help="functions with this name alone")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only names with TEXT in them")
     parser.add_argument("--bounds", action="store_true", help="measure matrix products as well")
     parser.add_argument(
         "--errors", type=int, default=0, metavar="N", help="rows to compare with fp64 (default: 0)"
@@ -89,7 +89,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="of the rest of a model (default: 0)",
+        help="Transformer layers of the rest of a model (default: 0)",
     )
     measure.add_dtypes(parser)
     measure.add_arguments(parser, rounds=5, least_seconds=0.2)
@@ -104,8 +104,8 @@ def density(p) -> float:
 
 
 def scale_to_density(logits, wanted: float) -> float:
-    """Return the factor of the logits that gives 1.5-entmax the density wanted, or the nearest to
-    it."""
+    """Return the factor of the logits at which the density of 1.5-entmax is closest to the wanted
+    one."""
     from fairseq_sparse.ops import entmax15
 
     low, high = 1e-3, 1e3  # the larger the factor, the lower the density
@@ -134,12 +134,12 @@ def layer_of(tokens: int, width: int, vocabulary: int, state: str, options: argp
 
 
 def zipf(count: int, vocabulary: int):
-    """Draw classes as frequent as words are."""
+    """Draw classes with the frequencies of words."""
     import torch
 
     frequency = 1 / (torch.arange(vocabulary, dtype=torch.float64) + random_data.SHIFT)
     classes = torch.multinomial(frequency, count, replacement=True)
-    return torch.randperm(vocabulary)[classes]  # frequent ones need not be neighbours
+    return torch.randperm(vocabulary)[classes]  # so that frequent classes are not adjacent
 
 
 def features_like_model(features, weight, target):
@@ -154,7 +154,7 @@ def features_like_model(features, weight, target):
     label = target[:SAMPLE].unsqueeze(1)
     wanted = min(MODEL_SUPPORT / weight.size(0), 0.5)
     constant = 3.0
-    for _ in range(3):  # each of the two changes the other a little
+    for _ in range(3):  # scale and constant depend on each other a little
         logits = (noise[:SAMPLE] + constant * gain[:SAMPLE]) @ weight.T
         scale = scale_to_density(logits, wanted)
         low, high = 0.0, 50.0
@@ -167,8 +167,7 @@ def features_like_model(features, weight, target):
 
 
 def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
-    """Return the transform and the loss of features, weight and targets, by name; the baseline
-    first."""
+    """Return transform and loss (of features, weight and targets) by name, the baseline first."""
     import torch.nn.functional as F
 
     from fairseq_sparse.ops import (
@@ -199,7 +198,7 @@ def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
 
 
 def exact_loss(transform: str, logits, target, tau):
-    """Return the loss as the reference computes it."""
+    """Return the loss of the reference backend."""
     import torch.nn.functional as F
 
     from fairseq_sparse import ops
@@ -319,12 +318,12 @@ def add_error(result: dict, transform: str, loss: Callable, x, w, target, tau) -
 
     try:
         result["error"] = error_of(loss, exact, x, w, target)
-    except Exception as error:  # fp64 may not fit, and the loss is other people's code
+    except Exception as error:  # fp64 may not fit, and third-party code can fail
         result["no_error"] = f"{type(error).__name__}: {measure.one_line(error)}"
 
 
 def add_shares(results: list[dict], product: float) -> None:
-    """Add TFLOP/s, if three products are counted, and ratios to what else was measured.
+    """Add TFLOP/s (counting three products), and ratios to other measurements.
 
     Args:
         product: floating-point operations of one product of the layer.
@@ -354,7 +353,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 def table(results: list[dict]) -> str:
     from fairseq_sparse.analysis.markdown import markdown_table
 
-    # Of what was not measured in any row there is no column.
+    # Quantities that were not measured in any row have no column.
     more = {
         "by_one_product": ("by 1 product", "{:.2f}"),
         "by_three_products": ("by 3 products", "{:.2f}"),

@@ -4,12 +4,12 @@
 loss     each loss as a ratio to F.cross_entropy in the same round
 mapping  each mapping as a ratio to torch.softmax
 
-The logits are drawn from N(0, 1), about as those of an untrained fairseq model; tau of alpha-ReLU
-is the mean threshold of 1.5-entmax over them, as --output-tau data finds it.
+The logits are drawn from N(0, 1), similar to those of an untrained fairseq model; tau of alpha-ReLU
+is the mean threshold of 1.5-entmax over them, as with --output-tau data.
 
-Beside the functions of fairseq_sparse.ops: the package `entmax`, where it is installed (its loss
-over the 100 largest logits, with a full sort, and by bisection with as few steps as reach the
-accuracy of ours, or nearly the best that it can); on a GPU, of peers.py, the cross-entropies of
+Besides fairseq_sparse.ops, these are measured: the package `entmax`, if installed (its loss over
+the 100 largest logits, with a full sort, and by bisection, with the smallest number of steps that
+reaches our accuracy, or nearly its best); on a GPU, from peers.py, the cross-entropies of
 Liger-Kernel and QuACK, and adasplash's mapping in both versions.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, peers
@@ -71,7 +71,7 @@ def losses(z, target) -> dict[str, Callable]:
         "entmax_loss, 2": entmax(2.0),
     }
     found |= {f"entmax_loss, {alpha}": entmax(alpha) for alpha in ALPHAS}
-    if find_spec("entmax") and z.dtype.itemsize >= 4:  # in half precision its sums are not exact
+    if find_spec("entmax") and z.dtype.itemsize >= 4:  # its sums are inexact in half precision
         from entmax.losses import entmax15_loss, entmax_bisect_loss
 
         steps = equal_accuracy_steps(z.detach())
@@ -86,9 +86,9 @@ def losses(z, target) -> dict[str, Callable]:
 
 
 def equal_accuracy_steps(z) -> int:
-    """Return how many bisections bring the package's 1.5-entmax as close to fp64 as ours is.
+    """Return how many bisections bring the package's 1.5-entmax as close to fp64 as ours.
 
-    Where it does not come that close: within twice the least error that it reaches.
+    If it does not get that close, twice its smallest error is the limit.
     """
     from entmax import entmax_bisect
 
@@ -131,7 +131,7 @@ def mappings(z) -> dict[str, Callable]:
 
 
 def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:
-    """Return for each loss or mapping, a forward and a backward pass."""
+    """Return jobs by name: a forward and a backward pass of each loss or mapping."""
     import torch
 
     z = torch.randn(rows, vocabulary, device=device).to(dtype)

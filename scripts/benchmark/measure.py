@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arguments, how they compare, and the record of a run."""
+"""Code shared by the benchmarks: arguments, comparisons, and the record of a run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ sys.path.insert(0, str(ROOT))
 
 from command_line import one_line, output_file, positive  # noqa: E402
 
-# A failure that begins with this is that of a package which is missing.
+# The beginning of the failure message of a missing package.
 _MISSING = "not installed"
-# What a result is called by, see `key` of `compare`.
+# Keys that may hold the name of a result, see `key` of `compare`.
 _NAMES = ("name", "attention", "model")
 Jobs = dict[str, Callable[[], object]]
 DTYPES = ("float32", "bfloat16", "float16")
-# What the comparisons are with, beside PyTorch itself: recorded where it is installed.
+# Packages compared with, besides PyTorch; the versions of the installed ones are recorded.
 PEERS = (
     *("triton", "entmax", "liger-kernel", "cut-cross-entropy", "quack-kernels", "adasplash"),
     *("nvidia-cutlass-dsl", "flash-attn", "flash-attn-3", "flash-attn-4"),
 )
-# glibc gives every freed tensor back to the system and asks for it again, which costs a fifth of
-# the time on a CPU; these two make it keep them, as the recipes do.
+# glibc returns every freed tensor to the system and requests the memory again, which costs a fifth
+# of the time on a CPU; these two variables make it keep the memory, as the recipes do.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 
 
 def keep_freed_memory() -> None:
-    """Start this process again with ``MALLOC``, which glibc reads when a process starts."""
+    """Restart this process with ``MALLOC``, which glibc reads only at the start."""
     missing = {name: value for name, value in MALLOC.items() if name not in os.environ}
     if missing and platform.libc_ver()[0] == "glibc":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
@@ -62,7 +62,7 @@ def add_arguments(
         type=positive,
         default=rounds,
         metavar="N",
-        help=f"how often each is measured, one after another in turns (default: {rounds})",
+        help=f"number of rounds, each of which measures all in turn (default: {rounds})",
     )
     if least_seconds is not None:
         parser.add_argument(
@@ -70,13 +70,13 @@ def add_arguments(
             type=seconds,
             default=least_seconds,
             metavar="S",
-            help=f"what is quick is repeated for so long in a round (default: {least_seconds})",
+            help=f"repeat quick jobs for at least this long in a round (default: {least_seconds})",
         )
     add_run_arguments(parser)
 
 
 def seconds(text: str) -> float:
-    """Parse a length of time, for argparse."""
+    """Parse a duration in seconds, for argparse."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
@@ -84,9 +84,9 @@ def seconds(text: str) -> float:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say where it runs, and where the numbers go."""
+    """Add the arguments for the device, the threads and the output file."""
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--threads", type=positive, help="of PyTorch (default: its own choice)")
+    parser.add_argument("--threads", type=positive, help="for PyTorch (default: its own choice)")
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
     )
@@ -98,12 +98,12 @@ def add_dtypes(parser: argparse.ArgumentParser) -> None:
         type=one_of(*DTYPES),
         default=["float32"],
         metavar="NAME,...",
-        help=f"of {', '.join(DTYPES)} (default: float32)",
+        help=f"among {', '.join(DTYPES)} (default: float32)",
     )
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Parse names out of ``choices``, with commas between them, for argparse."""
+    """Return a parser of comma-separated names among ``choices``, for argparse."""
 
     def parse(text: str) -> list[str]:
         names = list(dict.fromkeys(text.split(",")))
@@ -118,12 +118,12 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Parse numbers of at least 1, with commas between them, for argparse."""
+    """Parse comma-separated numbers of at least 1, for argparse."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
 def sizes(count: int) -> Callable[[str], list[tuple[int, ...]]]:
-    """Parse sizes of ``count`` numbers, as in 512x10000,512x40000, for argparse."""
+    """Return a parser of sizes of ``count`` numbers, as in 512x10000,512x40000, for argparse."""
 
     def parse(text: str) -> list[tuple[int, ...]]:
         found = [tuple(map(positive, part.split("x"))) for part in text.split(",")]
@@ -140,7 +140,7 @@ def begin(options: argparse.Namespace) -> None:
     Raises:
         ValueError: there is no such device.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler tells of each start
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs each start
     import torch
 
     torch.manual_seed(1)
@@ -158,16 +158,16 @@ def begin(options: argparse.Namespace) -> None:
 
 
 def compare(jobs: Jobs, options: argparse.Namespace, key: str = "name", **what: object) -> list:
-    """Time jobs in turns; one result for each, in their order.
+    """Time jobs in turns, and return one result for each, in their order.
 
     A result has ``what``, the job's name as ``key``, and its ``seconds`` in each round. The first
-    job is the baseline: ``time`` is the median over the rounds of the job's time by the baseline's
-    in the same round, ``speed`` of the inverse, each with ``_quartiles``. A job that fails has
-    instead what it said in ``failed``, and stops no other.
+    job is the baseline: ``time`` is the median over the rounds of the job's time divided by the
+    baseline's in the same round, ``speed`` that of the inverse, each with ``_quartiles``. A job
+    that fails has its error message in ``failed`` instead, and does not stop the others.
 
     Args:
-        jobs: functions that do the whole of what is timed.
-        options: those of :func:`add_arguments`.
+        jobs: functions to time.
+        options: the options of :func:`add_arguments`.
     """
     from fairseq_sparse.analysis.measuring import measure
 
@@ -192,22 +192,22 @@ def compare(jobs: Jobs, options: argparse.Namespace, key: str = "name", **what: 
 
 
 class NotInstalled(Exception):
-    """Something is missing; the message says how to install it."""
+    """A missing package; the message says how to install it."""
 
 
 def attempt(run: Callable[[], object]) -> str:
-    """Run it once; what it failed with, or nothing."""
+    """Run a job once, and return its error message, or an empty text."""
     try:
         run()
     except NotInstalled as remedy:
         return f"{_MISSING}: {remedy}"
-    except Exception as error:  # of other people's code, on any hardware
+    except Exception as error:  # third-party code can fail in any way
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
-    """Return one ratio a round."""
+    """Return one ratio per round."""
     return [a / b for a, b in zip(numerator, denominator, strict=True)]
 
 
@@ -235,7 +235,7 @@ def add_memory(results: list[dict], jobs: Jobs, device: str) -> None:
 
 
 class Record:
-    """The results of a run: where and how they came about, in ``--json`` after each addition."""
+    """The results of a run and their conditions, saved to ``--json`` after each addition."""
 
     def __init__(self, benchmark: str, options: argparse.Namespace):
         from fairseq_sparse.analysis.machine import describe_machine
@@ -252,7 +252,7 @@ class Record:
         }
 
     def add(self, results: list[dict]) -> None:
-        """Add results, and tell of them."""
+        """Add results, and print them to stderr."""
         from fairseq_sparse.files import write_json
 
         self.content["results"] += results
@@ -311,7 +311,7 @@ def memory_cells(result: dict) -> list[str]:
 
 
 def failures(results: list[dict]) -> str:
-    """Return a list of what failed, and why, as Markdown; nothing if nothing did."""
+    """Return a Markdown list of failures with their reasons; empty if there are none."""
     failed = [x for x in results if "failed" in x and "passed" not in x]  # see check_kernels.py
     names = [next(x[key] for key in _NAMES if key in x) for x in failed]
     found = [f"- {name}: {x['failed']}" for name, x in zip(names, failed, strict=True)]
@@ -320,7 +320,7 @@ def failures(results: list[dict]) -> str:
 
 
 def conditions(content: dict) -> str:
-    """Return what was measured on, and with."""
+    """Return the hardware, versions and rounds of the measurements, as text."""
     machine = content["machine"]
     versions = {"torch": machine["torch"], "fairseq": machine["fairseq"], **machine["peers"]}
     named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
@@ -331,11 +331,11 @@ def conditions(content: dict) -> str:
 
 
 def main(benchmark: str, options: argparse.Namespace, run: Callable, table: Callable) -> int:
-    """Run a benchmark and print its table; the exit status.
+    """Run a benchmark, print its table, and return the exit status.
 
     Args:
-        run: takes the options and the :class:`Record` that it adds to; gives the exit status.
-        table: makes the table from what the record holds.
+        run: takes the options and the :class:`Record` to add to; returns the exit status.
+        table: makes the table from the results of the record.
     """
     try:
         begin(options)

@@ -1,12 +1,12 @@
-# Shared by run_all.sh and run_gpu.sh: parts that can be done again, fail and be stopped on their own.
-# Source it. OUT, a folder, and DEADLINE, the seconds after which no part runs (0: none), are set later.
+# Shared by run_all.sh and run_gpu.sh: parts that are repeated, fail and are stopped independently.
+# Source it. OUT, a folder, and DEADLINE, the seconds until all parts end (0: none), are set later.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../../examples/stages/common.sh"
 STAGE=benchmark
 FAILED=0
 
-# part NAME LIMIT COMMAND...: the command with its output in OUT/NAME.log, stopped after LIMIT
-# seconds (0: never). OUT/NAME.status has what became of it, how long it took, and the command; a part
-# that is done is skipped while the command is the same.
+# part NAME LIMIT COMMAND...: run the command with its output in OUT/NAME.log, stopped after LIMIT
+# seconds (0: never). OUT/NAME.status has the outcome, the seconds, and the command; a part that is
+# done is skipped unless the command has changed.
 part() {
   local name="$1" limit="$2" started=$SECONDS status code left
   shift 2
@@ -25,7 +25,7 @@ part() {
   fi
   say "$name; log: $OUT/$name.log"
   rm -f -- "$OUT/$name.json"
-  # So that the page has a part that is killed with this script.
+  # If this script is killed, too, the page shows the part as unfinished.
   printf '%s\n' unfinished 0 "$command" > "$file"
   code=0
   if (( limit )); then
@@ -48,13 +48,13 @@ part() {
   printf '%s\n' "$status" $(( SECONDS - started )) "$command" > "$file"
 }
 
-# skip NAME REASON: a part that cannot run here.
+# skip NAME REASON: record a part that cannot run here.
 skip() {
   say "$1: skipped: $2"
   printf '%s\n' "skipped: $2" 0 > "$OUT/$1.status"
 }
 
-# bench NAME LIMIT SCRIPT ARGUMENTS...: a benchmark beside this file, its numbers in OUT/NAME.json.
+# bench NAME LIMIT SCRIPT ARGUMENTS...: run a benchmark of this folder into OUT/NAME.json.
 bench() {
   local name="$1" limit="$2" script="$3"
   shift 3
@@ -64,7 +64,7 @@ bench() {
 # has MODULE: whether Python can import it.
 has() { "$PYTHON" -c "import $1" > /dev/null 2>&1; }
 
-# finish DRY_RUN: write and print the page; the exit status says whether all parts were done.
+# finish DRY_RUN: write and print the page, and fail if a part failed.
 finish() {
   "$PYTHON" "$BENCHMARKS/summarize.py" "$OUT" ${1:+--dry-run} || fail "no summary (see above)"
   say "written: $OUT/benchmarks.md and $OUT/benchmarks.json"

@@ -1,22 +1,22 @@
 """Other packages' kernels, each by its public entry point.
 
-A package is imported when its function is first called. One that is not installed, or broken, has
-that in its own row of the results, with how to install it, and stops nothing else.
+A package is imported when its function is first called. If it is not installed, or broken, its row
+of the results says so and how to install it; the other rows are not affected.
 
 quack-kernels      quack.linear_cross_entropy.chunked_linear_cross_entropy, quack.cross_entropy
 liger-kernel       liger_kernel.transformers.functional.liger_fused_linear_cross_entropy; its
-                   kernels are in Triton, with LIGER_KERNEL_IMPL=cutedsl in CuTe, chosen when it
-                   is imported: one of the two in a process
-cut-cross-entropy  cut_cross_entropy.linear_cross_entropy, which leaves out small gradients, and
-                   its exact mode: impl="cce_exact", in release 25.1 filter_eps=None
-torch              F.linear_cross_entropy with options, which works on chunks (without options
-                   it is the product and the loss one after the other); torch.compile
+                   kernels are in Triton or, with LIGER_KERNEL_IMPL=cutedsl, in CuTe; the choice is
+                   made on import, so a process has only one of them
+cut-cross-entropy  cut_cross_entropy.linear_cross_entropy, which skips small gradients, and its
+                   exact mode: impl="cce_exact", in release 25.1 filter_eps=None
+torch              F.linear_cross_entropy with options, which works in chunks (without options, it
+                   computes the product and then the loss); torch.compile
 entmax             entmax.losses on the logits of F.linear, in fp32
 flash-attn         flash_attn.flash_attn_func, version 2; version 3 is flash_attn_interface,
                    version 4 flash_attn.cute
 adasplash          adasplash.adasplash_v1 and adasplash.adasplash_v2
 
-Run as a script, it tells which of them are not installed.
+Run as a script, this module lists the packages that are not installed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark.measure import NotInstalled
@@ -40,7 +40,7 @@ Layer = Callable
 # Functions of query, key and value [batch, heads, length, head_dim], the query already scaled.
 Attention = Callable
 
-# How a module comes to be there.
+# How to install each module.
 INSTALL = {
     "adasplash": "pip install adasplash==0.2.2",
     "cut_cross_entropy": "pip install "
@@ -56,17 +56,17 @@ INSTALL = {
 
 
 def missing() -> Iterator[str]:
-    """Yield the modules that are not there, each with how to install it."""
+    """Yield the modules that are not installed, each with its installation command."""
     for module, remedy in INSTALL.items():
         if not is_installed(module):
             yield f"{module}: {remedy}"
 
 
 def is_installed(module: str) -> bool:
-    """Return whether there is such a module, rather than a folder that others lie in."""
+    """Return whether a module is installed; a folder without a module of its own does not count."""
     try:
         known = find_spec(module)
-    except (ImportError, ValueError):  # of the package that it lies in
+    except (ImportError, ValueError):  # raised by the parent package
         return False
     return known is not None and known.origin is not None
 
@@ -108,7 +108,7 @@ def cross_entropy_layers(dtype, device: str) -> dict[str, Layer]:
     found[f"Liger, {kernels}"] = entry(
         "liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy"
     )
-    if dtype == torch.float32:  # the rest is for halves
+    if dtype == torch.float32:  # the others need half precision
         return found
     found["QuACK"] = entry("quack.linear_cross_entropy", "chunked_linear_cross_entropy")
     cut = entry("cut_cross_entropy", "linear_cross_entropy")
@@ -122,7 +122,7 @@ def newer_torch(*_):
 
 
 def exact_mode() -> dict:
-    """Return the settings of cut_cross_entropy with which no gradient is left out."""
+    """Return the settings of cut_cross_entropy that skip no gradient."""
     from cut_cross_entropy import linear_cross_entropy
 
     known = inspect.signature(linear_cross_entropy).parameters
@@ -130,8 +130,8 @@ def exact_mode() -> dict:
 
 
 def entmax_layers(device: str) -> dict[str, Layer]:
-    """Return layers with the 1.5-entmax loss of the package entmax, for logits that are in memory;
-    on a CPU, where losses.py measures it, none."""
+    """Return layers with the 1.5-entmax loss of the package entmax on stored logits; none on a CPU,
+    where losses.py measures it."""
     import torch.nn.functional as F
 
     if device == "cpu":
@@ -157,7 +157,7 @@ def cross_entropies(z) -> dict[str, Callable]:
 
 
 def entmax_mappings(z) -> dict[str, Callable]:
-    """Return adasplash's 1.5-entmax of logits, both versions; on a CPU none."""
+    """Return both versions of adasplash's 1.5-entmax of logits; none on a CPU."""
     if not z.is_cuda:
         return {}
     names = ("triton_entmax_v1", "triton_entmax_v2")
@@ -200,7 +200,7 @@ def softmax_attentions(
     )
     for version, module in (3, "flash_attn_interface"), (4, "flash_attn.cute"):
         function = entry(module, "flash_attn_func")
-        if dropout == 0:  # they have none
+        if dropout == 0:  # versions 3 and 4 have no dropout
             found[f"FlashAttention {version}"] = length_first(
                 lambda q, k, v, function=function: function(q, k, v, **settings)
             )
@@ -208,7 +208,7 @@ def softmax_attentions(
 
 
 def length_first(attention: Callable) -> Attention:
-    """Call a function of ``[batch, length, heads, head_dim]``, which may return more than that."""
+    """Adapt a function of ``[batch, length, heads, head_dim]``, which may return a tuple."""
 
     def transposed(q, k, v):
         result = attention(*(x.transpose(1, 2) for x in (q, k, v)))
@@ -218,7 +218,7 @@ def length_first(attention: Callable) -> Attention:
 
 
 def entmax_attentions(device: str, causal: bool, head_dim: int) -> dict[str, Attention]:
-    """Return 1.5-entmax attention without dropout, which scales the scores by itself."""
+    """Return adasplash's 1.5-entmax attention, which scales the scores and has no dropout."""
     if device == "cpu":
         return {}
     scale = head_dim**0.5
@@ -226,7 +226,7 @@ def entmax_attentions(device: str, causal: bool, head_dim: int) -> dict[str, Att
     found: dict[str, Attention] = {
         "AdaSplash 1": lambda q, k, v: version_1(q * scale, k, v, alpha=1.5, is_causal=causal)
     }
-    if causal:  # all that it has
+    if causal:  # version 2 is causal only
         found["AdaSplash 2"] = lambda q, k, v: version_2(q * scale, k, v)
     return found
 

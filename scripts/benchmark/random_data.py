@@ -1,4 +1,4 @@
-"""Random parallel text in fairseq's binary format, for what depends on sizes alone."""
+"""Random parallel text in fairseq's binary format, for measurements that depend only on sizes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import argparse
 from pathlib import Path
 
 LANGUAGES = ("de", "en")
-# Where words are as frequent as in Zipf-Mandelbrot's law, with its usual shift.
+# The usual shift of the Zipf-Mandelbrot law, which word frequencies follow.
 SHIFT = 2.7
 
 
 def write(folder: Path, vocabulary: int, sentences: int, seed: int = 1) -> None:
-    """Write a data set of ``fairseq-preprocess`` with a training set alone, joint dictionary.
+    """Write a training set as ``fairseq-preprocess`` does, with a joint dictionary.
 
-    Words are drawn by Zipf's law, so that as in text a few make up most of it; sentences have 8 to
-    50 words, about as many on both sides.
+    Words are drawn by Zipf's law, so that a few make up most of the text; sentences have 8 to 50
+    words, with similar numbers on both sides.
 
     Args:
         vocabulary: entries of the dictionary, the four special symbols included.
-        sentences: pairs.
+        sentences: number of sentence pairs.
     """
     import numpy as np
     import torch

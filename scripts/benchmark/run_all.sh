@@ -12,21 +12,21 @@ usage() {
 usage: bash scripts/benchmark/run_all.sh [--dry-run] [OUT]
 
 Measures on the CPU: mappings and losses, the output layer, attention, training steps, decoding.
-About 15 minutes on 2 cores, which should have nothing else to do. Writes OUT/benchmarks.md, with
-every target and the ratios of this machine, and OUT/benchmarks.json (OUT: runs/benchmarks). A part
-that is done is skipped when it is started again; delete its OUT/NAME.status to have it done again.
+It takes about 15 minutes on 2 otherwise idle cores. Writes OUT/benchmarks.md, with every target and
+the ratios on this machine, and OUT/benchmarks.json (OUT: runs/benchmarks). When started again, it
+skips the parts that are done; delete OUT/NAME.status to repeat the part NAME.
 
   --dry-run  toy sizes, to see whether everything runs: the figures mean nothing
   --help     this text
 
-Training steps are those of the recipe for Multi30k on a CPU. Its text is used if it is at hand, else
+Training steps are those of the recipe for Multi30k on a CPU. Its text is used if available, else
 the synthetic corpus of the quickstart with as many entries in the dictionary; nothing is downloaded.
 
   DATA     folder that fairseq-preprocess made, for training steps and for MODELS
   RAW_DIR  folder of Multi30k's raw files (.gz, as published), prepared first if DATA is not set
   MODELS   trained models to decode with, on DATA: "softmax=FILE sparsemax=FILE ...", softmax first
-           (default: four that are trained for 2 epochs on the quickstart's corpus; so short a
-           training can leave alpha-ReLU with translations that do not end: see their length)
+           (default: four that are trained for 2 epochs on the quickstart's corpus; after such a
+           short training, alpha-ReLU's translations may not end: see their length)
   PYTHON   the Python to use (default: .venv/bin/python of the project, else python3)
 HELP
 }
@@ -52,7 +52,7 @@ OUT="${OUT:-$ROOT/runs/benchmarks}"
 mkdir -p -- "$OUT"
 OUT="$(CDPATH='' cd -- "$OUT" && pwd)"
 
-# How much of each: full, or toy.
+# Sizes of the parts: full, or toy.
 losses=(--rounds 5)
 layers=(--rounds 3)
 attention=(--rounds 3 --lengths 25,1000 --kinds rela_g,sparsemax,entmax15)
@@ -84,7 +84,7 @@ if [[ -n "$DRY_RUN" ]]; then
   train_flags="$tiny"
 fi
 
-# A recipe of examples/ on a CPU.
+# Run stages of a recipe of examples/ on a CPU: recipe NAME DATASET VARIANT STAGES.
 recipe() {
   local name="$1" data="$2" variant="$3" stages="$4"
   part "$name" 0 env CORPUS_FLAGS="$corpus_flags" TRAIN_FLAGS="$train_flags" MAX_EPOCH="$epochs" \

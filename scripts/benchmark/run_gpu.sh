@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check and benchmark that needs a GPU, within 9 minutes. See --help.
+# Every check and benchmark that needs a GPU, in parts of at most 9 minutes. See --help.
 BENCHMARKS="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 source "$BENCHMARKS/parts.sh"
 
@@ -7,40 +7,41 @@ usage() {
   cat <<HELP
 usage: bash scripts/benchmark/run_gpu.sh [--part NAME,...] [--out DIR] [--wheels DIR] [--dry-run]
 
-What needs one GPU, in parts that end within 9 minutes each: everything in a part has a limit, and
-what fails or is stopped stops nothing else. Writes DIR/benchmarks.md and DIR/benchmarks.json, with
-everything that was measured there so far (DIR: runs/benchmarks_gpu); DIR/NAME.json has all figures
-of one measurement. Started again, it does what is not done yet.
+Runs checks and benchmarks that need one GPU, in parts that end within 9 minutes each. Every step of
+a part has a time limit, and a step that fails or is stopped does not stop the others. Writes
+DIR/benchmarks.md and DIR/benchmarks.json, with everything measured there so far (DIR:
+runs/benchmarks_gpu); DIR/NAME.json has all figures of one measurement. When started again, it does
+what is not done yet.
 
-  --part NAME,...  overview, if not given: checks every kernel against fp64 on the CPU, measures
+  --part NAME,...  overview (default): checks every kernel against fp64 on the CPU, measures
                    mappings and losses, the output layer, attention and training steps of a base-size
                    Transformer (random text, V = 40,000) in fp32, bf16 and fp16, and runs the tests
-                   marked gpu in the time that is left
+                   marked gpu in the remaining time
                    layers_M_V, for M = 2048, 8192 and V = 32000, 128000, 256000: the output layer of
                    M tokens in bf16, d = 512 to 4,096, untrained and like our trained model, with
                    matrix products, errors against fp64 and the share of a training step
                    layers_cutedsl: the same of Liger-Kernel in CuTe, for some sizes
                    attention_full, attention_causal, attention_cross (keys padded),
                    attention_dropout (0.1), attention_trained (wider scores): 32 to 65,536 tokens in
-                   bf16, with alpha learned, errors against fp64
+                   bf16, also with learned alpha, with errors against fp64
                    ablations: trains all variants on Multi30k with 3 seeds (--gpu), several side by
-                   side, as far as it gets in 9 minutes; start it again to go on: runs resume from
+                   side, as far as it gets in 9 minutes. Start it again to go on: runs resume from
                    their last epoch, and all variants of the first seed come first.
-                   DIR/ablations.md has what is finished. An estimate, not measured: 78 runs of
+                   DIR/ablations.md has the finished runs. An estimate, not measured: 78 runs of
                    4,400 updates with 4,096 tokens and 36 million parameters are 3e17 operations,
                    13 minutes at 40 % of the 989 TFLOP/s that an H200 has in fp16 by its data sheet.
-                   So small a model reaches far less, and each run is also prepared, decoded and
+                   Such a small model reaches far less, and each run is also prepared, decoded and
                    scored: expect hours, and dozens of calls
-                   all: one after another
-  --wheels DIR     install the wheels of this folder beside the results first, without dependencies
-                   and without network; for a machine of the same Python they come from, for example,
+                   all: all parts, one after another
+  --wheels DIR     first install the wheels of this folder beside the results, without dependencies
+                   and without network; for a machine with the same Python, make them with, e.g.,
                      pip wheel --no-deps --no-build-isolation -w DIR fairseq-fixed==0.12.3.1 \\
                        hydra-core omegaconf antlr4-python3-runtime==4.9.3 PyYAML bitarray regex \\
                        sacrebleu portalocker tabulate colorama lxml tqdm entmax liger-kernel \\
                        cut-cross-entropy adasplash==0.2.2 quack-kernels einops apache-tvm-ffi \\
                        torch-c-dlpack-ext nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base \\
                        nvidia-cutlass-dsl-libs-cu12 flash-attn flash-attn-4==4.0.0b36
-                   and scikit-learn with what it needs, if the machine has none
+                   and scikit-learn with its dependencies, if the machine does not have it
   --dry-run        on the CPU at toy sizes, to see whether everything runs: the figures mean nothing;
                    without --part, all parts
   --help           this text
@@ -48,8 +49,8 @@ of one measurement. Started again, it does what is not done yet.
 Needs Python with PyTorch and Triton. Without fairseq, whole models are left out; without pytest and
 hypothesis, the tests. The row of a peer that is not installed says how to install it.
 
-PYTHON is the Python to use (default: .venv/bin/python of the project, else python3). RAW_DIR has
-Multi30k's raw files, which are downloaded otherwise.
+PYTHON is the Python to use (default: .venv/bin/python of the project, else python3). RAW_DIR is the
+folder of Multi30k's raw files; if it is not set, they are downloaded.
 HELP
 }
 
@@ -83,7 +84,7 @@ for name in "${CHOSEN[@]}"; do
   [[ " ${PARTS[*]} " == *" $name "* ]] || bad_usage "--part $name: choose from ${PARTS[*]}, or all"
 done
 [[ -z "$WHEELS" || -d "$WHEELS" ]] || bad_usage "--wheels $WHEELS: there is no such folder"
-# The summary takes some seconds more.
+# The summary takes a few more seconds.
 DEADLINE=520
 if [[ -n "$DRY_RUN" ]]; then DEADLINE=0; fi
 OUT="${OUT:-$ROOT/runs/benchmarks_gpu}"
@@ -104,7 +105,7 @@ while read -r peer; do
   [[ -z "$peer" ]] || say "a peer is not installed: $peer"
 done < <("$PYTHON" "$BENCHMARKS/peers.py")
 
-# How much of each: full, or toy.
+# Sizes of the parts: full, or toy.
 device=(--device cuda)
 dtypes=(--dtypes float32,bfloat16,float16)
 kernels=()
@@ -202,7 +203,7 @@ layers() {
   bench "$1" 0 linear_loss --sizes "${sizes#,}" "${layer[@]}" "${half[@]}" "${device[@]}"
 }
 
-# How many small trainings share the GPU: each has 8 GiB of its memory and 2 cores, by estimate.
+# Print how many small trainings can share the GPU, at an estimated 8 GiB and 2 cores each.
 runs_per_gpu() {
   "$PYTHON" - <<'PYTHON_END'
 import os, torch
@@ -211,7 +212,7 @@ print(max(1, min(memory >> 33, (os.cpu_count() or 1) // 2)))
 PYTHON_END
 }
 
-# Every variant and seed, the seeds one after another.
+# Train every variant with every seed, seed by seed.
 ablations() {
   local seed variant runs="$OUT/ablations"
   mkdir -p -- "$runs"
@@ -223,7 +224,7 @@ ablations() {
   done > "$OUT/ablations.plan"
   part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations RUNS_PER_GPU="$(runs_per_gpu)" \
     bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
-  # The table is of what is finished, however far that is.
+  # The table has the runs that are finished so far.
   "$PYTHON" -m fairseq_sparse table results "$runs"/*/seed-* > "$OUT/ablations.md" \
     || say "ablations: no table yet"
 }

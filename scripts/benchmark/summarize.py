@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes benchmarks.md and benchmarks.json from the records and the parts in a folder.
+"""Write benchmarks.md and benchmarks.json from the records and the parts in a folder.
 
-The folder is one that run_all.sh or run_gpu.sh works in: NAME.json is what the part NAME measured,
-NAME.status whether it came to its end. The page has every target, reached or not, and every table.
+The folder is one of run_all.sh or run_gpu.sh: NAME.json has the measurements of the part NAME, and
+NAME.status says whether it ended. The page has every target, reached or not, and every table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import check_kernels, measure, targets
@@ -21,7 +21,7 @@ TABLES = {**targets.TABLES, "check_kernels": check_kernels.table}
 
 
 def read_parts(folder: Path) -> list[dict]:
-    """Read the parts in the order in which they were begun: name, status, seconds."""
+    """Read name, status and seconds of the parts, oldest status file first."""
     files = sorted(folder.glob("*.status"), key=lambda file: file.stat().st_mtime_ns)
     parts = []
     for file in files:
@@ -31,7 +31,7 @@ def read_parts(folder: Path) -> list[dict]:
 
 
 def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
-    """Return what was measured, by part; of a part that was stopped, what it came to."""
+    """Return the records by part; that of a stopped part is incomplete."""
     files = {part["name"]: folder / f"{part['name']}.json" for part in parts}
     return {
         name: json.loads(file.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
 
 
 def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> str:
-    """Return the Markdown page; that of a dry run says so."""
+    """Return the Markdown page, which is marked if it is a dry run."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     found = targets.targets(records.values())

@@ -1,4 +1,4 @@
-"""What the benchmarks are to reach: limits on the ratios that they measured."""
+"""Targets of the benchmarks: limits on the ratios that they measure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOSSES = {
     },
     "cuda": {"alpha_relu_loss": 0.6, "entmax_loss, 1.5": 1.0},
 }
-# How many times as fast as the package `entmax` 1.5-entmax is to be.
+# Speed-up of 1.5-entmax over the package `entmax`.
 PACKAGE = {losses.PARTIAL: 3.0, losses.SORT: 15.0, losses.BISECTION: 40.0}
-# Time as a ratio to F.linear and F.cross_entropy; memory too.
+# Time, and memory, as a ratio to F.linear and F.cross_entropy.
 LAYERS = {"linear_alpha_relu_loss": 0.5, "linear_entmax_loss, 1.5": 0.6}
 LAYER_MEMORY = 0.3
 # Tokens a second as a ratio to the stock model.
@@ -35,8 +35,8 @@ TRAINING = {
 # Sentences a second as a ratio to softmax.
 DECODING = 1.0
 # On a GPU: time of the output layer with trained support, as a ratio to the fastest layer with
-# cross-entropy; speed of sparse attention, as a ratio to PyTorch's softmax attention, up to some
-# length and beyond it.
+# cross-entropy; speed of sparse attention, as a ratio to PyTorch's softmax attention, up to
+# SHORT_LENGTH and (1.0) beyond it.
 BEST_PEER = 0.5
 SPARSE_ATTENTION = ("rela_g", "entmax15")
 SHORT_LENGTH, SHORT_ATTENTION = 4096, 1 / 1.2
@@ -44,14 +44,14 @@ SHORT_LENGTH, SHORT_ATTENTION = 4096, 1 / 1.2
 
 @dataclass(frozen=True)
 class Target:
-    """One figure, and what it is to be.
+    """One figure and its limit.
 
     Attributes:
-        point: what it belongs to.
-        what: the figure.
-        limit: what it is to reach.
-        at_least: whether the limit is the least that it may be, not the most.
-        measured: median and quartiles; None where there is no measurement.
+        point: the measured quantity.
+        what: the case: sizes, dtype or model.
+        limit: the value to reach.
+        at_least: whether the limit is a lower bound; otherwise it is an upper bound.
+        measured: median and quartiles; None if there is no measurement.
     """
 
     point: str
@@ -171,7 +171,7 @@ RULES = {
     "training_step": of_training,
     "decoding": of_decoding,
 }
-# How each is shown.
+# The function that makes each benchmark's table.
 TABLES = {
     "losses": losses.table,
     "linear_loss": linear_loss.table,
@@ -182,7 +182,7 @@ TABLES = {
 
 
 def grouped(results: list[dict], *keys: str) -> Iterator:
-    """Group results next to each other that have the same values of some keys, by these values."""
+    """Group adjacent results by their values of some keys."""
     return groupby(results, key=lambda result: tuple(result[key] for key in keys))
 
 
@@ -193,7 +193,7 @@ def ratio(result: dict | None, name: str) -> tuple[float, float, float] | None:
 
 
 def ratio_of(numerator: dict, denominator: dict) -> tuple[float, float, float] | None:
-    """Return the ratio of two results that took turns with one another."""
+    """Return the ratio of two results that were measured in turns."""
     if "seconds" not in numerator or "seconds" not in denominator:
         return None
     values = measure.ratios(numerator["seconds"], denominator["seconds"])

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 """Speed and memory of whole training steps: fairseq's Trainer and criterions on the same batches.
 
-Each model is what fairseq-train would build with the flags of a recipe (examples/datasets) and of a
-variant (examples/variants); `stock` is the same with fairseq's own architecture and cross_entropy.
-A step is the Trainer's: forward, backward, clipping and an update, with what it logs. All models
+Each model is the one that fairseq-train builds with the flags of a recipe (examples/datasets) and
+of a variant (examples/variants); `stock` is the same with fairseq's own architecture and
+cross_entropy. A step is the Trainer's: forward, backward, clipping, update and logging. All models
 take turns on the same batches of the training set, spread over the sentence lengths; the first of
---variants is the baseline. Speed is target tokens a second as a ratio to it, so 1 / speed is the
-relative training time of "Speeding Up Entmax", Table 5.
+--variants is the baseline. Speed is target tokens per second as a ratio to the baseline's, so
+1 / speed is the relative training time of "Speeding Up Entmax", Table 5.
 
-A variant is a name of examples/variants, with +KIND behind it for that --attention as well
-(entmax15+rela_g). Those with a sparse output are measured also with --no-fused-loss, unless
---fused-only says not to.
+A variant is a name in examples/variants, followed by +KIND to set --attention as well
+(entmax15+rela_g). Variants with a sparse output are also measured with --no-fused-loss, unless
+--fused-only is given.
 
-Without DATA the text is random, words as frequent as in text, and --vocabulary is needed. With DATA
-it makes the dictionary larger, by entries that do not occur. --trained starts a variant from a
-checkpoint, since the fewer words have a probability above 0, the less there is to do. The recipe of
-a language model (tinyshakespeare) needs DATA.
+Without DATA the text is random, with the word frequencies of real text, and --vocabulary is needed.
+With DATA, --vocabulary enlarges the dictionary by entries that do not occur. --trained starts a
+variant from a checkpoint, because a step is faster the fewer words have a probability above 0. The
+recipe of a language model (tinyshakespeare) needs DATA.
 
-Memory is the peak of what PyTorch allocated in a step on the largest batch, beyond the models.
+Memory is the peak of PyTorch's allocations in a step on the largest batch, beyond the models.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, random_data
@@ -64,7 +64,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--recipe",
         default="multi30k_de_en",
         metavar="NAME",
-        help="of examples/datasets, whose flags for a CPU are taken (default: multi30k_de_en)",
+        help="in examples/datasets; its flags for a CPU are used (default: multi30k_de_en)",
     )
     parser.add_argument(
         "--flags",
@@ -83,7 +83,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--fused-only", action="store_true", help="do not measure --no-fused-loss as well"
     )
     parser.add_argument(
-        "--trained", nargs="+", default=[], metavar="VARIANT=CKPT", help="where to start from"
+        "--trained", nargs="+", default=[], metavar="VARIANT=CKPT", help="checkpoint to start from"
     )
     parser.add_argument(
         "--vocabulary",
@@ -96,7 +96,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=measure.one_of(*PRECISIONS),
         default=["fp32"],
         metavar="NAME,...",
-        help=f"of {', '.join(PRECISIONS)} (default: fp32)",
+        help=f"among {', '.join(PRECISIONS)} (default: fp32)",
     )
     parser.add_argument(
         "--max-tokens", type=measure.positive, metavar="N", help="(default: those of the recipe)"
@@ -117,8 +117,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
-    """Return the flags that a file of examples/ has for a CPU, its batch, languages and, of a
-    language model, task.
+    """Return the CPU flags of a file in examples/, and its batch, languages and (language models)
+    task.
 
     Raises:
         ValueError: there is no such file.
@@ -132,7 +132,7 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
         'source "$1"; printf "%s\\0" "${BATCH_SENTENCES:-}" "${BATCH_TOKENS:-}" '
         f'"$SOURCE_LANG-$TARGET_LANG" "${{TASK_FLAGS[*]:-}}" "${{{flags}[@]}}"'
     )
-    # Not the environment: the variables that change a recipe would change it here too.
+    # The environment is not passed on, because its variables could change the recipe.
     settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
     output = subprocess.run(
         ["bash", "-c", script, "bash", path],
@@ -185,7 +185,7 @@ def training_flags(variant: str, precision: str, options: argparse.Namespace) ->
 
 
 def is_sparse(variant: str) -> bool:
-    """Return whether it has a loss of this package, which can be fused or not."""
+    """Return whether a variant has a loss of this package, which can be fused or not."""
     flags = variant_flags(variant)
     return flags[flags.index("--criterion") + 1] in ("entmax_loss", "alpha_relu_loss")
 
@@ -209,10 +209,10 @@ class Training:
 
 
 def build(variant: str, precision: str, options: argparse.Namespace, batches=None) -> Training:
-    """Build what fairseq-train builds; without ``batches`` it reads them.
+    """Build the model and Trainer of fairseq-train, and read ``batches`` if they are not given.
 
     Raises:
-        ValueError: the flags, the data and the checkpoint do not go together.
+        ValueError: the flags, the data and the checkpoint do not match.
     """
     from fairseq import options as fairseq_options
     from fairseq import tasks
@@ -225,7 +225,7 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     parser = fairseq_options.get_training_parser()
     flags = training_flags(variant, precision, options)
     arguments = fairseq_options.parse_args_and_arch(parser, flags)
-    if variant == STOCK:  # the model that ours is made from, with the sizes of our architecture
+    if variant == STOCK:  # fairseq's model, with the sizes of our architecture
         kinds = ("lstm", "transformer_lm", "transformer")
         arguments.arch = next(kind for kind in kinds if arguments.arch.startswith(kind))
     config = convert_namespace_to_omegaconf(arguments)
@@ -249,7 +249,7 @@ def enlarge(task, size: int) -> None:
     """Add entries to the dictionaries that do not occur.
 
     Raises:
-        ValueError: they have more already.
+        ValueError: they are already larger.
     """
     for words in (task.source_dictionary, task.target_dictionary):
         if len(words) > size:
@@ -297,8 +297,8 @@ def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
 
 
 def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], device: str) -> None:
-    """Add the memory as measure.add_memory does: the Trainer resets the peak itself, but logs what
-    was left."""
+    """Add the memory as measure.add_memory does, but from the free memory that the Trainer logs,
+    because it resets the peak itself."""
     import torch
     from fairseq.logging import metrics
 
@@ -310,7 +310,7 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
         torch.cuda.reset_peak_memory_stats(device)
         with metrics.aggregate(new_root=True) as logged:
             training.step_on_largest()
-        if "gb_free" not in logged:  # fp16 left this update out, for an overflow
+        if "gb_free" not in logged:  # fp16 skipped this update because of an overflow
             continue
         result["peak_bytes"] = int(total - logged["gb_free"].avg * 2**30 - before)
         if results[0].get("peak_bytes"):
@@ -319,7 +319,7 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what fairseq logs and warns of whenever it builds a model."""
+    """Silence the messages and warnings of fairseq about every model that it builds."""
     logging.disable(logging.INFO)
     try:
         with warnings.catch_warnings():

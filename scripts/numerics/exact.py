@@ -1,9 +1,8 @@
-"""The sparse mappings and their losses in 50-digit arithmetic: what the ops are measured against.
+"""The sparse mappings and their losses in 50-digit arithmetic, as the reference for the ops.
 
-Everything is written from its definition, for one row at a time, and shares no line and no idea
-with the ops: which logits are in the support of alpha-entmax is decided first, by the mass that
-lies above each of them, then the threshold is found for that support. That the probabilities sum
-to 1, which holds for one threshold only, is checked for every row.
+Everything is computed from its definition, for one row at a time, independently of the ops: the
+support of alpha-entmax is found first, from the mass above each logit, and then the threshold for
+that support. Every row is checked to sum to 1, which holds for a single threshold.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from mpmath import MPContext
 
-# What is promised, and what is computed with: differences of nearly equal numbers lose digits.
+# Guaranteed digits. More are used, because differences of nearly equal numbers lose digits.
 DIGITS = 50
 _MP = MPContext()
 _MP.dps = DIGITS + 25
@@ -25,21 +24,21 @@ _TOLERANCE = _MP.mpf(10) ** -(DIGITS + 5)
 _MOST_STEPS = 400
 
 real = _MP.mpf
-# 19 digits are enough to tell how far a number of 16 is off.
+# 19 digits are enough to measure the error of a number with 16.
 Extended = np.longdouble
 
 
 class Row(NamedTuple):
-    """What is exact for a row, one value for each of its distinct logits, largest first."""
+    """Exact values of a row, one for each of its distinct logits, largest first."""
 
     alpha: real
-    logits: list  # less ``shift``, those above the threshold alone
+    logits: list  # minus ``shift``; only those above the threshold
     above: list  # (alpha - 1) (z - shift) - tau
     slope: list  # p ** (2 - alpha)
     p: list
     tau: real
     shift: real  # the maximum for alpha-entmax, 0 for alpha-ReLU
-    conjugate: real  # of the logits less the shift, see FenchelYoungLoss
+    conjugate: real  # of the logits minus the shift, see FenchelYoungLoss
 
 
 def entmax(values: Sequence[float], counts: Sequence[int], alpha: float) -> Row:
@@ -53,7 +52,7 @@ def entmax(values: Sequence[float], counts: Sequence[int], alpha: float) -> Row:
     rate = real(alpha) - 1
     beta = 1 / rate
     top = real(values[0])
-    # What is not above -1 has the largest above it, with mass 1 or more.
+    # Logits at or below -1 are outside the support: the largest alone has mass 1 above them.
     x = list(takewhile(lambda v: v > -1, (rate * (real(value) - top) for value in values)))
     size = _support(x, counts, beta)
     low = x[size] if size < len(x) else real(-1)
@@ -88,7 +87,7 @@ def _mass(x: Sequence, counts: Sequence[int], tau, exponent):
 
 
 def _support(x: list, counts: Sequence[int], beta) -> int:
-    """Return how many of the distinct logits have less than mass 1 above them."""
+    """Return the number of distinct logits with a mass below 1 above them."""
     floats = [float(v) for v in x]
     low, high = 1, len(x)
     while low < high:
@@ -101,8 +100,7 @@ def _support(x: list, counts: Sequence[int], beta) -> int:
 
 
 def _threshold(x: list, counts: Sequence[int], beta, low):
-    """Return the root of ``sum((x - tau) ** beta) = 1`` in ``[low, x[-1])``, where all of x lie
-    above."""
+    """Return the root of ``sum((x - tau) ** beta) = 1`` in ``[low, x[-1])``, below all of x."""
     floats = [float(v) for v in x]
     try:
         tau = _newton(floats, counts, float(beta), float(low), floats[-1], 1e-13, 40)
@@ -112,8 +110,8 @@ def _threshold(x: list, counts: Sequence[int], beta, low):
 
 
 def _newton(x: list, counts: Sequence[int], beta, low, high, tolerance, steps: int, tau=None):
-    """Search by Newton on the norm ``mass ** (1 / beta)``, and by bisection where that would leave
-    a bracket."""
+    """Search by Newton's method on the norm ``mass ** (1 / beta)``, or by bisection if a step would
+    leave the bracket."""
     if tau is None or not low <= tau < high:
         tau = (low + high) / 2
     for _ in range(steps):
@@ -136,8 +134,8 @@ def loss(row: Row, gold: float, mean: real, size: int, smoothing: float, sums_to
 
     Args:
         gold: the target's logit.
-        mean: of all logits.
-        size: how many these are.
+        mean: the mean of all logits.
+        size: the number of logits.
         sums_to_one: true for alpha-entmax, false for alpha-ReLU.
     """
     smoothing = real(smoothing)
@@ -158,11 +156,12 @@ def _power_of_target(alpha: real, size: int, smoothing: real) -> real:
 
 
 def alpha_gradient(row: Row, counts: Sequence[int], grads: Sequence[float]) -> tuple[real, real]:
-    """Compute ``<g, d p / d alpha>`` by implicit differentiation of ``p = above ** beta, sum(p) =
-    1``; and
+    """Compute ``<g, d p / d alpha>``, and the sum of ``|d p / d alpha|``.
+
+    They follow from implicit differentiation of ``p = above ** beta, sum(p) = 1``.
 
     Args:
-        grads: the sum of g over the entries that have each of the distinct logits.
+        grads: for each distinct logit, the sum of g over the entries that have it.
     """
     beta = 1 / (row.alpha - 1)
     # d p = -beta^2 p log(above) + beta slope (z - d tau)
@@ -182,7 +181,7 @@ def weighted_mean(weights: Sequence[real], counts: Sequence[int], grads: Sequenc
 
 
 def mean_of(values: np.ndarray) -> real:
-    """Return the mean of a row, whose exact sum two roundings hold."""
+    """Return the mean of a row, whose exact sum fits into two rounded numbers."""
     scaled = values / 2**20  # so that no sum overflows
     if not (scaled * 2**20 == values).all():
         scaled = values

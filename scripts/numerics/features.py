@@ -1,4 +1,4 @@
-"""Ops that take features rather than logits, against 50-digit arithmetic."""
+"""Errors of ops that take features rather than logits, against 50-digit arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from numerics.measures import (
 )
 from numerics.patterns import DTYPES
 
-# So many that the logits are found with products in bfloat16 first.
+# Enough rows for the logits to be screened by products in bfloat16.
 _ROWS = 288
 _WIDTH = 8
 _TAU = 0.3
@@ -37,7 +37,7 @@ _TAU = 0.3
 def linear_losses(rows: int, seed: int) -> dict:
     """Measure losses of features and output weights, and their gradients.
 
-    Both are whole multiples of 1/2 (fp32: of 1/64), so that no logit is rounded in any dtype.
+    Both are multiples of 1/2 (fp32, fp64: 1/64), so that no logit is rounded in any dtype.
     """
     draw = np.random.default_rng([seed, 2])
     recorder, slowest, number = Recorder(), 0.0, 0
@@ -90,7 +90,7 @@ def _measure_linear(inputs: list[Tensor], truth: Exact, op, smoothing: float, re
 
 
 def _record_product(actual: Tensor, expected: np.ndarray, size: np.ndarray, record, name) -> None:
-    """Record errors in units of eps times the sum of the sizes of what is added up."""
+    """Record errors in units of eps times the sum of the sizes of the terms."""
     unit = torch.finfo(actual.dtype).eps * np.maximum(1, size)
     record(name, (np.abs(numbers(actual) - expected) / unit).max(1, initial=0))
 
@@ -125,7 +125,7 @@ def norms(rows: int, seed: int) -> dict:
 
 
 def _exact_norms(row: list[float], gain: list[float], gate: list[float]) -> tuple[list, list]:
-    """Compute the plain and the gated norm."""
+    """Return the exact plain and gated RMSNorm of a row."""
     normed = exact.rms_norm(row, gain, EPSILON)
     gated = [
         exact.sigmoid(exact.real(w) * v) * n for w, v, n in zip(gate, row, normed, strict=True)

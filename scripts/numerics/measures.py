@@ -1,4 +1,4 @@
-"""How far the ops are from what is exact, over a batch of rows."""
+"""Errors of the ops against exact values, over a batch of rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Worst:
         self.total = 0.0
 
     def add(self, errors: np.ndarray, where: str) -> None:
-        """Take in errors, one a row."""
+        """Add errors, one per row."""
         self.rows += len(errors)
         self.total += float(errors.sum())
         worst = float(errors.max(initial=0.0))
@@ -47,14 +47,14 @@ class Worst:
 
 
 class Exact:
-    """What is exact for the rows of a batch, as arrays ``[rows, size]`` or ``[rows]``."""
+    """Exact values for the rows of a batch, as arrays ``[rows, size]`` or ``[rows]``."""
 
     def __init__(self, logits: Tensor, solve: Callable, draw: np.random.Generator, of_alpha: bool):
         z = logits.double().numpy()
         shape = z.shape
         self.size = shape[1]
         self.of_alpha = of_alpha
-        # What has no answer is NaN all over; what is masked all over is 0.
+        # Rows with NaN or +inf must give NaN everywhere, and fully masked rows 0.
         self.bad = np.isnan(z).any(1) | np.isposinf(z).any(1)
         self.empty = np.isneginf(z).all(1)
         self.solved = ~self.bad & ~self.empty
@@ -111,13 +111,13 @@ class Exact:
         self.largest[i] = np.abs(z[finite]).max()
 
     def ordinary(self, dtype: torch.dtype) -> np.ndarray:
-        """Return which rows have logits whose sum and differences the dtype of the computation
-        holds."""
+        """Return which rows have logits whose sum and differences do not overflow in the dtype of
+        the computation."""
         limit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
         return self.largest * self.size < limit / 16
 
     def some(self, rows: slice) -> Exact:
-        """Return what is exact for some of the rows."""
+        """Return the exact values for some of the rows."""
         part = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray):
@@ -126,7 +126,7 @@ class Exact:
         return part
 
     def target(self, smoothing: float) -> np.ndarray:
-        """Return q."""
+        """Return the smoothed target distribution q."""
         q = np.full(self.p.shape, Extended(smoothing) / self.size)
         q[np.arange(len(q)), self.label] += 1 - Extended(smoothing)
         return q
@@ -137,7 +137,7 @@ def numbers(x: Tensor) -> np.ndarray:
 
 
 class Recorder:
-    """Takes in the errors of one op, alpha, dtype and path; finds the worst of all batches."""
+    """The worst errors of all batches, by quantity, dtype and path."""
 
     def __init__(self) -> None:
         self.worst: dict[tuple, Worst] = {}
@@ -146,15 +146,14 @@ class Recorder:
         self.worst.setdefault(key, Worst()).add(np.asarray(errors, float), where)
 
     def as_lists(self) -> list[list]:
-        """Return quantity, dtype, path, rows, the worst error, where, and the sum of errors, for
-        JSON."""
+        """Return quantity, dtype, path, rows, worst error, its place, and sum of errors."""
         return [[*key, w.rows, w.error, w.where, w.total] for key, w in self.worst.items()]
 
 
 def errors(actual: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return errors in units of ``eps * max(1, |expected|)``; infinite where one alone is finite.
+    """Return errors in units of ``eps * max(1, |expected|)``; infinite if only one side is finite.
 
-    What comes near the largest number of the dtype may be infinite.
+    Results close to the largest number of the dtype may be infinite.
     """
     limits = torch.finfo(dtype)
     size = np.abs(expected)
@@ -170,7 +169,7 @@ def _nan_to_infinity(found: np.ndarray) -> np.ndarray:
 
 
 def spacings(p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return the distance of neighbouring numbers of the dtype at ``p``."""
+    """Return the distance between adjacent numbers of the dtype at ``p``."""
     limits = torch.finfo(dtype)
     with np.errstate(divide="ignore"):
         power = np.exp2(np.floor(np.log2(p.astype(float))))
@@ -178,8 +177,8 @@ def spacings(p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def measure_mapping(p: Tensor, truth: Exact, record: Record, sums_to_one: bool) -> np.ndarray:
-    """Measure p, the sums, the support, and NaN that was not there or was lost; in which rows the
-    support is the right one."""
+    """Measure p, the sums, the support, and spurious or lost NaN; return which rows have the right
+    support."""
     dtype, limits = p.dtype, torch.finfo(p.dtype)
     actual, rows = numbers(p), truth.solved
     wrong = np.isnan(actual).any(1) & ~truth.bad
@@ -212,10 +211,10 @@ def measure_mapping(p: Tensor, truth: Exact, record: Record, sums_to_one: bool) 
 def measure_gradient(
     gradient: Tensor, truth: Exact, record: Record, name: str, agree: np.ndarray
 ) -> None:
-    """Measure in units of eps times the largest factor and the largest gradient that comes in.
+    """Measure in units of eps times the largest factor and the largest incoming gradient.
 
-    Where a support is not the right one, the gradient of sparsemax is another, and that of
-    entmax above alpha = 2 has no bound: those rows are left out.
+    Rows with a wrong support are left out: there the gradient of sparsemax differs, and that of
+    entmax above alpha = 2 has no bound.
     """
     limits = torch.finfo(gradient.dtype)
     rows = agree & (truth.p.max(1, initial=0) < limits.max / 16)
@@ -232,7 +231,7 @@ def gradient_of(function: Callable[[Tensor], Tensor], z: Tensor, grad: Tensor) -
 
 
 def measure_losses(loss: Callable, z: Tensor, truth: Exact, record: Record) -> None:
-    """Measure values and gradients of a loss ``(z, target, label_smoothing)``, one a row."""
+    """Measure values and gradients of a loss ``(z, target, label_smoothing)``, one per row."""
     rows = truth.solved & truth.ordinary(z.dtype)
     target = torch.from_numpy(truth.label)
     for smoothing in SMOOTHINGS:
@@ -289,7 +288,7 @@ class Entmax:
         )
 
     def _measure_tensor(self, z: Tensor, truth: Exact, record: Record) -> None:
-        """Measure with alpha as a parameter, fp32 or, for fp64 logits, fp64."""
+        """Measure with alpha as a parameter, in fp32, or in fp64 for fp64 logits."""
         dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
         alpha = torch.full((len(z), 1), self.alpha, dtype=dtype, requires_grad=True)
         logits = z.detach().requires_grad_()

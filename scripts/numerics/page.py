@@ -1,4 +1,4 @@
-"""The page that says how exact the ops are, from the figures of the sweep."""
+"""The page on the precision of the ops, made from the results of the sweep."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ fp32 in rectified attention, and PyTorch's setting elsewhere."""
 
 
 class Entry(NamedTuple):
-    """The worst error of one kind, over some ways."""
+    """The worst error of one kind, over some paths."""
 
     error: float
     path: str
@@ -105,7 +105,7 @@ class Entry(NamedTuple):
 
 
 class Figures:
-    """What the sweep has found for one op."""
+    """The results of the sweep for one op."""
 
     def __init__(self, found: dict):
         self.op = found["op"]
@@ -116,7 +116,7 @@ class Figures:
             self._worst.setdefault((quantity, dtype), {})[path] = entry
 
     def worst(self, quantity: str, dtype: str, ways: Optional[Iterable[str]] = None) -> Entry:
-        """Return the worst of all ways, or of some."""
+        """Return the worst error over all paths, or over the given ones."""
         found = self._worst.get((quantity, dtype), {})
         entries = [e for path, e in found.items() if ways is None or path in ways]
         worst = max(entries, key=lambda entry: entry.error, default=Entry(0, "", "", 0, 0))
@@ -168,7 +168,7 @@ def is_moderate(op: str) -> bool:
 
 
 def claims(figures: list[Figures]) -> str:
-    """Return what holds for every row that was drawn."""
+    """Return the statements that hold for every drawn row."""
     nan = sum(
         f.worst(quantity, dtype).total
         for f in figures
@@ -233,7 +233,7 @@ def _mapping_table(figures: list[Figures]) -> str:
 
 
 def _most(f: Figures, quantity: str, dtype: str) -> float:
-    """Return the largest total of one way."""
+    """Return the largest total of any single path."""
     entries = f._worst.get((quantity, dtype), {}).values()
     return max((entry.total for entry in entries), default=0)
 

@@ -1,4 +1,4 @@
-"""The ways that the ops can take through the package, each to be measured."""
+"""The paths that the ops can take through the package, each of which is measured."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Optional
 from unittest import mock
 
-# Looked at when triton is first imported: kernels for GPUs run on the CPU, slowly.
+# Read when triton is first imported: GPU kernels then run on the CPU, slowly.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.cpu import build
 
 COMPILED = "compiled"
-# What the kernels are compiled for elsewhere, where this processor can run it.
+# Targets for which the kernels are compiled on other processors, if this one can run them.
 TARGETS = {"compiled, AVX2": "x86-64-v3", "compiled, SSE2": "x86-64"}
 PYTORCH = "PyTorch"
 TRITON = "Triton"

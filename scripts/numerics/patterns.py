@@ -1,7 +1,7 @@
-"""Rows of logits that are hard on a search for a threshold, by name.
+"""Patterns of rows of logits that are hard for a threshold search, by name.
 
-Each pattern gives fp64 rows ``[rows, size]`` for a NumPy generator and an alpha; they are rounded
-to the dtype that is measured, so that what an op gets is exact.
+Each pattern returns fp64 rows ``[rows, size]`` for a NumPy generator and an alpha; they are rounded
+to the measured dtype, so that the input of an op is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DTYPES = {
     "bf16": torch.bfloat16,
 }
 LARGEST_ROW = 262144
-# A row has no more distinct logits than this, so that 50-digit arithmetic ends.
+# Largest number of distinct logits in a row, to limit the time of 50-digit arithmetic.
 MOST_DISTINCT = 1500
 
 Shape = tuple[int, int]
@@ -40,7 +40,7 @@ def constant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarra
 
 
 def two_values(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return a step that is about as high as it may be with both values in the support."""
+    """Return two values, with a gap about as large as possible for both to be in the support."""
     gap = draw.choice([0.5, 0.99, 1, 1.01, 1e-6], (shape[0], 1)) / (alpha - 1)
     return np.where(draw.random(shape) < draw.random((shape[0], 1)), 0, -gap) + draw.normal()
 
@@ -50,7 +50,7 @@ def ties(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
 
 
 def large(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return logits of +-10,000, near each other or not."""
+    """Return logits around +-10,000, of one sign in a row or of both."""
     near = draw.choice([-1e4, 1e4], (shape[0], 1)) + draw.normal(size=shape) * 4
     return np.where(draw.random((shape[0], 1)) < 0.5, near, draw.choice([-1e4, 1e4], shape))
 
@@ -69,7 +69,7 @@ def minus_infinity(draw: np.random.Generator, shape: Shape, alpha: float) -> np.
 
 
 def near_threshold(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return a few large logits, and the others within some roundings of the threshold of these."""
+    """Return a few large logits, and others within a few roundings of their threshold."""
     few = min(shape[1], int(draw.integers(1, 5)))
     z = np.empty(shape)
     z[:, :few] = draw.normal(size=(shape[0], few)) * draw.choice([0.1, 1, 5], (shape[0], 1))
@@ -81,7 +81,7 @@ def near_threshold(draw: np.random.Generator, shape: Shape, alpha: float) -> np.
 
 
 def dominant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return one logit that the others are just out of reach of, or just not."""
+    """Return one largest logit, with the others barely inside or outside the support."""
     gap = draw.choice([1 - 2.0**-9, 1, 1 + 2.0**-9, 0.9, 100], shape) / (alpha - 1)
     z = -gap + draw.choice([0, 2.0**-20, -(2.0**-20)], shape)
     z[np.arange(shape[0]), draw.integers(shape[1], size=shape[0])] = 0
@@ -89,19 +89,19 @@ def dominant(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarra
 
 
 def decay(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return distances from the largest logit of many orders of magnitude."""
+    """Return logits whose distances from the largest span many orders of magnitude."""
     return -(10 ** draw.uniform(-12, 3, shape)) + draw.choice([0, 1, 100], (shape[0], 1))
 
 
 def extreme(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return about the largest numbers of each dtype."""
+    """Return numbers close to the largest of each dtype."""
     return draw.choice([-1, 1, 0.5, 0, 1 - 2.0**-8], shape) * draw.choice(
         [65504, 3.3e38, 1.7e308], (shape[0], 1)
     )
 
 
 def no_answer(draw: np.random.Generator, shape: Shape, alpha: float) -> np.ndarray:
-    """Return rows of -inf alone, which give zeros, and rows with a NaN or +inf, which give NaN."""
+    """Return rows of only -inf, which give zeros, and rows with a NaN or +inf, which give NaN."""
     z = normal(draw, shape, alpha)
     z[np.arange(shape[0]), draw.integers(shape[1], size=shape[0])] = draw.choice(
         [np.nan, np.inf], shape[0]
@@ -120,7 +120,7 @@ PATTERNS: dict[str, Callable[[np.random.Generator, Shape, float], np.ndarray]] =
 
 
 def _threshold(z: np.ndarray, alpha: float) -> np.ndarray:
-    """Return the smallest logit that would be in the support, by bisection, ``[rows, 1]``."""
+    """Return the limit above which a logit is in the support, by bisection, ``[rows, 1]``."""
     top = z.max(1, keepdims=True)
     x = (alpha - 1) * (z - top)
     low, high = np.full_like(top, -1), np.zeros_like(top)
@@ -133,8 +133,7 @@ def _threshold(z: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def batches(rows: int, alpha: float, seed: int) -> Iterator[Batch]:
-    """Return about ``rows`` rows, of every pattern and dtype, mostly short; a few as long as can
-    be."""
+    """Yield ``rows`` rows in batches of every pattern and dtype, mostly short, a few very long."""
     draw = np.random.default_rng([seed, int(alpha * 1e6)])
     made, number = 0, 0
     names = list(PATTERNS)

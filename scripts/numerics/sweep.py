@@ -2,9 +2,9 @@
 """Errors of mappings, losses and their gradients against 50-digit arithmetic, over many rows.
 
 Draws rows of logits of every pattern, of 1 to 262,144 entries, in fp64, fp32, fp16 and bf16, sends
-them through every way that the ops have on a CPU, and writes the worst errors as a page. Each op is
-kept as soon as it is done, and not measured again by the same command. About 3 minutes for each of
-12 ops with 100,000 rows.
+them through every path of the ops on a CPU, and writes the worst errors as a page. The results of
+each op are kept as soon as it is done, so that the same command does not measure it again. It takes
+about 3 minutes for each of 12 ops with 100,000 rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import output_file, positive, seed
 
-# alpha; fp32 holds all but 1.3
+# alpha; all but 1.3 are exact in fp32
 ENTMAX = (1.0078125, 1.3, 1.5, 1.75, 2.0, 3.0)
 # alpha and tau
 ALPHA_RELU = ((1.1, 0.3), (1.5, 0.3), (2.0, -0.7))
@@ -36,9 +36,9 @@ WIDER = {
     "bf16": ("bf16", "fp32", "fp64"),
 }
 TOPK = 8
-# Triton's interpreter takes about a tenth of a second a row.
+# Triton's interpreter takes about a tenth of a second per row.
 TRITON_BATCHES, TRITON_ROWS, TRITON_SIZE = 61, 2, 5000
-# No batch takes as long as this, so a search that does is taken for endless.
+# Seconds after which a search counts as endless; no batch takes that long.
 HANGS = 600
 
 
@@ -47,7 +47,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rows", type=positive, default=2000, help="of logits for each op (default: 2000)"
+        "--rows", type=positive, default=2000, help="rows of logits for each op (default: 2000)"
     )
     parser.add_argument("--seed", type=seed, default=1, help="of the rows (default: 1)")
     parser.add_argument(
@@ -86,7 +86,7 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
         for number, batch in enumerate(patterns.batches(rows, op.alpha, first)):
             faulthandler.dump_traceback_later(HANGS, exit=True)
             draw = np.random.default_rng([first, number])
-            # Not of an alpha that fp32 does not hold.
+            # Skip the gradient of an alpha that is not exact in fp32.
             learned = op.sums_to_one and number % 3 == 0 and np.float32(op.alpha) == op.alpha
             truth = measures.Exact(batch.logits, op, draw, learned)
             topk = None
@@ -122,7 +122,7 @@ def ways(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
 
     found = [paths.PYTORCH]
     if dtype != "fp64":
-        # 5 and 12 have no common divisor, so that these have every pattern.
+        # 5 and 12 have no common divisor, so that these paths get every pattern.
         others = libraries if number % 5 == 0 else ()
         found = [paths.COMPILED, *others, *found]
     if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():

@@ -1,7 +1,7 @@
-"""Sends inputs of every awkward size through every kernel for the CPU, for sanitizers.py.
+"""Send inputs of every awkward size through every CPU kernel, for sanitizers.py.
 
-Prints how many calls of ops there were, by group. Each tensor has just the size that it needs, so
-that what is read or written behind its end is not its own.
+Prints the number of calls of ops, by group. Each tensor has its exact size, so that reading or
+writing beyond its end is detected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
@@ -36,7 +36,7 @@ ATTENTIONS = 150
 
 
 def backwards(*outputs: Tensor) -> None:
-    """Take the gradient of everything, with a gradient of ones and minus ones."""
+    """Run the backward pass of all outputs, with a random gradient of 1 and -1."""
     for output in outputs:
         if output.requires_grad:
             grad = torch.where(torch.rand(output.shape) < 0.5, 1.0, -1.0)
@@ -44,7 +44,7 @@ def backwards(*outputs: Tensor) -> None:
 
 
 def through_rows(z: Tensor, alpha: float) -> int:
-    """Run every mapping and loss of rows of logits, with gradients."""
+    """Run every mapping and loss of rows, with gradients; return the number of calls."""
     z = z.contiguous().requires_grad_()
     count, size = z.shape
     backwards(ops.entmax(z, alpha), ops.alpha_relu(z, TAU, alpha))
@@ -76,7 +76,7 @@ def sizes_of_rows(most: int, seed: int) -> Iterator[int]:
 
 
 def linear_losses(most: int, seed: int) -> Iterator[int]:
-    """Run with candidates from bfloat16, where they are few and where they are all, and without."""
+    """Run with bfloat16 screening, with few and with all candidates, and without it."""
     for size in SIZES[1:]:
         for count in ROWS:
             width = WIDTHS[(size + count) % len(WIDTHS)]
@@ -101,7 +101,7 @@ def any_of(choices: tuple) -> int:
 
 
 def heads(batch: int, number: int, time: int, width: int) -> Tensor:
-    """Make ``[batch, number, time, width]``, contiguous or as it comes from a projection."""
+    """Make ``[batch, number, time, width]``, contiguous or with the strides of a projection."""
     if torch.rand(()) < 0.5:
         return torch.randn(batch, number, time, width).requires_grad_()
     x = torch.randn(time, batch, number * width).requires_grad_()
@@ -155,7 +155,7 @@ def dropouts(most: int, seed: int) -> Iterator[int]:
 
 
 def sparse_matrices(most: int, seed: int) -> Iterator[int]:
-    """Run products, transposes and dense matrices; columns may stand twice, and rows be empty."""
+    """Run products, transposes and dense matrices, with repeated columns and empty rows."""
     for size in SIZES[1:]:
         for count in ROWS:
             start = products.starts_of(torch.randint(12, (count,)))
@@ -182,15 +182,15 @@ GROUPS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200, help="of patterns, for each alpha")
+    parser.add_argument("--rows", type=int, default=200, help="rows of patterns, for each alpha")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     if build.library() is None:
-        sys.exit("there are no kernels to look at")
+        sys.exit("there are no kernels to test")
     calls = dict.fromkeys(args.groups, 0)
-    # Without a least size for work on several threads.
+    # Use several threads even for the smallest inputs.
     with mock.patch.object(boundary, "_WORK_OF_A_THREAD", -1):
         for group in args.groups:
             for number, done in enumerate(GROUPS[group](args.rows, args.seed)):

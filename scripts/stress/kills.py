@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Kill a recipe again and again, and see whether it ends as one that nobody disturbed.
+"""Kill a recipe again and again, and check that its result equals that of an undisturbed run.
 
 A small model is trained by examples/run.sh on the synthetic text of examples/quickstart, saved
-every few updates, and averaged. The same is then done again, but all of its processes are killed
-(SIGKILL) at chosen moments, and the same command is started again after each kill:
+every few updates, and averaged. Then this is repeated, but all processes are killed (SIGKILL) at
+chosen moments, and the same command is started again after each kill:
 
   random      at any time
   writing     while a checkpoint is being written
-  copying     while it is being copied to checkpoint_last.pt. Where the kill comes too late, the
-              copy is cut off at a random place, as the kill would have left it
+  copying     while a checkpoint is being copied to checkpoint_last.pt. If the kill comes too late,
+              the copy is cut off at a random place, as a kill would have left it
   saved       just after a checkpoint is complete, before fairseq goes on
-  finishing   after training, while it is being summed up, or soon after
+  finishing   after training, while its summary is being made, or soon after
   averaging   while the average is being written
   preparing   at any time in the preparation of the data
 
-When a run is through, its parameters (of the last checkpoint and of the average, tau included), the
-state of its optimizer, the number of updates, its statistics and its data must be those of the
-undisturbed one, to the last bit, with nothing left lying about.
+When a run is finished, its parameters (of the last checkpoint and of the average, tau included),
+the state of its optimizer, the number of updates, its statistics and its data must equal those of
+the undisturbed run to the last bit, and no temporary files may be left.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import one_line, output_file, positive, seed
 
 ROOT = Path(__file__).resolve().parents[2]
-# What is killed in a run, in this order, but for the last two shuffled.
+# The kills of a run: those in training, which are shuffled, and those at the end, in this order.
 TRAINING_MOMENTS = ("random", "random", "writing", "copying", "copying", "saved", "random")
 ENDING_MOMENTS = ("finishing", "averaging")
 MODEL = (
@@ -72,7 +72,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--kills", type=positive, default=50, metavar="N", help="in all (default: 50)"
+        "--kills", type=positive, default=50, metavar="N", help="total (default: 50)"
     )
     parser.add_argument("--variant", default="alpha_relu", help="(default: alpha_relu)")
     parser.add_argument(
@@ -80,19 +80,19 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="work here, and keep it (default: a temporary)"
+        "--folder", type=Path, metavar="DIR", help="work here, and keep it (default: temporary)"
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results here")
     return parser.parse_args(arguments)
 
 
 class StressError(Exception):
-    """A run did not end, or ended otherwise than the undisturbed one."""
+    """Error of a run that did not end, or whose result differs from the undisturbed one."""
 
 
 @dataclass
 class Recipe:
-    """One data folder and one run folder, and how they are worked on."""
+    """A data folder, a run folder, and the recipe that fills them."""
 
     options: argparse.Namespace
     data: Path
@@ -125,10 +125,10 @@ class Recipe:
             )
 
     def finish(self, stages: str) -> float:
-        """Run the recipe to its end; the seconds that it took.
+        """Run the recipe to its end, and return the seconds that it took.
 
         Raises:
-            StressError: it failed.
+            StressError: the recipe failed.
         """
         start = time.monotonic()
         process = self.start(stages)
@@ -166,7 +166,7 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.Random):
-    """Return a function that says, asked again and again, whether the moment has come."""
+    """Return a function to call repeatedly, which returns whether the moment has come."""
     if moment in ("random", "preparing"):
         until = time.monotonic() + chance.uniform(0, seconds)
         return lambda: time.monotonic() > until
@@ -183,7 +183,7 @@ def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.
 
 
 def _after_new(signs: Callable[[], set], count: int) -> Callable[[], bool]:
-    """Return whether there have been so many signs that were not there at first."""
+    """Return a function that says whether new signs have appeared ``count`` times."""
     seen, known = 0, signs()
 
     def come() -> bool:
@@ -210,7 +210,7 @@ def _after_training(recipe: Recipe, seconds: float) -> Callable[[], bool]:
 
 
 def _epochs_and_updates(folder: Path) -> dict[str, int]:
-    """Return the checkpoints that fairseq has written whole, and when."""
+    """Return the complete checkpoints of fairseq, with their modification times."""
     found = {}
     for pattern in ("checkpoint[0-9]*.pt", "checkpoint_[0-9]*.pt"):
         for path in folder.glob(pattern):
@@ -220,7 +220,8 @@ def _epochs_and_updates(folder: Path) -> dict[str, int]:
 
 
 def cut_the_copy(folder: Path, chance: random.Random) -> bool:
-    """Leave ``checkpoint_last.pt`` as a kill in the middle of its writing; whether it was not."""
+    """Truncate ``checkpoint_last.pt`` as a kill would, unless it is damaged; return whether it was
+    truncated."""
     from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
 
     written, last = _epochs_and_updates(folder), folder / LAST
@@ -235,7 +236,7 @@ def cut_the_copy(folder: Path, chance: random.Random) -> bool:
 
 
 def result_of(recipe: Recipe) -> dict[str, Any]:
-    """Return all that must not depend on kills, by name."""
+    """Return all results that must not depend on kills, by name."""
     from fairseq_sparse.checkpoints.safety import load_checkpoint
     from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 
@@ -250,7 +251,7 @@ def result_of(recipe: Recipe) -> dict[str, Any]:
     for name, state in (("last", last), ("average", average)):
         for key, value in state["model"].items():
             if key.endswith("_float_tensor") or FUSED_COPIES.search(key):
-                continue  # of fairseq 0.12.2: not set, and not used
+                continue  # neither set nor used in fairseq 0.12.2
             result[f"{name}: {key}"] = _digest(value)
     for number, entries in last["last_optimizer_state"]["state"].items():
         for key, value in entries.items():
@@ -262,7 +263,7 @@ def result_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> Any:
-    """Return what is equal only for equal bits."""
+    """Return a value that is equal only for equal bits."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -272,7 +273,7 @@ def _digest(value: Any) -> Any:
 
 
 def litter(recipe: Recipe) -> list[str]:
-    """Return what a finished run has no more need of."""
+    """Return the temporary files that a finished run should not have."""
     patterns = ("*.tmp", "*.partial", ".lock", "crash.pt")
     folders = (recipe.run, recipe.data)
     return sorted(str(path) for f in folders for p in patterns for path in f.rglob(p))
@@ -288,7 +289,7 @@ def compare(recipe: Recipe, expected: dict[str, Any]) -> None:
             )
     left = litter(recipe)
     if left:
-        raise StressError(f"left lying about: {', '.join(left)}")
+        raise StressError(f"temporary files left: {', '.join(left)}")
 
 
 # Kills
@@ -296,7 +297,7 @@ def compare(recipe: Recipe, expected: dict[str, Any]) -> None:
 
 @dataclass
 class Record:
-    """What has been done: after each kill the same command was started again."""
+    """Counts of kills, damaged checkpoints and finished runs, and the failures."""
 
     kills: Counter = field(default_factory=Counter)
     damaged_last_checkpoints: int = 0
@@ -312,7 +313,7 @@ class Record:
 
 
 class Stress:
-    """Runs and their kills, against one undisturbed run."""
+    """Runs with kills, compared with one undisturbed run."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, report: Callable[[str], None]):
         self.options, self.folder, self.report = options, folder, report
@@ -346,21 +347,21 @@ class Stress:
                 self.disturb(recipe, [*moments, *ENDING_MOMENTS], "train-average")
                 compare(recipe, self.expected)
                 self.record.finished_runs += 1
-                self.report(f"{name}: as the undisturbed one")
+                self.report(f"{name}: equal to the undisturbed run")
             except StressError as error:
                 self.record.failures.append(f"{name}: {error}")
                 self.report(f"{name}: FAILED: {error}")
         return self.record
 
     def disturb(self, recipe: Recipe, moments: list[str], stages: str) -> None:
-        """Work through the stages, killed at each of the moments, as long as any are left."""
+        """Run the stages, with a kill at each of the moments as long as kills are left."""
         for moment in moments[: self.left()]:
             if not self.kill_once(recipe, moment, stages):
-                break  # it came to its end
+                break  # the recipe has ended
         recipe.finish(stages)
 
     def kill_once(self, recipe: Recipe, moment: str, stages: str) -> bool:
-        """Start, and kill at the moment; false if the recipe ended before."""
+        """Start the recipe and kill it at the moment; return False if it ended before."""
         from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
 
         seconds = self.prepare_seconds if moment == "preparing" else 0.7 * self.train_seconds

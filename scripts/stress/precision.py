@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Train every output with every attention in half precision, and see whether anything overflows.
+"""Train every output with every attention in half precision, and check for overflow.
 
-Each run is a tiny model on made-up text that it can learn (the target is the source, backwards),
-stepped as fairseq's Trainer does it, with fairseq's own optimizers and loss scaling:
+Each run trains a tiny model on synthetic text that it can learn (the target is the source
+reversed), with the steps of fairseq's Trainer, and fairseq's own optimizers and loss scaling:
 
   fp16            --fp16: weights in fp16, a copy of them in fp32
   fp16_efficient  --memory-efficient-fp16: weights in fp16, no copy
@@ -10,12 +10,13 @@ stepped as fairseq's Trainer does it, with fairseq's own optimizers and loss sca
   amp_fp16        --amp: weights in fp32, autocast to fp16
   amp_bf16        autocast to bf16, without scaling
 
-What this PyTorch cannot do on a CPU is left out: all of fp16 before 2.3.
+Precisions that this PyTorch lacks on a CPU are left out: all of fp16 before 2.3.
 
-The loss scale starts cold, at --init-scale: 128 is fairseq's, and 65536 comes down until the
-gradients fit. A run is in order if every loss is finite, the loss goes down, and at most 1% of the
-updates are skipped for a loss scale of 128 or less. Attention relu has no norm and may overflow:
-that is said, and is no failure. An LSTM has only the kinds of attention whose weights sum to 1.
+The loss scale starts at --init-scale: 128 is fairseq's default, and 65536 is halved until the
+gradients fit. A run passes if every loss is finite, the loss decreases, and at most 1% of the
+updates are skipped at a loss scale of 128 or less. Attention relu has no norm and may overflow,
+which is reported, but not counted as a failure. An LSTM only has the kinds of attention whose
+weights sum to 1.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import one_line, output_file, positive
@@ -53,14 +54,14 @@ FP16_FLAGS = {
     "amp_bf16": "--amp",
 }
 VOCABULARY, BATCHES, SENTENCES = 200, 16, 8
-SMALL_SCALE = 128  # at which fairseq starts
+SMALL_SCALE = 128  # fairseq's initial scale
 MOST_SKIPPED = 50
-ALPHA = 1.3  # of entmax, where it has no other name
+ALPHA = 1.3  # for the kind "entmax"
 WITHOUT_NORM = "relu"
 
 
 def numbers(text: str) -> list[int]:
-    """Parse numbers of at least 1, with commas between them, for argparse."""
+    """Parse comma-separated numbers of at least 1, for argparse."""
     return [positive(part) for part in text.split(",")]
 
 
@@ -88,7 +89,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=numbers,
         default=[128, 65536],
         metavar="N,...",
-        help="where the loss scale starts (default: 128,65536)",
+        help="initial loss scales (default: 128,65536)",
     )
     parser.add_argument(
         "--flags", default="", metavar="'FLAGS'", help="more flags for fairseq-train"
@@ -99,7 +100,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 @dataclass
 class Run:
-    """One model in training, and what became of it."""
+    """One training run and its result."""
 
     precision: str
     output: str
@@ -108,7 +109,7 @@ class Run:
     first_loss: float = math.nan
     last_loss: float = math.nan
     updates: int = 0
-    # Of each update that was skipped: the updates made before it, and the loss scale.
+    # For each skipped update: the number of updates before it, and the loss scale.
     skipped: list[tuple[int, float]] = field(default_factory=list)
     last_scale: float = 1.0
     seconds: float = 0.0
@@ -124,7 +125,7 @@ class Run:
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
-    """Return what the options ask for.
+    """Return the runs that the options select.
 
     Raises:
         ValueError: there is no such output, attention or precision.
@@ -157,7 +158,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
 
 
 def is_available(precision: str) -> bool:
-    """Return whether this version of PyTorch can train so on a CPU."""
+    """Return whether this version of PyTorch can train in a precision on a CPU."""
     import torch
 
     if precision == "amp_fp16":
@@ -208,7 +209,7 @@ class Training:
                 self.optimizer._grad_scaler = torch.amp.GradScaler("cpu", run.init_scale)
 
     def forward(self, model, sample: dict[str, Any]) -> tuple:
-        """Compute the criterion, under autocast as in fairseq, whose own is for a GPU."""
+        """Compute the criterion under autocast, which fairseq has only for GPUs."""
         with self.autocast():
             return self.criterion(model, sample)
 
@@ -226,7 +227,7 @@ class Training:
         self.optimizer.multiply_grads(1 / size)
         try:
             norm = self.optimizer.clip_grad_norm(self.clip_norm)
-        except OverflowError:  # how fairseq's fp16 says that the update is to be skipped
+        except OverflowError:  # how fairseq's fp16 skips an update
             return loss.item() / size, False
         updated = bool(torch.isfinite(norm))
         if not updated and not hasattr(self.optimizer, "_grad_scaler"):
@@ -259,7 +260,7 @@ def training_flags(run: Run, options: argparse.Namespace) -> list[str]:
 
 
 def batches(task) -> Iterator[dict[str, Any]]:
-    """Return sentences that are to be reversed, for ever; of different lengths, so with padding."""
+    """Yield an endless sequence of batches with sentences to reverse, of different lengths."""
     import torch
     from fairseq.data import LanguagePairDataset
 
@@ -283,7 +284,7 @@ def batches(task) -> Iterator[dict[str, Any]]:
 
 
 def train(run: Run, options: argparse.Namespace) -> None:
-    """Fill in what becomes of a run."""
+    """Train a run, and fill in its results."""
     start = time.perf_counter()
     losses = []
     try:
@@ -300,7 +301,7 @@ def train(run: Run, options: argparse.Namespace) -> None:
             else:
                 run.skipped.append((run.updates, scale))
         run.last_scale = training.loss_scale()
-    except Exception as error:  # whatever it is, the other runs go on
+    except Exception as error:  # any error; the other runs continue
         run.failure = f"{type(error).__name__} at update {run.updates}: {one_line(error)}"
     some = max(1, min(BATCHES, len(losses) // 2))
     if losses:
@@ -323,8 +324,8 @@ def what_is_wrong(run: Run, options: argparse.Namespace) -> str:
 
 
 def table(runs: list[Run]) -> str:
-    """Return a line for each precision, output and scale: over all kinds of attention. But for
-    runs, updates and failures, those without a norm do not count."""
+    """Return a table with a row for each precision, output and scale, over all kinds of attention;
+    those without a norm count only for runs, updates and failures."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
     groups: dict[tuple, list[Run]] = {}
@@ -369,7 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
         runs = runs_of(options)
         for precision in dict.fromkeys(run.precision for run in runs):
             if not is_available(precision):
-                print(f"{precision} is left out: not in this PyTorch on a CPU", file=sys.stderr)
+                print(f"{precision} is left out: this PyTorch lacks it on a CPU", file=sys.stderr)
                 runs = [run for run in runs if run.precision != precision]
         for run in tqdm(runs, unit="run"):
             train(run, options)

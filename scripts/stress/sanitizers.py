@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Run the kernels for the CPU under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Run the CPU kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-The kernels are compiled with both, once for each set of vector instructions that this processor
-has, and get rows of every pattern of scripts/numerics and inputs of every awkward size, on one and
-on two threads (kernel_inputs.py). Anything read or written outside of a tensor or of a list in a
-kernel's own memory, and any arithmetic that C leaves undefined, is a finding, which is printed; the
-exit status is then 1.
+The kernels are compiled with both, once for each set of vector instructions of this processor, and
+get rows of every pattern of scripts/numerics and inputs of every awkward size, on one and on two
+threads (kernel_inputs.py). Any access outside a tensor or outside a list in a kernel's own memory,
+and any arithmetic that C leaves undefined, is a finding. Findings are printed, and the exit status
+is then 1.
 
-First a copy of the kernels with known errors is run. If one of these is not found, so that a run
-without findings would say nothing, the exit status is 2. So it is without GCC, whose sanitizers are
-used.
+First, a copy of the kernels with known errors is run. If one of these is not found, so that a run
+without findings would mean nothing, the exit status is 2. It is 2 as well without GCC, whose
+sanitizers are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# As in every script: what is imported lies beside it.
+# The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import positive, seed
@@ -36,8 +36,8 @@ SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fsanitize-re
 DEBUGGING = ("-fno-omit-frame-pointer", "-g")
 TARGETS = {"native": (), "AVX2": ("-mno-avx512f",), "SSE2": ("-mno-avx",)}
 
-# A source, what stands in it, and what is put there, which must be found: a tensor, a list of a
-# kernel and a workspace of attention that are overrun, and a shift too far.
+# A source file, a text in it, and its faulty replacement, which must be found: overruns of a
+# tensor, of a kernel's list and of attention's workspace, and an undefined shift.
 ERRORS = (
     ("products.c", "size; j++)\n            row[j] =", "size + 1; j++)\n            row[j] ="),
     ("norms.c", "allocate(&memory, threads, 1, size)", "allocate(&memory, threads, 1, size - 1)"),
@@ -59,7 +59,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--rows",
         type=positive,
         default=5000,
-        help="of the patterns for each of 5 alphas (default: 5000)",
+        help="rows of patterns for each of 5 alphas (default: 5000)",
     )
     parser.add_argument("--seed", type=seed, default=1, help="of the inputs (default: 1)")
     parser.add_argument(
@@ -77,8 +77,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def runtime_libraries() -> list[str]:
-    """Return the sanitizers' libraries, to be loaded before Python, so that they see what it
-    allocates."""
+    """Return the sanitizers' libraries, which are loaded before Python to track its allocations."""
     found = []
     for name in ("libasan.so", "libubsan.so"):
         command = [*_compiler(), f"-print-file-name={name}"]
@@ -97,13 +96,13 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
     """Send inputs through the kernels of the package in ``root``.
 
     Returns:
-        How many calls there were, by group of inputs, and the findings.
+        The number of calls by group of inputs, and the findings.
     """
     libraries = runtime_libraries()
     folder.mkdir()
     compiler = folder / "compiler"
     flags = shlex.join([*SANITIZERS, *DEBUGGING, *TARGETS[target]])
-    # Less is optimised than by the package, so that compiling takes less time.
+    # Optimise less than the package does, so that compiling is faster.
     compiler.write_text(f'exec {shlex.join(_compiler())} {flags} "$@" -O1\n')
     environment = {
         **os.environ,
@@ -116,15 +115,15 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
     compiling = "import importlib.util as u, sys; s = u.spec_from_file_location('b', sys.argv[1]); "
     compiling += "m = u.module_from_spec(s); s.loader.exec_module(m); m._compiled()"
     build = root / "fairseq_sparse" / "ops" / "cpu" / "build.py"
-    # Without the sanitizers' libraries, under which the compiler is slow.
+    # Compile without the sanitizers' libraries, which slow the compiler down.
     subprocess.run([sys.executable, "-c", compiling, str(build)], env=environment, check=True)
     environment |= {
         "LD_PRELOAD": " ".join(libraries),
-        # Python leaves memory to the system when it ends.
+        # Python does not free all memory when it ends.
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=0",
         "PYTHONMALLOC": "malloc",
     }
-    # fairseq takes seconds to import, and has no part in the ops.
+    # fairseq takes seconds to import, and the ops do not need it.
     start = "import runpy, sys; sys.modules['fairseq'] = None; "
     start += f"runpy.run_path({str(INPUTS)!r}, run_name='__main__')"
     command = [sys.executable, "-c", start, *arguments]
@@ -141,7 +140,7 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
 
 
 def findings_in(log: str) -> list[str]:
-    """Return what the sanitizers reported, and where; each place once."""
+    """Return the sanitizers' reports with their places, each place once."""
     found = {}
     address = None
     for line in log.splitlines():
@@ -181,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
             missed = [name for name, *_ in ERRORS if not any(name in found for found in findings)]
             if missed:
                 raise RuntimeError(f"an error put into {' and '.join(missed)} was not found")
-            print(f"{len(ERRORS)} errors that were put into a copy are found")
+            print(f"{len(ERRORS)} errors put into a copy were found")
             if args.groups:
                 wanted += ["--groups", *args.groups]
             failed = False

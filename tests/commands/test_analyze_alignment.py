@@ -197,7 +197,7 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         ([tmp_path / "none", folder], "none"),
         ([gold, short], f"{gold} has 3 lines, but {short} has 1"),
         ([gold, two], f"{gold} has 3 lines, but {two} has 2"),
-        ([gold, wrong], f"{wrong}, line 3: '0-x' is no link"),
+        ([gold, wrong], f"{wrong}, line 3: '0-x' is not a link"),
         ([gold, own], "own was made with --hypothesis"),
         ([gold, unfinished], "unfinished is not finished"),
         ([gold, empty], "empty has no manifest.json"),

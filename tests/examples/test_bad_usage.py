@@ -32,7 +32,7 @@ def refusal(script: str, *arguments: object, status: int, **variables: object) -
             ("quickstart", "softmax", "--settings", "../variants/softmax"),
             "unknown settings '../variants/softmax'",
         ),
-        ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is no range of"),
+        ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is not a range of"),
         ("run.sh", ("quickstart", "softmax", "--stages", ","), "unknown stage ''"),
         ("sweep.sh", ("../datasets/quickstart",), "unknown data set '../datasets/quickstart'"),
         ("mbr.sh", (), "a run is needed"),

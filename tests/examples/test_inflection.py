@@ -269,6 +269,6 @@ def test_not_all_languages_are_not_the_paper_s_data(raw: Path, tmp_path: Path) -
     whole = DATASET.removesuffix("_part")
     few = run(whole, "softmax", *options, RAW_DIR=raw, check=False)
     assert few.returncode != 0 and not (tmp_path / "data" / "prepared").exists()
-    assert f"is all 102 languages, and here are only 2: take {DATASET}" in few.stdout
+    assert f"needs all 102 languages, but only 2 are here: use {DATASET}" in few.stdout
     named = run(whole, "softmax", *options, RAW_DIR=raw, LANGUAGES="turkish", check=False)
     assert named.returncode != 0 and f"for some of them take {DATASET}" in named.stdout

@@ -290,7 +290,7 @@ def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     assert (tmp_path / "tables" / "sparse_seq2seq_fig3.png").stat().st_size > 10_000
     assert (tmp_path / "tables" / "sparse_seq2seq_fig3.svg").is_file()
     refused = recipes.run(*command, "--dataset", "quickstart", check=False)
-    assert refused.returncode == 2 and "this one needs no data" in refused.stdout
+    assert refused.returncode == 2 and "this table needs no data" in refused.stdout
 
 
 def test_a_look_is_taken_at_the_finished_models_of_the_first_seed(project: Path) -> None:
@@ -368,7 +368,7 @@ def test_settings_of_a_table_are_for_its_own_data_sets(project: Path) -> None:
     assert "quickstart/softmax-sue-cpu" in plan() and "/softmax-sue-cpu" in plan("quickstart")
     assert "iwslt14_de_en/softmax-cpu" in plan("iwslt14_de_en")
     mixed = ("quickstart", "iwslt14_de_en")
-    assert "take them in turn, or give --settings" in plan(*mixed)
+    assert "run them separately, or give --settings" in plan(*mixed)
     assert "iwslt14_de_en/softmax-rela-cpu" in plan(*mixed, options=("--settings", "rela"))
 
 

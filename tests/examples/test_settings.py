@@ -144,7 +144,7 @@ def test_from_archives_to_a_score(dataset: str, tmp_path: Path) -> None:
         assert averaged == "average_last 5 by updates"
         names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
         assert sum(name.startswith("checkpoint_") for name in names) == 7  # five, last and best
-        assert "target tokens in the mean" in output
+        assert "target tokens on average" in output
     else:
         assert {"exact", "optimal", "single"} <= set(summary["valid"]["search"])
         assert summary["valid"]["nonzeros"] > 0

@@ -27,16 +27,16 @@ def refusal(script: str, *arguments: object) -> str:
         ("setup_env.sh", ("--bogus",), "unknown argument --bogus (see --help)"),
         ("setup_env.sh", ("--python",), "--python needs an interpreter"),
         ("setup_env.sh", ("--venv", ""), "--venv needs a folder"),
-        ("setup_env.sh", ("--python", "/"), "is no interpreter"),
-        ("setup_env.sh", ("--python", "true"), "is no Python: name another"),
-        ("setup_env.sh", ("--python", "cat"), "is no Python: name another"),
+        ("setup_env.sh", ("--python", "/"), "is not an interpreter"),
+        ("setup_env.sh", ("--python", "true"), "is not a Python: name another"),
+        ("setup_env.sh", ("--python", "cat"), "is not a Python: name another"),
         ("setup_env.sh", ("--active", "--venv", "x"), "leave out --active"),
         ("test.sh", ("--python",), "--python needs an interpreter"),
         ("test.sh", ("--venv", ""), "--venv needs a folder"),
         ("test.sh", ("--active", "--venv", "x"), "leave out --active"),
         ("test_matrix.sh", ("--python", ""), "--python needs an interpreter"),
-        ("test_matrix.sh", ("--python", "true"), "is no Python: name another with --python"),
-        ("test_matrix.sh", ("--python", "cat"), "is no Python: name another with --python"),
+        ("test_matrix.sh", ("--python", "true"), "is not a Python: name another with --python"),
+        ("test_matrix.sh", ("--python", "cat"), "is not a Python: name another with --python"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(script: str, arguments: tuple, message: str) -> None:
@@ -51,5 +51,5 @@ def test_a_folder_of_other_files_is_not_emptied(tmp_path: Path) -> None:
         path.write_text("kept")
     command = ("setup_env.sh", "--python", sys.executable, "--venv")
     assert "which would be lost: name a new folder with --venv" in refusal(*command, folder)
-    assert "is no folder: name another with --venv" in refusal(*command, file)
+    assert "is not a folder: name another with --venv" in refusal(*command, file)
     assert (folder / "thesis.tex").read_text() == file.read_text() == "kept"

@@ -229,7 +229,7 @@ def test_words_keep_their_pieces() -> None:
         ({"en": ["", *ENGLISH[1:]]}, "line 1: a link beyond the last word"),
         ({"en": ["", *ENGLISH[1:]], "talp": ["", *TALP[1:]]}, "line 1: one side is empty"),
         ({"talp": ["1-10", *TALP[1:]]}, "line 1: a link beyond the last word"),
-        ({"talp": ["S 1 1", *TALP[1:]]}, "line 1: 'S' is no link"),
+        ({"talp": ["S 1 1", *TALP[1:]]}, "line 1: 'S' is not a link"),
     ],
 )
 def test_damaged_sets(changes: dict, message: str, tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_bad_input_is_one_line(
     for arguments, message in [
         (["--prepared", prepared], f"get DeEnGoldAlignment.tar.gz at {home}"),
         ([tmp_path / "none", "--prepared", prepared], "none: no such file; get DeEn"),
-        ([text, "--prepared", prepared], "text: not a whole tar archive"),
+        ([text, "--prepared", prepared], "text: not a complete tar archive"),
         ([archive, "--prepared", tmp_path], "settings'"),
         ([archive, "--prepared", characters], "settings: these are not the settings of text in"),
-        ([archive, "--prepared", other], "has de and en, but the model fr-de"),
+        ([archive, "--prepared", other], "is for de-en, the model for fr-de"),
     ]:
         assert call_here(*arguments, "--path", "x.pt", "--output", tmp_path / "out") == 1
         printed = capsys.readouterr()

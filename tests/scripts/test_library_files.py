@@ -21,4 +21,4 @@ def test_a_part_of_other_scripts_says_so(name):
     command = [sys.executable, str(SCRIPTS / name)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"{name} is no command: it is a part of ")
+    assert result.stderr.startswith(f"{name} is not a command: it is a part of ")

@@ -118,7 +118,7 @@ def test_sanitizers_find_errors_that_are_put_in_and_no_others(capsys, monkeypatc
     monkeypatch.setenv("CC", "gcc")
     arguments = ("--targets", "native", "--groups", "norms", "dropouts", "sparse_matrices")
     assert sanitizers.main([*arguments]) == 0
-    assert "errors that were put into a copy are found" in capsys.readouterr().out
+    assert "errors put into a copy were found" in capsys.readouterr().out
 
 
 @pytest.mark.slow

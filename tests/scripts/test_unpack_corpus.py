@@ -304,7 +304,7 @@ def test_split_that_is_there_is_kept(tmp_path: Path, capsys) -> None:
     [
         ("dev text a b", "--take dev: not one of test, valid, train"),
         ("train csv a b", "--take ... csv: not one of "),
-        ("train tsv a#1 b", "b: of tsv, #N must say which column"),
+        ("train tsv a#1 b", "b: for tsv, #N must give the column"),
     ],
 )
 def test_wrong_take_is_explained(words: str, message: str, tmp_path: Path, capsys) -> None:

@@ -1,7 +1,7 @@
-"""How well word alignments agree with those that people made: precision, recall, error rate.
+"""The agreement of word alignments with manual ones: precision, recall, error rate.
 
 Och and Ney (2000), "Improved Statistical Alignment Models". S are the sure links of the gold
-alignment, P its possible ones, of which S is a part, and A the proposed ones, over a corpus:
+alignment, P its possible links, which include S, and A the proposed links, over a corpus:
 
     precision = |A ∩ P| / |A|
     recall = |A ∩ S| / |S|
@@ -28,7 +28,7 @@ class GoldLinks(NamedTuple):
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """From 0 to 1; ``precision`` is None where no link was proposed."""
+    """The number of proposed links, and rates from 0 to 1; without links ``precision`` is None."""
 
     links: int
     precision: Optional[float]
@@ -42,7 +42,7 @@ def read_gold(
     encoding: Optional[str] = None,
     reverse: bool = False,
 ) -> list[GoldLinks]:
-    """Read a gold alignment, a line a sentence pair, in RWTH's ``talp`` or in Pharaoh form.
+    """Read a gold alignment, one line per sentence pair, in RWTH's ``talp`` or Pharaoh format.
 
     Args:
         path: the file; see :func:`from_talp` for its lines.
@@ -52,7 +52,7 @@ def read_gold(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line cannot be; or there is no sure link, and so nothing to be measured.
+        ValueError: a line cannot be parsed, or there is no sure link.
     """
     base = default_base(path) if base is None else base
 
@@ -71,7 +71,7 @@ def read_gold(
 def read_alignment(
     path: Path, base: Optional[int] = None, encoding: Optional[str] = None
 ) -> list[set[Link]]:
-    """Read proposed links, a line a sentence pair, in Pharaoh form.
+    """Read proposed links, one line per sentence pair, in Pharaoh format.
 
     Args:
         path: the file; see :func:`from_pharaoh` for its lines.
@@ -80,20 +80,19 @@ def read_alignment(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line cannot be.
+        ValueError: a line cannot be parsed.
     """
     base = default_base(path) if base is None else base
     return _parse(path, encoding, lambda line: from_pharaoh(line, base))
 
 
 def default_base(path: Path) -> int:
-    """Return the number that the first word has in a file of this name."""
+    """Return the number of the first word of a sentence, by the file's suffix."""
     return 1 if path.suffix.lower() == ".talp" else 0
 
 
 def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
-    """Read the lines of a text file; only a line feed ends a line, with or without a carriage
-    return.
+    """Read the lines of a text file. Lines end with LF or CRLF; nothing else ends a line.
 
     Args:
         path: the file.
@@ -101,7 +100,7 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it does not have this encoding, or is no text.
+        ValueError: the file is not in this encoding, or is not text.
     """
     content = path.read_bytes()
     try:
@@ -112,13 +111,13 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
         text = content.decode("latin-1")
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{path}, line {number}: has a NUL character, which no text has")
+        raise ValueError(f"{path}, line {number}: has a NUL character: not a text file")
     lines = text.split("\n")
     return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def alignment_score(gold: Sequence[GoldLinks], proposed: Sequence[set[Link]]) -> AlignmentScore:
-    """Compare the links of a corpus with its gold alignment, which has a sure link.
+    """Compare the links of a corpus with its gold alignment, which must have a sure link.
 
     Raises:
         ValueError: the two have different numbers of sentences.
@@ -145,10 +144,10 @@ def summarize_readings(
 
     Args:
         rates: the rate of each reading.
-        settings: those that the readings are of, as for :func:`link_files`.
+        settings: the settings of the readings, as for :func:`link_files`.
 
     Returns:
-        For each kind what :func:`summarize_layers` returns.
+        The result of :func:`summarize_layers` for each kind.
     """
     heads = [head for head in settings["heads"] if head != MEAN]
     return {
@@ -171,14 +170,14 @@ def summarize_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Sennrich 2021, "Sparse Attention with Linear Units", Fig. 4 and Table 5).
 
     Args:
-        layers: for each layer ``layer``, its number; ``average``, the rate of the links that the
-            mean of its heads gives, or None; ``heads``, the rate of each head, by its number.
+        layers: for each layer ``layer``, its number; ``average``, the rate of the links from the
+            mean of its heads, or None; ``heads``, the rate of each head by its number.
 
     Returns:
-        ``layers``: for each ``layer``, ``average``, ``heads``, a list in the order of the numbers,
+        ``layers``: for each layer ``layer``, ``average``, ``heads``, a list ordered by number,
         ``best_head``, the number of the best one, and ``best``, its rate. ``aoh``: the mean over
-        the layers of the best head's rate; ``aol``: the mean of their averages. None where there is
-        nothing to be told.
+        the layers of the best head's rate; ``aol``: the mean of the layers' averages. None where
+        a rate is missing.
     """
     rows, best = [], []
     for layer in layers:

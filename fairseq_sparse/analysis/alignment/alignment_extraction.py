@@ -1,4 +1,4 @@
-"""From a translation model and a data set to the lines of an alignment folder."""
+"""Extraction of word alignments from a translation model's attention on a data set."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -33,17 +33,17 @@ def extract_part(
     dataset: FairseqDataset,
     max_tokens: int,
 ) -> Iterator[int]:
-    """Align some sentences and write them to a folder; only a batch's attention is in memory.
+    """Align some sentences and write the links to a folder, with one batch in memory at a time.
 
     Args:
         folder: its settings say what is given to the model and how links are made from attention.
-        numbers: of the sentences, without gaps.
+        numbers: the numbers of the sentences, without gaps.
         translator: one model.
         dataset: all sentences.
-        max_tokens: in a batch.
+        max_tokens: largest number of tokens in a batch.
 
     Yields:
-        How many more sentences are done.
+        The number of sentences done since the last yield.
 
     Raises:
         AnalysisError: ``max_tokens`` is too small for a sentence.
@@ -71,7 +71,7 @@ def extract_part(
                     lines[name][pair.number - numbers[0]] = line
             yield len(sample["id"])
     for number in missing:
-        # The words stay, so that the lines can be compared with other texts.
+        # Keep the words of a sentence that is too long, so that line numbers match other texts.
         pair = dataset[number]
         given = pair["source"][:0] if settings["hypothesis"] else pair["target"]
         for name, pieces in zip(WORDS, _pieces(translator, pair["source"], given), strict=True):
@@ -90,8 +90,8 @@ def align(
         weights: ``[layers, heads, target length, source length]``, of all layers and heads.
         source: pieces, EOS last.
         target: pieces, EOS last.
-        settings: those of an :class:`AlignmentFolder`; ``subwords`` as in :func:`words_of`, and
-            those of :func:`word_links`.
+        settings: as in an :class:`AlignmentFolder`, with ``subwords`` as in :func:`words_of`, and
+            the settings of :func:`word_links`.
     """
     words = [words_of(side[:-1], settings["subwords"]) for side in (source, target)]
     lines = [" ".join(side.text) for side in words]

@@ -1,14 +1,15 @@
 """A folder of word alignments, one file for each way of reading the attention of a model.
 
-    manifest.json                what was extracted, from what and how; written last
-    source.txt, target.txt       the words that the links count, a line a sentence
-    normal-layer1-head2.pharaoh  the links of a head, a line a sentence; mean: those of all heads
-    shifted-layer1-mean.pharaoh  together; see word_alignment.py for normal and shifted
-    attention-0-999.npz          the attention itself, if asked for; a file a part
-    parts/                       while the folder is being made: what is done
+    manifest.json                the settings of the extraction; written last
+    source.txt, target.txt       the words that the links number, one sentence per line
+    normal-layer1-head2.pharaoh  the links of one head, one sentence per line
+    shifted-layer1-mean.pharaoh  the links of the mean of all heads; word_alignment.py explains
+                                 normal and shifted
+    attention-0-999.npz          the attention weights, if asked for; one file per part
+    parts/                       the parts done so far, while the folder is being made
 
-The sentences are worked on in parts. A part is written when it is whole, so that an interrupted run
-goes on after the last one, and at the end the parts are put together.
+The sentences are processed in parts. A part is written when it is complete, so that an interrupted
+run resumes after the last one; at the end the parts are joined.
 """
 
 import itertools
@@ -27,7 +28,7 @@ MANIFEST = "manifest.json"
 WORDS = ("source.txt", "target.txt")
 MEAN = "mean"
 
-# What a file is made from: normal or shifted, the layer, and a head or the mean, from 1.
+# The source of a file: normal or shifted, the layer, and a head or the mean; numbers from 1.
 Reading = tuple[str, int, Union[int, str]]
 
 
@@ -42,11 +43,11 @@ def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the settings of a finished folder, and ``too_long``: the numbers of its empty lines.
+    """Read the settings of a finished folder, and ``too_long``, the sentences that were too long.
 
     Raises:
         OSError: the manifest cannot be read.
-        ValueError: the folder is not finished, or no such folder.
+        ValueError: the folder is not finished, or is not an alignment folder.
     """
     if (path / "parts").is_dir():
         raise ValueError(f"{path} is not finished: run fairseq-sparse align again")
@@ -56,17 +57,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 class AlignmentFolder:
-    """A folder that is being made.
+    """An alignment folder, begun or finished.
 
     Args:
-        path: where; it is made if need be.
-        settings: all that the links depend on, as it stands in the manifest: ``attention``,
+        path: the folder, created if it does not exist.
+        settings: all that the links depend on, as stored in the manifest: ``attention``,
             ``layers`` and ``heads``, for :func:`link_files`; ``checkpoint`` and ``data``, each with
-            ``path`` and ``sha256``, of which the second is compared; and others.
+            ``path`` and ``sha256``, of which only ``sha256`` is compared; and others.
 
     Raises:
-        OSError: it cannot be made.
-        ValueError: it was made, or begun, with other settings; they are named.
+        OSError: the folder cannot be created.
+        ValueError: the folder was begun with other settings, which the message names.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
@@ -101,17 +102,17 @@ class AlignmentFolder:
     def write_part(
         self, numbers: range, lines: Mapping[str, Sequence[str]], too_long: Sequence[int]
     ) -> None:
-        """Keep what was made from some sentences.
+        """Write the results of some sentences.
 
         Args:
-            numbers: of the sentences.
-            lines: for each of :data:`WORDS` and :func:`link_files` a line a sentence.
+            numbers: the numbers of the sentences.
+            lines: for each of :data:`WORDS` and :func:`link_files`, one line per sentence.
             too_long: the sentences whose lines of links are empty, being too long for the model.
         """
         write_json(self._part(numbers), {"too_long": list(too_long), "lines": dict(lines)})
 
     def finish(self, parts: Sequence[range]) -> list[int]:
-        """Put all parts together; the numbers of the sentences that were too long."""
+        """Join all parts and return the numbers of the sentences that were too long."""
         names = [*WORDS, *link_files(self.settings).values()]
         too_long: list[int] = []
         with ExitStack() as stack:
@@ -128,7 +129,7 @@ class AlignmentFolder:
 
     @contextmanager
     def archive(self, numbers: range) -> Iterator["AttentionArchive"]:
-        """Return the file for the attention of some sentences; it appears when it is whole."""
+        """Open the file for the attention of some sentences; it appears once it is complete."""
         path = self.path / f"attention-{numbers[0]}-{numbers[-1]}.npz"
         with replacing(path, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
             yield AttentionArchive(archive)
@@ -138,7 +139,7 @@ class AlignmentFolder:
 
 
 class AttentionArchive:
-    """An ``.npz`` file that is written array by array, so that few are in memory."""
+    """An ``.npz`` file that is written array by array, to save memory."""
 
     def __init__(self, archive: zipfile.ZipFile):
         self._archive = archive
@@ -149,14 +150,14 @@ class AttentionArchive:
         """Add a sentence pair.
 
         Args:
-            number: of the sentence; the arrays are called ``NUMBER.weights`` and so on.
+            number: the sentence's number; the arrays are called ``NUMBER.weights`` and so on.
             weights: ``[layers, heads, target length, source length]``.
             source: pieces, EOS last.
             target: pieces, EOS last.
         """
         arrays = {"weights": weights, "source": np.array(source), "target": np.array(target)}
         for name, array in arrays.items():
-            # Without a date the same arrays make the same file.
+            # ZipInfo has a fixed date, so that the same arrays give the same file.
             member = zipfile.ZipInfo(f"{number}.{name}.npy")
             member.compress_type = zipfile.ZIP_DEFLATED
             with self._archive.open(member, "w", force_zip64=True) as file:

@@ -1,14 +1,14 @@
 """Gold alignments with their sentences, in the layout of RWTH Aachen's German-English set.
 
-That set (Vilar et al. 2006) is the one on which ReLA measures the alignment error rate. The archive
+ReLA measures the alignment error rate on that set (Vilar et al. 2006). The archive
 ``DeEnGoldAlignment.tar.gz`` has a folder ``DeEn`` with
 
-    de, en                  tokenised sentences, a line each, in Latin-1
-    alignmentDeEn.talp      their links, a line a sentence pair, German words first, from 1; see
+    de, en                  tokenised sentences, one per line, in Latin-1
+    alignmentDeEn.talp      their links, one pair per line, German word first, counted from 1; see
                             ``word_alignment.from_talp``
     alignmentDeEn           the same links in a longer form, which is not read
 
-Lines in which both sides are empty stand for no pair: 509 lines are 508 pairs.
+Lines that are empty on both sides are skipped: 509 lines hold 508 pairs.
 """
 
 import tarfile
@@ -41,11 +41,11 @@ _TALP = "alignment*.talp"
 
 @dataclass(frozen=True)
 class GoldPairs:
-    """Sentence pairs with the links that people made.
+    """Sentence pairs with their manual links.
 
     Attributes:
         source: the words of each source sentence.
-        target: those of each target sentence.
+        target: the words of each target sentence.
         links: for each pair, from source words to target words.
     """
 
@@ -55,22 +55,22 @@ class GoldPairs:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Write the files of an archive that are needed to a folder, which is made, and return it.
+    """Extract the needed files of an archive into a folder, which is created, and return it.
 
     Raises:
         OSError: a file cannot be read or written.
-        ValueError: this is no tar archive.
+        ValueError: the archive is not a complete tar archive.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(archive) as members:
             for member in members:
                 path = PurePosixPath(member.name)
-                # Names of files alone: nothing is written outside of the folder.
+                # Only the last part of the name is used: nothing is written outside the folder.
                 if member.isfile() and (len(path.name) == 2 or path.match(_TALP)):
                     (folder / path.name).write_bytes(members.extractfile(member).read())
     except (tarfile.TarError, EOFError) as error:
-        raise ValueError(f"{archive}: not a whole tar archive: {error}") from error
+        raise ValueError(f"{archive}: not a complete tar archive: {error}") from error
     return folder
 
 
@@ -84,7 +84,7 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is missing, is of other languages, or does not go with the others.
+        ValueError: a file is missing, has other languages, or does not match the others.
     """
     found = sorted(folder.glob(_TALP))
     if len(found) != 1:
@@ -92,7 +92,7 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
     (talp,) = found
     first, second = (talp.stem[-4:-2].lower(), talp.stem[-2:].lower())
     if {first, second} != {source, target}:
-        raise ValueError(f"{talp.name} has {first} and {second}, but the model {source}-{target}")
+        raise ValueError(f"{talp.name} is for {first}-{second}, the model for {source}-{target}")
     links = read_gold(talp, base=1, reverse=first == target)
     texts = [[line.split() for line in read_lines(folder / name)] for name in (source, target)]
     if len({len(links), *map(len, texts)}) > 1:
@@ -116,18 +116,18 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
 def segment(words: list[str], split: Callable[[str], str]) -> tuple[list[str], Words]:
     """Split the words of a sentence into the pieces that a model was trained on.
 
-    Each word is split on its own, so that its pieces are known even where a tokeniser makes
-    several tokens of it, as of "cherry-pick".
+    Each word is split on its own, so that its pieces are known even if a tokeniser makes several
+    tokens of it, as with "cherry-pick".
 
     Args:
-        words: of a sentence.
-        split: makes pieces, with spaces between them, of a text.
+        words: the words of a sentence.
+        split: splits a text into pieces separated by spaces.
 
     Returns:
         The pieces, and the words as positions among them.
 
     Raises:
-        ValueError: nothing is left of a word.
+        ValueError: a word has no pieces.
     """
     pieces: list[str] = []
     starts = []
@@ -150,13 +150,13 @@ def score_model(
 
     Args:
         translator: one model, with the task that loads the binarised pairs.
-        batches: of these pairs.
+        batches: the pairs in batches.
         pairs: the gold links.
         source: the words of each source sentence as positions among its pieces.
         target: likewise.
 
     Returns:
-        For ``normal`` and for ``shifted`` attention what :func:`summarize_readings` returns.
+        The result of :func:`summarize_readings` for ``normal`` and for ``shifted`` attention.
 
     Raises:
         AnalysisError: the model has no cross-attention, or a pair is too long for it.

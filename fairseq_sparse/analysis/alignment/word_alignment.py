@@ -9,8 +9,8 @@ last piece on both sides. Two rows can stand for a target piece (Chen, Sun, Liu,
 - **shifted**: the query whose input it is, row ``t + 1``. The first row, whose input is the EOS
   that fairseq begins with, stands for no piece.
 
-The source's EOS is no word: its column is left out before links are made. A row with no weight
-above 0 is linked with nothing.
+The source's EOS is not a word: its column is dropped before links are made. A row without a weight
+above 0 gets no link.
 """
 
 import math
@@ -42,7 +42,7 @@ class Words:
 
 
 def words_of(pieces: Sequence[str], subwords: str) -> Words:
-    """Put the pieces of a sentence together, as fairseq's ``--post-process`` does.
+    """Join the pieces of a sentence into words, as fairseq's ``--post-process`` does.
 
     Args:
         pieces: without EOS.
@@ -51,7 +51,7 @@ def words_of(pieces: Sequence[str], subwords: str) -> Words:
             a word. A mark that stands alone belongs to the word that follows.
 
     Raises:
-        ValueError: another kind of subwords.
+        ValueError: the kind of subwords is unknown.
     """
     if subwords == "subword_nmt":
         texts = [piece.removesuffix("@@") for piece in pieces]
@@ -88,9 +88,9 @@ def merge_subwords(
 
     Args:
         weights: ``[..., target length, source length]``, EOS last on both sides; any weights.
-        source: its words.
-        target: its words.
-        shifted: take the queries whose input the target pieces are, see above.
+        source: the words of the source.
+        target: the words of the target.
+        shifted: whether to take the shifted rows, see above.
 
     Returns:
         ``[..., target words, source words]``, of the same dtype, without EOS.
@@ -168,29 +168,29 @@ def from_pharaoh(line: str, base: int = 0) -> set[Link]:
         base: the number of the first word.
 
     Raises:
-        ValueError: something is no link.
+        ValueError: a part of the line is not a link.
     """
     links = set()
     for text, kind, link in _links(line, base):
         if kind != "-":
-            raise ValueError(f"{text!r} is no link as in 0-0")
+            raise ValueError(f"{text!r} is not a link such as 0-0")
         links.add(link)
     return links
 
 
 def from_talp(line: str, base: int = 1) -> tuple[set[Link], set[Link]]:
-    """Return the sure and the possible links of a line as in ``1-1 2p3``, RWTH's form.
+    """Return the sure and the possible links of a line such as ``1-1 2p3``, in RWTH's format.
 
     Args:
-        line: links with blanks between them, or nothing. ``-`` is a sure one, ``p`` or ``?`` one
-            that is merely possible.
+        line: links with blanks between them, or nothing. ``-`` marks a sure link, ``p`` or ``?`` a
+            merely possible one.
         base: the number of the first word.
 
     Returns:
-        The sure links; and all of them, for a sure one is possible too.
+        The sure links, and all links: sure ones are possible, too.
 
     Raises:
-        ValueError: something is no link.
+        ValueError: a part of the line is not a link.
     """
     links = [(kind, link) for _, kind, link in _links(line, base)]
     return {link for kind, link in links if kind == "-"}, {link for _, link in links}
@@ -200,7 +200,7 @@ def _links(line: str, base: int) -> Iterator[tuple[str, str, Link]]:
     for text in line.split():
         match = _LINK.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no link as in 1-1 or 2p3")
+            raise ValueError(f"{text!r} is not a link such as 1-1 or 2p3")
         link = int(match[1]) - base, int(match[3]) - base
         if min(link) < 0:
             raise ValueError(f"{text!r}: the first word should have number {base}")

@@ -1,1 +1,1 @@
-"""What attention looks at: rates of zeros and nulls, diversity of heads, rankings, pictures."""
+"""Statistics of attention: rates of zeros and nulls, diversity of heads, rankings, pictures."""

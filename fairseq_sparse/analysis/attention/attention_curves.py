@@ -1,10 +1,9 @@
-"""Curves of attention over the layers, a line for each model.
+"""Curves of attention measures over the layers, with a line for each model.
 
-Those of ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): sparsity rate
-(Fig. 3), alignment error rate (Fig. 4), diversity (Fig. 5) and null rate (Fig. 6). Each function
-takes what a script wrote as JSON, by the name of the model. Means over seeds have vertical bars,
-one standard deviation over the seeds to either side. Matplotlib is needed, and imported only when a
-picture is made.
+They are those of ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): sparsity
+rate (Fig. 3), alignment error rate (Fig. 4), diversity (Fig. 5) and null rate (Fig. 6). Each
+function takes the JSON results of several models by name. Means over seeds have error bars of one
+standard deviation to either side. Matplotlib is needed, and imported only when a picture is made.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
 
 
 def save_curves(folder: Path, results: Results) -> list[Path]:
-    """Draw all that ``fairseq-sparse analyze attention`` measured, as PNG and SVG.
+    """Draw all results of ``fairseq-sparse analyze attention``, as PNG and SVG.
 
     Args:
         folder: where to write; it must exist.
@@ -54,7 +53,7 @@ def save_curves(folder: Path, results: Results) -> list[Path]:
         The files.
 
     Raises:
-        AnalysisError: there is no Matplotlib.
+        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
     require_matplotlib()
@@ -68,7 +67,7 @@ def save_curves(folder: Path, results: Results) -> list[Path]:
 
 
 def with_diversity(results: Results) -> Results:
-    """Return the models among them that have layers with several heads."""
+    """Return the results of the models that have layers with several heads."""
     return {
         name: result
         for name, result in results.items()
@@ -80,8 +79,8 @@ def draw_sparsity(results: Results) -> Figure:
     """Draw the sparsity rate by layer, a panel for each place of attention (Fig. 3).
 
     Args:
-        results: for each model what ``fairseq-sparse analyze attention --json`` wrote of it.
-            Models whose curves are the same have one line together.
+        results: for each model the output of ``fairseq-sparse analyze attention --json``.
+            Models with the same curve share one line.
     """
     figure, panels = _new_panels("sparsity rate (%)", _places(results))
     for line in _lines(results, "sparsity"):
@@ -93,8 +92,8 @@ def draw_sparsity(results: Results) -> Figure:
 def draw_null_rates(results: Results) -> Figure:
     """Draw the null rate by layer, a panel for each place of attention (Fig. 6).
 
-    A band reaches one standard deviation over the heads to either side. Dashed lines are those of
-    shuffled references, where they were measured.
+    A band reaches one standard deviation over the heads to either side. Dashed lines are for
+    shuffled references, if they were measured.
 
     Args:
         results: as for :func:`draw_sparsity`.
@@ -106,7 +105,7 @@ def draw_null_rates(results: Results) -> Figure:
             line.draw_measure(axes, layers, "null", 100)
             deviations = [100 * math.sqrt(layer.get("null_variance", 0)) for layer in layers]
             line.draw_band(axes, _percent(layers, "null"), deviations)
-            if place != "encoder":  # it sees no reference
+            if place != "encoder":  # the encoder sees no reference
                 shuffled = _layers(line.result, place, "shuffled")
                 line.draw_measure(axes, shuffled, "null", 100, dashed=True)
     if any("shuffled" in result for result in results.values()):
@@ -117,7 +116,7 @@ def draw_null_rates(results: Results) -> Figure:
 def draw_diversity(results: Results) -> Figure:
     """Draw the diversity of the heads by layer, a panel for each place of attention (Fig. 5).
 
-    Of weights that do not sum to 1, it is the one at the first of ``TEMPERATURES``.
+    For weights that do not sum to 1, it is measured at the first of ``TEMPERATURES``.
 
     Args:
         results: as for :func:`draw_sparsity`, of models that have layers with several heads.
@@ -132,13 +131,13 @@ def draw_diversity(results: Results) -> Figure:
 
 
 def draw_alignment_error(results: Results) -> Figure:
-    """Draw the alignment error rate by layer (Fig. 4): of the best head, and dashed of the heads'
-    mean.
+    """Draw the alignment error rate by layer (Fig. 4): best head (solid), mean of heads (dashed).
+
+    Normal and shifted attention have a panel each, if they are in the results.
 
     Args:
-        results: for each model what ``fairseq-sparse analyze alignment --json`` wrote of its
-            folder, under "folders", or ``gold_alignment_table.py --json`` under "models". A panel
-            for normal attention, and one for shifted attention if it is there.
+        results: for each model its entry under "folders" in the output of ``fairseq-sparse analyze
+            alignment --json``, or under "models" in that of ``gold_alignment_table.py``.
     """
     kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
     titles = {kind: _ALIGNMENTS[kind] for kind in kinds}
@@ -154,7 +153,7 @@ def draw_alignment_error(results: Results) -> Figure:
 
 @dataclass(frozen=True)
 class _Line:
-    """How one model, or several with the same numbers, is drawn."""
+    """The line of one model, or of several with the same numbers."""
 
     label: str
     colour: str
@@ -166,7 +165,7 @@ class _Line:
     ) -> None:
         """Draw a measure over the layers, with bars for its deviation over seeds if there is one.
 
-        A layer whose number is not its place in the list has it under "layer".
+        A layer's number is under "layer", or else its place in the list.
         """
         numbers = [layer.get("layer", place) for place, layer in enumerate(layers, start=1)]
         values = [_times(layer.get(name), factor) for layer in layers]
@@ -183,7 +182,7 @@ class _Line:
             linestyle=_DASHED if dashed else "solid",
             linewidth=1.5,
             marker=self.marker,
-            markersize=3.5 if dashed else 6,  # where two coincide, both can be seen
+            markersize=3.5 if dashed else 6,  # smaller, so that both show where they coincide
             markerfacecolor="white" if dashed else self.colour,
             zorder=4 if dashed else 3,
         )
@@ -202,8 +201,8 @@ class _Line:
 
 
 def _lines(results: Results, same: Optional[str] = None) -> list[_Line]:
-    """Return a line for each model, and one for those whose measure ``same`` is the same in all
-    layers."""
+    """Return a line for each model; models that agree in the measure ``same`` in all layers share
+    one."""
     groups: dict[object, list[int]] = {}
     names = list(results)
     for number, name in enumerate(names):
@@ -233,7 +232,7 @@ def _layers(result: Mapping[str, Any], place: str, part: str = "attention") -> L
 
 
 def _places(results: Results) -> dict[str, str]:
-    """Return the places of attention that a model has, with titles."""
+    """Return the places of attention that occur in the results, with titles."""
     found = [place for result in results.values() for place in result["attention"]]
     return {place: title for place, title in _PLACES.items() if place in found}
 
@@ -267,7 +266,7 @@ def _explain(figure: Figure, solid: str, dashed: str) -> None:
 
 
 def _finish(figure: Figure, percent: bool = False) -> Figure:
-    if percent:  # lines at 0 shall be seen, and nothing be enlarged that is nearly 0
+    if percent:  # show lines at 0, and do not magnify values near 0
         top = min(max(figure.axes[0].get_ylim()[1], 10), 103)
         figure.axes[0].set_ylim(-0.03 * top, top)
     else:

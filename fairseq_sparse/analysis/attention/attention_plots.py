@@ -176,7 +176,7 @@ def _room_around(figure: Figure, columns: int) -> np.ndarray:
 def _arrange(figure: Figure, columns: int, shape: tuple[int, int]) -> None:
     """Give panels and figure the size that cells of ``_CELL`` and the text around them need."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=MISSING_GLYPH)  # they are named on saving
+        warnings.filterwarnings("ignore", message=MISSING_GLYPH)  # reported on saving
         around = _room_around(figure, columns)
     panels = list(figure.axes)
     left, right = around[..., 0].max(0), around[..., 2].max(0) + _GAP

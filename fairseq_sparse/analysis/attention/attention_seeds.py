@@ -1,4 +1,4 @@
-"""Measures of attention of several seeds of a model: their means, and how far the seeds differ."""
+"""Means and standard deviations of attention measures over several seeds of a model."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
@@ -11,19 +11,19 @@ _OF_ONE_SEED = ("checkpoint", "by_previous")
 
 
 def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average what ``fairseq-sparse analyze attention`` measured of each seed.
+    """Average the results of ``fairseq-sparse analyze attention`` over the seeds of a model.
 
     Args:
         results: one for each seed, with ``attention`` and perhaps ``shuffled``, as from
             :meth:`AttentionStatistics.rates`.
 
     Returns:
-        The same for their means. Each place and each layer has, under ``deviation``, the standard
-        deviations over the seeds (of a sample) of its numbers. Single heads are left out, for head
-        2 of one seed has nothing to do with head 2 of another. ``seeds`` holds ``results``.
+        The same structure with means. Each place and each layer has, under ``deviation``, the
+        sample standard deviations of its numbers over the seeds. Single heads are left out, because
+        head 2 of one seed does not correspond to head 2 of another. ``seeds`` holds ``results``.
 
     Raises:
-        AnalysisError: there is one seed only, or the models have other places, layers or kinds of
+        AnalysisError: there is only one seed, or the models differ in places, layers or kinds of
             attention.
     """
     if len(results) < 2:
@@ -40,11 +40,11 @@ def mean_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Average all floating-point numbers of nested results of the same shape.
 
     Returns:
-        The same shape without single heads; what has numbers has their standard deviations under
-        ``deviation``, if there are several results.
+        The same shape without single heads. A mapping with numbers has their standard deviations
+        under ``deviation``, if there are several results.
 
     Raises:
-        AnalysisError: the results differ in shape, or in what is no floating-point number.
+        AnalysisError: the results differ in shape, or in a value that is not floating-point.
     """
     result: dict[str, Any] = {}
     deviation: dict[str, Any] = {}

@@ -1,20 +1,21 @@
-"""How much attention goes to the first key and to EOS, whatever the sentence: attention sinks.
+"""Attention sinks: the shares of attention that go to the first key and to EOS.
 
-Softmax must attend somewhere. Where a head has nothing to look for, its weights tend to gather on
-one key that means little (Xiao et al. 2024, arXiv 2309.17453); attention that can be null need not.
+Softmax must attend to something. If a head finds nothing relevant, its weights tend to gather on
+one key with little meaning (Xiao et al. 2024, arXiv 2309.17453). Attention that can be null need
+not do so.
 """
 
 import torch
 from torch import Tensor
 
-# The columns of what is counted.
+# The sinks, in the order of the columns.
 SINKS = ("first", "eos")
 
 
 def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) -> Tensor:
     """Add up the shares of the sinks in the weights of each query.
 
-    The share of a key is its weight over the sum of the query's weights; where they can be below 0,
+    The share of a key is its weight over the sum of the query's weights; for weights below 0,
     absolute values are taken. EOS is the last key of the source; in the decoder, whose input
     begins with EOS in fairseq, it is the first.
 
@@ -27,7 +28,7 @@ def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) 
 
     Returns:
         ``[heads, 3]`` of float64: the sums for ``SINKS`` over the queries that have any weight, and
-        the number of these.
+        the number of such queries.
     """
     visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
     keys = visible.any(1)  # [batch, keys]

@@ -1,23 +1,23 @@
-"""How sparse, and how diverse, the attention of a model is over a data set.
+"""Sparsity and diversity of a model's attention over a data set.
 
 Three measures, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear
 Units"):
 
 - **sparsity rate** (Fig. 3): the share of exact zeros among the attention weights. Only pairs of a
   query and a key that it may see count: not padding, nor the future in the decoder.
-- **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0;
-  of each head, and of **layer attention**, the mean of the heads' weights.
+- **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0.
+  It is measured for each head, and for **layer attention**, the mean of the heads' weights.
 - **diversity** (Fig. 5): how differently the heads of a layer attend; see ``head_diversity``.
 
-And one that Table 3 of "Sparse Sequence-to-Sequence Models" has (Peters, Niculae, Martins 2019):
+One measure of Table 3 of "Sparse Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019):
 
-- **nonzeros**: how many weights of a query are not 0, in the mean.
+- **nonzeros**: the mean number of nonzero weights per query.
 
-And for **attention sinks**, the shares of a query's weights on the first key and on EOS, in the
-mean over the queries that have any weight; see ``attention_sinks``.
+For **attention sinks**, the mean shares of a query's weights on the first key and on EOS, over the
+queries that have any weight; see ``attention_sinks``.
 
-They are measured between tokens, or between words, as ReLA has it. An LSTM has one place of
-attention, cross, with one layer and one head.
+All are measured between tokens, or between words, as in ReLA. An LSTM has one place of attention,
+cross, with one layer and one head.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -55,8 +55,8 @@ class AttentionStatistics:
     Args:
         model: with an encoder and a decoder; it is put into eval mode.
         padding_index: of source and target dictionary.
-        diversity: measure it too, which takes some more time.
-        places: those of ``PLACES`` to look at.
+        diversity: whether to measure the diversity, too, which takes longer.
+        places: the places to measure, among ``PLACES``.
         merger: merges subwords, so that attention is measured between words; None for tokens.
 
     Raises:
@@ -100,7 +100,7 @@ class AttentionStatistics:
 
     @contextmanager
     def counting(self, net_input: Mapping[str, Tensor]) -> Iterator[None]:
-        """Count while something else runs the model on a batch, once; arguments as before."""
+        """Count while the caller runs the model once on a batch, given as in :meth:`add_batch`."""
         source = net_input["src_tokens"].eq(self.padding_index)
         target = net_input["prev_output_tokens"].eq(self.padding_index)
         words = self.merger and self.merger.batch(net_input)
@@ -128,20 +128,20 @@ class AttentionStatistics:
             For each place ``layers``, a list with, for each layer,
 
             - ``attention``: the kind;
-            - ``sparsity`` and ``null``: the rates, from 0 to 1, in the mean over the heads;
-            - ``sparsity_variance`` and ``null_variance``, if there are several heads: the variance
-              of their rates, divided by the number of heads less one. ReLA's 0.256 over 8 heads
-              must be such a one: divided by 8, the variance of rates is at most 0.25;
+            - ``sparsity`` and ``null``: the mean rates over the heads, from 0 to 1;
+            - ``sparsity_variance`` and ``null_variance``, if there are several heads: the sample
+              variance of their rates, with the number of heads less one as denominator. So must be
+              ReLA's 0.256 over 8 heads: with denominator 8 it would be at most 0.25;
             - ``layer_null``: the null rate of the mean of the heads' weights;
-            - ``nonzeros``: of a query, in the mean over queries and heads;
+            - ``nonzeros``: the mean number per query, over queries and heads;
             - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
-              to 1; in the decoder, whose first key is EOS, the same;
-            - ``diversity``: of the heads, if there are several, in nats; for weights that do not
-              sum to 1 the one at the first of ``TEMPERATURES``, and ``diversity_by_temperature``
-              has all of them, or for weights that can be below 0 this one alone;
+              to 1; they are equal in the decoder, whose first key is EOS;
+            - ``diversity``: of the heads, if there are several, in nats. For weights that do not
+              sum to 1 it is measured at the first of ``TEMPERATURES``, and
+              ``diversity_by_temperature`` has all of them (weights below 0: only the first);
             - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``first`` and ``eos`` of each,
 
-            and beside ``layers`` the mean over them of all the numbers.
+            and, beside ``layers``, the mean of each number over the layers.
 
         Raises:
             ValueError: no batch was counted, or weights were NaN.
@@ -168,16 +168,16 @@ class AttentionStatistics:
 
 def attention_kind(module: Attention) -> str:
     """Return the name in ``ATTENTION_KINDS`` of what an attention module computes."""
-    return getattr(module, "attention_kind", "softmax")  # fairseq's own has no name for it
+    return getattr(module, "attention_kind", "softmax")  # fairseq's own modules lack the attribute
 
 
 def head_count(module: Attention) -> int:
     """Return how many heads an attention module has."""
-    return getattr(module, "num_heads", 1)  # an LSTM's has no name for it
+    return getattr(module, "num_heads", 1)  # an LSTM's module lacks the attribute
 
 
 def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
-    """Count what the two rates are made of.
+    """Count the zero weights and the null queries behind the two rates.
 
     Args:
         weights: ``[heads, batch, queries, keys]``.
@@ -187,7 +187,7 @@ def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
 
     Returns:
         ``[heads, 5]`` of int64: weights that are 0, weights, queries whose weights are all 0,
-        queries, weights that are NaN. Hidden keys, padding, and queries that see no key at all
+        queries, weights that are NaN. Masked keys, padding, and queries that see no key at all
         are left out.
     """
     visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
@@ -206,7 +206,7 @@ def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
 
 
 def attention_modules(model: nn.Module) -> dict[str, list[Attention]]:
-    """Return the attention modules of a model: for each of ``PLACES`` one a layer, or none.
+    """Return the attention modules of a model: for each of ``PLACES``, one per layer, or none.
 
     Raises:
         ValueError: the model is neither a Transformer nor an LSTM with fairseq's attention.
@@ -239,8 +239,8 @@ def watch_attention(
 ) -> AbstractContextManager[None]:
     """Show the weights of every attention head to ``observe`` while the model runs.
 
-    For one forward pass over whole sentences; with incremental decoding it must not be used. The
-    model's results stay the same, but that a Transformer returns no attention.
+    Use it for one forward pass over whole sentences, never with incremental decoding. The model's
+    results stay the same, except that a Transformer returns no attention.
 
     Args:
         model: see :func:`attention_modules`.
@@ -249,7 +249,7 @@ def watch_attention(
             that a query may not see, which broadcasts with ``[batch, queries, keys]``. The keys
             have the order of the source, but an LSTM's encoder moves its padding to the end. An
             LSTM attends step by step: its weights are shown when the block ends.
-        places: those of ``PLACES`` to look at.
+        places: the places to observe, among ``PLACES``.
     """
     if isinstance(model.decoder, LSTMDecoder):
         return _watch_steps(attention_modules(model)["cross"] if "cross" in places else [], observe)
@@ -309,8 +309,8 @@ def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) 
 
 
 def _ask_for_weights(module, arguments, options):
-    # Without static_kv fairseq's own module would leave the work to PyTorch, which returns the mean
-    # over the heads; where nothing is kept from earlier steps static_kv does nothing else.
+    # Without static_kv, fairseq's own module calls PyTorch's attention, which returns the mean over
+    # the heads. Without incremental state, static_kv has no other effect.
     return arguments, {
         **options,
         "need_weights": True,
@@ -320,8 +320,7 @@ def _ask_for_weights(module, arguments, options):
 
 
 def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
-    """Return which keys the arguments of an attention module hide, as in
-    :func:`watch_attention`."""
+    """Return the mask in the arguments of an attention module, as in :func:`watch_attention`."""
     masked = weights.new_zeros((1, 1, 1), dtype=torch.bool)
     padding: Optional[Tensor] = options.get("key_padding_mask")  # [batch, keys]
     mask: Optional[Tensor] = options.get("attn_mask")  # [queries, keys]
@@ -333,10 +332,9 @@ def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
 
 
 def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
-    """Return the temperatures that make distributions of a module's weights.
+    """Return the temperatures at which the diversity of a module's heads is measured.
 
-    Only None where they sum to 1, and only 1 where they can be below 0. None at all for one head,
-    which has nothing to differ from.
+    Only None if the weights sum to 1, only 1 if they can be below 0; empty for a single head.
     """
     if head_count(module) == 1:
         return ()

@@ -1,13 +1,13 @@
 """Attention between the words of a batch, from attention between subwords.
 
 As in ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"), weights are merged
-as by Zenkel, Wuebker, DeNero (2019, "Adding Interpretable Attention to Neural Translation Models
+as in Zenkel, Wuebker, DeNero (2019, "Adding Interpretable Attention to Neural Translation Models
 Improves Word Alignment"): summed over the subwords of a word that is attended to, averaged over
 those of a word that attends.
 
 EOS is a word of its own. A query of the decoder stands for the word that it predicts, as in
-``word_alignment``; a key of the decoder for the word that it has as input, of which the first is
-the EOS that fairseq begins with.
+``word_alignment``; a key of the decoder stands for its input word, the first of which is the EOS
+that fairseq begins with.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from fairseq_sparse.ops.precision import at_least_fp32
 
 
 class SubwordMerger:
-    """Finds the words of batches.
+    """Converter of a batch's attention between subwords to attention between words.
 
     Args:
         source: the source dictionary.
@@ -35,7 +35,7 @@ class SubwordMerger:
         self.padding_index = source.pad()
 
     def batch(self, net_input: Mapping[str, Tensor]) -> "BatchWords":
-        """Find the words of a batch of fairseq's."""
+        """Find the words of a fairseq batch."""
         source, target = net_input["src_tokens"], net_input["prev_output_tokens"]
         masks = [tokens != self.padding_index for tokens in (source, target)]
         sources = [tokens[mask][:-1] for tokens, mask in zip(source, masks[0], strict=True)]
@@ -75,10 +75,10 @@ class BatchWords:
             masked: as :func:`watch_attention` gives it.
 
         Returns:
-            ``[heads, batch, query words, key words]`` in fp32 or better; the masked pairs, those of
-            which no query may see any key, ``[batch, query words, key words]``; and which query
-            words are padding, ``[batch, query words]``. A word has weight exactly 0 if all of its
-            subwords have.
+            The weights, ``[heads, batch, query words, key words]``, in fp32 or better; the mask of
+            the pairs of words without a visible pair of subwords, ``[batch, query words, key
+            words]``; and the mask of the query words that are padding, ``[batch, query words]``.
+            A weight is exactly 0 if all weights between the subwords are.
         """
         source, target = self._masks
         of_source = place == "encoder"
@@ -105,7 +105,7 @@ def _word_ids(words: Words, length: int) -> np.ndarray:
 
 
 def _members(ids: list[np.ndarray], mask: Tensor) -> Tensor:
-    """Return which positions belong to which word, boolean, ``[batch, words, length]``."""
+    """Return a boolean mask of the positions of each word, ``[batch, words, length]``."""
     numbers = torch.full(mask.shape, -1, device=mask.device)
     numbers[mask] = torch.from_numpy(np.concatenate(ids)).to(numbers)
     words = torch.arange(max(int(row.max()) for row in ids) + 1, device=mask.device)

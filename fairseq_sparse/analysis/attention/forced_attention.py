@@ -12,15 +12,15 @@ from fairseq_sparse.analysis.attention.attention_statistics import PLACES, watch
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """The weights of every head in one sentence pair; everything lies on the CPU.
+    """The weights of every head in one sentence pair, on the CPU.
 
     Attributes:
-        number: of the pair in its data set, from 0, as ``fairseq-generate`` prints it.
+        number: the pair's number in its data set, from 0, as ``fairseq-generate`` prints it.
         source: tokens, EOS at the end, ``[source length]``.
         target: tokens, EOS at the end, ``[target length]``. Row ``t`` of the decoder's and of
             cross-attention is the query that predicts ``target[t]``; its input was
             ``target[t - 1]``, and EOS for the first.
-        weights: for each place that was asked for ``[layers, heads, queries, keys]``, fp32, without
+        weights: for each requested place ``[layers, heads, queries, keys]``, fp32, without
             padding; 0 for keys that a query may not see.
     """
 
@@ -37,13 +37,14 @@ def forced_attention(
     padding_index: int,
     places: Sequence[str] = ("cross",),
 ) -> Iterator[SentenceAttention]:
-    """Run a model on a batch and give the attention of its sentence pairs one by one.
+    """Run a model on a batch and yield the attention of its sentence pairs one by one.
 
-    The weights of the batch are in memory on the model's device, in fp32 those of one pair only.
+    The weights of the whole batch stay on the model's device; they are converted to fp32 pair by
+    pair.
 
     Args:
         model: in eval mode, with attention as for :func:`attention_modules`.
-        sample: a batch of fairseq's, with ``id``, ``net_input`` and ``target``.
+        sample: a fairseq batch, with ``id``, ``net_input`` and ``target``.
         padding_index: of source and target dictionary.
         places: some of ``PLACES``.
 

@@ -1,13 +1,13 @@
-"""How differently the heads of a layer attend: the diversity of Correia, Niculae, Martins 2019.
+"""Diversity of the heads of a layer, as in Correia, Niculae, Martins 2019.
 
 "Adaptively Sparse Transformers" measures it by the generalised Jensen-Shannon divergence of the
 heads' distributions over the keys, for each query; a layer has the mean over its queries. It is in
-nats: 0 where all heads are the same, and at most the logarithm of the number of heads, which heads
-reach that share no key.
+nats: 0 if all heads are the same, and at most the logarithm of the number of heads, reached by
+heads that share no key.
 
-Weights that do not sum to 1 are made distributions first, as in ReLA (Zhang, Titov, Sennrich 2021,
-"Sparse Attention with Linear Units", Fig. 5 and Table 6): they are raised to a temperature, and
-their softmax is taken. A lower temperature gives a smoother distribution. In the limit every
+Weights that do not sum to 1 are first turned into distributions, as in ReLA (Zhang, Titov, Sennrich
+2021, "Sparse Attention with Linear Units", Fig. 5 and Table 6): by the softmax of the weights,
+raised to a temperature. A lower temperature gives a smoother distribution. In the limit every
 nonzero weight counts as 1, so that only the places of the zeros matter.
 """
 
@@ -49,7 +49,7 @@ def as_distributions(weights: Tensor, masked: Tensor, temperature: float) -> Ten
         masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
         temperature: above 0; the lower, the smoother. Weights below 0, which GELU and leaky ReLU
-            give, have no other power than the first.
+            give, can only have temperature 1.
 
     Returns:
         ``[heads, batch, queries, keys + 1]`` in fp32 or better, the dummy last.
@@ -67,7 +67,7 @@ def as_distributions(weights: Tensor, masked: Tensor, temperature: float) -> Ten
             )
         weights = weights.pow(temperature)
     scores = weights.masked_fill(masked, -torch.inf)
-    # Over rows of some dozen keys several times as fast as torch.softmax on a CPU.
+    # Several times as fast as torch.softmax on a CPU, for rows of a few dozen keys.
     p = (scores - scores.logsumexp(-1, keepdim=True)).exp()
     return torch.cat([p.masked_fill(null, 0), null.to(p)], dim=-1)
 
@@ -85,8 +85,8 @@ def sum_of_divergences(
         temperature: of :func:`as_distributions`; None for weights that sum to 1.
 
     Returns:
-        A number in fp64. Padding adds nothing, and neither does a query that sees no key at all,
-        in which the heads are the same.
+        A number in fp64. Padding adds nothing, and neither does a query that sees no key, because
+        its heads are all the same.
     """
     if temperature is None:
         p = at_least_fp32(weights).masked_fill(masked, 0)

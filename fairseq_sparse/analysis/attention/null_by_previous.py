@@ -1,7 +1,7 @@
-"""The null rate of cross-attention heads by the word before: where a head has nothing to look for.
+"""The null rate of cross-attention heads by the preceding target word.
 
 ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units") finds heads that are null
-nearly everywhere but after certain words: one attends after auxiliaries and verbs, another after
+nearly everywhere except after certain words: one attends after auxiliaries and verbs, another after
 commas. The word before a query is the last of its input, so a head can know it.
 """
 
@@ -16,17 +16,17 @@ from fairseq_sparse.analysis.attention.attention_statistics import watch_attenti
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 
-# Stands before the first word.
+# The name of the position before the first word.
 BEGINNING = "(beginning)"
 
 
 class NullByPrevious:
-    """Counts the null rows of every cross-attention head by the word before the predicted one.
+    """Counter of the null rows of every cross-attention head, by the word before the predicted one.
 
     Args:
         model: with an encoder and a decoder; it is put into eval mode.
-        merger: finds the words. The row of a word is null if those of all its subwords are.
-        tags: for each sentence of the data set the tags of its target words, to count by the tag
+        merger: finds the words. The row of a word is null if the rows of all its subwords are.
+        tags: for each sentence of the data set, the tags of its target words, to count by the tag
             of the word before; None counts by the word itself.
     """
 
@@ -45,10 +45,10 @@ class NullByPrevious:
         """Run the model on a batch, given the reference, and count.
 
         Args:
-            sample: a batch of fairseq's, with ``id`` and ``net_input``.
+            sample: a fairseq batch, with ``id`` and ``net_input``.
 
         Raises:
-            AnalysisError: a sentence has other words than tags.
+            AnalysisError: a sentence has different numbers of words and tags.
         """
         words = self.merger.batch(sample["net_input"])
         layers: dict[int, Tensor] = {}
@@ -69,15 +69,15 @@ class NullByPrevious:
                 self.nulls[name] = self.nulls.get(name, 0) + nulls[:, :, row, word].astype(int)
 
     def rates(self, most: Optional[int] = None) -> dict[str, Any]:
-        """Return the null rate of each head, in all and after each word or tag.
+        """Return the null rate of each head, overall and after each word or tag.
 
         Args:
-            most: keep the words or tags with the most queries; None keeps all.
+            most: number of words or tags to keep, those with the most queries; None keeps all.
 
         Returns:
-            ``queries``, how many there are; ``previous``: the words or tags, those with the most
+            ``queries``, their number; ``previous``: the words or tags, those with the most
             queries first, each with ``name`` and ``queries``; and ``layers``: for each layer
-            ``heads``, for each head ``null``, the rate in all, and ``null_after``, the rate by the
+            ``heads``, for each head ``null``, the overall rate, and ``null_after``, the rate by the
             name of the word or tag.
 
         Raises:

@@ -59,11 +59,11 @@ def null_rates(
     layers: Sequence[int],
     merger: Optional[SubwordMerger] = None,
 ) -> Iterator[tuple[int, float]]:
-    """Return the null rate of the cross-attention of each sentence pair.
+    """Yield the null rate of the cross-attention of each sentence pair.
 
     It is the share of queries whose weights are all 0, over all heads of the layers and all target
-    tokens or words, among which is EOS: its query is one like the others, and this way the rates of
-    equally long pairs have the mean that ``AttentionStatistics`` reports.
+    tokens or words. EOS is one of them, so that the mean of the rates of equally long pairs is the
+    rate that ``AttentionStatistics`` reports.
 
     Args:
         model: in eval mode.
@@ -82,8 +82,7 @@ def null_rates(
 
 
 def rank(rates: Mapping[int, float]) -> list[int]:
-    """Return the numbers of the pairs, the highest rate first; equal ones in the order of the
-    numbers.
+    """Return the numbers of the pairs, the highest rate first, and by number where rates are equal.
 
     Raises:
         AnalysisError: all rates are 0, or NaN.
@@ -96,18 +95,18 @@ def rank(rates: Mapping[int, float]) -> list[int]:
 
 
 def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
-    """Return how many of the known bad pairs are at the top of a ranking, and what chance would
-    give.
+    """Return the precision with which a ranking finds the known bad pairs, and that of chance.
 
     Args:
         ranking: numbers of pairs.
-        bad: those that are bad; pairs that are not ranked do not count.
+        bad: numbers of the bad pairs; pairs that are not ranked do not count.
 
     Returns:
-        ``pairs`` and ``bad``, how many there are; ``precision``, for each of ``CUTOFFS`` and the
-        number of bad ones ``at`` and ``value``, the share of bad ones among the first so many;
-        ``average_precision``, the mean of the precisions at the ranks of the bad ones; and
-        ``chance`` with ``precision`` and ``average_precision``, their means over all orders.
+        ``pairs`` and ``bad``, the number of all and of bad pairs; ``precision``: for each of
+        ``CUTOFFS`` and for the number of bad pairs, the rank ``at`` and ``value``, the share of bad
+        pairs down to it; ``average_precision``, the mean of the precisions at the ranks of the bad
+        pairs; and ``chance`` with ``precision`` and ``average_precision``, their means over all
+        orders.
 
     Raises:
         AnalysisError: no ranked pair is bad, or all are.
@@ -139,10 +138,10 @@ def read_labels(path: Path, sentences: int) -> set[int]:
 
     Args:
         path: the file.
-        sentences: how many lines it must have.
+        sentences: the number of lines it must have.
 
     Raises:
-        AnalysisError: its lines are something else, or not so many.
+        AnalysisError: a line is neither 0 nor 1, or the number of lines is wrong.
         OSError: it cannot be read.
     """
     lines = read_lines(path, "utf-8")
@@ -158,7 +157,7 @@ def _count(
     layers: Sequence[int],
     merger: Optional[SubwordMerger],
 ) -> tuple[list[int], list[int]]:
-    """Count for each pair of a batch how many rows of weights are all 0, and how many there are."""
+    """Return, for each pair of a batch, the number of null rows of weights, and of all rows."""
     target = net_input["prev_output_tokens"].ne(padding_index)
     nulls = rows = torch.zeros(len(target), dtype=torch.long, device=target.device)
     words = merger and merger.batch(net_input)

@@ -15,15 +15,15 @@ from fairseq_sparse.errors import AnalysisError
 
 
 def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
-    """Return the numbers from 0 below ``count``, of which some, at random, have changed places.
+    """Return the numbers from 0 below ``count``, a random share of which have changed places.
 
     Args:
         count: how many numbers.
-        seed: from 0 to 2^32 - 1; for the same one the result is the same in every version of NumPy.
-        percent: so many of them, rounded, are not in their places; all others are.
+        seed: from 0 to 2^32 - 1; the result is the same in every version of NumPy.
+        percent: the share of numbers that change places, rounded; all others stay.
 
     Raises:
-        AnalysisError: fewer than two shall change places, or more than there are.
+        AnalysisError: fewer than two numbers would change places, or more than ``count``.
     """
     wrong = round(count * percent / 100)
     if not 2 <= wrong <= count:
@@ -40,8 +40,8 @@ def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
 def reorder_references(dataset: LanguagePairDataset, order: np.ndarray) -> LanguagePairDataset:
     """Return a data set in which sentence ``n`` has the reference of sentence ``order[n]``.
 
-    Sizes go with the references, so that batches are made, and long pairs left out, by the new
-    pairs. Alignments, which would be wrong, are dropped. The data set itself stays as it is.
+    Sizes move with the references, so that batches and the length limit use the new pairs.
+    Alignments, which would be wrong, are dropped. The given data set is unchanged.
     """
     result = copy.copy(dataset)
     result.tgt = _Reordered(dataset.tgt, order)
@@ -72,7 +72,7 @@ class _ReorderedTask(AnalysisTask):
 
 
 class _Reordered(BaseWrapperDataset):
-    """Sentence ``n`` is sentence ``order[n]`` of the data set."""
+    """A data set whose sentence ``n`` is sentence ``order[n]`` of another."""
 
     def __init__(self, dataset: FairseqDataset, order: np.ndarray):
         super().__init__(dataset)

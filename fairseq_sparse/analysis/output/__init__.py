@@ -1,1 +1,1 @@
-"""What the output layer of a model does: its support, its statistics, and pictures of them."""
+"""The output distributions of models: support, statistics, and pictures of them."""

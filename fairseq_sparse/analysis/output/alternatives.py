@@ -1,4 +1,4 @@
-"""What a model could have said instead, word by word (Sparse Sequence-to-Sequence Models, Fig. 2).
+"""Alternatives at each step of a translation (Sparse Sequence-to-Sequence Models, Fig. 2).
 
 A translation is given to the model token by token; at each step the tokens with a nonzero
 probability are the alternatives to the one that is given.
@@ -30,7 +30,7 @@ def find_alternatives(
         translator: the models.
         batches: fairseq's batches.
         subset: the name of the data.
-        most: list so many alternatives at most, the most probable ones.
+        most: largest number of alternatives to list, the most probable ones.
         beam: give the model its own best translation, found by a beam of this size; 0: give it
             the reference.
 
@@ -76,16 +76,16 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> di
 
     Args:
         log_p: log-probabilities of all tokens, ``[V]``.
-        token: the one that is given.
+        token: the given token.
         words: the target dictionary.
-        most: list so many alternatives at most.
+        most: largest number of alternatives to list.
 
     Returns:
-        ``token`` and its ``p``; ``nonzeros``, how many tokens have p > 0, and ``prob_sum``, what
-        they sum to; ``alternatives``: the most probable tokens with p > 0, from the first on, each
-        with ``token``, ``p``, ``rank`` from 1 and ``given``. The given token is among them in any
-        case, at the end if it is not one of the first, and with ``rank`` None if its p is 0.
-        ``left_out``: how many more have p > 0, and ``left_out_p``, what they sum to.
+        ``token`` and its ``p``; ``nonzeros``, the number of tokens with p > 0, and ``prob_sum``,
+        the sum of p; ``alternatives``: the most probable tokens with p > 0, in descending order,
+        each with ``token``, ``p``, ``rank`` from 1 and ``given``. The given token is always listed,
+        at the end if it is not one of the most probable, and with ``rank`` None if its p is 0.
+        ``left_out``: the number of other tokens with p > 0, and ``left_out_p``, the sum of their p.
     """
     p = log_p.double().exp()
     nonzeros, total = int((log_p > -math.inf).sum()), p.sum().item()
@@ -113,7 +113,7 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> di
 
 
 def as_text(sentence: dict[str, Any]) -> str:
-    """Return one sentence of :func:`find_alternatives`, for reading in a terminal."""
+    """Format one sentence of :func:`find_alternatives` for a terminal."""
     lines = [heading(sentence), f"source  {sentence['source']}", f"target  {sentence['target']}"]
     for number, step in enumerate(sentence["steps"], start=1):
         lines.append(f"\n{number:>3}  {summary(step)}")
@@ -129,7 +129,7 @@ def as_text(sentence: dict[str, Any]) -> str:
 
 
 def heading(sentence: dict[str, Any]) -> str:
-    """Return which sentence, by which model, and what its numbers are."""
+    """Return a heading that names the sentence, the model and the kind of numbers."""
     log_p = sentence["log_p"]
     whole = "p = 0" if log_p is None else f"log p = {log_p:.2f}"
     model = sentence["name"]
@@ -142,14 +142,14 @@ def heading(sentence: dict[str, Any]) -> str:
 
 
 def summary(step: dict[str, Any]) -> str:
-    """Return how many alternatives there are, in a few words."""
+    """Return the number of alternatives at a step, as text."""
     count = step["nonzeros"]
     text = f"{count:,} {'token' if count == 1 else 'tokens'} with p > 0"
     return text if abs(step["prob_sum"] - 1) < 1e-3 else f"{text}, Σp = {step['prob_sum']:.3f}"
 
 
 def remark(entry: dict[str, Any], position: int) -> str:
-    """Return what there is to say about an alternative; nothing but about the given token."""
+    """Return a remark on the given token, and an empty text for any other alternative."""
     if not entry["given"]:
         return ""
     if entry["rank"] is None:
@@ -158,12 +158,12 @@ def remark(entry: dict[str, Any], position: int) -> str:
 
 
 def left_out_text(step: dict[str, Any]) -> str:
-    """Return how many alternatives are not listed."""
+    """Return the number of alternatives that are not listed, as text."""
     return f"{step['left_out']:,} more, together {number_text(step['left_out_p'])}"
 
 
 def number_text(p: float) -> str:
-    """Return a probability for reading: none reads as 0 or 1 that is not."""
+    """Format a probability so that only an exact 0 or 1 reads as 0 or 1."""
     if p == 0:
         return "0"
     if 0.9995 <= p < 1:

@@ -1,6 +1,6 @@
-"""How often a model holds the empty translation for the best: Table 2 of Speeding Up Entmax.
+"""How often the empty translation is the most probable one: Table 2 of Speeding Up Entmax.
 
-Stahlberg and Byrne (2019) saw that a softmax model often gives the empty string a higher
+Stahlberg and Byrne (2019) found that a softmax model often gives the empty string a higher
 probability than anything that beam search finds. The probability of the empty string is that of EOS
 as the first token; it is compared with that of the beam's best translation, EOS included, without
 normalisation by the length. A sparse model can give the empty string probability 0.
@@ -18,9 +18,9 @@ from fairseq_sparse.errors import AnalysisError
 
 
 def scores_to_compare(translator: Translator) -> dict[str, Translator]:
-    """Return the scores that translations can be compared by: p and, if Σp is free, p / Σp.
+    """Return the scores for comparing translations: p and, if Σp need not be 1, p / Σp.
 
-    With each stands the translator that gives it.
+    Each score comes with the translator that computes it.
     """
     scores = {"p": translator}
     if not translator.is_normalised:
@@ -42,10 +42,10 @@ def count_empty_translations(
         lenpen: likewise; it affects which translation counts as the beam's best.
 
     Returns:
-        What :func:`compare` returns.
+        The result of :func:`compare`.
 
     Raises:
-        AnalysisError: there is no sentence.
+        AnalysisError: there are no sentences.
         ValueError: a probability is NaN.
     """
     eos = torch.tensor([translator.task.target_dictionary.eos()])
@@ -63,13 +63,13 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
 
     Args:
         empty: log-probabilities of the empty translation, ``[sentences]``.
-        found: those of the translation that was found; -inf where there is none.
+        found: those of the best translation of the search; -inf where it found none.
 
     Returns:
-        ``sentences``; ``empty_is_best``, the share of those with ``empty > found``;
-        ``empty_is_impossible``, of those with p(empty) = 0; ``nothing_found``, of those without a
-        complete translation; ``log_p_empty`` and ``log_p_found``, the means of those that are
-        finite, None where none is.
+        ``sentences``, their number; ``empty_is_best``, the share with ``empty > found``;
+        ``empty_is_impossible``, the share with p(empty) = 0; ``nothing_found``, the share without a
+        complete translation; ``log_p_empty`` and ``log_p_found``, the means of the finite values,
+        or None if all are infinite.
 
     Raises:
         ValueError: a log-probability is NaN.
@@ -101,7 +101,7 @@ def empty_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _log_p(hypothesis: dict[str, Any]) -> Tensor:
-    """Return the log-probability of a whole string; a prefix that nothing can end has none."""
+    """Return the log-probability of a complete hypothesis, and -inf for an incomplete one."""
     if hypothesis.get("incomplete", False):
         return torch.tensor(float("-inf"), dtype=torch.float64)
     return hypothesis["positional_scores"].double().sum().cpu()

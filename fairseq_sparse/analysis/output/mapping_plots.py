@@ -1,4 +1,4 @@
-"""The mappings drawn: alpha-ReLU of a number, and entmax of two scores.
+"""Plots of the mappings: alpha-ReLU of a number, and entmax of two scores.
 
 Figure 1 of "Speeding Up Entmax" and Figure 3 of "Sparse Sequence-to-Sequence Models".
 """
@@ -43,7 +43,7 @@ def draw_alpha_relu(alphas: Sequence[float]) -> Figure:
 
 
 def draw_entmax(alphas: Sequence[float]) -> Figure:
-    """Draw the first entry of alpha-entmax([t, 0]) by t: 0 or 1 from t = ±1/(alpha - 1) on.
+    """Draw the first entry of alpha-entmax([t, 0]) over t; it is 0 or 1 for |t| >= 1/(alpha - 1).
 
     Args:
         alphas: each at least 1, where 1 is softmax.

@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (6.4, 3.4)  # inches
-# Sums of p this near to 1 are 1 and rounding.
+# Sums of p this close to 1 differ from it by rounding only.
 _ROUNDING = 1e-3
 
 
 def save_plots(
     folder: Path, rows: Sequence[dict[str, Any]], curves: Sequence[dict[str, Any]]
 ) -> list[Path]:
-    """Draw what there is to draw, as PNG and SVG.
+    """Draw all figures that the results allow, as PNG and SVG.
 
     Args:
         folder: made if it does not exist.
         rows: results of ``OutputStatistics``, each with ``name``, ``output`` and ``subset``.
-        curves: for each training ``name``, and lists ``updates``, ``tau`` and ``logit_norm`` of the
-            same length; None where the log has no such number.
+        curves: for each training run ``name``, and lists ``updates``, ``tau`` and ``logit_norm`` of
+            the same length, with None where the log has no such number.
 
     Returns:
         The files.
 
     Raises:
-        AnalysisError: there is no Matplotlib.
+        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
     require_matplotlib()
@@ -64,7 +64,7 @@ def save_plots(
 
 
 def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
-    """Draw how many tokens have p > 0 at a step, in bins of which each is twice the one before."""
+    """Draw the distribution of the number of tokens with p > 0 per step, in bins that double."""
     if not rows:
         return None
     figure = new_figure(*_SIZE)
@@ -72,11 +72,11 @@ def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Op
     largest = max(row["vocabulary"] for row in rows)
     for row, dashes in _dashed(rows):
         nonzeros, colour = row["nonzeros"], colours[row["name"]]
-        if nonzeros["min"] == row["vocabulary"]:  # the same in every part of the data
+        if nonzeros["min"] == row["vocabulary"]:  # a dense model: the same in every part
             label = f"{plain(row['name'])}: always {row['vocabulary']:,}"
             axes.axvline(row["vocabulary"], color=colour, label=label)
             continue
-        # 0 has a bin of its own, left of that of 1.
+        # 0 has its own bin, to the left of the bin of 1.
         edges = [0.5, *nonzeros["histogram"]["edges"][1:]]
         label = f"{_label(row, rows)}: mean {nonzeros['mean']:,.1f}"
         _outline(axes, row, nonzeros["histogram"]["counts"], edges, colour, dashes, label)
@@ -96,7 +96,7 @@ def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Op
 def draw_zeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
     """Draw the distribution of the share of zeros at a step; None if no model has any.
 
-    The axis is logarithmic in what is not zero, as nearly all of a large vocabulary is.
+    The axis is logarithmic in the share of nonzeros, because nearly all of a large vocabulary is 0.
     """
     sparse = [row for row in rows if row["nonzeros"]["min"] < row["vocabulary"]]
     if not sparse:
@@ -106,7 +106,7 @@ def draw_zeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optio
     most = max(row["vocabulary"] for row in sparse)
     for row, dashes in _dashed(sparse):
         histogram, size = row["nonzeros"]["histogram"], row["vocabulary"]
-        # A step without a nonzero has a bin of its own, right of that of one nonzero.
+        # Steps without a nonzero have their own bin, to the right of the bin of one nonzero.
         edges = [0.5, *histogram["edges"][1:-1], size + 1]
         shares = [edge / size for edge in edges]
         label = f"{_label(row, sparse)}: mean {100 * row['zeros']:.2f} % zeros"
@@ -127,7 +127,7 @@ def draw_zeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optio
 
 
 def draw_sums(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:
-    """Draw what the probabilities of a step sum to; None if it is 1 in all models."""
+    """Draw the distribution of Σp per step; return None if every model sums to 1."""
     free = [row for row in rows if not _sums_to_one(row)]
     if not free:
         return None
@@ -173,7 +173,7 @@ def draw_training(curves: Sequence[dict[str, Any]], colours: dict[str, str]) -> 
 
 
 def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, label: str) -> None:
-    """Return a histogram from the first bin that holds something to the last."""
+    """Draw a histogram from its first nonempty bin to its last."""
     full = [number for number, count in enumerate(counts) if count > 0]
     first, last = full[0], full[-1] + 1
     shares = [100 * count / row["steps"] for count in counts[first:last]]
@@ -184,14 +184,14 @@ def _outline(axes: Axes, row: dict[str, Any], counts, edges, colour, dashes, lab
 
 
 def _dashed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Return each row with the dashes of its part of the data."""
+    """Yield each row with the dashes of its part of the data."""
     parts = list(dict.fromkeys(map(_part, rows)))
     for row in rows:
         yield row, DASHES[parts.index(_part(row)) % len(DASHES)]
 
 
 def _part(row: dict[str, Any]) -> str:
-    """Return the part of the data, and whose steps they are if not those of the references."""
+    """Return the part of the data, marked if its steps are those of translations."""
     return f"{row['subset']}, {row['of']}" if row.get("of") == "translations" else row["subset"]
 
 

@@ -1,10 +1,10 @@
-"""How sparse the output of a translation model is, over a data set.
+"""Sparsity of the output of a translation model over a data set.
 
-At each step, given the reference: how many tokens have a nonzero probability, how many positions of
-the source are attended to (Table 3 of Sparse Sequence-to-Sequence Models), and how often the token
-of the reference is impossible. At each step of the translation that beam search finds: the share of
-zeros (Figures 5 and 6 of Speeding Up Entmax) and what the probabilities sum to (Figure 9 there). By
-search: for how many sentences the beam holds every hypothesis of nonzero probability.
+At each step, given the reference: the number of tokens with nonzero probability, the number of
+source positions attended to (Table 3 of Sparse Sequence-to-Sequence Models), and how often the
+token of the reference is impossible. At each step of the translation that beam search finds: the
+share of zeros (Figures 5 and 6 of Speeding Up Entmax) and the sum of the probabilities (Figure 9
+there). By search: the share of sentences whose beam holds every hypothesis of nonzero probability.
 """
 
 import math
@@ -26,8 +26,8 @@ from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.errors import AnalysisError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# Sums of p are counted in bins of this width around its multiples, and all from the last one on
-# together: a sum of 1 that is rounded stays in one bin.
+# Width of the bins for sums of p, which are centred on its multiples, so that a rounded sum of 1
+# stays in one bin, and their number; the last bin takes all larger sums.
 SUM_WIDTH = 0.05
 SUM_BINS = 400
 
@@ -41,11 +41,11 @@ class OutputStatistics:
 
     def __init__(self, vocabulary: int):
         self.vocabulary = vocabulary
-        # [V + 1]: at how many steps so many tokens had a nonzero probability.
+        # [V + 1]: the number of steps with n nonzero probabilities, for n from 0 to V.
         self.nonzeros = torch.zeros(vocabulary + 1, dtype=torch.int64)
         self.gold_zero = 0
         self.sums = torch.zeros(SUM_BINS, dtype=torch.int64)
-        # Sums of Σp - 1 and of its square: with Σp itself rounding would show in the deviation.
+        # Sums of Σp - 1 and of its square; with Σp itself, rounding would distort the deviation.
         self.moments = torch.zeros(2, dtype=torch.float64)
         self.smallest, self.largest = math.inf, -math.inf
 
@@ -74,7 +74,7 @@ class OutputStatistics:
             ``steps`` and ``vocabulary``; ``nonzeros``: ``mean``, ``min``, ``max``, ``quantiles``
             and ``histogram``, whose bins double; ``zeros``: mean share of the vocabulary;
             ``gold_zero``: share of given tokens with p = 0; ``prob_sum``: ``mean``, ``sd``
-            (of the steps, over N), ``min``, ``max`` and ``histogram``. A histogram has ``edges``
+            (over all N steps), ``min``, ``max`` and ``histogram``. A histogram has ``edges``
             and, one fewer, ``counts``; a bin holds its left edge.
 
         Raises:
@@ -141,11 +141,11 @@ def doubling_histogram(counts: torch.Tensor) -> dict[str, list[int]]:
 def force_references(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str
 ) -> tuple[dict[str, Any], int]:
-    """Return statistics of the output, given the references so far, and the number of sentences.
+    """Return teacher-forced statistics on the references, and the number of sentences.
 
-    Beside what :class:`OutputStatistics` counts there is ``attended``: how many weights of
-    cross-attention are not 0 at a step, in the mean over layers and heads; None for an ensemble,
-    and for a model without the attention of a Transformer or an LSTM.
+    Besides the statistics of :class:`OutputStatistics` there is ``attended``: the number of nonzero
+    weights of cross-attention per step, averaged over layers and heads; None for an ensemble, and
+    for a model without the attention of a Transformer or an LSTM.
 
     Raises:
         AnalysisError: there are no references, or no sentences.
@@ -171,13 +171,13 @@ def force_references(
 def follow_translations(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str, beam: int
 ) -> tuple[dict[str, Any], int]:
-    """Return what :func:`force_references` does, at the steps of the model's own translations.
+    """Return the statistics of :func:`force_references` at the steps of the model's translations.
 
     Args:
         translator: the models.
-        batches: references are not needed.
+        batches: fairseq's batches, with or without references.
         subset: the name of the data.
-        beam: of the search.
+        beam: the beam size.
 
     Raises:
         AnalysisError: there are no sentences.
@@ -199,22 +199,22 @@ def _cross_attention(translator: Translator, padding: int) -> Optional[Attention
 def count_certified(
     translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> dict[str, Optional[float]]:
-    """Count for how many sentences the search proves that it has found all possible translations.
+    """Return the share of sentences whose possible translations were provably all found.
 
-    All those, that is, that have a word and keep to the length limits of fairseq-generate.
+    This is about translations with at least one word, within fairseq-generate's length limits.
 
     Returns:
         ``exact``: the share of sentences for which no string of nonzero probability was dropped;
-        ``single``: of those with one string, besides. Both are None where the search does not
-        tell, as fairseq's own, or where there is nothing to tell, as no token has probability 0.
+        ``single``: the share for which, besides, there is only one string. Both are None if the
+        search does not report it, as fairseq's own, or if no token can have probability 0.
 
     Raises:
-        AnalysisError: there is no sentence.
+        AnalysisError: there are no sentences.
     """
     if not translator.is_sparse:
         return {"exact": None, "single": None}
     exact, single, sentences = 0, 0, 0
-    # All of the n-best list, because a search for the best one alone stops earlier.
+    # Ask for the whole n-best list, because a search for the best hypothesis alone stops earlier.
     for _, hypotheses in search(translator, batches, beam, nbest=beam):
         for hypos in hypotheses:
             if hypos[0].get("exact") is None:
@@ -230,7 +230,7 @@ def count_certified(
 def output_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a table of results, each with its ``name``, ``output`` and ``subset``.
 
-    ``of`` says whose steps they are: of the ``references`` or of the model's ``translations``.
+    ``of`` says whose steps were counted: ``references``, or the model's ``translations``.
     """
     header = ["model", "output", "subset", "of", "steps", "nonzeros per step", "5 / 50 / 95 %"]
     header += ["zeros (%)", "given token at p = 0 (%)", "Σp (sd)", "attended per step"]
@@ -248,14 +248,13 @@ def output_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def certified_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of rows that have, for each beam in ``beams``, what :func:`count_certified`
-    found."""
+    """Return a table of rows with ``beams``, the results of :func:`count_certified` by beam."""
     beams = list(rows[0]["beams"]) if rows else []
     header = ["model", "output", "subset"]
     header += [f"exact, beam {beam} (%)" for beam in beams] + ["one hypothesis only (%)"]
     lines = []
     for row in rows:
-        # A wide beam sees one string in more sentences: those where other prefixes come to nothing.
+        # From the widest beam, which can follow more prefixes until they prove to be dead ends.
         shares = [row["beams"][beam]["exact"] for beam in beams]
         shares.append(row["beams"][max(beams, key=int)]["single"])
         cells = ["-" if share is None else f"{100 * share:.2f}" for share in shares]
@@ -264,7 +263,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def training_table(curves: Sequence[dict[str, Any]]) -> str:
-    """Return the ends of training curves, as ``output_plots.save_plots`` takes them."""
+    """Return a table of the first and last values of curves as ``save_plots`` takes them."""
 
     def ends(values: Sequence[Optional[float]], digits: int) -> str:
         known = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""The tree of all translations that a sparse model holds for possible (S2S, Fig. 1)."""
+"""The tree of all translations to which a sparse model gives nonzero probability (S2S, Fig. 1)."""
 
 import heapq
 import math
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Prefixes that are expanded at once: few, so that the most probable ones come first.
 _AT_ONCE = 8
-# No tree is deeper, unless a caller wants it: prefixes of this length can only end.
+# Default depth limit of a tree: prefixes of this length can only end.
 MAX_LEN = 200
 # Inches of a drawing; a step is as wide as its longest token needs, up to a limit.
 _STEP, _LETTER, _WIDEST_STEP, _LEAF = 0.65, 0.1, 1.15, 0.3
@@ -28,10 +28,10 @@ class SupportNode:
 
     Attributes:
         token: index of the last token; -1 for the root.
-        probability: of that token, given those before it (for alpha-ReLU its weight, as it is).
+        probability: of that token, given those before it (for alpha-ReLU its raw value).
         total: product of the probabilities from the root.
-        children: the continuations of nonzero probability, the most probable first; at EOS none.
-        expanded: whether the children are known. If not, the limits ended the tree here.
+        children: the continuations of nonzero probability, most probable first; none at EOS.
+        expanded: whether the children are known. If not, a limit ended the tree here.
     """
 
     token: int
@@ -49,7 +49,7 @@ class SupportNode:
 
 @dataclass(frozen=True)
 class SupportTree:
-    """See :func:`grow`.
+    """The translations of nonzero probability of a sentence, as :func:`grow` finds them.
 
     Attributes:
         root: the empty prefix.
@@ -63,12 +63,12 @@ class SupportTree:
 
     @property
     def translations(self) -> int:
-        """How many complete translations it has."""
+        """The number of complete translations in the tree."""
         return sum(node.token == self.eos for node in self.root.walk())
 
     @property
     def mass(self) -> float:
-        """The sum of their probabilities."""
+        """The sum of the probabilities of the complete translations."""
         return math.fsum(node.total for node in self.root.walk() if node.token == self.eos)
 
 
@@ -77,7 +77,7 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = MAX_LEN
 
     Args:
         next_tokens: the distributions after the prefixes of one sentence's translations.
-        most_nodes: limit of the number of expanded prefixes; a dense model always meets it.
+        most_nodes: largest number of prefixes to expand; a dense model always reaches it.
         max_len: prefixes of this length can only end.
     """
     root = SupportNode(-1, 1.0, 1.0)
@@ -106,7 +106,7 @@ def trees_of(
 ) -> Iterator[tuple[int, SupportTree]]:
     """Return the tree of each sentence of a batch, with the sentence's number in the data set."""
     models = translator.models
-    # Learned positions are no more than these; the EOS that a prefix begins with has the first.
+    # Learned positions are limited, and the EOS that begins each prefix takes the first.
     max_len = min(MAX_LEN, *(model.max_decoder_positions() - 1 for model in models))
     with torch.no_grad():
         encoded = [model.encoder.forward_torchscript(sample["net_input"]) for model in models]
@@ -117,12 +117,12 @@ def trees_of(
 
 
 def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:
-    """Return the tree with one node a line, indented by its depth; ``...`` where it goes on.
+    """Return the tree with one node per line, indented by depth; ``...`` marks omitted parts.
 
     Args:
         tree: the tree.
         word: gives the text of a token.
-        least: leave out what has a smaller total probability than this.
+        least: leave out nodes with a smaller total probability.
     """
     lines: list[str] = []
 
@@ -165,14 +165,13 @@ def as_json(tree: SupportTree, word: Callable[[int], str]) -> dict[str, Any]:
 def draw(
     tree: SupportTree, word: Callable[[int], str], least: float = 0.0, source: str = ""
 ) -> "Figure":
-    """Draw the tree from left to right, each branch as wide as the probability that passes through
-    it.
+    """Draw the tree from left to right, with branches as wide as their total probability.
 
     Args:
         tree: the tree.
         word: gives the text of a token.
-        least: leave out what has a smaller total probability than this.
-        source: what is translated, to stand above the tree.
+        least: leave out nodes with a smaller total probability.
+        source: the source sentence, drawn above the tree.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -233,8 +232,7 @@ def draw(
 
 
 def _places(tree: SupportTree, least: float) -> dict[int, tuple[float, float]]:
-    """Return where each shown node is drawn: its depth, and a row, that of a parent amid its
-    children."""
+    """Return the depth and row of each shown node; a parent's row is centred on its children."""
     places: dict[int, tuple[float, float]] = {}
     rows = 0
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (5.6, 3.2)  # inches
-# What the log may have: the title, and whether the axis is logarithmic.
+# Statistics of the log: the title, and whether the axis is logarithmic.
 CURVES = {
     "loss": ("loss", False),
     "ppl": ("perplexity", True),
@@ -25,13 +25,13 @@ CURVES = {
 
 
 def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
-    """Draw one statistic over the training; None where no log has it.
+    """Draw one statistic over the training; return None if no log has it.
 
-    A line with points is the validation set, a thin line the training data since the line before.
+    A line with points is for the validation set, a thin line for the training data.
 
     Args:
         runs: for each model the records of its log.
-        statistic: of ``CURVES``.
+        statistic: a key of ``CURVES``.
     """
     title, logarithmic = CURVES[statistic]
     figure = new_figure(*_SIZE)
@@ -61,9 +61,9 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     """Return a figure as an ``<svg>`` element, with its text as text.
 
     Args:
-        figure: of matplotlib.
+        figure: a Matplotlib figure.
         prefix: put before its ids, so that they are unique in the page; letters and hyphens.
-        label: what it shows, for those who do not see it; HTML.
+        label: a description for screen readers; HTML.
     """
     import matplotlib
 
@@ -82,5 +82,5 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
 
 
 def _positive(value: Any, needed: bool) -> float:
-    """Return the value, or NaN, which is not drawn, if there is none that the axis can show."""
+    """Return the value, or NaN (not drawn) if it is missing or the axis cannot show it."""
     return float("nan") if value is None or (needed and value <= 0) else value

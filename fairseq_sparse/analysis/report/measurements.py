@@ -1,4 +1,4 @@
-"""What the report needs to know of a model, computed once and kept in the folder of its run."""
+"""The report's measurements of a model, computed once and kept in the folder of its run."""
 
 import hashlib
 import json
@@ -25,17 +25,17 @@ from fairseq_sparse.files import write_json
 BEAM = 5
 MAX_TOKENS = 4000
 SHUFFLED_SEED = 1
-# To be raised when what is measured changes, so that what earlier versions kept is made anew.
+# Raise it when the measurements change, so that files of earlier versions are replaced.
 FORMAT = 2
 
-# Wraps batches in something that shows how far they are, under a label.
+# Wraps batches in a progress bar with a label.
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 class Measurements:
     """The measurements of one model; each is in a file of ``Run.measured`` once it is complete.
 
-    A file that was made from another checkpoint or from other data is made anew.
+    A file made from another checkpoint or from other data is replaced.
 
     Args:
         run: the model.
@@ -50,8 +50,7 @@ class Measurements:
         self.progress = progress
 
     def output(self) -> dict[str, Any]:
-        """Return nonzeros and Σp of the steps of the references, as ``OutputStatistics`` gives
-        them."""
+        """Return the result of ``OutputStatistics`` at the steps of the references."""
 
         def compute() -> dict[str, Any]:
             batches = self._batches(self._translator, "output")
@@ -62,7 +61,7 @@ class Measurements:
         return {**self._kept("output", compute), "name": self.run.name}
 
     def decoded(self) -> dict[str, Any]:
-        """Return the same at the steps of the model's own translations."""
+        """Return the result of ``OutputStatistics`` at the steps of the model's translations."""
 
         def compute() -> dict[str, Any]:
             batches = self._batches(self._translator, "output at the steps of decoding")
@@ -72,8 +71,7 @@ class Measurements:
         return {**self._kept("decoded", compute, beam=BEAM), "name": self.run.name}
 
     def empty(self) -> list[dict[str, Any]]:
-        """Return how often the empty translation is the best, by p and, if Σp is free, by p /
-        Σp."""
+        """Return how often the empty translation is best, by p and (if Σp is not fixed) p / Σp."""
 
         def compute() -> list[dict[str, Any]]:
             rows = []
@@ -86,11 +84,11 @@ class Measurements:
         return [{**row, "name": self.run.name} for row in self._kept("empty", compute, beam=BEAM)]
 
     def attention(self) -> dict[str, Any]:
-        """Return the rates of ``AttentionStatistics``; none for a model that has no attention of a
-        Transformer or an LSTM.
+        """Return the rates of ``AttentionStatistics``, empty without the attention of a Transformer
+        or an LSTM.
 
-        Where attention can be null, also those with exchanged references, under ``shuffled``.
-        It has the form of what ``fairseq-sparse analyze attention --json`` writes.
+        If any attention is null, the rates with exchanged references are under ``shuffled``. The
+        format is that of ``fairseq-sparse analyze attention --json``.
         """
 
         def compute() -> dict[str, Any]:
@@ -113,8 +111,7 @@ class Measurements:
         return self._kept("attention", compute)
 
     def sentences(self, count: int) -> dict[str, Any]:
-        """Return attention and alternatives in the first sentences, as :func:`look_into` gives
-        them."""
+        """Return the result of :func:`look_into` for the first sentences."""
 
         def compute() -> dict[str, Any]:
             chosen = self._load(range(count))
@@ -155,7 +152,7 @@ class Measurements:
 
     @cached_property
     def _source(self) -> dict[str, Any]:
-        """What every measurement depends on."""
+        """Identification of the checkpoint, the data and the format."""
         data = sorted(
             path
             for pattern in ("dict.*", f"{self.subset}.*")
@@ -169,8 +166,7 @@ class Measurements:
         }
 
     def _kept(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
-        """Return what is in the measurement's file, which is written first if it is not as it
-        should be.
+        """Return the content of the measurement's file, which is first updated if out of date.
 
         Raises:
             OSError: the file cannot be written.
@@ -182,7 +178,7 @@ class Measurements:
             if kept["made_from"] == made_from:
                 return kept["result"]
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # there is none, or another program wrote it
+            pass  # the file is missing, or not written by this class
         result = compute()
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"made_from": made_from, "result": result})

@@ -1,4 +1,4 @@
-"""The report as one HTML file: text, figures, data and scripts, without a word from elsewhere."""
+"""The report as one HTML file with its text, figures, data and scripts; it loads nothing else."""
 
 import base64
 import hashlib
@@ -26,14 +26,14 @@ def make_page(measurements: Sequence[Measurements], sentences: int) -> str:
 
     Args:
         measurements: of each model, on the same part of the same data.
-        sentences: how many of the data are shown one by one.
+        sentences: number of sentences that are shown one by one.
 
     Raises:
-        AnalysisError: a model and the data do not go together, the models have not the same
+        AnalysisError: a model and the data do not match, the models do not have the same
             sentences, or matplotlib is missing.
         CheckpointError: a checkpoint cannot be read.
-        OSError: what was measured cannot be kept.
-        ValueError: a model's parameters are no good.
+        OSError: the measurements cannot be written.
+        ValueError: a model's parameters are NaN or infinite.
     """
     require_matplotlib()
     runs = [found.run for found in measurements]
@@ -81,13 +81,13 @@ def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> 
 
 
 def script_json(content: Any) -> str:
-    """Return JSON that can stand in a ``<script>`` element: no text in it can end the element."""
+    """Return JSON for a ``<script>`` element, in which no text can end the element."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def _check_sentences(models: Sequence[dict[str, Any]]) -> None:
-    """Check that all models show the same sentences, for else nothing could be compared."""
+    """Check that all models show the same sentences; otherwise they could not be compared."""
     tokens = [
         [(part["number"], part["source"], part["target"]) for part in model["sentences"]]
         for model in models

@@ -1,12 +1,12 @@
 """The papers' tables, for comparison: ``published.json``.
 
-Every figure is copied as it is printed; none is read off a plot. A table has ``columns``, each with
-the ``dataset`` (as the recipes call it, or null), the ``split`` (null: not stated, or none), the
+Every figure is copied as printed; none is read off a plot. A table has ``columns``, each with the
+``dataset`` (as the recipes call it, or null), the ``split`` (null: not stated, or none), the
 ``metric`` and the ``statistic`` of its figures: ``value`` (the number of runs is not stated),
 ``mean``, ``deviation`` or ``ensemble``. A row may replace metric and split for all of its figures.
-``languages`` is the number of languages that a mean is over. ``variants`` are the recipes' names of
-the row's model, with the variables that it is given: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``.
-``recipe`` is what ``examples/reproduce.sh`` calls the paper.
+``languages`` is the number of languages averaged over. ``variants`` are the recipes' names for the
+row's model, with its variables: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``. ``recipe`` is the
+paper's name in ``examples/reproduce.sh``.
 """
 
 import json
@@ -37,13 +37,13 @@ class Figure:
     """A figure of a paper, and what it was measured on.
 
     Attributes:
-        recipe, paper, table: where it is from.
-        row, heading: what its row and column are called.
+        recipe, paper, table: the source of the figure.
+        row, heading: the names of its row and column.
         variants: rows of the recipes, in the form of :func:`same_model`.
         dataset: as the recipes call it.
         measure: metric, split and number of languages.
         statistic: ``value``, ``mean``, ``deviation`` or ``ensemble``.
-        text: as it is printed.
+        text: the figure as printed.
     """
 
     recipe: str
@@ -93,10 +93,10 @@ def published_figures() -> tuple[Figure, ...]:
 
 
 def same_model(row: str) -> str:
-    """Return one text for all names of a model: entmax with an alpha of 1 is softmax.
+    """Return the same text for all names of a model: entmax with an alpha of 1 is softmax.
 
     Args:
-        row: a variant of the recipes with the variables that it is given.
+        row: a variant of the recipes with its variables.
     """
     variant, *variables = row.split()
     if variant == "entmax" or variant in _ALPHAS:
@@ -107,10 +107,10 @@ def same_model(row: str) -> str:
 
 
 def alphas_of(row: str) -> tuple[float, float]:
-    """Return the alphas of output and attention of a variant that is entmax, by any of its names.
+    """Return the alphas of output and attention of a variant that is entmax under any name.
 
     Raises:
-        AnalysisError: it is another variant.
+        AnalysisError: the variant is not entmax.
     """
     variant, *variables = row.split()
     if variant in _ALPHAS:
@@ -122,14 +122,14 @@ def alphas_of(row: str) -> tuple[float, float]:
 
 
 def row_of(summary: dict[str, Any]) -> str:
-    """Return the variant of a run with its variables, from what the recipe called it."""
+    """Return the variant of a run with its variables, from the names in its summary."""
     variant = summary.get("variant", "")
     alphas = re.fullmatch(
         r"entmax: output (\S+), attention (\S+)", summary.get("variant_name") or ""
     )
     if variant == "entmax" and alphas:
         return f"entmax OUTPUT_ALPHA={alphas[1]} ATTENTION_ALPHA={alphas[2]}"
-    # Any other name says that the variant was given something.
+    # Any other name means that the variant was given variables.
     return f"{variant} {summary['variant_name']}" if summary.get("variant_name") else variant
 
 
@@ -140,14 +140,14 @@ def find_figure(
     measure: Measure,
     statistics: Sequence[str] = ("value", "mean"),
 ) -> Optional[Figure]:
-    """Return a paper's figure for a model, or None if it has none that is measured in the same way.
+    """Return a paper's figure for a model, or None if no figure is measured in the same way.
 
     Args:
-        recipe: what ``examples/reproduce.sh`` calls the paper; None for any.
+        recipe: the paper's name in ``examples/reproduce.sh``; None for any.
         dataset: as the recipes call it.
-        row: a variant with the variables that it is given.
+        row: a variant with its variables.
         measure: metric, split and languages, all of which must be the paper's.
-        statistics: which of them, the first that there is.
+        statistics: acceptable statistics, in order of preference.
     """
     found = [
         figure
@@ -166,7 +166,7 @@ def find_figure(
 def published_text(
     recipe: Optional[str], dataset: str, row: str, measure: Measure
 ) -> Optional[str]:
-    """Return the text of :func:`find_figure`, with its deviation where the paper has one."""
+    """Return the text of the figure found by :func:`find_figure`, with its deviation if known."""
     figure = find_figure(recipe, dataset, row, measure)
     if figure is None:
         return None
@@ -175,11 +175,11 @@ def published_text(
 
 
 def differences(recipe: Optional[str], dataset: str, measure: Measure) -> list[str]:
-    """Explain for each table with the same data set why its figures do not stand beside ours.
+    """Explain for each table with the same data set why its figures cannot be compared with ours.
 
     Args:
         recipe, dataset: as for :func:`find_figure`.
-        measure: of our figures.
+        measure: the measure of our figures.
     """
     lines = {}
     for figure in published_figures():

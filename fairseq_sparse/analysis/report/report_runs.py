@@ -13,7 +13,7 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 
 _AVERAGE = "average.pt"
-# The models that a folder may have, the one to use first.
+# The models that a folder may have, in order of preference.
 _CHECKPOINTS = (_AVERAGE, "checkpoint_best.pt", "checkpoint_last.pt")
 
 
@@ -22,13 +22,13 @@ class Run:
     """A trained model, and what is known of its training and its scores.
 
     Attributes:
-        name: what to call it, different from the names of the others.
-        folder: of the run.
+        name: its name in the report, different from all others.
+        folder: the folder of the run.
         checkpoint: the model.
         summary: ``summary.json`` of the stage analyze; empty if there is none.
         records: of the training log, see :func:`read_records`; empty if there is none.
-        alignment: what ``fairseq-sparse analyze alignment --json`` wrote of its folder of
-            alignments; None if its data have no gold alignments, or the stage align has not run.
+        alignment: the results of ``fairseq-sparse analyze alignment --json`` for its alignments;
+            None if its data have no gold alignments, or the stage align has not run.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def trained_on(self) -> Optional[str]:
-        """The SHA-256 of the settings that its data were prepared with, if the recipe noted it."""
+        """The SHA-256 of the settings of its prepared data, if the recipe recorded it."""
         settings = self.folder / "settings" / "train"
         first = settings.read_text(encoding="utf-8").split("\n")[0] if settings.is_file() else ""
         return first.removeprefix("data ") if first.startswith("data ") else None
@@ -57,11 +57,11 @@ def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
 
     Args:
         given: folders of the recipes, folders of ``--save-dir``, or checkpoints.
-        logs: of the training of each, in the same order; empty: where the recipes put it.
+        logs: the training log of each, in the same order; if empty, those of the recipes.
 
     Raises:
-        AnalysisError: a run is given twice, or has no checkpoint; a log has no numbers, or there
-            is not one for each run.
+        AnalysisError: a run is given twice, or has no checkpoint; a log has no numbers, or the
+            numbers of logs and runs differ.
         OSError, ValueError: a file of a run cannot be read.
     """
     if logs and len(logs) != len(given):
@@ -81,10 +81,10 @@ def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the model of a run: a checkpoint itself, or the best that its folder has.
+    """Return the model of a run: the given checkpoint, or the preferred one in its folder.
 
     Raises:
-        AnalysisError: there is none.
+        AnalysisError: there is no checkpoint.
     """
     if path.is_file():
         return path.resolve()
@@ -100,9 +100,10 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def short_names(places: Sequence[Path]) -> list[str]:
-    """Return the names of the folders, or what differs in their paths if the names are not unique.
+    """Return the names of the folders, or where they are not unique, the parts of the paths that
+    differ.
 
-    A checkpoint has its folder's name in front.
+    The name of a checkpoint is preceded by its folder's.
     """
     names = [
         f"{place.parent.name}/{place.name}" if place.is_file() else place.name for place in places
@@ -118,10 +119,10 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
 
     Args:
         runs: at least one.
-        data: what the user says; None: what the first run's checkpoint says.
+        data: the folder given by the user; None: the folder named in the first run's checkpoint.
 
     Raises:
-        AnalysisError: it does not exist, or a run was trained on other data.
+        AnalysisError: the folder does not exist, or a run was trained on other data.
         CheckpointError: the checkpoint cannot be read.
     """
     if data is None:
@@ -146,13 +147,13 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
 
 
 def name_of_data(runs: Sequence[Run], data: str) -> str:
-    """Return what the recipe calls the data set, or the folder of the data."""
+    """Return the recipe's name of the data set, or the folder of the data."""
     names = [run.summary.get("dataset") for run in runs]
     return next(filter(None, names), data)
 
 
 def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> Run:
-    """Read the run in a folder; of a checkpoint alone, nothing else in its folder is taken."""
+    """Read the run in a folder; for a single checkpoint, the rest of its folder is ignored."""
     if place.is_file():
         return Run(name, place.parent, checkpoint, {}, read_log(log) if log else [], None)
     recipe_log = place / "logs" / "2_train.log"

@@ -1,6 +1,6 @@
 """The parts of the report that need no script: tables and figures, as HTML.
 
-All text from outside is escaped here.
+All text from files and options is escaped here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from fairseq_sparse.analysis.runs.training_log import threshold_curve
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What a part of the page lacks, and what would make it.
+# Messages about missing parts, and how to make them.
 _NO_SUMMARY = "Without summary.json (scores, speeds), which the recipes' stage analyze writes"
 _NO_LOG = "No training log (the recipes keep one; for other trainings, --log)"
 _NO_ALIGNMENT = "No alignment error rates, which need gold alignments and the recipes' stage align"
 
 
 def results_section(runs: Sequence[Run], dataset: str, published: Sequence[dict[str, Any]]) -> str:
-    """Show the results of all runs, the papers' beside them where these are measured in the same
-    way.
+    """Show the results of all runs, beside the papers' figures that are measured in the same way.
 
-    The papers' tables with other figures for this data set stand below.
+    All tables of the papers on this data set follow below.
     """
     summaries = [run.summary for run in runs]
     names = [
@@ -67,7 +66,7 @@ def _published_text(dataset: str, summary: dict[str, Any], column: str) -> Optio
 def _paper_notes(
     summaries: Sequence[dict[str, Any]], dataset: str, names: Sequence[str], beside: bool
 ) -> list[str]:
-    """Return what is said of the papers' figures above the results."""
+    """Return the notes on the papers' figures that precede the results."""
     measures = dict.fromkeys(measure_of(part, name) for part in summaries if part for name in names)
     other = [line for measure in measures for line in differences(None, dataset, measure)]
     if beside:
@@ -83,7 +82,7 @@ def _has_data(table: dict[str, Any], dataset: str) -> bool:
 
 
 def training_section(runs: Sequence[Run]) -> str:
-    """Show what the training logs have, over the updates."""
+    """Show the statistics of the training logs over the updates."""
     records = {run.name: run.records for run in runs if run.records}
     if not records:
         return _names_of([run.name for run in runs], _NO_LOG)
@@ -110,10 +109,11 @@ def output_section(
     decoded: Sequence[dict[str, Any]],
     empty: Sequence[dict[str, Any]],
 ) -> str:
-    """Show how sparse the output is, given the references, and what beam search finds.
+    """Show the sparsity of the output, given the references and in beam search.
 
     Args:
-        rows, decoded, empty: of :class:`Measurements`, of all models.
+        rows, decoded, empty: the results of these methods of :class:`Measurements`, for all models
+            (``rows``: of ``output``).
     """
     header = ["model", "output", "sentences", "steps", "tokens with p > 0", "5 / 50 / 95 %"]
     header += ["p = 0 (%)", "reference at p = 0 (%)", "Σp (sd)"]
@@ -164,9 +164,9 @@ def attention_section(
     """Show exact zeros, null rows and diversity of the attention, and how well it aligns.
 
     Args:
-        attention: for each model what ``fairseq-sparse analyze attention --json`` writes.
-        alignment: likewise of ``fairseq-sparse analyze alignment``, under "folders", for the models
-            that have it.
+        attention: for each model the output of ``fairseq-sparse analyze attention --json``.
+        alignment: for the models that have alignments, their entry under "folders" in the output of
+            ``fairseq-sparse analyze alignment --json``.
     """
     cells = [
         [name, place, ", ".join(dict.fromkeys(layer["attention"] for layer in part["layers"]))]
@@ -218,15 +218,14 @@ def _parts(attention: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _diversity(part: dict[str, Any]) -> str:
-    if "diversity" not in part:  # of a single head
+    if "diversity" not in part:  # a single head has none
         return "-"
     values = part.get("diversity_by_temperature", {"": part["diversity"]})
     return " / ".join(f"{value:.2f}" for value in values.values())
 
 
 def _alignment_table(alignment: dict[str, dict[str, Any]]) -> str:
-    """Make a table of error rates, from the row that predicts a word (normal) or the one after it
-    (shifted)."""
+    """Make a table of error rates of attention, normal and shifted."""
     kinds = [kind for kind in ("normal", "shifted") if any(kind in x for x in alignment.values())]
     header = ["model"]
     header += [f"{what}, {kind}" for kind in kinds for what in ("best head", "mean of the heads")]
@@ -256,7 +255,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: st
 
 
 def html_figure(figure: Optional[Figure], prefix: str, caption: str, wide: bool = False) -> str:
-    """Return a figure with its caption, a wide one in a part that scrolls; nothing for None."""
+    """Return a figure with its caption, scrollable if wide; an empty text for None."""
     if figure is None:
         return ""
     text = escape(caption)
@@ -267,7 +266,7 @@ def html_figure(figure: Optional[Figure], prefix: str, caption: str, wide: bool 
 
 
 def _paper_table(table: dict[str, Any]) -> str:
-    """Return a table of a paper as it has it."""
+    """Return a paper's table with the figures as printed."""
     header = ["", *(column["heading"] for column in table["columns"])]
     rows = [[row["name"], *(text or "-" for text in row["figures"])] for row in table["rows"]]
     content = html_table(header, rows, f"{table['table']} of the paper: {table['title']}")
@@ -284,7 +283,7 @@ def _missing(runs: Sequence[Run]) -> str:
 
 
 def _names_of(names: Sequence[str], what: str) -> str:
-    """Return a paragraph on what some models lack; nothing if there are none."""
+    """Return a paragraph that says what the named models lack; empty without names."""
     return f"<p>{escape(what)}: {escape(', '.join(names))}.</p>" if names else ""
 
 

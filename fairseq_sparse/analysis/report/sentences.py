@@ -1,4 +1,4 @@
-"""Single sentences in a model's view: its attention, and what it could have said instead."""
+"""Attention and alternatives of a model in single sentences."""
 
 import base64
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.output.alternatives import find_alternatives
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
-# Alternatives of a step that are listed.
+# Largest number of alternatives listed per step.
 MOST = 8
 # The smallest number of float16 that is not 0, and its largest.
 _TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
@@ -26,7 +26,7 @@ _TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
 def look_into(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str, attention: bool
 ) -> dict[str, Any]:
-    """Return what one model makes of some sentences, given the references.
+    """Return the attention and the alternatives of a model, given the references.
 
     Args:
         translator: one model.
@@ -36,7 +36,7 @@ def look_into(
 
     Returns:
         ``output``; ``vocabulary``; ``normalised``, whether Σp is 1; ``places``: for each place of
-        attention ``kinds`` and ``sums_to_one``, of each layer, ``layers`` and ``heads``;
+        attention ``kinds`` and ``sums_to_one``, a list over layers, ``layers`` and ``heads``;
         ``sentences``: for each, by its number, ``number``, the tokens of ``source`` and ``target``,
         ``attention``: for each place the weights as :func:`encode` packs them, and ``steps`` as
         ``describe_step`` gives them.
@@ -75,8 +75,8 @@ def look_into(
 def encode(weights: Tensor) -> str:
     """Return weights as base64 of little-endian float16, row by row.
 
-    0 stays 0 and nothing else becomes 0: what is smaller than the smallest number of float16,
-    6e-8, becomes that. Above 6e-5 three digits stay as they are.
+    0 stays 0 and nothing else becomes 0: sizes below the smallest number of float16, 6e-8, are
+    raised to it. Above 6e-5, three digits are kept.
 
     Raises:
         ValueError: weights are not finite.

@@ -1,1 +1,1 @@
-"""Trained runs: their logs and summaries, and the tables and curves made of several."""
+"""Trained runs: their logs and summaries, and the tables and curves made from them."""

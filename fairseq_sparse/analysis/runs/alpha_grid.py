@@ -14,15 +14,15 @@ from fairseq_sparse.analysis.runs.columns import look_up
 from fairseq_sparse.analysis.runs.rows import Row
 from fairseq_sparse.errors import AnalysisError
 
-# What a run's summary can have been scored by: heading, path in summary.json
+# Possible scores of a run: heading, path in summary.json
 SCORES = (("word accuracy (%)", "inflection.accuracy"), ("BLEU", "bleu.bleu"))
 
 
 def score_of(rows: Sequence[Row]) -> tuple[str, str]:
-    """Find out what the runs were scored by: one of ``SCORES``.
+    """Return the entry of ``SCORES`` by which the runs were scored.
 
     Raises:
-        AnalysisError: they have no score.
+        AnalysisError: the runs have no score.
     """
     for heading, path in SCORES:
         if any(row.values_at(path) for row in rows):
@@ -33,9 +33,9 @@ def score_of(rows: Sequence[Row]) -> tuple[str, str]:
 def tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Make titles and Markdown tables, with the alphas of the output as columns.
 
-    Single models (mean ± standard deviation over the seeds) and ensembles; then, of single models,
-    how many tokens and how many source positions have a weight that is not 0, on the test set with
-    the references given.
+    They show the scores of single models (mean ± standard deviation over the seeds) and ensembles;
+    then, for single models, the numbers of tokens and of source positions with nonzero weight, on
+    the test set, given the references.
     """
     heading, path = score_of(rows)
     result = [(f"{heading}, single models", _table(rows, path))]

@@ -9,12 +9,12 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a figure measures: two can be compared only if all of it is the same.
+    """The quantity behind a figure: two figures can be compared only if it is the same.
 
     Attributes:
         metric: a column of ``COLUMNS``, or one of ``METRICS``.
-        split: ``train``, ``valid`` or ``test``; None where no data are looked at.
-        languages: over how many the mean is, in inflection.
+        split: ``train``, ``valid`` or ``test``; None for figures that need no data.
+        languages: number of languages averaged over, in inflection.
     """
 
     metric: str
@@ -22,7 +22,7 @@ class Measure:
     languages: Optional[int] = None
 
 
-# What a metric is called where it has to be told from another one.
+# Names of metrics, precise enough to tell them apart.
 METRICS = {
     "bleu": "detokenised, cased sacreBLEU (13a)",
     "tokenized_bleu": "tokenised BLEU",
@@ -34,7 +34,7 @@ METRICS = {
     "hours": "hours of training",
 }
 
-# name: heading, path in summary.json, format; of attention, the encoder's, the decoder's and cross
+# name: heading, path in summary.json, format; attention has a value for each of its places
 COLUMNS = {
     "variant": ("variant", "variant", "{}"),
     "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
@@ -83,9 +83,9 @@ COLUMNS = {
         "{:.1f}",
     ),
 }
-# Seconds in the unit that a column has.
+# The unit of a column, in seconds.
 _UNITS = {"training": 60, "hours": 3600}
-# What a table of language models has.
+# The columns of a table of language models.
 _OF_TEXTS = (
     "variant",
     "eps_ppl",
@@ -99,12 +99,12 @@ _OF_TEXTS = (
     "words_per_second",
     "training",
 )
-# What not every run has: scores of other tasks, and energy, which needs NVML.
+# Columns that not every run has: scores of other tasks, and energy, which needs NVML.
 _NOT_ALWAYS = (
     *("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours"),
     *("eps_ppl", "best_eps_ppl", "sparsemax_score", "js_divergence"),
 )
-# What a table has only where it is asked for.
+# Columns that are shown on request only.
 _ON_REQUEST = (
     "chrf",
     "tokenized_bleu",
@@ -125,7 +125,7 @@ _ON_REQUEST = (
     "parameters",
     "hours",
 )
-# Columns whose metric or split is not that of their own name on the test set.
+# Columns with another metric than their name, or another split than the test set.
 _MEASURES = {
     "valid_accuracy": Measure("accuracy", "valid"),
     "valid_nonzeros": Measure("nonzeros", "valid"),
@@ -142,7 +142,7 @@ _MEASURES = {
     "watt_hours": Measure("watt_hours", "train"),
     "sentences_per_second": Measure("decoding_speed", "test"),
 }
-# What scripts/benchmark/training_step.py and decoding.py measure of each.
+# The parts of scripts/benchmark/training_step.py and decoding.py that measure these speeds.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
 
 _CONDITIONS = (
@@ -167,8 +167,8 @@ def look_up(summary: Summary, path: str) -> Any:
 def measure_of(summary: Summary, column: str) -> Measure:
     """Return what a column of a run's summary measures.
 
-    BLEU on tokens (``tok:none`` in the signature) is another metric than detokenised BLEU, and so
-    is BLEU by any other tokeniser than 13a or without case.
+    BLEU on tokens (``tok:none`` in the signature) is a different metric from detokenised BLEU, and
+    so is BLEU without case, or with any other tokeniser than 13a.
     """
     if column == "bleu":
         parts = (look_up(summary, "bleu.signature") or "").split("|")
@@ -185,7 +185,7 @@ def measure_of(summary: Summary, column: str) -> Measure:
 
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
-    """Return the names in ``COLUMNS`` that a table has unless it is asked for others."""
+    """Return the names in ``COLUMNS`` of a table's default columns."""
     if all(look_up(summary, "test.eps_ppl") is not None for summary in summaries):
         return list(_OF_TEXTS)
     return [
@@ -200,12 +200,11 @@ def columns_of(summaries: Sequence[Summary]) -> list[str]:
 
 
 def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str:
-    """Return one field of the table; a speed with its ratio to the baseline's, ``-`` for what is
-    unknown.
+    """Return one cell of the table, ``-`` if unknown; speeds have their ratio to the baseline's.
 
     Args:
-        summary: of a run; in ``measured`` it may have what the benchmarks measured.
-        name: of ``COLUMNS``.
+        summary: the summary of a run, perhaps with results of the benchmarks in ``measured``.
+        name: a key of ``COLUMNS``.
         baseline: the summary that the speed is compared with.
     """
     _, path, form = COLUMNS[name]
@@ -232,8 +231,7 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
 
 
 def conditions(summaries: Sequence[Summary]) -> list[tuple[str, str]]:
-    """Return what the figures were measured with, as far as it is known: pairs of a name and a
-    text."""
+    """Return the known conditions of the figures as pairs of a name and a text."""
     found = []
     for label, path in _CONDITIONS:
         values = {_describe(look_up(summary, path)) for summary in summaries} - {""}

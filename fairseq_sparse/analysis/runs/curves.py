@@ -32,13 +32,13 @@ from fairseq_sparse.errors import AnalysisError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What validation logs: fairseq's name and the label of the axis.
+# Metrics logged in validation: fairseq's name and the label of the axis.
 METRICS = {
     "bleu": "validation BLEU",
     "accuracy": "validation accuracy (% of the tokens)",
     "sentence_accuracy": "validation accuracy (% of the sentences)",
 }
-# The accuracy on the validation set, by what the runs were scored by: label, path in summary.json
+# The accuracy on the validation set, by the score of the runs: label, path in summary.json
 _VALIDATION = {
     "inflection.accuracy": (
         "validation accuracy (% of the words)",
@@ -46,7 +46,7 @@ _VALIDATION = {
     ),
     "bleu.bleu": ("validation accuracy (% of the tokens)", "training.valid.accuracy"),
 }
-# Where Fig. 4 of S2S holds the alpha that does not vary.
+# The value of the alpha that does not vary in Fig. 4 of S2S.
 HELD = 1.5
 # Names of the alphas, in the order of ``Row.alphas``.
 _ALPHAS = ("output", "attention")
@@ -75,14 +75,14 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
     """Draw validation during the training of the finished runs, from their logs.
 
     Raises:
-        AnalysisError: no run is finished, or the logs have no figure that all of them share.
+        AnalysisError: no run is finished, or no metric is in all logs.
     """
     logs = {
         row.title: [row.runs[seed].folder / "logs" / "2_train.log" for seed in row.summaries]
         for row in rows
     }
     runs = {
-        # A process that was killed may have left half a character.
+        # A killed process may have left an incomplete character.
         name: [read_records(path.read_text("utf-8", "replace")) for path in paths if path.is_file()]
         for name, paths in logs.items()
     }
@@ -93,13 +93,14 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
 
 
 def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
-    """Return the metric that chose the checkpoint of all models, or else the first that all have.
+    """Return the metric that selected the best checkpoint of all models, or else the first in all
+    logs.
 
     Args:
         runs: for each model, the records of the logs of its seeds.
 
     Raises:
-        AnalysisError: there is none.
+        AnalysisError: no metric is in all logs.
     """
     logged = [
         {name for records in several for name in curves(records, "valid")}
@@ -119,11 +120,11 @@ def draw_training_curves(runs: Mapping[str, Sequence[Records]], early: float = 1
     """Draw the validation of each model, by updates on the left and by hours on the right.
 
     Args:
-        runs: for each model, by the name of its row, the records of the logs of its seeds. Each of
-            these has a line. A model that is named after another (``entmax15_k100``) has its
-            colour, dashed. More models than there are colours are taken for a scale.
-        early: the share of the longest training that is shown, from its beginning; at least the
-            first three validations of each model are.
+        runs: for each model, by the name of its row, the records of the logs of its seeds. Each
+            seed has a line. A model named after another (``entmax15_k100``) has the other's
+            colour, dashed. If there are more models than colours, they get a colour scale.
+        early: the share of the longest training to show, from its beginning; the first three
+            validations of each model are always shown.
 
     Raises:
         AnalysisError: as :func:`choose_metric`.
@@ -165,7 +166,7 @@ def draw_curves(
                     **styles[name],
                 )
         axes.set_xlim(0, 1.02 * last or None)
-        axes.locator_params(axis="x", nbins=5)  # small numbers of hours are long
+        axes.locator_params(axis="x", nbins=5)  # labels of small numbers of hours are long
     figure.axes[0].set_xlabel("updates")
     figure.axes[1].set_xlabel("hours of training, without validation")
     figure.axes[0].set_ylabel(label)
@@ -202,8 +203,8 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def draw_alphas(rows: Sequence[Row]) -> Figure:
     """Draw the validation accuracy by the alpha of the attention and of the output (S2S, Fig. 4).
 
-    The other alpha is ``HELD``; a panel without two such points is left out. Points are means over
-    the seeds, bars their standard deviations.
+    The other alpha is ``HELD``; a panel with fewer than two points is left out. Points are means
+    over the seeds, bars their standard deviations.
 
     Raises:
         AnalysisError: there is no panel, or the runs have no score.
@@ -233,10 +234,10 @@ def draw_alphas(rows: Sequence[Row]) -> Figure:
 def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
     """Draw the mean score of each row over its mean of another column, with the score's deviation.
 
-    A row whose variable is no number, as ``OUTPUT_TAU=weights``, has its name beside its point.
+    If a row's variable is not a number (``OUTPUT_TAU=weights``), its value is beside the point.
 
     Args:
-        rows: of one data set; those without either figure are left out.
+        rows: the rows of one data set; a row without one of the figures is left out.
         along, score: names of :data:`fairseq_sparse.analysis.runs.columns.COLUMNS`.
 
     Raises:

@@ -37,7 +37,7 @@ def save_plots(folder: Path, results: Results) -> list[Path]:
             number of the group of source lengths.
 
     Raises:
-        AnalysisError: there is no Matplotlib.
+        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
     require_matplotlib()

@@ -1,4 +1,4 @@
-"""Whether translations differ in score by more than chance, with sacreBLEU's own paired test."""
+"""sacreBLEU's paired test of whether translations differ in score by more than chance."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def paired_bootstrap(
     """Compare the first run's translations with those of each other run by :func:`paired_test`.
 
     Args:
-        runs: folders with ``hyp.detok.txt`` and ``bleu.json``, two at least; the first is the
+        runs: two or more folders with ``hyp.detok.txt`` and ``bleu.json``; the first is the
             baseline.
-        reference: the text that they were scored with, one sentence a line.
-        samples: how many draws.
+        reference: the text that they were scored with, one sentence per line.
+        samples: number of draws.
 
     Returns:
-        p of every run but the first, and sacreBLEU's signature of the test.
+        The p-value of every run but the first, and sacreBLEU's signature of the test.
 
     Raises:
         AnalysisError: the runs were scored on other tokens than the baseline, or with another
@@ -67,20 +67,20 @@ def paired_test(
 ) -> tuple[dict[str, list[Result]], dict[str, str]]:
     """Compare the first system's translations with those of each other system.
 
-    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are drawn anew,
-    with replacement, for both systems alike; p is the share of draws whose difference in score
+    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are resampled with
+    replacement, the same for both systems; p is the share of draws whose difference in score
     exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). The
     random numbers start at ``SACREBLEU_SEED``, 12345 by default.
 
     Args:
-        systems: the translations of each, two systems at least; the first is the baseline.
+        systems: the translations of two or more systems; the first is the baseline.
         references: one for each translation.
-        metrics: sacreBLEU's.
-        samples: how many draws.
+        metrics: sacreBLEU's metrics.
+        samples: number of draws.
 
     Returns:
-        sacreBLEU's results by the metric's name (``BLEU``, ``chrF2``), one a system, with ``score``
-        and ``p_value``; and the signatures of the tests.
+        sacreBLEU's results by the metric's name (``BLEU``, ``chrF2``), one per system, with
+        ``score`` and ``p_value``; and the signatures of the tests.
     """
     named = [(str(number), list(translations)) for number, translations in enumerate(systems)]
     by_number = {str(number): metric for number, metric in enumerate(metrics)}
@@ -95,7 +95,7 @@ def reference_of(run: Path, data_dir: Path) -> Path:
     """Return the file that a run's translations were scored with.
 
     Raises:
-        AnalysisError: the run does not say its language, or the data are not there.
+        AnalysisError: the run's target language is not recorded, or the data are missing.
     """
     settings = run / "settings" / "generate"
     text = settings.read_text(encoding="utf-8") if settings.is_file() else ""

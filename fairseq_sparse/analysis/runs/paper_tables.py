@@ -1,4 +1,4 @@
-"""The text of a reproduced table: our figures, the paper's beside them, and the conditions."""
+"""The text of a reproduced table: our figures beside the paper's, and their conditions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Table = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Paper:
-    """Which table is reproduced.
+    """The table to reproduce.
 
     Attributes:
-        recipe: the paper, as ``examples/reproduce.sh`` calls it.
+        recipe: the paper's name in ``examples/reproduce.sh``.
         title: paper and table.
-        columns: names in ``columns.py``; the first is what the table is about.
-        note: what a reader must know.
-        table: of the paper, as ``published.json`` calls it, to be shown whole; empty: those tables
-            that are about what the first column is about.
+        columns: names in ``columns.py``; the first is the table's main figure.
+        note: a note for the reader.
+        table: the paper's table to show as a whole, by its name in ``published.json``; empty: all
+            its tables with the metric of the first column.
     """
 
     recipe: str
@@ -50,8 +50,8 @@ class Paper:
 def dataset_table(paper: Paper, dataset: str, rows: Sequence[Row]) -> Table:
     """Return header and rows of one data set; the first row is the baseline.
 
-    A column that nobody has a figure for is left out, but for the first; the paper's figures stand
-    behind ours, p behind BLEU, the ensemble's score behind the first column.
+    A column without any figure is left out, except for the first. The paper's figures follow ours,
+    p follows BLEU, and the ensemble's score follows the first column.
     """
     columns = [("", [row.title for row in rows])]
     if any(len(row.runs) > 1 for row in rows):
@@ -84,7 +84,7 @@ def _as_table(columns: Sequence[tuple[str, list[str]]]) -> Table:
 
 
 def _measure(rows: Sequence[Row], column: str) -> Optional[Measure]:
-    """Return what a column of the runs that have it measures; None if they do not agree."""
+    """Return the measure of a column, or None if the runs that have it do not agree."""
     path = COLUMNS[column][1]
     found = {
         measure_of(summary, column)
@@ -96,7 +96,7 @@ def _measure(rows: Sequence[Row], column: str) -> Optional[Measure]:
 
 
 def _figures(paper: Paper, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
-    """Return the paper's figures of a column, one a row; empty if none is measured as ours."""
+    """Return the paper's figures of a column, one per row; empty if none is measured as ours."""
     measure = _measure(rows, column)
     if measure is None:
         return []
@@ -136,9 +136,9 @@ def overview(paper: Paper, datasets: dict[str, list[Row]]) -> Table:
 
 
 def paper_elsewhere(paper: Paper, datasets: dict[str, list[Row]]) -> list[tuple[str, Table, str]]:
-    """Return title, table and source of the paper's figures that do not stand beside ours.
+    """Return title, table and source of the paper's figures that are not shown beside ours.
 
-    They are those of the paper's tables on what the first column is about.
+    They are from the chosen table, or from all tables with the metric of the first column.
     """
     metrics = {
         measure.metric
@@ -176,7 +176,7 @@ def _beside(paper: Paper, column: dict, rows: Sequence[Row]) -> bool:
 
 
 def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[str]) -> list[str]:
-    """Return what the figures are, and what they were measured with."""
+    """Return notes on the figures and on the conditions of their measurement."""
     summaries = [summary for row in rows for summary in row.summaries.values()]
     seeds = list(rows[0].runs)
     lines = [f"seeds: {', '.join(map(str, seeds))}"]
@@ -206,14 +206,14 @@ def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[s
     if any(column in paper.columns for column in ("words_per_second", "sentences_per_second")):
         lines.append(
             "speeds: from the logs, means over the seeds; in brackets the ratio to "
-            f"{rows[0].title}. Runs that went on side by side, or on a busy machine, cannot be "
-            "compared; scripts/benchmark measures in turns."
+            f"{rows[0].title}. Runs that shared a machine with each other or with other work "
+            "cannot be compared; scripts/benchmark measures in turns."
         )
     return lines + _about_the_paper(paper, dataset, rows) + ([paper.note] if paper.note else [])
 
 
 def _about_the_paper(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[str]:
-    """Return where the paper's figures in the table are from, and why others are not in it."""
+    """Return the sources of the paper's figures in the table, and why others are not in it."""
     lines = [f"paper: {source}" for source in sources(_beside_ours(paper, dataset, rows))]
     if lines and {"words_per_second", "sentences_per_second", "hours"} & set(paper.columns):
         lines.append("the paper's times and speeds are those of its own hardware")
@@ -238,5 +238,5 @@ def _beside_ours(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[Figure
 
 
 def _range(values: Sequence[str]) -> str:
-    """Return the only value, or the first to the last of several in order."""
+    """Return the range of sorted values as text, or a single value if all are equal."""
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"

@@ -1,7 +1,7 @@
-"""A table of a paper from the runs behind it: means over seeds, the paper's figures, a paired test.
+"""The rows of a paper's table, from the runs behind it: means over seeds and a paired test.
 
-``examples/reproduce.sh`` plans the runs, trains them, and has the table made of those that are
-finished, as far as they are.
+``examples/reproduce.sh`` plans the runs, trains them, and makes the table from those that are
+finished.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 
 _SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
-# A field of a line of the plan that is empty.
+# The mark of an empty field in a plan.
 NOTHING = "-"
-# What the recipes have fairseq-sparse analyze output write into a run's folder.
+# The file that the recipes let fairseq-sparse analyze output write into a run's folder.
 EMPTY = "empty.json"
-# Columns whose spread over the seeds is shown.
+# Columns that are shown with their deviation over the seeds.
 SPREAD = (
     "bleu",
     "chrf",
@@ -45,9 +45,9 @@ class PlannedRun:
     """A run of the grid behind a table.
 
     Attributes:
-        environment: the variables that the variant is given, as ``NAME=VALUE NAME=VALUE``.
-        settings: of ``run.sh --settings``.
-        data_dir, folder: of ``run.sh --data-dir`` and ``--run-dir``.
+        environment: the variables of the variant, as ``NAME=VALUE NAME=VALUE``.
+        settings: the value of ``run.sh --settings``.
+        data_dir, folder: the values of ``run.sh --data-dir`` and ``--run-dir``.
     """
 
     seed: int
@@ -70,10 +70,10 @@ class Row:
 
     Attributes:
         name: variant and variables.
-        runs: of all seeds that were planned.
-        summaries: of the seeds that are finished.
-        ensemble: of the seeds that are finished, where ``sweep.sh`` has made it.
-        p: of the paired test against the baseline with the same seed.
+        runs: the planned run of each seed.
+        summaries: the summary of each finished seed.
+        ensemble: the summary of the ensemble of these seeds, if ``sweep.sh`` has made it.
+        p: for each seed, the p-value of the paired test against the baseline with this seed.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The row's name, or what its variant calls itself."""
+        """The name that the variant gives itself, or else the row's name."""
         names = (summary.get("variant_name") for summary in self.summaries.values())
         return next(filter(None, names), self.name)
 
@@ -112,9 +112,9 @@ class Row:
         return [value for value in found if value is not None]
 
     def cell(self, column: str, baseline: Row) -> str:
-        """Return the mean in a column, for scores of several seeds with their standard deviation.
+        """Return the mean of a column; scores of several seeds have their standard deviation.
 
-        It is that of a sample, with n - 1 in the denominator.
+        It is the sample standard deviation, with n - 1 in the denominator.
         """
         text = cell(self.mean, column, baseline.mean)
         values = self.values(column) if column in SPREAD else []
@@ -122,7 +122,7 @@ class Row:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """Return the mean of each number over those that have it; of what is no number, the first."""
+    """Return the mean of each number over those that have it, and the first of other values."""
     names = dict.fromkeys(name for summary in summaries for name in summary)
     result: Summary = {}
     for name in names:
@@ -142,7 +142,7 @@ def read_plan(path: Path) -> list[PlannedRun]:
     """Read the runs in a file of ``examples/reproduce.sh``: seven fields with tabs between them.
 
     Raises:
-        AnalysisError: a line is something else, or there is none.
+        AnalysisError: a line is not a run, or there are no lines.
     """
     plan = []
     for line in read_lines(path, "utf-8"):
@@ -186,10 +186,10 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
 
 
 def read_sweep(folder: Path) -> list[Row]:
-    """Read the finished runs that ``examples/sweep.sh`` has left in a folder, by alphas.
+    """Read the finished runs of ``examples/sweep.sh`` in a folder, sorted by alphas.
 
     Raises:
-        AnalysisError: there is none, or they are of different data sets.
+        AnalysisError: there are no finished runs, or their data sets differ.
     """
     rows = []
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -218,11 +218,12 @@ def compare_with_baseline(
     """Fill in ``p`` of the rows, seed by seed, for runs with BLEU.
 
     Args:
-        rows: of one data set; ``baseline`` is one of them.
+        rows: the rows of one data set, including ``baseline``.
         samples: draws of the bootstrap.
 
     Returns:
-        sacreBLEU's signature of the test, or None if there was none; and why a seed has none.
+        sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds
+        without a test.
     """
     from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap, reference_of
 
@@ -285,12 +286,12 @@ def _value(summary: Summary, column: str) -> Any:
 
 
 def read_summary(folder: Path) -> Optional[dict[str, Any]]:
-    """Return the results of a finished run, with its empty translations where they were counted."""
+    """Return the results of a finished run, with those on empty translations if measured."""
     summary, analysis = _read(folder / "summary.json"), _read(folder / EMPTY)
     if summary is not None and analysis is not None:
         # As the model scores, without dividing by the sum of p.
         row = next(row for row in analysis["rows"] if row["scores"] == "p")
-        paths = ("name", "checkpoints")  # of the machine that it was counted on
+        paths = ("name", "checkpoints")  # paths on the machine of the measurement
         summary["empty"] = {name: value for name, value in row.items() if name not in paths}
     return summary
 

@@ -1,4 +1,4 @@
-"""The results of a run in one object: of its training, decoding, scores and statistics."""
+"""The results of a run in one object: training, decoding, scores and statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairseq_sparse.files import read_json, read_text, write_text
 GENERATE_SPEED = re.compile(
     r"Translated (?P<sentences>[\d,]+) sentences .*\((?P<speed>[\d.]+) sentences/s"
 )
-# What --task translation_sparse logs of a plain beam search.
+# The line that --task translation_sparse logs after a plain beam search.
 CERTIFIED = re.compile(
     r"certified: \d+ of (?P<judged>\d+) sentences .*? (?P<optimal>\d+) of \d+ sentences"
 )
@@ -38,7 +38,7 @@ STATISTICS = (
     "tau",
     "logit_norm",
 )
-# What a summary calls the score of the test set, and the file that has it.
+# The name of the test set's score in a summary, and its file.
 SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
 # The score of long sentences, which are a test set of their own.
 LONG = "bleu-long.json"
@@ -49,7 +49,7 @@ class SummaryError(AnalysisError):
 
 
 def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
-    """Return what a file has: its text, or the object of JSON with ``read_json``."""
+    """Return the content of a file: its text or, with ``read_json``, its JSON object."""
     try:
         return reader(path)
     except FileNotFoundError as error:
@@ -57,7 +57,7 @@ def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
 
 
 def summarize_text(run: Path) -> dict[str, Any]:
-    """Collect the measures of a language model, and write its samples as they are to be read."""
+    """Collect the measures of a language model, and write its samples as readable text."""
     summary = {}
     for subset in ("valid", "test"):
         path = run / f"evaluate-{subset}.txt"
@@ -107,14 +107,14 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
     training.
 
     Args:
-        run: its folder.
-        log: of fairseq-train (default: where the recipes have it).
+        run: the folder of the run.
+        log: the log of fairseq-train (default: that of the recipes).
         best: whether the best checkpoint is used, rather than the last ones.
     """
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     log = log or run / "logs" / "2_train.log"
-    # A process that was killed may have left half a character.
+    # A killed process may have left an incomplete character.
     text = read(log, lambda path: path.read_text(encoding="utf-8", errors="replace"))
     records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
@@ -122,8 +122,8 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
     speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
     parameters = PARAMETERS.findall(text)
     valid = [numbers for tag, numbers in records if tag == "valid"]
-    # A training that was killed when it had saved its last checkpoint, and not logged the end of
-    # its epoch, has nothing more to do: only the validation before it says how far it came.
+    # If training was killed after saving its last checkpoint, but before logging the end of the
+    # epoch, only the preceding validation tells how far it got.
     counted = [
         numbers
         for tag, numbers in records
@@ -141,7 +141,7 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
         "hours": seconds / 3600,
     }
     if "watt_hours" in last:
-        summary["watt_hours"] = last["watt_hours"]  # since the start, over all parts
+        summary["watt_hours"] = last["watt_hours"]  # the total over all parts
     used = best_validation(run, valid) if best else [{}, *valid][-1]
     if parameters:
         summary["parameters"] = int(parameters[-1].replace(",", ""))
@@ -160,7 +160,7 @@ def best_validation(run: Path, valid: list[dict[str, float]]) -> dict[str, float
     flags = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
     names = [flag.split()[1] for flag in flags if flag.startswith("--best-checkpoint-metric ")]
     name = names[-1] if names else "loss"
-    # fairseq logs the best so far, once there is one, and replaces it by its equals.
+    # fairseq logs the best value so far, if there is one; an equal value replaces its checkpoint.
     best = [
         numbers
         for numbers in valid
@@ -170,7 +170,7 @@ def best_validation(run: Path, valid: list[dict[str, float]]) -> dict[str, float
 
 
 def summarize_generation(run: Path) -> dict[str, object]:
-    """Return the speed of decoding, and how often its result was proven to be the best."""
+    """Return the speed of decoding, and the share of results that were proven to be the best."""
     text = read(run / "generate-test.txt")
     match = GENERATE_SPEED.search(text)
     if not match:
@@ -180,8 +180,8 @@ def summarize_generation(run: Path) -> dict[str, object]:
         )
     summary = {"sentences_per_second": float(match["speed"])}
     if certified := CERTIFIED.search(text):
-        # How often the beam was exact is not told: with one hypothesis wanted, the search stops
-        # when that is proven to be the best.
+        # The share of exact beams is left out: when only one hypothesis is wanted, the search stops
+        # as soon as it is proven to be the best.
         summary["optimal"] = int(certified["optimal"]) / int(certified["judged"])
     return summary
 
@@ -198,7 +198,7 @@ def read_score(run: Path) -> dict[str, object]:
 
 
 def summarize_attention(path: Path) -> dict[str, object]:
-    """Summarize rates of each place of attention, the mean over layers and heads."""
+    """Summarize the mean rates of each place of attention over layers and heads."""
     rates = read(path, read_json).get("attention")
     if not rates:
         raise SummaryError(f"{path} has no rates: run the stage analyze again")
@@ -213,8 +213,8 @@ def summarize_attention(path: Path) -> dict[str, object]:
 
 
 def summarize_alignment(run: Path) -> dict[str, object]:
-    """Return the lowest error rate of the word alignments from a layer's mean attention, normal or
-    shifted; nothing where the data set has no gold alignments."""
+    """Return the lowest error rate of word alignments from a layer's mean attention, normal or
+    shifted; empty if the data set has no gold alignments."""
     path = run / "alignment.json"
     if not path.is_file():
         return {}
@@ -224,7 +224,7 @@ def summarize_alignment(run: Path) -> dict[str, object]:
 
 
 def statistics_of(run: Path, subset: str) -> dict[str, float]:
-    """Return what fairseq-validate logged of a subset."""
+    """Return the statistics that fairseq-validate logged for a subset."""
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     path = run / f"validate-{subset}.txt"
@@ -235,10 +235,11 @@ def statistics_of(run: Path, subset: str) -> dict[str, float]:
 
 
 def summarize_search(path: Path) -> dict[str, object]:
-    """Summarize what beam search proved, as shares of the sentences of a search report.
+    """Summarize a search report as shares of sentences for which beam search proved something.
 
-    ``exact``: the beam has every translation of nonzero probability. ``optimal``: none has a better
-    score than the first. ``single``: there is but one, which has all the probability.
+    ``exact``: the beam has every translation of nonzero probability. ``optimal``: no translation
+    has a better score than the first. ``single``: there is only one translation, with all the
+    probability.
     """
     lines = [json.loads(line) for line in read(path).splitlines()]
     if not lines:
@@ -253,7 +254,7 @@ def summarize_search(path: Path) -> dict[str, object]:
 
 
 def summarize_validation_set(run: Path) -> dict[str, object]:
-    """Summarize the statistics of the validation set; nothing where the recipe has none."""
+    """Summarize the statistics of the validation set; empty if the recipe has none."""
     report = run / "search-valid.jsonl"
     if not report.is_file():
         return {}
@@ -283,11 +284,11 @@ def summarize_all(run: Path, names: dict[str, str]) -> dict[str, object]:
 
 
 def summarize_ensemble(run: Path, names: dict[str, str], members: list[str]) -> dict[str, object]:
-    """Return what there is to say of several models that decoded together.
+    """Return the results of an ensemble.
 
     Args:
-        run: its folder.
-        names: of the recipe.
+        run: the folder of the ensemble's results.
+        names: the names of the recipe.
         members: the names of the folders of its models.
     """
     return {

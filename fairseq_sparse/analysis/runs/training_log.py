@@ -6,10 +6,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-# "... | INFO | train_inner | {...}"; or "INFO:train_inner:{...}", where an optional package was
+# "... | INFO | train_inner | {...}"; or "INFO:train_inner:{...}", if an optional package was
 # missing when fairseq set up its log.
 _JSON_LINE = re.compile(r"(?: \| |:)(?P<tag>\w+)(?: \| |:)(?P<json>\{\".*\})\s*$")
-# The other forms. What --log-file writes has no tag in front, in any format.
+# The other formats. Lines written by --log-file have no tag, in any format.
 _BARE_JSON_LINE = re.compile(r"^(?P<json>\{\"epoch\": .*\})\s*$")
 _EPOCH_LINE = re.compile(
     r"(?:^|(?: \| |:)\w+(?: \| |:))epoch (?P<epoch>\d+) \| (?P<fields>.*\bnum_updates \d.*)$"
@@ -23,7 +23,7 @@ Records = list[tuple[str, dict[str, float]]]
 
 
 def read_records(log: str) -> Records:
-    """Read the lines with numbers, without those of trainings that were given up and started anew.
+    """Read the lines with numbers, except those of trainings that were abandoned and restarted.
 
     Args:
         log: the text of the log.
@@ -64,15 +64,15 @@ def _read_line(line: str) -> tuple[str, dict[str, Any]]:
 def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
     """Return the numbers of one tag over the training.
 
-    An update that was made again after an interruption counts once, by its last record.
+    An update that was repeated after an interruption counts once, by its last record.
 
     Args:
-        records: of :func:`read_records`.
+        records: the result of :func:`read_records`.
         tag: ``train_inner``, ``train`` or ``valid``.
 
     Returns:
         ``updates``, ascending, and a list of the same length for each other name, with None where
-        a record does not have it. Without such records only ``updates``, empty.
+        a record does not have it. Without records of this tag, only ``updates``, empty.
     """
     points = {
         int(numbers["num_updates"]): numbers
@@ -87,14 +87,13 @@ def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
 
 
 def training_seconds(records: Records) -> list[tuple[int, float]]:
-    """Return the seconds that training had taken at some updates, ascending; validation is not
-    counted.
+    """Return pairs of updates and seconds of training without validation, ascending.
 
-    fairseq logs whole seconds, so the sums of whole epochs are used where they are known, and
-    ``train_inner`` only after the last of them. Between two points time goes on evenly.
+    fairseq logs whole seconds, so the totals of finished epochs are used, and ``train_inner`` only
+    after the last of them. Time is assumed to be linear between two points.
 
     Args:
-        records: of :func:`read_records`.
+        records: the result of :func:`read_records`.
     """
     points, seconds = [(0, 0.0)], 0.0
     epochs = {n["epoch"]: n for tag, n in records if tag == "train" and "train_wall" in n}
@@ -111,14 +110,14 @@ def training_seconds(records: Records) -> list[tuple[int, float]]:
 
 
 def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
-    """Return a figure of validation over the training.
+    """Return a metric of the validation set over the training.
 
     Args:
-        records: of :func:`read_records`.
+        records: the result of :func:`read_records`.
         metric: ``bleu`` (with ``--eval-bleu``), ``accuracy``, ...
 
     Returns:
-        ``updates``, ``hours`` of training, and ``values``, of the same length; empty without it.
+        ``updates``, ``hours`` of training, and ``values``, of the same length; empty if not logged.
     """
     curve = curves(records, "valid")
     known = [
@@ -140,7 +139,7 @@ def threshold_curve(records: Records) -> dict[str, list[Optional[float]]]:
         ``alpha_relu_loss`` log them; otherwise all are empty.
     """
     known = [(tag, numbers) for tag, numbers in records if "logit_norm" in numbers]
-    # Lines between epochs; with --log-interval above an epoch's updates there are none.
+    # Prefer lines within epochs; if --log-interval exceeds an epoch's updates, there are none.
     tag = "train_inner" if any(tag == "train_inner" for tag, _ in known) else "train"
     curve = curves(known, tag)
     nothing = [None] * len(curve["updates"])

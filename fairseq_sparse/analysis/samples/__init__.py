@@ -1,1 +1,1 @@
-"""Samples of models: minimum Bayes risk decoding, and how much samples repeat and vary."""
+"""Samples of models: minimum Bayes risk decoding, and the repetition and diversity of samples."""

@@ -1,4 +1,4 @@
-"""How much samples repeat themselves, and how varied they are."""
+"""Repetition and diversity of samples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def repetition(tokens: Sequence[str], window: int) -> float:
     """Return the share of tokens that are among the ``window`` tokens before them.
 
     This is rep/l of Welleck et al. (2020, arXiv 1908.04319, section 6.1) and REP of Martins et al.
-    (2020, arXiv 2004.02644), who compare each *predicted* token with the text before it, which is
-    a person's; here that text is the sample's own. Applied to text by people it is the share to
-    aim at.
+    (2020, arXiv 2004.02644). They compare each *predicted* token with the human text before it;
+    here, that text is the sample itself. The value for human text is the one to aim at.
     """
     last: dict[str, int] = {}
     repeated = 0
@@ -30,13 +29,13 @@ def repetition(tokens: Sequence[str], window: int) -> float:
 def distinct(tokens: Sequence[str], order: int) -> float:
     """Return the number of different n-grams of a sample over its number of tokens.
 
-    As in the code of Martins et al. (2020), which averages this over the samples (distinct-n).
+    This is distinct-n as in the code of Martins et al. (2020), which averages it over the samples.
     """
     return len(set(_ngrams(tokens, order))) / len(tokens) if tokens else 0.0
 
 
 def repeated_ngrams(tokens: Sequence[str], order: int) -> float:
-    """Return the share of n-grams that were in the sample before: seq-rep-n of Welleck et al."""
+    """Return the share of n-grams that repeat an earlier one: seq-rep-n of Welleck et al."""
     ngrams = _ngrams(tokens, order)
     return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 

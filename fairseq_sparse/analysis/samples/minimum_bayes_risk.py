@@ -1,13 +1,13 @@
-"""Minimum Bayes risk decoding: of a model's samples, the one of the highest expected utility.
+"""Minimum Bayes risk decoding: choose the sample with the highest expected utility.
 
 The samples of a sentence are both the candidates and an estimate of the model's distribution: the
 expected utility of a candidate is the mean of its utility with each sample as the reference
-(Eikema and Aziz 2020, arXiv 2005.10283). A sparse model is sampled from as it is: what it holds
-impossible has probability 0, with no threshold to choose.
+(Eikema and Aziz 2020, arXiv 2005.10283). A sparse model needs no truncation threshold for
+sampling: tokens outside its support have probability 0.
 
-The utilities are sacreBLEU's sentence-level scores. A score of two texts needs only their numbers
-of n-grams, and how many n-grams they share. These are counted for all samples of a sentence at
-once, as products of matrices, in a small part of the time that sacreBLEU takes for each pair.
+The utilities are sacreBLEU's sentence-level scores. The score of two texts needs only their numbers
+of n-grams, and the number of n-grams that they share. These are counted for all samples of a
+sentence at once, by matrix products, which is much faster than sacreBLEU pair by pair.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Utility:
     """A sentence-level score of sacreBLEU that can be computed for many pairs of texts at once.
 
     Attributes:
-        metric: sacreBLEU's own.
+        metric: sacreBLEU's metric.
         ngrams: counts the n-grams of a text, one counter for each order.
-        score: computes the score, 0 to 100, of the numbers of n-grams of hypotheses and
-            references, and of those that they share; each is indexed by the order first, and the
-            rest of their shapes can be broadcast.
+        score: computes the score, 0 to 100, from the numbers of n-grams of hypotheses, of
+            references, and of those that they share; the first dimension is the order, and the
+            others can be broadcast.
     """
 
     metric: Metric
@@ -46,7 +46,7 @@ class Utility:
 
 
 def chrf() -> Utility:
-    """Return chrF with sacreBLEU's defaults: equal to ``sacrebleu.sentence_chrf``, bit for bit."""
+    """Return chrF with sacreBLEU's defaults, bit-identical to ``sacrebleu.sentence_chrf``."""
     metric = CHRF()
     beta2 = metric.beta**2
 
@@ -66,7 +66,7 @@ def chrf() -> Utility:
 
 
 def bleu(tokenize: str = BLEU.TOKENIZER_DEFAULT) -> Utility:
-    """Return ``sacrebleu.sentence_bleu``: exponential smoothing, and no order without n-grams."""
+    """Return ``sacrebleu.sentence_bleu``: exponential smoothing, only orders with n-grams."""
     metric = BLEU(tokenize=tokenize, effective_order=True, force=True)
 
     def ngrams(text: str) -> list[Counter]:
@@ -110,8 +110,8 @@ def pairwise(utility: Utility, texts: Sequence[str]) -> np.ndarray:
 def rank(utility: Utility, samples: Sequence[str]) -> list[Candidate]:
     """Rank the samples of a sentence by expected utility, the best first.
 
-    A text that was drawn several times is one candidate, and as a reference counts as often. Of
-    equal candidates, the one that was drawn first comes first.
+    A text drawn several times is one candidate, but counts as many times as a reference. Among
+    equal candidates, the one drawn first comes first.
     """
     counts = Counter(samples)
     expected = pairwise(utility, list(counts)) @ (np.array(list(counts.values())) / len(samples))
@@ -126,7 +126,7 @@ def _shared(counters: Sequence[Counter]) -> np.ndarray:
     """Count the n-grams that each pair of texts shares, each as often as both have it.
 
     Args:
-        counters: the n-grams of one order, of each text.
+        counters: for each text, the n-grams of one order.
 
     Returns:
         ``[texts, texts]``, in float64.

@@ -1,4 +1,4 @@
-"""The hypotheses that fairseq-generate has printed."""
+"""Hypotheses in the output of fairseq-generate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
         The hypotheses of each sentence, in the order in which they were printed.
 
     Raises:
-        AnalysisError: there is none, or a sentence has none.
+        AnalysisError: there are no hypotheses, or a sentence has none.
         OSError: the file cannot be read.
         ValueError: it is not in UTF-8.
     """
@@ -52,8 +52,8 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
         paths: outputs of ``fairseq-generate --sampling``, with different seeds.
 
     Raises:
-        AnalysisError: two runs have printed the same, or have different numbers of sentences; or
-            as :func:`read_hypotheses`.
+        AnalysisError: two runs have the same samples, or different numbers of sentences; or as
+            :func:`read_hypotheses`.
         OSError, ValueError: as :func:`read_hypotheses`.
     """
     runs = [read_hypotheses(path) for path in paths]
@@ -62,7 +62,7 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
             raise AnalysisError(
                 f"{paths[0]} has {len(runs[0])} sentences but {paths[number]} has {len(run)}"
             )
-        # A model that is certain draws the same with every seed.
+        # A model that gives a single translation probability 1 draws it with every seed.
         if run in runs[:number] and any(len(set(texts)) > 1 for texts in run):
             raise AnalysisError(
                 f"{paths[number]} has the same samples as {paths[runs.index(run)]}: "

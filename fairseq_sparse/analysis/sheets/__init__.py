@@ -1,1 +1,1 @@
-"""Sheets on which people judge translations, and what comes of them."""
+"""Sheets on which people judge translations, and their evaluation."""

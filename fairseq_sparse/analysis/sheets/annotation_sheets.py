@@ -1,13 +1,13 @@
-"""Sheets on which people judge translations, without knowing whose they are.
+"""Sheets on which people judge translations without knowing whose they are.
 
-Tezekbayev, Nikoulina, Gallé, Assylbekov 2022, "Speeding Up Entmax", Tables 4 and 6: two
+They follow Tezekbayev, Nikoulina, Gallé, Assylbekov 2022, "Speeding Up Entmax", Tables 4 and 6: two
 annotators score 135 random test sentences each, 45 of them the same for both; several systems and
 the reference are the candidates, in random order. They judge how much of the meaning is kept, on
 the paper's scale from 4 to 1 with + and -, and leave empty what they cannot judge. The wording of
 the scale, the instructions and the examples are our own.
 
-A sheet is a CSV file for spreadsheet programs. Each text stands in square brackets, so that no
-program takes it for a formula, a date or a number, and an empty translation can be seen.
+A sheet is a CSV file for spreadsheet programs. Each text is in square brackets, so that no program
+takes it for a formula, a date or a number, and an empty translation is visible.
 """
 
 import csv
@@ -28,7 +28,7 @@ SCALE = {
     2: "little of the meaning is there",
     1: "nothing of the meaning is there, or the translation is empty",
 }
-# As in Table 6 of the paper, which judges other sentences: what somebody wrote, and the grade.
+# As in Table 6 of the paper, but with other sentences: a translation and its grade.
 _EXAMPLE = "The train to the coast was very late, and nobody told us why."
 _EXAMPLES = (
     ("The train to the coast was very late, and nobody told us why.", "4"),
@@ -57,15 +57,15 @@ class Judgement(NamedTuple):
 
 
 class SheetError(AnalysisError):
-    """Sheets cannot be made, or what came back is not what was sent; the message says where."""
+    """Error in making or reading sheets; the message names the place."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A translation to be judged, and what its sheet does not say.
+    """A translation to be judged, with the data that its sheet does not show.
 
-    ``systems`` are all whose translation it is: the same words are judged once, and count for each.
-    ``sentence`` counts from 1.
+    ``systems`` are all systems with this translation: the same words are judged once, and count for
+    each of them. ``sentence`` counts from 1.
     """
 
     id: str
@@ -87,17 +87,17 @@ def draw_sheets(
 ) -> Sheets:
     """Choose sentences at random, and shuffle them and the candidates of each.
 
-    The translations of a sentence stand together. The names of the systems have no influence.
+    The translations of a sentence stay together. The names of the systems have no influence.
 
     Args:
         source: the sentences of the test set.
-        candidates: for each system, and :data:`REFERENCE`, their translations.
-        sentences: how many each annotator gets.
-        shared: how many of these both get.
-        seed: of the random choices.
+        candidates: the translations of each system, and of :data:`REFERENCE`.
+        sentences: number of sentences for each annotator.
+        shared: number of these that both get.
+        seed: seed of the random choices.
 
     Raises:
-        SheetError: the test set is too small, or a system has not as many translations.
+        SheetError: the test set is too small, or a system has another number of translations.
     """
     for system, translations in candidates.items():
         if len(translations) != len(source):
@@ -143,7 +143,7 @@ def sheet(rows: Sequence[Row], separator: str = ",") -> str:
 
 
 def instructions() -> str:
-    """Return what to tell the annotators."""
+    """Return the instructions for the annotators."""
     scale = "\n".join(f"  {score}  {meaning}" for score, meaning in SCALE.items())
     examples = "\n".join(f"  {score:<2}  {text}" for text, score in _EXAMPLES)
     return f"""How to judge the translations
@@ -152,8 +152,8 @@ Each row of the sheet has a source sentence and one translation of it. Several t
 sentence follow each other, in random order. They may be by people or by programs; please do not try
 to find out which, and do not talk about them with the other annotator before both have finished.
 
-Read the source, then the translation, and write how much of the meaning is kept into the column
-"score":
+Read the source, then the translation, and rate in the column "score" how much of the meaning is
+kept:
 
 {scale}
 
@@ -175,7 +175,7 @@ then these translations would get
 
 
 def to_key(sheets: Sheets) -> dict[str, Any]:
-    """Return what the experimenter keeps, for :func:`from_key`."""
+    """Return the key that the experimenter keeps, for :func:`from_key`."""
     return {annotator: [asdict(row) for row in rows] for annotator, rows in sheets.items()}
 
 
@@ -183,7 +183,7 @@ def from_key(key: Mapping[str, Any]) -> Sheets:
     """Return the sheets as they were drawn.
 
     Raises:
-        SheetError: it is no key.
+        SheetError: this is not a key.
     """
     try:
         return {
@@ -197,14 +197,14 @@ def from_key(key: Mapping[str, Any]) -> Sheets:
 def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[Judgement]]]:
     """Read the scores on a sheet that came back.
 
-    Its rows may be in any order, its separator may have become another one, and a spreadsheet
-    program may have added empty rows or columns.
+    Its rows may be in any order, its separator may have changed, and a spreadsheet program may have
+    added empty rows or columns.
 
     Returns:
-        Whose sheet it is, and the score of each row's id; None where it was left empty.
+        The annotator, and the score by the row's id; None where it was left empty.
 
     Raises:
-        SheetError: a row is missing, given twice, foreign or changed, a score is not on the scale,
+        SheetError: a row is missing, duplicate, foreign or changed, a score is not on the scale,
             or all are empty. The message names the row, counted as spreadsheet programs do.
     """
     annotators = {row.id: name for name, rows in sheets.items() for row in rows}
@@ -238,7 +238,7 @@ def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[Judge
 
 
 def new_id(draw: random.Random, used: set[str]) -> str:
-    """Return an id that says nothing and is not yet used."""
+    """Return a random id that is not yet used."""
     while True:
         new = "".join(draw.choices(_LETTERS, k=_ID_LENGTH))
         if new not in used:
@@ -247,12 +247,12 @@ def new_id(draw: random.Random, used: set[str]) -> str:
 
 
 def in_brackets(text: str) -> str:
-    """Return a text as no spreadsheet program takes for a formula, a date or a number."""
+    """Put a text in brackets, so that no program takes it for a formula, a date or a number."""
     return f"[{text}]"
 
 
 def _comparable(text: str) -> str:
-    """Return a cell but for the line ends, which spreadsheet programs change."""
+    """Return a cell with unified line ends, because spreadsheet programs change them."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -260,7 +260,7 @@ def read_cells(text: str, columns: Sequence[str]) -> list[tuple[int, dict[str, s
     """Return the rows of a sheet with their numbers, each with the cells of the columns.
 
     Raises:
-        SheetError: it is no CSV file, or has not these columns.
+        SheetError: the text is not CSV, or does not have these columns.
     """
     try:
         for separator in SEPARATORS.values():

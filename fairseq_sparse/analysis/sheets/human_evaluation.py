@@ -1,4 +1,4 @@
-"""What annotators think of systems, and how much they agree, from the sheets they filled in."""
+"""Scores of systems and agreement of annotators, from the sheets that they filled in."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from fairseq_sparse.analysis.sheets.annotation_sheets import (
 )
 
 Scores = Mapping[str, Mapping[str, Optional[Judgement]]]  # annotator -> id of a row -> score
-# What a plus adds to a grade, and a minus takes from it, where they count.
+# The value of a plus or minus behind a grade, where marks count.
 MARK = 1 / 3
 
 
@@ -25,7 +25,7 @@ def cohen_kappa(
     categories: Sequence[Any],
     quadratic: bool = False,
 ) -> Optional[float]:
-    """Return agreement of two annotators beyond what is to be expected by chance.
+    """Return the agreement of two annotators beyond that expected by chance.
 
     Cohen (1960), "A Coefficient of Agreement for Nominal Scales", and (1968), "Weighted Kappa":
 
@@ -37,11 +37,11 @@ def cohen_kappa(
 
     Args:
         first, second: their scores of the same items.
-        categories: all scores that there are.
+        categories: all possible scores.
         quadratic: w_ij = (i - j)^2 instead, for scores that are numbers.
 
     Returns:
-        At most 1. None where it is not defined: without items, or where all scores are the same.
+        Kappa, at most 1; None if undefined: without items, or if all scores are the same.
     """
     observed = Counter(zip(first, second, strict=True))
     rows, columns = Counter(first), Counter(second)
@@ -55,25 +55,26 @@ def cohen_kappa(
 
 
 def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
-    """Summarize scores of the systems, and agreement.
+    """Summarize the scores of the systems and the agreement of the annotators.
 
-    "Speeding Up Entmax" does not say how + and - enter its figures. Here ``mean``, ``deviation``
-    and kappa are those of the grades alone; ``marked_mean`` and ``marked_deviation`` count a mark
-    as a third of a grade, and ``marked_kappa`` takes each grade with each mark for a category.
+    "Speeding Up Entmax" does not say how + and - enter its figures. Here, ``mean``, ``deviation``
+    and kappa use the grades alone; ``marked_mean`` and ``marked_deviation`` count a mark as a third
+    of a grade, and for ``marked_kappa`` each grade with each mark is a category.
 
-    A translation that several systems gave counts for each of them, but once for the agreement. For
-    both annotators together all judgements are pooled, so that a shared sentence counts twice.
+    A translation given by several systems counts for each of them, but once for the agreement. For
+    both annotators together, all judgements are pooled, so that a shared sentence counts twice.
 
     Args:
-        sheets: as they were drawn.
-        scores: as they came back.
+        sheets: the sheets as drawn.
+        scores: the scores as returned.
 
     Returns:
         ``systems``: for each system, the best first and the reference at the end, and for each
         annotator and ``both``, ``mean``, ``deviation`` (of the sample; None for fewer than two
-        scores), both with marks, and ``judgements``, their number. ``missing``: how many rows of
-        each annotator have no score. ``agreement``: of the translations that both judged,
-        ``translations``, ``same`` (the share of them with the same grade), ``kappa``,
+        scores), ``marked_mean``, ``marked_deviation`` and ``judgements``, their number.
+        ``missing``: the number of rows without a score, by annotator. ``agreement``, on the
+        translations that both judged: their number ``translations``, ``same`` (the share of them
+        with the same grade), ``kappa``,
         ``quadratic_kappa`` and ``marked_kappa``; the last four are None where not defined.
     """
     judged: dict[str, dict[str, list[Judgement]]] = {}

@@ -1,11 +1,11 @@
-"""Pairs from the top and the bottom of a corpus that is ranked by null attention, to be judged.
+"""Pairs from the top and the bottom of a corpus ranked by null attention, for people to judge.
 
 Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", section 5.2: of 100 pairs drawn
-from the 10,000 with the lowest null rate about 95 % were correct translations, of 100 from the
-10,000 with the highest about 1 %.
+from the 10,000 with the lowest null rate, about 95 % were correct translations; of 100 from the
+10,000 with the highest, about 1 %.
 
-The sheet is a CSV file for spreadsheet programs, as :mod:`annotation_sheets` has them; it does not
-tell which end a pair is from.
+The sheet is a CSV file for spreadsheet programs, like those of :mod:`annotation_sheets`; it does
+not show which end a pair is from.
 """
 
 import csv
@@ -33,13 +33,13 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
     """Return the pairs in a table of ``fairseq-sparse analyze nulls``, highest rate first.
 
     Raises:
-        SheetError: it is another file.
-        OSError: it cannot be read.
+        SheetError: the file is not such a table.
+        OSError: the file cannot be read.
     """
     header, *lines = [line.split("\t") for line in read_lines(path, "utf-8")] or [[]]
     if not {"sentence", "null_rate", "source", "target"} <= set(header):
         raise SheetError(
-            f"{path} is no table of fairseq-sparse analyze nulls: its header is {header}"
+            f"{path} is not a table of fairseq-sparse analyze nulls: its header is {header}"
         )
     for number, cells in enumerate(lines, start=2):
         if len(cells) != len(header):
@@ -53,23 +53,23 @@ def draw_sample(
     """Draw pairs from both ends of a ranking, and shuffle them.
 
     Args:
-        ranking: of :func:`read_ranking`.
-        pairs: how many from each end.
-        ends: how long an end is.
-        seed: of the random choices.
+        ranking: the result of :func:`read_ranking`.
+        pairs: number of pairs to draw from each end.
+        ends: number of pairs in each end.
+        seed: seed of the random choices.
 
     Returns:
         For each pair ``id``, ``end`` (``low`` or ``high``), ``sentence``, ``null_rate``, ``source``
         and ``target``.
 
     Raises:
-        SheetError: the ranking has fewer than twice as many pairs as an end, or an end too few.
+        SheetError: the ranking has too few pairs for two ends, or an end has too few.
     """
     if pairs > ends:
         raise SheetError(f"{pairs} pairs cannot be drawn from the {ends} of an end")
     if 2 * ends > len(ranking):
         raise SheetError(
-            f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; --ends is less"
+            f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; reduce --ends"
         )
     draw = random.Random(seed)
     chosen = [(HIGH, row) for row in draw.sample(ranking[:ends], pairs)]
@@ -92,14 +92,14 @@ def sheet_rows(sample: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 
 def read_answers(text: str, sample: Sequence[Mapping[str, str]]) -> dict[str, Optional[bool]]:
-    """Return whether each pair is a correct translation, by its id; None where nothing is said.
+    """Return whether each pair is a correct translation, by its id; None for an empty answer.
 
     Args:
         text: a sheet that came back.
-        sample: as it was drawn.
+        sample: the sample as drawn.
 
     Raises:
-        SheetError: a row is missing, given twice or foreign, or an answer is neither yes nor no.
+        SheetError: a row is missing, duplicate or foreign, or an answer is neither yes nor no.
     """
     known = {row["id"] for row in sample}
     answers: dict[str, Optional[bool]] = {}

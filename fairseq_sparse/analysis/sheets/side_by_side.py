@@ -1,8 +1,8 @@
 """Sentences for which one system's translation is better than another's, side by side.
 
 Table 7 of "Speeding Up Entmax" (Tezekbayev et al. 2022) has four of them, which the authors chose.
-Here sentences are found by a score: sacreBLEU's chrF of each translation, which is kinder to single
-sentences than BLEU.
+Here, sentences are found by sacreBLEU's chrF of each translation, which suits single sentences
+better than BLEU.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """How much better the second is."""
+        """The advantage of the second translation in chrF."""
         return self.scores[1] - self.scores[0]
 
 
@@ -42,10 +42,10 @@ def compare(
     """Compare two systems sentence by sentence.
 
     Returns:
-        The sentences in which they differ, those first for which the second system is better.
+        The sentences in which they differ, sorted by the second system's advantage, largest first.
 
     Raises:
-        AnalysisError: the texts have not the same number of lines.
+        AnalysisError: the texts differ in their number of lines.
     """
     counts = [len(lines) for lines in (source, reference, first, second)]
     if len(set(counts)) > 1:
@@ -66,8 +66,8 @@ def as_text(pairs: Sequence[Comparison], names: Sequence[str]) -> str:
     """Return the sentences one below the other, each with both translations.
 
     Args:
-        pairs: of :func:`compare`.
-        names: of the two systems.
+        pairs: the result of :func:`compare`.
+        names: the names of the two systems.
     """
     labels = ["source", "reference", *names]
     width = max(map(len, labels))

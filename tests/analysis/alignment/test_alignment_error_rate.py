@@ -83,11 +83,11 @@ def test_gold_files(content: bytes, tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     cases = [
-        (read_gold, "1-1\n1:1\n", "a.talp, line 2: '1:1' is no link"),
+        (read_gold, "1-1\n1:1\n", "a.talp, line 2: '1:1' is not a link"),
         (read_gold, "1-1\n\n0-1\n", "a.talp, line 3: '0-1': the first word should have number 1"),
         (read_gold, "1p1\n\n", "a.talp: there is no sure link"),
         (read_gold, "", "a.talp: there is no sure link"),
-        (read_alignment, "1-1\n1p1\n", "a.talp, line 2: '1p1' is no link as in 0-0"),
+        (read_alignment, "1-1\n1p1\n", "a.talp, line 2: '1p1' is not a link such as 0-0"),
     ]
     path = tmp_path / "a.talp"
     for read, content, message in cases:

@@ -144,10 +144,10 @@ def test_reading_lines() -> None:
     assert from_talp("1-1 2p3 2?4") == ({(0, 0)}, {(0, 0), (1, 2), (1, 3)})
     assert from_talp("") == (set(), set()) and from_pharaoh("") == set()
     for line, message in (
-        ("0-0 1p1", "'1p1' is no link as in 0-0"),
-        ("0-0 1-", "'1-' is no link"),
-        ("-1-0", "'-1-0' is no link"),
-        ("1-1 ²-1", "'²-1' is no link"),
+        ("0-0 1p1", "'1p1' is not a link such as 0-0"),
+        ("0-0 1-", "'1-' is not a link"),
+        ("-1-0", "'-1-0' is not a link"),
+        ("1-1 ²-1", "'²-1' is not a link"),
     ):
         with pytest.raises(ValueError, match=message):
             from_pharaoh(line)

@@ -115,7 +115,7 @@ def test_what_is_no_ranking_is_refused(ranking: Path) -> None:
     with pytest.raises(SheetError, match="60 pairs cannot be drawn from the 5"):
         draw_sample(read_ranking(ranking), 60, 5, seed=1)
     ranking.write_text("one\ttwo\n", encoding="utf-8")
-    with pytest.raises(SheetError, match="is no table of fairseq-sparse analyze nulls"):
+    with pytest.raises(SheetError, match="is not a table of fairseq-sparse analyze nulls"):
         read_ranking(ranking)
     ranking.write_text("sentence\tnull_rate\tsource\ttarget\n1\t2\n", encoding="utf-8")
     with pytest.raises(SheetError, match="line 2: 2 cells, not 4"):
