@@ -244,5 +244,5 @@ def test_machines_with_other_numbers_of_workers_do_not_train() -> None:
     command = [sys.executable, str(recipes.EXAMPLES / "launch" / "worker.py")]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 1
-    assert "3 workers were started, but 4 were reckoned with" in result.stderr
+    assert "3 workers were started, but 4 were expected" in result.stderr
     assert "--nproc-per-node" in result.stderr

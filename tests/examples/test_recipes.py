@@ -90,7 +90,7 @@ def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("data") / "Daten für, uns"
     options = (DATASET, "softmax", "--cpu", "--data-dir", data, "--run-dir", data / "run")
     result = run(*options, "--stages", "prepare", RAW_DIR=raw)
-    assert "dropped 1 pairs" in result.stdout
+    assert "left out 1 pairs" in result.stdout
     return data
 
 
