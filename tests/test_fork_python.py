@@ -180,6 +180,20 @@ def test_a_signal_reaches_the_command(number, variables):
     assert process.wait(60) == 9
 
 
+def test_a_command_may_end_before_its_client_is_ready_for_signals(variables):
+    """The server has then closed the connection. Each step of the client waits until it has."""
+    client = str(recipes.EXAMPLES.parent / "tests" / "helpers" / "fork_client.py")
+    slow = f"""import runpy, signal, sys, time
+set_handler = signal.signal
+signal.signal = lambda *arguments: (time.sleep(0.2), set_handler(*arguments))[1]
+sys.argv = [{client!r}, {os.path.dirname(PYTHON)!r}, "-c", "raise SystemExit(7)"]
+runpy.run_path({client!r}, run_name="__main__")
+"""
+    subprocess.run([PYTHON, "-c", ""], check=True)  # the server is there
+    result = subprocess.run([sys.executable, "-c", slow], env=variables, capture_output=True)
+    assert (result.returncode, result.stderr) == (7, b"")
+
+
 def test_a_command_does_not_outlive_its_client(variables):
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
     process = subprocess.Popen([PYTHON, "-c", program], stdout=subprocess.PIPE, env=variables)

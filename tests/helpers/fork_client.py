@@ -32,8 +32,8 @@ def main(folder: str, *arguments: str) -> None:
         signal.signal(number, lambda number, _: signals.append(number))
     send_request(connection, arguments)
     for number in FORWARDED:
-        signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
-    connection.sendall(bytes(signals))
+        signal.signal(number, lambda number, _: forward(connection, [number]))
+    forward(connection, signals)
     try:
         answer = connection.recv(4)
     except ConnectionError:
@@ -75,6 +75,13 @@ def send_request(connection: socket.socket, arguments: tuple[str, ...]) -> None:
     body = json.dumps(request | {"environment": dict(os.environ)}).encode()
     socket.send_fds(connection, [struct.pack("!I", len(body))], [0, 1, 2])
     connection.sendall(body)
+
+
+def forward(connection: socket.socket, signals: list[int]) -> None:
+    try:
+        connection.sendall(bytes(signals))
+    except OSError:
+        pass  # the command has ended
 
 
 def end_with(status: int) -> None:
