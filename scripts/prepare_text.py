@@ -158,6 +158,7 @@ def why_left_out(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
 
 
 def too_long(args: argparse.Namespace) -> str:
+    """Return the reason to leave out a pair that is longer than --max-tokens."""
     return f"with more than {args.max_tokens} tokens on a side"
 
 
@@ -345,7 +346,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--jieba", nargs="+", default=[], metavar="LANG", help="Chinese languages")
     parser.add_argument(
-        "--remove-diacritics", nargs="+", default=[], metavar="LANG", help="Romanian languages"
+        "--remove-diacritics",
+        nargs="+",
+        default=[],
+        metavar="LANG",
+        help="languages whose Romanian diacritics are removed",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     add_fetched(parser)
