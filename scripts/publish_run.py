@@ -6,8 +6,10 @@ Writes into docs/results/runs/DATASET/NAME, where NAME is the name of the run's 
     summary.json      all results
     settings.txt      the commit, and the flags of each stage
     training.tsv      the validation after each epoch, and the hours of training until then
-    translations.gz   of the test set, one per line; or a language model's samples.txt
+    translations.gz   of the test set, one per line
     translations-long.gz   of the test set of long sentences, if there is one
+    guesses/LANG-out.gz    the guessed forms of the test set, in the shared task's format
+    samples.txt       the samples of a language model
 
 scripts/update_tables.py makes the tables of the pages from these files.
 """
@@ -24,12 +26,20 @@ from pathlib import Path
 from command_line import exit_status, one_line, replacing, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
+LONG = "translations-long.gz"
 # The files in a run's folder, and the names under which they are kept.
 TEXTS = {
     "hyp.detok.txt": "translations.gz",
-    "hyp-long.detok.txt": "translations-long.gz",
+    "hyp-long.detok.txt": LONG,
     "samples.txt": "samples.txt",
 }
+
+
+def texts_of(run: Path) -> dict[Path, str]:
+    """Return the texts that a run has produced, with the names under which they are kept."""
+    names = {run / name: kept for name, kept in TEXTS.items()}
+    names |= {path: f"guesses/{path.name}.gz" for path in (run / "guesses").glob("*-out")}
+    return {path: kept for path, kept in names.items() if path.is_file()}
 
 
 def training_table(log: str) -> str:
@@ -61,9 +71,9 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import write_json
 
-    texts = [name for name in TEXTS if (run / name).is_file()]
+    texts = texts_of(run)
     summary = read_summary(run)
-    if summary is None or not {"hyp.detok.txt", "samples.txt"}.intersection(texts):
+    if summary is None or set(texts.values()) <= {LONG}:
         raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,12 +86,13 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
     log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
     write_text(folder / "training.tsv", training_table(log))
-    for name in texts:
-        if TEXTS[name].endswith(".gz"):  # mtime=0: the same bytes each time
-            with replacing(folder / TEXTS[name], binary=True) as file:
-                file.write(gzip.compress((run / name).read_bytes(), mtime=0))
-        else:
-            write_text(folder / TEXTS[name], (run / name).read_text(encoding="utf-8"))
+    for path, kept in texts.items():
+        content = path.read_bytes()
+        if kept.endswith(".gz"):
+            content = gzip.compress(content, mtime=0)  # the same bytes each time
+        (folder / kept).parent.mkdir(exist_ok=True)
+        with replacing(folder / kept, binary=True) as file:
+            file.write(content)
     return folder
 
 

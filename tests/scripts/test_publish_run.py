@@ -66,6 +66,21 @@ def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
 
 
+def test_guessed_forms_are_kept_by_language(finished, tmp_path):
+    (finished / "hyp.detok.txt").unlink()
+    (finished / "hyp-long.detok.txt").unlink()
+    (finished / "guesses").mkdir()
+    forms = {"danish": "hus\thuset\tN;DEF;SG\n", "turkish": "ev\tevler\tN;NOM;PL\n"}
+    for language, line in forms.items():
+        (finished / "guesses" / f"{language}-out").write_text(line)
+    result = publish(finished, "--results", tmp_path / "results", "--commit", "0")
+    assert result.returncode == 0, result.stderr
+    kept = tmp_path / "results" / "runs" / "multi30k_de_en" / "softmax-1" / "guesses"
+    assert {path.name: gzip.decompress(path.read_bytes()).decode() for path in kept.iterdir()} == {
+        f"{language}-out.gz": line for language, line in forms.items()
+    }
+
+
 @pytest.mark.parametrize("missing", ["summary.json", "hyp.detok.txt"])
 def test_a_run_that_is_not_finished_is_refused(missing, finished, tmp_path):
     (finished / missing).unlink()
