@@ -1,4 +1,4 @@
-"""Forced decoding against a model that is asked for one token at a time."""
+"""Forced decoding, against running the model for one token at a time."""
 
 import math
 
@@ -40,7 +40,7 @@ def translator_of(*models):
 
 
 def one_by_one(models, batch, padding):
-    """(row, token, log-probabilities) of every step, from prefixes of sentences without padding."""
+    """Return (row, token, log-probabilities) of every step, from unpadded prefixes run alone."""
     steps = []
     net_input = batch["net_input"]
     for row, target in enumerate(batch["target"]):
@@ -94,7 +94,7 @@ def test_models_of_fairseq_s_own():
     for layer in stock.encoder.layers:
         layer.can_use_fastpath = False
     for model in (stock, SparseLSTM(words).eval()):
-        # An LSTM looks at padding too, unless it is told the lengths, as in a batch.
+        # Compared on the whole batch: without the lengths, an LSTM reads the padding too.
         (part,) = forced_steps([model], batch["net_input"], batch["target"], words.pad())
         output = model(**batch["net_input"])
         expected = model.get_normalized_probs(output, log_probs=True)

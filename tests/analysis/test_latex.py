@@ -7,12 +7,12 @@ from hypothesis import given
 
 from fairseq_sparse.analysis.latex import escape, latex_table
 
-# What LaTeX does something with, outside a command of its own.
+# Characters with a meaning in LaTeX, unless they are part of an escape.
 ACTIVE = re.compile(r"[&%$#_{}~^\\]")
 
 
 def unescape(text: str) -> str:
-    """What LaTeX would print of text that ``escape`` made."""
+    """Return what LaTeX would print for text returned by ``escape``."""
     symbols = {r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textbar{}": "|"}
     symbols |= {r"\textasciicircum{}": "^", "$<$": "<", "$>$": ">", r"$\pm$": "±"}
     symbols |= {r"$\Sigma$": "Σ", r"$\alpha$": "α", r"$\tau$": "τ"}

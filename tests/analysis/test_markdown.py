@@ -1,4 +1,4 @@
-"""Markdown tables: how they are laid out."""
+"""Layout of Markdown tables."""
 
 from fairseq_sparse.analysis.markdown import markdown_table
 

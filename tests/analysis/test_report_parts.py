@@ -304,7 +304,7 @@ def test_published_variants_and_data_sets_are_those_of_the_recipes() -> None:
             ("variants", [name for row in table["rows"] for name in row["variants"]]),
         ):
             for name in names:
-                if name != "reference":  # of a human evaluation
+                if name != "reference":  # the reference, in a human evaluation
                     assert (examples / folder / f"{name.split()[0]}.sh").is_file(), name
 
 
@@ -333,5 +333,5 @@ def test_attention_says_what_is_null_and_how_diversity_is_measured() -> None:
     assert "null rows of layer attention (%)" in page and "<td>1.25</td>" in page
     assert "softmax of the weights raised to the temperature τ = 1 / 0.5 / 0.25 / 0.1" in page
     assert "τ = 1 alone for GELU and leaky ReLU" in page
-    del place["layer_null"]  # of an older analysis
+    del place["layer_null"]  # older analyses lack it
     assert "<td>-</td>" in attention_section({"model": {"attention": {"cross": place}}}, {})

@@ -1,4 +1,4 @@
-"""The report in a real browser: what is shown, with the mouse and with the keyboard alone."""
+"""The report in a real browser: its content, and its use with the mouse or only the keyboard."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ PLACES = ("cross", "encoder", "decoder")
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
-    """The page's file, and for each model its attention, by the number of the sentence."""
+    """Return the path of the page and, for each model, its attention by sentence number."""
     folder = tmp_path_factory.mktemp("Bericht für uns")
     data, folders = report_runs.train_runs(folder)
     page = report_runs.page_of(folders, 6)
@@ -66,13 +66,13 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def page(driver, reported):
-    """The page, just opened, in a wide window and in light colours; no error may follow."""
+    """Open the page in a wide window and light colours; the test must not cause browser errors."""
     show(driver, "light", 1280)
     driver.get_log("browser"), driver.get_log("performance")
     driver.get(reported[0].as_uri())
     yield driver
     assert driver.get_log("browser") == []
-    # A browser opens pages of its own, but asks nobody for anything.
+    # The browser opens pages of its own, but must not request anything from a server.
     assert {url for url in requested(driver) if not url.startswith(("chrome", "data:"))} <= {
         reported[0].as_uri()
     }
@@ -106,7 +106,7 @@ def cells(page):
 
 
 def read_weight(page):
-    """The weight that is told of the cell last pointed at."""
+    """Return the displayed weight of the cell last pointed at."""
     return page.find_element(By.CSS_SELECTOR, "#weight .value").text
 
 
@@ -136,7 +136,7 @@ def test_every_cell_is_the_models_own_weight(model, place, page, reported):
                 assert ("negative" in kind) == (weight < 0)
                 if abs(weight) > 1e-6:
                     digits = 0.006 if abs(weight) > 1e-4 else 0.6
-                    # Weights of both signs may cancel in the mean, their rounding does not.
+                    # Weights of both signs may cancel in the mean, but not their rounding errors.
                     rounding = 1e-3 * expected.abs().max().item() if head == "mean" else 0
                     assert number_in(text) == pytest.approx(weight, rel=digits, abs=rounding)
 
@@ -245,7 +245,7 @@ def test_keyboard_alone(page, reported):
         assert label.endswith(read_weight(page))
     outline = page.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
-    # One Tab leaves the grid, and coming back leads to the cell that was left.
+    # One Tab leaves the grid.
     press(Keys.TAB)
     assert focused() != "gridcell"
 
@@ -286,7 +286,7 @@ def test_text_is_shown_as_it_is(page, reported):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_contrast(theme, page):
-    """At least 4.5 to 1 against the background that it lies on (WCAG AA)."""
+    """Text has a contrast of at least 4.5 to 1 with its background (WCAG AA)."""
     choose(page, model=SPARSE)
     show(page, theme, 1280)
     colours = page.execute_script(CONTRASTS)

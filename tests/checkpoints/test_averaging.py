@@ -43,7 +43,7 @@ def test_checkpoints_from_before_the_attention_flags_have_softmax_attention(tmp_
         average_checkpoints(paths)
 
 
-# What an average is.
+# The average of the parameters.
 
 
 @files_are_rewritten
@@ -97,12 +97,12 @@ def test_half_precision_is_summed_in_more(tmp_path):
     assert torch.equal(average["fine"], torch.full((4,), 258.0, dtype=torch.bfloat16))
 
 
-# What else is in the result.
+# The other contents of the result.
 
 
 @pytest.mark.parametrize("layer", ["output_projection", "fc_out"])  # a Transformer's, an LSTM's
 def test_tau_and_integers_are_kept_exactly(layer, tmp_path):
-    tau = 1.3  # no float32: a mean of three of its roundings need not be the same again
+    tau = 1.3  # not exact in float32, so that a mean of three could differ by rounding
     states = [make_state(number, tau=tau) for number in range(3)]
     own = f"decoder.{layer}.tau"
     for state in states:
@@ -147,7 +147,7 @@ def test_inputs_are_not_changed(tmp_path):
     assert [Path(path).read_bytes() for path in paths] == before
 
 
-# What is refused.
+# The exponential average, and refusals.
 
 
 def with_exponential_average(name, *values):
@@ -265,7 +265,7 @@ def test_foreign_files_are_refused(tmp_path, content, message):
     assert str(path) in str(refusal.value)
 
 
-# Which checkpoints are the last ones.
+# Selecting the last checkpoints.
 
 
 def test_last_checkpoints_are_the_last_by_number(tmp_path):
@@ -314,7 +314,7 @@ def test_failed_writing_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 @pytest.mark.parametrize("place", ["device", "pipe", "folder", "link to a folder"])
 def test_only_a_file_is_replaced(place, tmp_path, monkeypatch, capsys):
-    """Refused before anything is read: the inputs are not there."""
+    """Other outputs are refused before the inputs, which are missing here, are read."""
     output, inside = tmp_path / "average.pt", tmp_path / "folder"
     inside.mkdir()
     if place == "pipe":

@@ -1,4 +1,4 @@
-"""Checkpoints with which training begins: what fits, and what is refused by name."""
+"""Checkpoints from which training starts: which ones fit, and refusals that name the reason."""
 
 import logging
 from argparse import Namespace
@@ -24,7 +24,7 @@ def flags(options):
 
 
 def save(folder, options, arch="transformer_sparse_tiny", name="checkpoint_last.pt"):
-    """Write the checkpoint of a new model with these options; its path."""
+    """Write the checkpoint of a new model with these options, and return its path."""
     model = toy.model(*flags(options), arch=arch, seed=7, criterion="")
     cfg = {"model": Namespace(arch=arch, **options)}
     torch.save({"cfg": cfg, "model": model.state_dict(), "extra_state": {}}, folder / name)
@@ -110,7 +110,7 @@ def test_from_alpha_relu_to_another_output_of_an_lstm(tmp_path):
 
 @contextmanager
 def refusal_by_both(model, path, message):
-    """The refusal comes before training, and from the model where fairseq does not ask before."""
+    """Check that the block refuses the checkpoint, and so does the model when it is loaded."""
     with pytest.raises(ValueError, match=message) as early:
         yield
     state = torch.load(path, weights_only=False)
@@ -155,7 +155,7 @@ def test_parameters_of_another_attention_are_named(tmp_path):
 
 @pytest.mark.parametrize("estimator", ["weights", "formula"])
 def test_tau_is_not_estimated_from_trained_weights(estimator, tmp_path):
-    """Estimated from weights as drawn, or measured, or given; a known one is not looked for."""
+    """Estimates hold for initial weights only; tau may be measured, given, or in the checkpoint."""
     path = save(tmp_path, {}, arch="transformer_tiny", name="stock.pt")
     options = {"output_transform": "alpha_relu", "output_tau": estimator}
     with refusal_by_both(toy.model(*flags(options)), path, f"--output-tau {estimator} holds for"):
@@ -195,7 +195,7 @@ def test_another_file_to_restore_is_looked_at(tmp_path):
 )
 @pytest.mark.parametrize("key", ["arch", "_name"])
 def test_a_criterion_for_a_stock_architecture_is_refused(arch, remedy, key):
-    """As fairseq-train builds it, under any task: the model stands beside it."""
+    """Built as by fairseq-train, under any task, with the settings of the model beside its own."""
     run = OmegaConf.create({"criterion": OmegaConf.structured(SparseCriterionConfig)})
     run.criterion.sentence_avg = False
     run.model = {key: arch, "output_transform": "entmax15"}

@@ -1,4 +1,4 @@
-"""Checkpoints of softmax models as stock fairseq's own."""
+"""Softmax models exported as checkpoints of stock fairseq."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def stock(command, data, *flags):
     arguments = [data, "--cpu", "--num-workers", "0", "--no-progress-bar", *flags]
     return subprocess.run(
         [PYTHON, "-c", f"{code}; {command}.cli_main()", *map(str, arguments)],
-        # Stock fairseq loads none of its own checkpoints under torch 2.6 and later without it.
+        # Without it, stock fairseq cannot load its own checkpoints under torch 2.6 and later.
         env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         **{"capture_output": True, "text": True, "check": True},
     )
@@ -64,7 +64,7 @@ def test_stock_fairseq_translates_with_an_exported_checkpoint(folder, tmp_path, 
 
 
 def test_stock_fairseq_knows_all_that_is_in_an_exported_checkpoint(tmp_path):
-    """The criterion is built from the checkpoint too, and nothing of this package is named."""
+    """fairseq builds the criterion from it too, and its settings do not name this package."""
     path = of(SETS[0], "softmax", tmp_path)
     assert script.main([str(path), str(tmp_path / "stock.pt")]) == 0
     state = load_checkpoint(tmp_path / "stock.pt")

@@ -1,4 +1,4 @@
-"""A checkpoint_last.pt that was not written to its end does not stop a training from resuming."""
+"""A truncated checkpoint_last.pt does not prevent a training from resuming."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def state(updates, weight=0.0):
 
 
 def save(folder, **updates):
-    """Checkpoints by stem, each after so many updates."""
+    """Write checkpoints with the given numbers of updates, by stem."""
     for stem, number in updates.items():
         torch.save(state(number, weight=number), folder / f"{stem}.pt")
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_resumed_from_is_passed_over(tmp_path):
     without_optimizer = state(50)
     del without_optimizer["last_optimizer_state"]
     torch.save(without_optimizer, tmp_path / "checkpoint5.pt")
-    torch.save(state(60), tmp_path / "average.pt")  # no checkpoint of fairseq's
+    torch.save(state(60), tmp_path / "average.pt")  # not a name that fairseq gives
     (tmp_path / LAST).write_bytes(b"PK")
     assert recover_last_checkpoint(tmp_path).updates == 20
     assert updates_of(tmp_path / LAST) == 20
@@ -89,7 +89,7 @@ def test_without_another_checkpoint_training_starts_anew(tmp_path):
 
 @pytest.mark.parametrize("stems", [(), ("checkpoint1",), ("checkpoint1", "checkpoint_last")])
 def test_what_is_in_order_is_left_alone(stems, tmp_path):
-    # Also without checkpoint_last.pt, where fairseq starts anew.
+    # This includes folders without checkpoint_last.pt, where fairseq starts anew.
     save(tmp_path, **{stem: 10 for stem in stems})
     before = contents(tmp_path)
     assert recover_last_checkpoint(tmp_path) is None
@@ -142,7 +142,7 @@ def test_command_line(tmp_path, capsys):
 
 
 def save_keeping(folder, **settings):
-    """Checkpoints of three epochs and of three times within them."""
+    """Write checkpoints at the end of three epochs and at one update within each."""
     save(folder, checkpoint9=90, checkpoint10=100, checkpoint11=110)
     save(folder, checkpoint_9_88=88, checkpoint_10_98=98, checkpoint_11_108=108)
     last = state(110)

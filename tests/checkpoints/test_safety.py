@@ -1,4 +1,4 @@
-"""Loading checkpoints without running code of the file, and refusing what is no checkpoint."""
+"""Checkpoints are loaded without running code from the file; other files are refused."""
 
 import ast
 import io
@@ -53,7 +53,7 @@ def test_what_fairseq_saves_loads_the_same(tmp_path):
 
 
 def rewrite(path, change, compression=zipfile.ZIP_STORED):
-    """Write the archive anew with what ``change`` makes of each member; None leaves it out."""
+    """Rewrite the archive, passing each member through ``change``; None drops the member."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w", compression) as archive:
@@ -141,7 +141,7 @@ def test_a_storage_that_claims_to_be_huge_takes_no_memory(tmp_path):
 
 
 class Call:
-    """Unpickled by an unrestricted pickle, it calls a function."""
+    """An object that makes an unrestricted unpickler call a function."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -165,7 +165,7 @@ def in_a_storage(target):
 
 
 def by_attribute(_):
-    """Finds the function; pickle cannot save a call of what another call gave."""
+    """Only look the function up: pickle cannot save a call of another call's result."""
     return Call(getattr, Call(__import__, "os"), "mkdir")
 
 
@@ -236,7 +236,7 @@ def test_a_model_does_not_run_its_settings(tmp_path, arch):
 
 
 def evaluated_by_fairseq():
-    """The names of the settings that stand in a call of eval somewhere in fairseq."""
+    """Yield the names of the settings that fairseq passes to eval anywhere in its code."""
     package = Path(fairseq.__file__).parent
     for path in package.rglob("*.py"):
         if path.relative_to(package).parts[0] in ("benchmark", "examples", "data"):

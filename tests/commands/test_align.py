@@ -26,13 +26,13 @@ FLAGS = {
     "lstm_sparse": ["--task", "translation_sparse", "--arch", "lstm_sparse", "--attention"]
     + ["sparsemax", "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--seed", 3],
 }
-# Of the test set, and how many pieces it has: more than the models can take.
+# The test sentence that is too long for the models, and its length in pieces.
 TOO_LONG, LENGTH = 4, 30
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pieces with the marks of both kinds of subwords."""
+    """Binarise text whose pieces have the marks of both kinds of subwords."""
     folder = tmp_path_factory.mktemp("text")
     generator = random.Random(5)
     pieces = [f"w{number}{mark}" for number in range(6) for mark in ("@@", "")]
@@ -63,7 +63,7 @@ def call_here(data: Path, checkpoint: Path, output: Path, *flags: object) -> int
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Each file of the folder but the manifest, which has the paths of the test."""
+    """Return the content of each file but the manifest, which contains the test's paths."""
     names = {path.name for path in folder.iterdir()} - {"manifest.json"}
     return {name: (folder / name).read_bytes() for name in names}
 
@@ -82,7 +82,7 @@ def words_by_hand(pieces: list[str], subwords: str) -> list[int]:
 
 
 def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None = None):
-    """For each sentence its number, its pieces without EOS and its weights, by the model alone."""
+    """Yield the number, the pieces without EOS and the weights of each sentence, run alone."""
     translator = load_translator(str(checkpoint), str(data), True)
     words = translator.task.target_dictionary
     for number in range(23):
@@ -100,7 +100,7 @@ def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None =
 
 
 def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
-    """For each file the links of a sentence; the words are numbers, one for each piece."""
+    """Return the line of a sentence for each file, from the word numbers of its pieces."""
     lines = {}
     for kind, rows in (("normal", slice(0, -1)), ("shifted", slice(1, None))):
         for layer, heads in enumerate(weights, start=1):
@@ -138,7 +138,7 @@ def test_files_against_the_model_run_on_each_sentence(
         for side, name in zip(numbers, ("source.txt", "target.txt"), strict=True):
             assert len(files[name][number].split()) == side[-1] + 1
         nulls += sum(line.count("-") <= numbers[1][-1] for line in expected.values())
-    # Every target word has a link, unless nothing is attended to, or nothing enough.
+    # Every target word has a link, except with null attention or a threshold.
     assert (nulls > 0) == (model == "rela_g" or threshold is not None)
 
 
@@ -223,7 +223,7 @@ def test_other_settings_are_refused_by_name(
         (line,) = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
         assert f"{tmp_path} was made with other settings, {message}" in line
         assert read(tmp_path) == before
-    # Neither the size of batches nor the name of a file is a setting.
+    # The batch size and the checkpoint's file name may change.
     copy = tmp_path / "copy.pt"
     copy.write_bytes(checkpoints["rela_g"].read_bytes())
     assert call_here(data, copy, tmp_path, "--heads", "mean", "--max-tokens", 50) == 0

@@ -11,12 +11,12 @@ import toy
 from fairseq_sparse.analysis.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.commands import analyze_alignment
 
-# Two sure links and a possible one; nothing; a sure one.
+# Sentence 1: two sure links and a possible one; sentence 2: none; sentence 3: a sure one.
 GOLD = "1-1 2-2 2p3\n\n1-2\n"
 SOURCE, TARGET = ["a b", "c", "d"], ["A B C", "D", "E F"]
 NO_LINKS = ["", "", ""]
 PERFECT = ["0-0 1-1 1-2", "", "0-1"]
-# Of 2 links a sure one; of 3 sure ones 1: AER = 1 - 2/5.
+# 1 of its 2 links is sure, and it finds 1 of the 3 sure links: AER = 1 - 2/5.
 HALF = ["0-0", "0-0", ""]
 LINES = {
     ("normal", 1, 1): NO_LINKS,
@@ -36,7 +36,7 @@ def gold(tmp_path: Path) -> Path:
 
 
 def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **settings) -> Path:
-    """A folder as align makes it; shifted attention links nothing."""
+    """Make a folder as align does; shifted attention has no links."""
     settings = {
         "attention": ["normal", "shifted"],
         "layers": [1, 2],

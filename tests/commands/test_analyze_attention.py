@@ -81,7 +81,7 @@ def measured(path: Path) -> dict:
 
 
 def flat(part: object, name: str = "") -> dict[str, float]:
-    """The numbers of nested results, by where they stand."""
+    """Return the numbers in nested results, by their path."""
     if isinstance(part, (dict, list)):
         items = part.items() if isinstance(part, dict) else enumerate(part)
         return {k: v for key, inner in items for k, v in flat(inner, f"{name}/{key}").items()}
@@ -90,7 +90,7 @@ def flat(part: object, name: str = "") -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def shuffled_data(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test set with the references in the order of the seed 7, as data of its own."""
+    """Binarise the test set with its references shuffled by seed 7."""
     folder = tmp_path_factory.mktemp("shuffled")
     shutil.copy(data.parent / "test.de", folder)
     lines = (data.parent / "test.en").read_text(encoding="utf-8").splitlines()
@@ -129,7 +129,7 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     expected, found = flat(shuffled["attention"]), flat(both["shuffled"])
     assert found == pytest.approx({name: expected[name] for name in found})
     assert not any("diversity" in name for name in found) and len(found) > 40
-    row = table.splitlines()[6].split("|")  # of cross-attention
+    row = table.splitlines()[6].split("|")  # the mean of cross-attention
     assert row[9].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
     if arch == "transformer_sparse_tiny":
         assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
@@ -221,7 +221,7 @@ def test_null_rates_by_the_word_before(
     assert by_word["queries"] == sum(len(text.split()) + 1 for text in texts)
     names = [entry["name"] for entry in by_word["previous"]]
     assert len(names) == 3 and all(f"after {name}" in printed for name in names)
-    # The most frequent word has a tag of its own: the same rates come out.
+    # With a tag of its own, the most frequent word has the same rates.
     word = next(name for name in names if name != "(beginning)")
     tagged = [["X" if token == word else "Y" for token in text.split()] for text in texts]
     tags.write_text("".join(" ".join(row) + "\n" for row in tagged), encoding="utf-8")

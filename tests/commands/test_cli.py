@@ -1,4 +1,4 @@
-"""fairseq-sparse itself: what it lists, what it refuses, and what its commands do without."""
+"""fairseq-sparse itself: its list of commands, its refusals, and which modules it avoids."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import script_cases
 from fairseq_sparse.commands import cli
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
-# Commands on text alone, each with good input under its name; of two parts, the first.
+# Commands that read only text. Valid input: the first script case whose name begins so.
 ON_TEXT = ("analyze alignment", "analyze samples", "compare", "mbr", "score")
 ON_TEXT += ("sheets make", "sheets pairs", "sheets score", "table results")
-# Prints which heavy modules a process has loaded at its end, whatever happened before.
+# Runs a command, then prints its status and which heavy modules it has loaded.
 LOADED = """
 import sys
 from fairseq_sparse.commands import cli
@@ -36,7 +36,7 @@ print(status, sorted(heavy), file=sys.stderr)
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """The command quietens libraries for as long as its process lasts, which here goes on."""
+    """Restore log levels: a command silences libraries for the rest of the process."""
     loggers = [logging.getLogger(name) for name in cli.QUIET]
     before = [logger.level for logger in loggers]
     yield
@@ -121,7 +121,7 @@ def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:
 
 
 def test_help_loads_neither_torch_nor_fairseq() -> None:
-    """All in one process: what one of them loads stays."""
+    """All commands run in one process, where anything that one of them loads stays loaded."""
     names = [name.split() for name in cli.COMMANDS]
     program = (
         "import contextlib, io, sys\nfrom fairseq_sparse.commands import cli\n"

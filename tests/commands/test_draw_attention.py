@@ -25,7 +25,7 @@ def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """What the script lets draw."""
+    """Record the arguments of each drawing by the script."""
     calls = []
     original = attention_plots.draw_attention
 
@@ -102,7 +102,7 @@ def test_an_lstm_has_one_panel(
 def weights_by_hand(
     checkpoint: Path, data: Path, number: int, words: list[str]
 ) -> list[list[list[float]]]:
-    """What the heads of the last cross-attention give to each source token, by ReLA's Eq. 3."""
+    """Return the weights of the last cross-attention's heads, by Eq. 3 of the ReLA paper."""
     translator = load_translator(str(checkpoint), str(data), cpu=True)
     (model,), task = translator.models, translator.task
 
@@ -183,7 +183,7 @@ def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, cap
 
 
 def test_without_matplotlib(tmp_path: Path) -> None:
-    """--help works, and the rest says in one line what to install."""
+    """--help works, and a drawing fails with one line that says what to install."""
     (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('not installed')\n")
     environment = {"PYTHONPATH": f"{tmp_path}:{toy.ROOT}", "PATH": ""}
 

@@ -21,7 +21,7 @@ def text(randomly: random.Random) -> str:
 
 
 def printed(path: Path, samples: list[list[str]]) -> Path:
-    """What fairseq-generate --nbest prints of these samples, sentences in another order."""
+    """Write these samples as fairseq-generate --nbest prints them, in reversed order."""
     lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | D-day"]
     for number in reversed(range(len(samples))):
         lines.append(f"S-{number}\tein Hund")

@@ -49,7 +49,7 @@ def test_order_is_restored_and_score_is_sacrebleu(tmp_path: Path) -> None:
 
 
 def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
-    """A full stop that hangs on its word is another token."""
+    """A full stop attached to a word makes a different token."""
     references = ["A dog runs across the street .", "", "Two men\u2028sit; 'tis a bench .", "x"]
     result = score(tmp_path, generated([0, 1, 2, 3]), references, "--tokenize", "none")
     assert result.returncode == 0, result.stdout
@@ -62,7 +62,7 @@ def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
-    """What multi-bleu.perl computes: clipped n-gram precisions of tokens, and no smoothing."""
+    """Compute BLEU as multi-bleu.perl does: clipped n-gram precisions, without smoothing."""
     right, total = [0] * 4, [0] * 4
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         for n in range(4):

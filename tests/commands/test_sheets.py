@@ -39,7 +39,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 
 def fill(folder: Path, annotator: str, separator: str = ",", leave: int = 0) -> Path:
-    """Fill in a sheet, but for some rows at its end; the systems are known by their words."""
+    """Fill in a sheet except its last rows; a word of each translation reveals its system."""
     text = (folder / f"{annotator}.csv").read_bytes().decode("utf-8-sig")
     table = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
     words = {"schlicht": "2", "same": "1+", "schön": "3−", "reference": "4"}
@@ -62,7 +62,7 @@ def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: P
     figures = tmp_path / "figures.json"
     result = toy.command("sheets score", folder / "key.json", *sheets, "--json", figures)
     summary = json.loads(figures.read_text("utf-8"))
-    # All twelve sentences are drawn, the last one for one annotator or for both.
+    # All 12 sentences are drawn; the last one goes to one annotator or to both.
     for system, score in SCORES.items():
         both = summary["systems"][system]["both"]
         times = both["judgements"] - 15

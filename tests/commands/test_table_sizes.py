@@ -15,7 +15,7 @@ SMALL = (
     "--arch transformer_sparse_tiny --source-vocabulary 30 --target-vocabulary 20 --length 7"
 ).split()
 KINDS = "rela_g,rela_i,relu,entmax15,entmax_learned"
-# transformer_sparse_tiny: two and two layers, six attentions, and two heads in each.
+# transformer_sparse_tiny: 2 + 2 layers with six attention modules of two heads.
 WIDTH, HEADS, ATTENTIONS, LENGTH = 64, 2, 6, 7
 SCORES = HEADS * LENGTH**2
 
@@ -108,7 +108,7 @@ def test_counts_of_an_activation() -> None:
     counted = [entry["rela_g"]["counted"] for entry in found["operations"]]
     for tokens, entry in zip((3, 50), found["operations"], strict=True):
         assert entry["softmax"]["counted"] == 5 * heads * tokens**2
-    # The rectifier a score, and as many operations a number and token, whatever the length.
+    # One operation per score (the rectifier); the rest per token does not depend on the length.
     per_token = {
         (count - heads * tokens**2) / tokens for count, tokens in zip(counted, (3, 50), strict=True)
     }

@@ -9,7 +9,7 @@ from fairseq_sparse.commands import table_thresholds
 
 pytest.importorskip("scipy")
 PAPER = {10_000: (0.0184, 0.33), 40_000: (0.0171, 0.17), 60_000: (0.0169, 0.14)}
-# What the threshold of the untrained model depends on is kept.
+# All settings that the threshold of the untrained model depends on.
 LAYERS = "--output-init xavier_uniform --encoder-layers 1 --decoder-layers 2 --dropout 0.1"
 LAYERS += " --encoder-normalize-before --decoder-normalize-before"
 
@@ -34,7 +34,7 @@ def test_it_is_the_paper_s(tmp_path, capsys):
 
 
 def test_one_batch_of_the_default_model_is_enough(tmp_path):
-    # With one matrix for all embeddings the states of all tokens are nearly one, and it is .324.
+    # With one matrix for all embeddings, all states would be nearly equal and tau .324.
     (row,) = rows(tmp_path, "--vocabulary", 10_000, "--tokens", 256)
     assert row["data"] == pytest.approx(0.33, abs=5e-3)
     assert row["data"] == pytest.approx(row["weights"], abs=4e-3)

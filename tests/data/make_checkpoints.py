@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Make the frozen checkpoints of one environment, and record what they give.
+"""Make the frozen checkpoints of one environment, and record their results.
 
     python tests/data/make_checkpoints.py set1-py310
 
 Trains the models of ``tests/helpers/frozen_checkpoints.py`` for some updates on
-``tests/data/bin`` (words in reversed order, in capitals) and writes them to a folder of this name
-beside this file, compressed, with ``expected.json``. A folder that is there is never written again:
-what was released must load for ever, so what a later version adds gets another folder. ``--data``
-made the data.
+``tests/data/bin`` (targets are the source words in reversed order, in capitals). The compressed
+checkpoints and ``expected.json`` go to a folder of the given name beside this file. An existing
+folder is never overwritten, because released checkpoints must always load; a later version that
+saves something new gets another folder. ``--data`` made the data.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def make_checkpoints(output: Path) -> None:
 
     expected = {}
     with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)  # a checkpoint remembers its paths: these are no one's
+        os.chdir(scratch)  # a checkpoint stores its paths: these name no user's folder
         shutil.copytree(HERE / "bin", "bin")
         made = Path("made")
         made.mkdir()

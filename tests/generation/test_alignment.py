@@ -1,4 +1,4 @@
-"""Links that attention makes: none where it is null, and the same ones beside any padding."""
+"""Word links from attention: null attention makes none, and padding changes none."""
 
 from argparse import Namespace
 

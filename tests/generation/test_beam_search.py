@@ -1,4 +1,4 @@
-"""Beam search against fairseq's loop over the safe strategy, and what only it can do."""
+"""Beam search against fairseq's loop with SparseSearch, and what only the former can do."""
 
 import math
 
@@ -53,7 +53,7 @@ tables = st.builds(
     salt=st.integers(0, 10**6),
 )
 some_word = st.sampled_from([UNK, *range(FIRST_WORD, FIRST_WORD + WORDS)])
-# The last one ends its hypothesis.
+# An EOS at the end of a prefix ends its hypothesis.
 prefix = st.builds(list.__add__, st.lists(some_word, max_size=2), st.sampled_from([[], [EOS]]))
 
 
@@ -86,7 +86,7 @@ def test_random_tables(tables, prefixes, max_len, min_len, lm_weight, **options)
         lm_model = TableLanguageModel(words, dense_table(WORDS))
         options |= {"lm_model": lm_model, "lm_weight": lm_weight}
     prefix_tokens = None if prefixes is None else padded(prefixes)
-    # A forced EOS has fairseq's loop repeat the tokens in all beams, but not the attention.
+    # At a forced EOS, fairseq's loop copies the tokens to all beams, but not the attention.
     options["attention"] = not any(EOS in row for row in prefixes or [])
     assert_equal(*both(models, words, sample, prefix_tokens=prefix_tokens, **options))
 
@@ -163,7 +163,7 @@ def test_other_dtypes(dtype, beam):
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("prefix", [None, [[5, 6], [7, PAD], [9, 8]]])
 def test_a_language_model_has_no_source(beam, prefix):
-    """As ``--task language_modeling`` searches: the text so far is a forced prefix."""
+    """The text so far is a forced prefix, as under ``--task language_modeling``."""
     model = toy.language_model(output_transform="entmax15").eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:

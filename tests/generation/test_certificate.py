@@ -1,4 +1,4 @@
-"""What the search says about its result, against all strings of small models."""
+"""``exact``, ``optimal`` and ``dropped_mass``, against all strings of small models."""
 
 import math
 
@@ -48,7 +48,7 @@ def final_score(log_p, tokens, len_penalty):
 
 
 def search_and_account(tables, seed, beam, max_len, min_len=1):
-    """Beam search as plainly as it can be said, with the probability of all that it drops.
+    """Run a naive beam search that adds up the probability of everything it drops.
 
     Returns:
         whether anything was dropped, and its mass; None if two candidates are equally good
@@ -105,7 +105,7 @@ def test_exact_list_has_every_string(table, beam):
     for seed, hypos in zip(SEEDS, generator.generate(None, make_sample(SEEDS)), strict=True):
         if hypos[0]["exact"]:
             found = {tuple(hypo["tokens"].tolist()): hypo for hypo in hypos}
-            # Longer than the search may go: what it may not reach is not certified either.
+            # Includes strings beyond the limit: if there are any, the list must not be certified.
             strings = every_string([table], seed, max_len=MAX_LEN + 2)
             assert set(found) == set(strings)
             assert hypos[0]["optimal"] and hypos[0]["dropped_mass"] == 0
@@ -171,7 +171,7 @@ def test_early_stop_saves_steps():
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_probability_is_conserved(normalized):
-    # Every prefix has a continuation: what is not in the list was dropped.
+    # Every prefix has a continuation, so all mass outside the list was dropped.
     table = Table(8, branching=4, eos=0.6, dead_end=0.0, normalized=True, salt=3)
     generator = make_generator(
         [table], beam_size=3, max_len_b=MAX_LEN, min_len=0, normalize_scores=normalized

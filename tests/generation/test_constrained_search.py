@@ -1,4 +1,4 @@
-"""Lexically constrained search over zeros."""
+"""Lexically constrained search over probabilities that can be 0."""
 
 import pytest
 import torch

@@ -33,14 +33,14 @@ tables_strategy = st.builds(
     words=st.just(7),
     branching=st.integers(1, 4),
     eos=st.sampled_from([0.2, 0.5, 0.9]),
-    dead_end=st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5, 1.0]),  # without dead ends there is a bound
+    dead_end=st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5, 1.0]),  # scores have a bound only at 0.0
     normalized=st.sampled_from([True, True, False]),
     salt=st.integers(0, 10**6),
 )
 
 
 def make_beam(models, dictionary, len_penalty=1.0, **options):
-    """The beam search that an exact search begins with; None: scores are log-probabilities."""
+    """Make the beam search that starts an exact search; None: scores are log-probabilities."""
     scores = {"normalize_scores": len_penalty is not None, "len_penalty": len_penalty or 0.0}
     defaults = {"beam_size": 2, "max_len_b": MAX_LEN, "nbest": 1, "add_up_mass": False}
     return SparseSequenceGenerator(models, dictionary, **{**defaults, **scores, **options})
@@ -87,7 +87,7 @@ def test_finds_the_best_of_all_strings(tables, nbest, len_penalty, min_len):
 
 
 def translate_by_task(tables, prefix_tokens, options, **config):
-    """The hypotheses of the search that the flags ask for, for each seed."""
+    """Return the hypotheses of each seed, from the search that the flags select."""
     dictionary = make_dictionary(tables[0].words)
     task = TranslationSparseTask(TranslationSparseConfig(**config), dictionary, dictionary)
     models = [TableModel(dictionary, table) for table in tables]
@@ -140,7 +140,7 @@ def test_it_is_never_worse_than_the_beam(tables, nodes, scores, beam, nbest, pre
     st.sampled_from([4, 10**6]),
 )
 def test_what_is_left_at_the_node_limit_is_within_the_bound(table, limit, len_penalty, largest):
-    with mock.patch.object(frontier, "LARGEST", largest):  # few are kept, or all
+    with mock.patch.object(frontier, "LARGEST", largest):  # keeps few continuations, or all
         found = translate([table], node_limit=limit, len_penalty=len_penalty)
     for seed, hypos in zip(SEEDS, found, strict=True):
         expected = best_strings([table], seed, len_penalty)
@@ -159,7 +159,7 @@ def test_what_is_left_at_the_node_limit_is_within_the_bound(table, limit, len_pe
 
 
 def test_the_node_limit_leaves_a_proof_up_to_some_length():
-    """Where scores are normalised, the dense table is too large to be searched in full."""
+    """With length-normalised scores, the dense table is too large for a full search."""
     table = dense_table(6)
     lengths = {
         hypos[0]["proven_length"]: hypos[0]["optimal"]

@@ -1,4 +1,4 @@
-"""``--score-normalization sum``: a matter of one generator, not of the model that it searches."""
+"""``--score-normalization sum`` affects one generator, but not the model that it searches."""
 
 import copy
 import math
@@ -78,7 +78,7 @@ def test_each_member_of_an_ensemble_is_normalised_before_the_mean():
         assert len(scores) == len(tokens) and all(score <= 1e-6 for score in scores)
     generator = build(models, "sum")
     assert [type(model) for model in generator.model.models] == [NormalizedScores, type(models[1])]
-    # All weights of the first can be 0, so that 1 is no known sum of theirs.
+    # All weights of the first model can be 0, so they are not known to sum to 1.
     assert generator.sums_to_one_from() == math.inf
     assert build(models[1:], "none").sums_to_one_from() < math.inf
 

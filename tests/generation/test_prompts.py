@@ -1,4 +1,4 @@
-"""Language models continue prompts, whatever the probability of these."""
+"""Language models continue prompts of any probability, including 0."""
 
 import math
 from argparse import Namespace
@@ -34,7 +34,7 @@ def language_model(transform="entmax15", tau="1.0", scale=4.0):
 
 
 def generate(model, prompts, config=None, **options):
-    """The n-best lists of prompts of any lengths, as fairseq-interactive generates them."""
+    """Return the n-best lists of prompts of any lengths, generated as in fairseq-interactive."""
     it = task(**(config or {}))
     options = {"max_len_b": 9, "nbest": options.get("beam", 1), **options}
     generator = it.build_generator([model], Namespace(**options))
@@ -54,7 +54,7 @@ def distributions(model, tokens):
 
 
 def impossible(model, before=()):
-    """A token that has probability 0 after others, and a text that begins with these and it."""
+    """Return a token that has probability 0 after the tokens *before*."""
     p = distributions(model, [*before, EOS])[-1]
     return int((p[4:] == 0).nonzero()[0]) + 4
 
@@ -62,7 +62,7 @@ def impossible(model, before=()):
 @pytest.mark.parametrize("transform", ["softmax", "entmax15", "alpha_relu"])
 @pytest.mark.parametrize("search", SEARCHES)
 def test_prompts_are_kept_and_scores_are_those_of_the_model(search, transform):
-    """Also where a token of the prompt has probability 0, and where the prompt has an EOS."""
+    """This includes prompts with a token of probability 0, and prompts with an EOS."""
     model = language_model(transform)
     prompts = [[5, 6], [7], [5, EOS, 8], [EOS, EOS, 9, 10], []]
     if transform != "softmax":
@@ -83,7 +83,7 @@ def test_prompts_are_kept_and_scores_are_those_of_the_model(search, transform):
             if hypothesis.get("incomplete"):
                 scores[-1] = 0.0
             assert scores.isfinite().all()
-            if search in ("beam", "sampling"):  # the others take penalties off
+            if search in ("beam", "sampling"):  # the others subtract penalties
                 torch.testing.assert_close(
                     hypothesis["positional_scores"], scores, rtol=1e-4, atol=1e-4
                 )
@@ -123,7 +123,7 @@ def test_samples_that_reach_the_length_limit_stay():
 
 
 def kept(p, options):
-    """The distribution that is left of another one by the options of sampling."""
+    """Return the distribution *p* as truncated by the options of sampling."""
     ordered, places = p.sort(descending=True)
     keeps = torch.ones(len(p), dtype=torch.bool)
     if "sampling_topk" in options:
@@ -200,7 +200,7 @@ def test_a_text_is_not_too_short_beside_a_longer_prompt(search):
 
 @pytest.mark.parametrize("options", [{}, {"sampling_topk": 3}, {"sampling_topp": 0.5}], ids=str)
 def test_a_prompt_may_be_as_improbable_as_it_likes(options):
-    """At a low temperature its probability is 0 in fp32, from which nothing could be drawn."""
+    """At a low temperature its probability is 0 in fp32, so nothing could be drawn after it."""
     model = language_model("softmax", scale=20.0)
     logs = distributions(model, [EOS])[0].log()
     prompt = [4 + int(logs[4:].argmin())]
@@ -211,7 +211,7 @@ def test_a_prompt_may_be_as_improbable_as_it_likes(options):
 
 
 def test_the_end_of_a_sentence_is_no_part_of_its_prompt():
-    """fairseq-generate --prefix-size N hands the first N tokens on, also of a shorter sentence."""
+    """fairseq-generate --prefix-size N passes N tokens: shorter sentences with EOS and padding."""
     model, it = language_model(), task(sample_break_mode="eos")
     generator = it.build_generator([model], Namespace(beam=3, nbest=3, max_len_b=9))
     sample = {"net_input": {"src_tokens": torch.tensor([[EOS, 5]])}}

@@ -1,4 +1,4 @@
-"""What ``--no-repeat-ngram-size`` masks, against a search for the n-gram among those before it."""
+"""Tokens masked by ``--no-repeat-ngram-size``, against a search in all earlier n-grams."""
 
 import torch
 from hypothesis import given
@@ -13,7 +13,7 @@ BOS, WORDS = 2, range(3, 6)
 def test_a_token_that_would_repeat_an_ngram_is_masked(size, hypotheses, length, data):
     row = st.lists(st.sampled_from(WORDS), min_size=length, max_size=length)
     rows = data.draw(st.lists(row, min_size=hypotheses, max_size=hypotheses))
-    behind = [1] * 3  # padding, as fairseq's loop has it
+    behind = [1] * 3  # padding at the end, as in fairseq's loop
     tokens = torch.tensor([[BOS, *row, *behind] for row in rows])
     log_probs = torch.zeros(hypotheses, 6)
     result = RepeatedNGramMask(size)(tokens, log_probs, hypotheses, 1, step=length)

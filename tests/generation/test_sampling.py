@@ -11,7 +11,7 @@ from automata import EOS, FIRST_WORD, Script
 from table_decoding import as_triples, build_generator, decode
 
 A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
-# The weights of a step sum to 1.8, 1 and 0.5, as those of alpha-ReLU may; all else is impossible.
+# The weights of a step sum to 1.8, 1, 0.5 or 2, as alpha-ReLU's may; other tokens have weight 0.
 FOLLOW = {
     (): {A: 0.9, B: 0.6, C: 0.3},
     (A,): {EOS: 0.7, B: 0.3},

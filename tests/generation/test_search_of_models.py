@@ -18,7 +18,7 @@ SIZES = [(length, 1) for length in (6, 4, 4, 1)]
 LSTM = ["--encoder-layers", 2, "--decoder-layers", 2, "--encoder-bidirectional"]
 LSTM += ["--encoder-embed-dim", 8, "--encoder-hidden-size", 6]
 LSTM += ["--decoder-embed-dim", 8, "--decoder-hidden-size", 10, "--decoder-out-embed-dim", 10]
-# In a model of this package, or of fairseq's.
+# The output weights of a model of this package, or of fairseq's LSTM.
 LAST_LAYER = ("fc_out.linear.weight", "output_projection.linear.weight", "fc_out.weight")
 TRANSFORMER = ["--encoder-embed-dim", 16, "--decoder-embed-dim", 16]
 
@@ -35,7 +35,7 @@ SPARSE = [case for case in [*SINGLE, *ENSEMBLES] if "lstm" not in case and case[
 
 
 class ModelTable:
-    """A model as a table of ``automata``: what may follow a prefix, for one of some sources."""
+    """A model as a table of ``automata``; a seed is the index of a source."""
 
     normalized = False
 
@@ -66,14 +66,14 @@ def make_model(name, task, seed):
         flags = [*LSTM, "--output-transform", output, "--attention", attention]
         model = toy.model(*flags, "--output-tau", 0.1, arch="lstm_sparse", **options)
     for part, parameter in model.named_parameters():
-        # Some tokens are possible at a step, not all and not one only.
+        # Supports should mostly have more than one token, but not all.
         last = part.endswith(LAST_LAYER)
         torch.nn.init.normal_(parameter, std=0.25 if last else 0.5)
     return model.eval()
 
 
 class Trial:
-    """An ensemble, a batch, and what is true of them."""
+    """An ensemble, a batch, and the tables of the ensemble's models."""
 
     def __init__(self, case):
         self.task = toy.task(12)
@@ -138,7 +138,7 @@ def test_support_tree_has_what_is_possible(case):
 
 
 def test_there_are_some_zeros_and_some_choices():
-    """Else the tests above would compare little."""
+    """Otherwise the tests above would compare little."""
     for case in SPARSE:
         it = trial(case)
         counts = [

@@ -1,4 +1,4 @@
-"""Each option of the search, against brute force: scores, what is found, and what must not be."""
+"""Each option of the search, against brute force: scores, strings found, and forbidden ones."""
 
 import math
 from argparse import Namespace
@@ -66,7 +66,7 @@ prefixes = st.lists(
 def test_options_together(
     tables, beam, nbest, limits, len_penalty, prefixes, diversity_rate, **changes
 ):
-    """Any mixture of the options that change scores is beam search over the changed scores."""
+    """With any mixture of options that change scores, search is beam search over those scores."""
     max_len, min_len = limits[0], min(limits)
     strategy = None
     if diversity_rate is not None:
@@ -145,7 +145,7 @@ def test_sampling(tables, beam, max_len, temperature, topk, topp):
             for step in range(len(tokens) - hypo.get("incomplete", False)):
                 row = table.logits(seed, tokens[:step])
                 better = row[row > row[tokens[step]]]
-                if topp > 0:  # --sampling-topp has the last word where both are given
+                if topp > 0:  # --sampling-topp takes precedence if both are given
                     assert better.exp().sum() / row.exp().sum() < topp + 1e-5
                 elif topk > 0:
                     assert len(better) < topk
@@ -159,7 +159,7 @@ def test_sampling(tables, beam, max_len, temperature, topk, topp):
     strength=st.sampled_from([0.0, 0.5, 3.0]),
 )
 def test_diverse_groups(tables, groups, size, max_len, strength):
-    """A score is the model's, less the strength for each use of a word by an earlier group."""
+    """Each use of a word by an earlier group lowers the model's score by the strength."""
     generator = make_generator(
         tables,
         lambda dictionary: search.DiverseBeamSearch(dictionary, groups, strength),
@@ -272,7 +272,7 @@ def test_forced_eos_gives_one_hypothesis():
 
 
 def match_source_length(words, **options):
-    """Decode sentences of these lengths, each the word A again and again."""
+    """Decode sentences of these lengths that repeat the word A."""
     longest = max(words)
     rows = [[PAD] * (longest - length) + [A] * length + [EOS] for length in words]
     sample = {
@@ -292,7 +292,7 @@ def match_source_length(words, **options):
 
 @given(tables_strategy, st.integers(1, 5), st.integers(1, 4))
 def test_match_source_len(table, beam, words):
-    """A hypothesis ends, for nothing, where the source ends, and nowhere else."""
+    """A hypothesis ends exactly at the length of the source, with an EOS that costs nothing."""
     (hypos,) = match_source_length([words], tables=[table], beam_size=beam)
     lengths = {len(tokens) - 1 for tokens in words_of(hypos)}
     assert len(lengths) == 1 and len(set(words_of(hypos))) == len(hypos)
@@ -302,7 +302,7 @@ def test_match_source_len(table, beam, words):
     if hypos[0].get("incomplete", False):
         assert lengths.pop() < words + 1 and len(hypos) == 1
     else:
-        # Some fairseqs count the EOS of the source, some do not.
+        # Some versions of fairseq count the EOS of the source, others do not.
         assert lengths.pop() in (words, words + 1)
 
 

@@ -1,4 +1,4 @@
-"""The ensemble that runs its models for live hypotheses only, against the models run on each."""
+"""SparseEnsemble, which runs its models on live hypotheses only, against running each alone."""
 
 import math
 import random
@@ -59,7 +59,7 @@ def make_models(names: str) -> tuple[list, Dictionary]:
 
 
 def distribution(models, net_input: dict[str, Tensor], row: int, tokens: Tensor) -> Tensor:
-    """The mean of the models' distributions of the token after a hypothesis, each run alone."""
+    """Return the models' mean distribution of the token after one hypothesis, run alone."""
     lengths = net_input["src_lengths"][row : row + 1]
     source = net_input["src_tokens"][row : row + 1, -lengths.item() :]  # padding is on the left
     probs = [
@@ -78,7 +78,7 @@ def test_equals_the_models_run_on_each_live_hypothesis(names: str, seed: int) ->
     rng = random.Random(seed)
     net_input = toy.batch(words, [(6, 1), (5, 1), (3, 1), (2, 1)])["net_input"]
     ensemble = SparseEnsemble(models, words.eos())
-    # As SequenceGenerator calls it, with a search that decides by chance.
+    # Called as by SequenceGenerator, but with random decisions in place of a search.
     encoder_outs = ensemble.forward_encoder(net_input)
     hypotheses = [(row, [words.eos()]) for row in range(SENTENCES) for _ in range(BEAM)]
     order = torch.tensor([row for row, _ in hypotheses])
@@ -131,7 +131,7 @@ def test_dead_hypotheses_and_twins_are_not_decoded(monkeypatch: pytest.MonkeyPat
         return forward(tokens, *args, **kwargs)
 
     monkeypatch.setattr(model.decoder, "forward", count_rows)
-    # Next to nothing but the best word is possible.
+    # At this temperature, hardly any word but the best has a chance.
     generator = SparseSequenceGenerator(
         [model], words, beam_size=5, max_len_b=8, min_len=4, temperature=0.02
     )
@@ -161,7 +161,7 @@ def test_attention_is_left_out_where_it_is_not_wanted(names: str) -> None:
 
 
 def test_no_model_is_promised_a_number_of_rows_for_a_sentence() -> None:
-    """As a BART is by fairseq's generator, which may have been built before over the same model."""
+    """A promise by fairseq's generator (it makes one to BART) is replaced by 1 row per sentence."""
     (model,), words = make_models("entmax15")
     promised = []
     model.set_beam_size = promised.append

@@ -94,7 +94,7 @@ def test_constraint_states_follow_their_candidates():
     sparse.init_constraints(None, 2)
     sparse.prune_sentences(torch.tensor([0, 2]))
     sparse.update_constraints(torch.tensor([[1, 0], [0, 3]]))
-    # The last one was filled up: it is dead, and any state does.
+    # The last candidate is a dead filler, for which any state will do.
     assert strategy.calls == [
         ("init_constraints", None, 2),
         ("prune_sentences", [0, 2]),

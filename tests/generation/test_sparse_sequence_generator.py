@@ -207,7 +207,7 @@ def test_ensemble_of_sparse_and_softmax():
 
 
 def test_sampled_sentences_follow_the_model():
-    # Half of the samples run into a dead end, the others end: none is lost, none is made up.
+    # Half of the samples reach a dead end and give no hypothesis; all others are kept.
     table = Script({(): {A: 0.5, B: 0.5}, (A,): {}, (B,): {EOS: 1.0}}, words=12)
     generator = build_generator(table, beam=12, max_len_b=6, sampling=True)
     torch.manual_seed(1)

@@ -53,7 +53,7 @@ def test_option(name, kind):
     options = {"beam": 5, "max_len_b": 6, **OPTIONS[name]}
     generator = build_generator(table, **options)
     torch.manual_seed(1)
-    # The numbers of the sentences are those of a data set, not of the batch.
+    # Sentences are numbered within the data set, not within the batch.
     output = decode(generator, SEEDS, first_id=1000)
     assert len(output) == len(SEEDS)
     for seed, hypos in zip(SEEDS, output, strict=True):
@@ -106,7 +106,7 @@ def test_forced_prefix():
 
 @pytest.mark.parametrize("eos", [0.0, 1.0])
 def test_forced_prefix_that_contains_eos(eos):
-    # --prefix-size takes references that are shorter than it with their EOS
+    # With --prefix-size, the prefix of a shorter reference includes its EOS.
     table = Table(words=10, branching=1, eos=eos, dead_end=0.0)
     word = log_probs([table], SEEDS[0], ())[FIRST_WORD:].argmax().item() + FIRST_WORD
     generator = make_generator([table], beam_size=3, max_len_b=6)

@@ -1,4 +1,4 @@
-"""Energy of training: the sum over workers, validations and resumptions, and when there is none."""
+"""Energy of training: summed over workers and resumptions, without validation, or unknown."""
 
 import logging
 import math
@@ -14,8 +14,8 @@ from commands import logged, train, train_on_two_workers
 from fairseq_sparse.tasks import energy
 from fork_python import PYTHON
 
-# Stands for NVML on a machine with two GPUs: with each reading the counter of the first has gone on
-# by 0.1 watt-hours, that of the second by 0.2.
+# A stand-in for NVML on a machine with two GPUs. Each reading advances the counter of the first by
+# 0.1 watt-hours, and that of the second by 0.2.
 PYNVML = """
 class NVMLError(Exception):
     pass
@@ -39,7 +39,7 @@ def nvmlDeviceGetTotalEnergyConsumption(handle):
     counters[handle] += steps[handle]
     return counters[handle]
 """
-# A task whose workers, on the CPU, have a GPU each: that of their rank, or of a rank further on.
+# A task whose workers run on the CPU; each reads the counter of GPU rank + FIRST_GPU.
 PLUGIN = """
 import os
 
@@ -94,7 +94,7 @@ def resumed(optimizer):
 
 @pytest.fixture
 def nvml(tmp_path, monkeypatch):
-    """The folder of the module that stands for NVML, which can be imported here."""
+    """Make the stand-in for NVML importable, and return its folder."""
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(PYNVML)
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
@@ -114,7 +114,7 @@ def on_gpus(tmp_path, nvml):
 
 
 def watt_hours(output, tag):
-    """updates -> what the lines of the log say that there was used; None: nothing."""
+    """Return updates -> watt-hours in that line of the log, or None if it has none."""
     prefix = "" if tag == "train_inner" else f"{tag}_"
     return {
         int(record[f"{prefix}num_updates"]): (
@@ -148,7 +148,7 @@ def test_sum_goes_on_where_the_run_is_resumed():
     first.resume()
     counter.use(3)
     first.total()
-    counter.use(100)  # nothing trains, or what does is lost
+    counter.use(100)  # not training, or training that is lost
     second = meter(counter, resumed(optimizer), update_num=7)
     second.resume()
     counter.use(1)
@@ -210,7 +210,7 @@ def test_counter_that_cannot_be_read_any_more(nvml, monkeypatch):
 
 
 class Driver:
-    """Stands for NVIDIA's library, in whose numbers GPU 1 is device 41."""
+    """A stand-in for NVIDIA's library, in which GPU 1 is device 41."""
 
     def __init__(self, name):
         self.name = name
@@ -286,8 +286,8 @@ def test_training_and_resumption(data, on_gpus, tmp_path):
         assert set(watt_hours(output, "valid").values()) == {None}
     _, first, second, third = sorted(epochs)
     assert 2 < first < second < third == len(inner)
-    # An update goes on by one reading, and so does the beginning of the validation that comes after
-    # the second epoch. What is used after the last update before a resumption is not known.
+    # Each update adds one reading, and so does the start of the validation after the second epoch.
+    # Energy used between the last update and a resumption is not known.
     for update, used in inner.items():
         assert used == pytest.approx(0.1 * (update + (update > second)))
     for update, used in epochs.items():

@@ -29,8 +29,8 @@ TASK = ("--task", "language_modeling_sparse", "--tokens-per-sample", 12)
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A random text, binarised for language models. A word is followed by one of a few, and in the
-    test set also by others."""
+    """Binarise a random text for language models. Few words can follow a word, but the test set
+    has some others too."""
     folder = tmp_path_factory.mktemp("lm")
     rng = random.Random(3)
     prefixes = []
@@ -58,7 +58,7 @@ def train(folder, text, transform, *flags):
 
 @pytest.fixture(scope="module")
 def checkpoints(text, tmp_path_factory):
-    """A trained language model of each output, and the log of its training."""
+    """Train a language model for each output; return its checkpoint and log."""
     found = {}
     for transform, flags in {
         "softmax": ("--max-update", 3),
@@ -133,7 +133,7 @@ def test_ppl_chooses_the_checkpoint_of_a_sparse_model(checkpoints):
 
 
 def test_sums_of_two_workers_give_the_measures_of_all_tokens(checkpoints, text):
-    """What is logged is a sum, so that the parts of a batch give what the whole gives."""
+    """Logged values are sums, so the parts of a batch give the measures of the whole."""
     path, _ = checkpoints["entmax15"]
     models, cfg, task = load_model_ensemble_and_task([str(path)], {"data": str(text)})
     task.load_dataset("test")
@@ -170,7 +170,7 @@ def test_settings_of_the_stock_task_have_the_default_epsilon():
 
 
 def evaluate(text, checkpoint, *flags, check=True):
-    """What fairseq-eval-lm says of the test set: its log, loss (nats) and the measures."""
+    """Return fairseq-eval-lm's log of the test set and, if *check*, loss (nats) and measures."""
     result = toy.run(
         "fairseq_cli.eval_lm",
         *(text, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *TASK),
@@ -247,7 +247,7 @@ def test_adaptive_softmax_is_measured_as_well(text, tmp_path):
 
 
 def generated(command, text, checkpoint, *flags, prompts=None):
-    """The prompts, and the (words, positional scores in nats) of each n-best list."""
+    """Return the prompts, and the texts of each n-best list."""
     arguments = (text, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu", *TASK, *flags)
     result = toy.run(f"fairseq_cli.{command}", *arguments, input=prompts)
     sources, found = {}, {}
@@ -270,7 +270,7 @@ SAMPLE = ("--sampling", "--beam", 3, "--nbest", 3, "--max-len-b", 11)
 @pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
 def test_fairseq_interactive_continues_prompts_and_follows_the_seed(transform, text, checkpoints):
     path, _ = checkpoints[transform]
-    prompts = "W1 W3\nW20 W19 W0\n\nW7 W2 W4 W12\n"  # of which few are possible
+    prompts = "W1 W3\nW20 W19 W0\n\nW7 W2 W4 W12\n"  # few are possible
     runs = [
         generated("interactive", text, path, *SAMPLE, "--seed", seed, prompts=prompts)[1]
         for seed in (4, 4, 5)
@@ -311,7 +311,7 @@ def test_the_hub_interface_samples_and_scores(transform, text, checkpoints):
 
 
 def test_an_ensemble_is_refused_by_eval_lm():
-    """Its scorer takes the mean of probabilities, which have no measures."""
+    """Its scorer averages probabilities, for which no measures are computed."""
     model = toy.language_model(output_transform="entmax15").eval()
     tokens = torch.tensor([[5, 6, 7]])
     sample = {"target": tokens, "evaluation": TextEvaluation(1e-6, [])}

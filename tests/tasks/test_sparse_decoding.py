@@ -1,5 +1,4 @@
-"""The mixin that makes any task decode sparse models, on tasks of fairseq's that know nothing of
-them."""
+"""SparseDecodingMixin, with which any task can decode sparse models, on fairseq's own tasks."""
 
 import json
 from argparse import Namespace
@@ -36,8 +35,8 @@ class MultilingualSparseTask(SparseDecodingMixin, TranslationMultiSimpleEpochTas
 
 
 def test_two_lines_make_a_stock_task_decode_a_sparse_model(tmp_path):
-    """It has ``add_args``, a generator class and an epoch iterator of its own, and forces the tag
-    of the target language."""
+    """The task has its own ``add_args``, generator class and epoch iterator, and forces the tag of
+    the target language."""
     data = toy.binarised_text(tmp_path)
     folder = tmp_path / "multilingual"
     folder.mkdir()
@@ -135,7 +134,7 @@ def test_a_generator_that_cannot_be_made_safe_is_refused(transform):
 
 
 def test_a_generator_is_like_the_one_of_the_task():
-    """All that a task gives to fairseq's generator arrives in the one that takes its place."""
+    """Every option that a task gives fairseq's generator reaches the one that replaces it."""
     words = toy.dictionary()
     options = {
         **{"beam_size": 3, "max_len_a": 0.5, "max_len_b": 7, "max_len": 9, "min_len": 2},

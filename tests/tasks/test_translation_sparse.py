@@ -104,7 +104,7 @@ def test_softmax_model_decodes_as_under_translation():
 
 
 def test_incomplete_sentences_are_counted_once_at_the_end(caplog):
-    caplog.set_level(logging.WARNING)  # fairseq's commands, run before in this process, lower it
+    caplog.set_level(logging.WARNING)  # fairseq's earlier commands in this process change it
     task, model, dataset = make_task(), make_model(), make_dataset()
     generator = task.build_generator([model], Namespace(beam=1, max_len_b=3))
     for _ in range(2):  # a second run starts its count from nothing

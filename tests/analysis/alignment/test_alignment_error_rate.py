@@ -1,4 +1,4 @@
-"""Precision, recall and AER against their definition, and the forms of gold alignments."""
+"""Precision, recall and AER against their definition, and reading gold alignments."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_numbers_of_sentences_must_agree() -> None:
         b"1-1 2p3\n\n3?1 2-2\n",
         b"1-1 2p3\r\n\r\n3?1 2-2\r\n",
         b"\xef\xbb\xbf1-1 2p3 \n \n\t3?1  2-2",
-        b"1-1 2p3\xa0\n\n3?1 2-2\n",  # a blank of Latin-1
+        b"1-1 2p3\xa0\n\n3?1 2-2\n",  # no-break space in Latin-1
     ],
 )
 def test_gold_files(content: bytes, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
-    """A line of text may hold what str.splitlines takes for an end."""
+    """A line may contain characters at which str.splitlines would split it."""
     path = tmp_path / "a.txt"
     path.write_bytes("a\x0cb\x85c\u2028d\r\n\ne".encode())
     assert read_lines(path) == ["a\x0cb\x85c\u2028d", "", "e"]

@@ -1,4 +1,4 @@
-"""Folders of alignments: how they are begun, gone on with and finished."""
+"""Folders of alignments: starting, resuming and finishing them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Words, links and their lines, against the definitions."""
+"""Words, links and their text formats, against the definitions."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ WEIGHTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 3.0, -0.25])
 
 
 def split(draw, pieces: int) -> tuple[list[int], Words]:
-    """The number of each piece's word, and the words, for some way to split a sentence."""
+    """Draw a split of a sentence; return the word number of each piece, and the words."""
     begins = [True, *(draw(st.booleans()) for _ in range(pieces - 1))][:pieces]
     numbers = [sum(begins[: position + 1]) - 1 for position in range(pieces)]
     starts = [position for position in range(pieces) if begins[position]]
@@ -67,7 +67,7 @@ def test_links_and_lines(pair, threshold) -> None:
 
 
 def test_rows_without_weight_have_no_link() -> None:
-    """What a target word gives to EOS, or below 0, is no link."""
+    """A weight on EOS, or one that is not above 0, makes no link."""
     words = Words(["a", "b"], [0, 1])
     weights = np.array([[0, 0, 9], [-1, -2, 0], [0, 3, 0]], np.float32)
     for shifted, line in ((False, ""), (True, "1-1")):

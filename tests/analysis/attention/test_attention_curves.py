@@ -1,4 +1,4 @@
-"""Curves over the layers: they are the measured numbers, and all of them can be seen."""
+"""Curves over the layers show the measured numbers, and every line is visible."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def results():
 
 
 def alignment(*rates, layers=None):
-    """What analyze alignment writes of one kind of attention, from the rates of each layer."""
+    """Return what analyze alignment writes for one kind of attention, from its layers' rates."""
     numbers = layers or range(1, len(rates) + 1)
     return {
         "layers": [
@@ -69,7 +69,7 @@ def is_dashed(line):
 
 
 def lines_in(axes, dashed=False):
-    """Label -> (x, y) of the lines of one kind; those with dashes have the label of their solid."""
+    """Return label -> points of the solid or dashed lines; lines of one colour share a label."""
     label = {line.get_color(): line.get_label() for line in axes.lines if not is_dashed(line)}
     return {
         label[line.get_color()]: line.get_xydata().tolist()

@@ -1,4 +1,4 @@
-"""Pictures of attention: what is drawn is what the weights are, and all of it can be seen."""
+"""Pictures of attention show the weights exactly, and nothing is cut off."""
 
 import xml.etree.ElementTree
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_the_smallest_weight_does_not_look_like_zero():
     zero = np.array([[1.0, 0.0]])
     tiny = np.array([[1.0, 1e-30]])
     assert (image(draw(zero)) != image(draw(tiny))).any()
-    # Near -1e-30 the panel has another colour scale, so only the cells themselves are compared.
+    # A panel with -1e-30 has another colour scale, so only its cells are checked.
     assert len(cells_in(panels_in(draw(-tiny))[0])[0]) == 2
 
 

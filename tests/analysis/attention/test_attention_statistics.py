@@ -59,7 +59,7 @@ def lstm(kind="entmax15"):
 
 
 def lstm_weights_by_hand(model, net_input):
-    """The weights of each query, as lists, in one sentence without padding, by the definition."""
+    """Compute the weights of each query of one unpadded sentence by the definition, as lists."""
     kind, rows = ATTENTION_KINDS[attention_kind(model.decoder.attention)], []
     weights_of = partial(kind.weights, alpha=1.3) if kind.takes_alpha else kind.weights
 
@@ -86,9 +86,10 @@ def sentences_of(batch):
 
 
 def weights_by_hand(model, net_input):
-    """What each head gives to each key it sees, as lists: (place, layer) -> head -> query -> keys.
+    """Return (place, layer) -> head -> query -> weights of the visible keys, as lists.
 
-    From the inputs of the attention modules of one sentence without padding, by the definition.
+    They are computed by the definition, from the inputs of the attention modules for one unpadded
+    sentence.
     """
     result, handles = {}, []
 
@@ -125,7 +126,7 @@ def weights_by_hand(model, net_input):
 
 
 def numbers_in(part, name=""):
-    """All the numbers of nested results, by where they stand."""
+    """Return all numbers in nested results, by their path."""
     if isinstance(part, (dict, list)):
         items = part.items() if isinstance(part, dict) else enumerate(part)
         return {k: v for key, inner in items for k, v in numbers_in(inner, f"{name}/{key}").items()}
@@ -168,7 +169,7 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
             assert counted["diversity"] == pytest.approx(mean_divergence(queries), abs=1e-6)
         else:
             assert counted["diversity"] == counted["diversity_by_temperature"]["1.0"]
-            # Weights below 0 have no power but the first.
+            # Negative weights can be raised to the power of 1 only.
             signed = kind in ("rela_g_gelu", "rela_g_leaky_relu")
             temperatures = (1.0,) if signed else TEMPERATURES
             assert counted["diversity_by_temperature"] == {
@@ -184,7 +185,7 @@ def test_measures_of_an_lstm_are_those_that_are_counted_by_hand(kind):
     rows = [row for pair in sentences_of(batch) for row in lstm_weights_by_hand(model, pair)]
     zeros, weights = sum(row.count(0.0) for row in rows), sum(map(len, rows))
     assert (zeros == 0) == (kind in ("softmax", STOCK)) and zeros < weights - len(rows)
-    assert list(rates) == ["cross"]  # nor is there a diversity: there is one head
+    assert list(rates) == ["cross"]  # and no diversity, as there is one head
     measures = {"sparsity": zeros / weights, "null": 0, "nonzeros": (weights - zeros) / len(rows)}
     sinks = {name: mean_share(rows, key) for name, key in (("first", 0), ("eos", -1))}
     measures |= {name: pytest.approx(share, abs=1e-6) for name, share in sinks.items()}
@@ -248,7 +249,7 @@ def test_softmax_attention_has_no_zeros(arch):
     model = toy.model(arch=arch)
     if arch == "transformer_tiny":
         for layer in model.encoder.layers:
-            layer.can_use_fastpath = True  # what a model of fairseq 0.12.2 has after loading
+            layer.can_use_fastpath = True  # as after loading in fairseq 0.12.2
     rates = statistics_of(model, toy.batch(toy.dictionary()))
     for place in PLACES:
         assert (rates[place]["sparsity"], rates[place]["null"]) == (0, 0)
@@ -256,7 +257,7 @@ def test_softmax_attention_has_no_zeros(arch):
 
 
 def test_zeros_of_stock_attention_are_seen_head_by_head():
-    """Scores that differ by more than the range of fp32 make zeros of softmax."""
+    """Softmax has exact zeros where scores differ by more than the range of fp32."""
     model = toy.model(arch="transformer_tiny")
     model.encoder.layers[0].self_attn.q_proj.weight.data[32:].mul_(1e6)  # the second head
     layer = statistics_of(model, toy.batch(toy.dictionary()))["encoder"]["layers"][0]
@@ -287,7 +288,7 @@ def test_one_batch_is_as_good_as_many(kind):
 
 
 def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():
-    """Keys and queries are constant, so that the first head has scores < 0 and the second > 0."""
+    """Keys and queries are constant: all scores of the first head are < 0, of the second > 0."""
     model = toy.model("--attention", "rela_g")
     for modules in attention_modules(model).values():
         for module in modules:
@@ -298,11 +299,11 @@ def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():
     rates = statistics_of(model, toy.batch(toy.dictionary()))
     for place in PLACES:
         for layer in rates[place]["layers"]:
-            # In the decoder that is to say that the future is not counted.
+            # In the decoder, this also shows that future keys are not counted.
             heads = [(head["sparsity"], head["null"]) for head in layer["heads"]]
             assert heads == [(1, 1), (0, 0)] and layer["heads"][0]["nonzeros"] == 0
             assert layer["sparsity"] == layer["null"] == 0.5
-            # The mean of the heads attends to all; 2 * 0.5 ** 2 divided by one head less than two.
+            # The mean over the heads has no null row; the sample variance of 1 and 0 is 0.5.
             assert layer["layer_null"] == 0 and layer["null_variance"] == 0.5
 
 
@@ -355,7 +356,7 @@ def test_watching_an_lstm_changes_nothing(kind):
 
 
 def test_the_model_is_put_into_eval_mode():
-    """Else the dropout of what comes before would change the weights."""
+    """Otherwise the dropout of the layers below would change the weights."""
     model = sparse_model("rela_g", "--dropout", 0.5).train()
     batch = toy.batch(toy.dictionary())
     assert statistics_of(model, batch) == statistics_of(model, batch)

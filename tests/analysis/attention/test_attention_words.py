@@ -38,7 +38,7 @@ def batch_of(kind):
 
 
 def groups_by_hand(tokens):
-    """The positions of each word of a sentence that EOS ends."""
+    """Return the positions of each word of a sentence that ends with EOS."""
     groups, go_on = [], False
     for position, token in enumerate(tokens):
         if token == WORDS.eos():
@@ -52,7 +52,7 @@ def groups_by_hand(tokens):
 
 
 def merged_by_hand(weights, seen, queries, keys):
-    """Lists of weights, None where the keys of a word are masked for all queries of a word."""
+    """Return lists of merged weights, None where all pairs of pieces of two words are masked."""
     result = []
     for row in queries:
         cells = []
@@ -65,7 +65,7 @@ def merged_by_hand(weights, seen, queries, keys):
 
 
 def by_hand(model, net_input):
-    """place -> layer -> head -> sentence -> words x words, from the weights of each sentence."""
+    """Return (place, layer, head) -> sentence -> words x words, each sentence run alone."""
     result = {}
     pad = WORDS.pad()
     for source, target in zip(
@@ -76,7 +76,7 @@ def by_hand(model, net_input):
         groups = {
             "source": groups_by_hand(source.tolist()),
             "predicted": inputs,
-            # EOS is the first input; of the last word, EOS, no query has the input.
+            # EOS is the first input; the last word predicted, EOS, is not an input.
             "input": [[0], *([position + 1 for position in word] for word in inputs[:-1])],
         }
         sides = {"encoder": ("source",) * 2, "decoder": ("predicted", "input")}
@@ -134,7 +134,7 @@ def test_words_are_merged_as_by_hand(kind):
 
 
 def test_rates_between_words():
-    """Of words: fewer are without weight, and no query of a word that has some is null."""
+    """Merging leaves fewer zeros, and a word is null only if all its pieces are."""
     model, net_input = model_of("rela_g"), batch_of("rela_g")
     rates = {}
     for subwords in ("none", "subword_nmt"):

@@ -19,7 +19,7 @@ from fairseq_sparse.analysis.attention.head_diversity import (
 
 HEADS, BATCH, LENGTH = 3, 4, 6
 CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)[None]
-# Padding on the left, as fairseq pads sources, and a sentence with nothing else.
+# Padding on the left, as fairseq pads sources; the last sentence is padding only.
 PADDED = torch.arange(LENGTH) < torch.tensor([0, 2, 5, 6])[:, None]
 MASKS = {"none": torch.zeros(1, 1, 1, dtype=torch.bool), "causal": CAUSAL, "keys": PADDED[:, None]}
 MASKS["both"] = CAUSAL | MASKS["keys"]
@@ -27,7 +27,7 @@ NOTHING = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
 
 
 def scores_of(mask, dtype=torch.float64, seed=0):
-    """Scores in which, rectified, some rows have one weight, many or none."""
+    """Return scores whose rows have one, several or no non-zero weights after a ReLU."""
     generator = torch.Generator().manual_seed(seed)
     shape = (BATCH, HEADS, LENGTH, LENGTH)
     scores = torch.randn(shape, generator=generator, dtype=dtype)
@@ -36,13 +36,13 @@ def scores_of(mask, dtype=torch.float64, seed=0):
 
 
 def weights_of(case, mask):
-    """Of a kind of attention, ``[heads, batch, queries, keys]``."""
+    """Return the weights of a kind of attention, ``[heads, batch, queries, keys]``."""
     weights = weights_function(case)(scores_of(mask), *learned_alpha(case, HEADS))
     return weights.detach().transpose(0, 1)
 
 
 def temperatures_of(case):
-    """Those that make distributions of a kind's weights; a negative weight has no power but 1."""
+    """Return the temperatures for a kind of attention; negative weights allow only 1."""
     if sums_to_one(case):
         return (None,)
     return (1.0,) if weights_of(case, MASKS["none"]).min() < 0 else TEMPERATURES
@@ -115,7 +115,7 @@ def test_distributions(temperature):
 
 
 def test_a_lower_temperature_is_smoother_and_converges():
-    """Weights are raised to the temperature: all that are not 0 go to 1, and 0 stays 0."""
+    """Weights are raised to the power of the temperature: all but 0 approach 1, 0 stays 0."""
     weights = 3 * weights_of("rela_g", MASKS["none"])
     divergences = [
         float(sum_of_divergences(weights, MASKS["none"], NOTHING, temperature))
@@ -140,7 +140,7 @@ def test_negative_weights_have_no_power_but_the_first(temperature):
     torch.testing.assert_close(p[:3], torch.softmax(weights[0, 0, 0], -1))
     with pytest.raises(ValueError, match="below 0 .* 1"):
         as_distributions(weights, none, temperature)
-    # One that a query may not see is no weight.
+    # A masked negative weight does not count.
     masked = torch.tensor([[[False, False, True]]])
     assert as_distributions(weights, masked, temperature).isfinite().all()
 

@@ -16,7 +16,7 @@ from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.null_by_previous import BEGINNING, NullByPrevious
 from fairseq_sparse.analysis.trained_models import AnalysisError
 
-# Few words, so that each comes several times; two of them go on in the next token.
+# Few symbols, so that each occurs several times; the next token continues those with @@.
 WORDS = Dictionary()
 for symbol in ("a", "b@@", "c", ",", "d@@", "e", "f"):
     WORDS.add_symbol(symbol)

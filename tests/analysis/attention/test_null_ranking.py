@@ -33,7 +33,7 @@ SIZES = ((4, 3), (1, 1), (6, 5), (2, 7), (3, 1))
 
 
 def model_of(kind, *flags):
-    """A model with null rows, and such as are not."""
+    """Return a model in which some rows are null and others are not."""
     model = toy.model("--attention", kind, "--decoder-layers", 3, *flags).eval()
     with torch.no_grad():
         for module in attention_modules(model)["cross"]:

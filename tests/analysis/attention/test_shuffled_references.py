@@ -1,4 +1,4 @@
-"""Sentence pairs that are wrong on purpose: who gets whose reference, and what batches come out."""
+"""Deliberately wrong sentence pairs: which reference each sentence gets, and the batches."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_what_cannot_change_places_is_refused():
 
 
 class Prefetched(ListDataset):
-    """Of sentences that must be asked for before, as with ``--dataset-impl cached``."""
+    """Sentences that must be prefetched, as with ``--dataset-impl cached``."""
 
     supports_prefetch = True
 
@@ -93,7 +93,7 @@ def test_pairs_sizes_and_order_are_those_of_the_new_references():
         assert result.size(number) == tuple(result.sizes[number]) == size
         assert result.num_tokens(number) == max(size)
         assert "alignment" not in pair
-    # by source, then by the target that it has now
+    # by the length of the source, then by that of its new target
     assert result.ordered_indices().tolist() == [0, 3, 1, 2]
     kept, ignored = result.filter_indices_by_size(np.arange(4), (5, 7))
     assert (kept.tolist(), list(ignored)) == ([0, 1, 3], [2])

@@ -1,4 +1,4 @@
-"""The alternatives of each step: what is found, what is read in the terminal and on the page."""
+"""The alternatives of each step: which tokens are listed, and their text in the terminal."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_an_impossible_token_has_no_rank():
     step = step_of([0.0, 0.75, 0.25], 0, most=1)
     assert listed(step) == [("t1", 0.75, 1, False), ("t0", 0.0, None, True)]
     assert (step["left_out"], step["nonzeros"]) == (1, 2)
-    # Where nothing at all is possible it stands alone.
+    # If no token is possible, the given one is listed alone.
     step = step_of([0.0, 0.0], 1, most=5)
     assert listed(step) == [("t1", 0.0, None, True)] and step["left_out"] == 0
 

@@ -21,7 +21,7 @@ A, B = FIRST_WORD, FIRST_WORD + 1
 
 
 def by_hand(tables, lenpen):
-    """(log p(empty), log p(best)) of each seed, from the list of all strings."""
+    """Return (log p(empty), log p(best)) of each seed, from the list of all strings."""
     pairs = []
     for seed, strings in zip(SEEDS, strings_of(tables), strict=True):
         best = max(strings, key=lambda tokens: strings[tokens] / len(tokens) ** lenpen)
@@ -59,7 +59,7 @@ def count(follow, beam=5, lenpen=1.0, is_sparse=True):
 
 
 def test_the_whole_string_counts_with_its_end():
-    # p(empty) = 0.3; the words alone would be more probable, 0.5, but not with the end: 0.25.
+    # p(empty) = 0.3. The word A alone has a higher probability, 0.5, but with its EOS 0.25.
     follow = {(): {EOS: 0.3, A: 0.5}, (A,): {EOS: 0.5, B: 0.1}, (A, B): {EOS: 1.0}}
     result = count(follow)
     assert result["empty_is_best"] == 1
@@ -87,7 +87,7 @@ def test_a_prefix_that_nothing_can_end_is_no_translation():
     result = count(follow)
     assert (result["empty_is_best"], result["nothing_found"]) == (1, 1)
     assert result["log_p_found"] is None
-    # Nor is the empty one the better of two that are impossible.
+    # If both are impossible, the empty translation is not the best.
     result = count({(): {A: 0.5}, (A,): {}})
     assert (result["empty_is_best"], result["empty_is_impossible"]) == (0, 1)
 

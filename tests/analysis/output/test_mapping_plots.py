@@ -1,4 +1,4 @@
-"""The mappings drawn, against their formulas."""
+"""Plots of the mappings, against their formulas."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pictures of the output: what is drawn, and that all of it can be seen and told apart."""
+"""Pictures of the output show the right numbers, and all parts are visible and distinct."""
 
 import math
 import sys
@@ -48,7 +48,7 @@ def dense_row(name="softmax", subset="test", vocabulary=100):
 
 
 def outlines(axes):
-    """The histograms' outlines (and not what fills them): values and edges."""
+    """Return the values and edges of the histograms' outlines, without their filled areas."""
     return [patch.get_data()[:2] for patch in axes.patches if not patch.get_fill()]
 
 

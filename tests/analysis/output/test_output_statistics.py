@@ -33,7 +33,7 @@ A, B = FIRST_WORD, FIRST_WORD + 1
 
 
 def random_steps(rows, vocabulary, seed=0, scale=1.0):
-    """Steps with anything between no and all tokens possible."""
+    """Return steps with random supports, from no token to all tokens."""
     generator = torch.Generator().manual_seed(seed)
     log_p = torch.randn(rows, vocabulary, generator=generator).log_softmax(1)
     log_p += scale * torch.rand(rows, 1, generator=generator)
@@ -163,13 +163,13 @@ def test_references_are_forced_whatever_the_batches():
 def test_certified_shares_are_those_of_all_strings(normalized, ensemble):
     found_single = False
     for salt in range(20):
-        # Some ensembles are of two models that are alike, so that they too have single strings.
+        # Some ensembles have two equal models, so that they too can have a single string.
         salts = [salt, salt + salt % 2][:ensemble]
         tables = [finite_table(n, 3 - ensemble, normalized=normalized) for n in salts]
         strings = strings_of(tables)
         translator = translator_of(*tables)
         single = sum(len(found) == 1 for found in strings) / len(strings)
-        # Where no prefix comes to nothing, one string is one way.
+        # Without dead ends, a beam of 1 finds out whether there is a single string.
         one = count_certified(translator, samples(), beam=1)
         assert one == {"exact": single, "single": single}
         all_of_them = count_certified(translator, samples(), beam=WIDE)
@@ -277,7 +277,7 @@ def test_steps_of_decoding_are_those_of_the_translations_that_search_finds():
     best = [hypos[0]["tokens"] for hypos in hypotheses]
     assert sentences == len(best) == 3
     assert found["steps"] == sum(map(len, best)) != int(batch["ntokens"])
-    # All at once, without forced_steps: what the model gives after each prefix of a translation.
+    # The same sums without forced_steps, from one call of the model per translation.
     sums = []
     for number, tokens in enumerate(best):
         source = batch["net_input"]["src_tokens"][number : number + 1]

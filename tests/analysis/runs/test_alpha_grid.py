@@ -49,7 +49,7 @@ def sweep(tmp_path):
 
 
 def cells_of(table):
-    """Rows of a Markdown table, without its two heading lines, in cells."""
+    """Return the cells of a Markdown table, row by row, without its two heading lines."""
     rows = table.strip().split("\n")[2:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 

@@ -23,7 +23,7 @@ def line(tag: str, **numbers: object) -> str:
 
 
 def records_of(speed: float = 1.0, **metrics: float):
-    """Two epochs of 100 updates and half of a third; an update takes ``speed`` seconds."""
+    """Return records of two epochs of 100 updates and 40 of a third, ``speed`` seconds each."""
     lines = []
     for updates in range(20, 251, 20):
         numbers = {"num_updates": updates, "train_wall": 20 * speed}
@@ -76,7 +76,7 @@ def test_both_panels_have_a_line_for_each_seed_and_a_label_for_each_model() -> N
     assert updates.get_ylabel() == "validation BLEU"
     assert hours.get_xlabel() == "hours of training, without validation"
     early = draw_training_curves(runs, early=0.25)
-    # A quarter would be one validation.
+    # A quarter has one validation, but at least three are shown.
     assert early.axes[0].get_xlim()[1] == pytest.approx(120 * 1.02)
     assert early.axes[0].lines[0].get_xydata().tolist() == [[20, 21], [100, 101], [120, 121]]
     early = draw_training_curves(runs, early=0.95)
@@ -96,9 +96,9 @@ def test_the_metric_is_one_that_all_models_have() -> None:
     assert choose_metric({"a": [both], "b": [both]}) == "bleu"
     assert choose_metric({"a": [both], "b": [one]}) == "accuracy"
     tokens = records_of(accuracy=2, sentence_accuracy=0)
-    assert choose_metric({"a": [tokens]}) == "accuracy"  # of sentences it is 0 in translation
+    assert choose_metric({"a": [tokens]}) == "accuracy"  # sentence accuracy is 0 in translation
     chosen = records_of(accuracy=2, sentence_accuracy=0, best_sentence_accuracy=0)
-    assert choose_metric({"a": [chosen]}) == "sentence_accuracy"  # what chose the checkpoint
+    assert choose_metric({"a": [chosen]}) == "sentence_accuracy"  # it selected the checkpoint
     assert choose_metric({"a": [chosen], "b": [tokens]}) == "accuracy"
     for runs in ({"a": [both], "b": [records_of()]}, {}):
         with pytest.raises(AnalysisError, match="train with --eval-bleu"):

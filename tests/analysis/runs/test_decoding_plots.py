@@ -1,4 +1,4 @@
-"""Decoding time by beam size and speed by source length, drawn."""
+"""Plots of decoding time by beam size and of speed by source length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of papers from runs that were not trained: figures by NumPy, the paper's beside them."""
+"""Tables of papers from made-up runs: means against NumPy, and the paper's figures beside them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fairseq_sparse.analysis.runs.paper_tables import Paper, paper_elsewhere
 from fairseq_sparse.analysis.runs.rows import EMPTY, Row, gather, mean_of, read_plan
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
-# By variant and seed: BLEU is given, and not that of the translations, where there is no reference.
+# BLEU by variant and seed, made up unless a test writes translations and a reference.
 SCORES = {"softmax": [30.0, 31.0, 32.5], "rela_g": [31.0, 30.0, 33.5], "rela_i": [29.0]}
 SEEDS = (1, 2, 3)
 
 
 def make_run(folder: Path, dataset: str, variant: str, bleu: float, seconds: float = 1800) -> None:
-    """What a finished run leaves, in the form that scripts/summarize_run.py gives it."""
+    """Write the summary of a finished run, as scripts/summarize_run.py does."""
     folder.mkdir(parents=True)
     summary = {
         "dataset": dataset,
@@ -60,7 +60,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def make(plan: Path, columns: str, *more: str) -> tuple[dict, str, str]:
-    """What the script writes of a plan: JSON, Markdown, LaTeX."""
+    """Run the script on a plan; return its JSON, Markdown and LaTeX."""
     stem = plan.parent / "out" / "table"
     arguments = ["--paper", "rela", "--title", "Table_1", "--columns", columns, *more]
     assert reproduce_table.main([str(plan), *arguments, "--output", str(stem)]) == 0
@@ -94,7 +94,7 @@ def test_means_and_deviations_are_those_of_numpy(plan: Path) -> None:
     assert rows["softmax"]["zeros in attention (%)"] == "31.2 / 50.0"
     assert rows["softmax"]["training (h)"] == "1.00"
     assert "energy (Wh)" not in rows["softmax"]  # nobody has it
-    # What stands below, and that the paper is beside us.
+    # The paper's column, and the notes below the table.
     assert rows["rela_g"]["BLEU, paper"] == "32.9" and rows["rela_i"]["BLEU, paper"] == "-"
     assert "± is the standard deviation over them, with n - 1 in the denominator" in markdown
     for text in ("7 of 9 runs are finished", "0.50 to 1.50 hours", "updates: 1,234", "tok:13a"):
@@ -177,14 +177,14 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
         "p(empty) > p(best)": "12.50%",
     }
     assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
-    content, _, _ = make(plan, "empty_is_best,word_accuracy")  # which no ensemble has
+    content, _, _ = make(plan, "empty_is_best,word_accuracy")  # no ensemble has the first
     assert "p(empty) > p(best), ensemble" not in content["datasets"]["morph"]["header"]
     content = json.loads((folder / "ensemble" / "summary.json").read_text())
-    content["members"] = ["seed-1", "seed-2", "seed-3"]  # of which the plan has but two
+    content["members"] = ["seed-1", "seed-2", "seed-3"]  # the plan has only two of these
     (folder / "ensemble" / "summary.json").write_text(json.dumps(content))
     content, _, _ = make(plan, "word_accuracy")
     assert "word accuracy (%), ensemble" not in content["datasets"]["morph"]["header"]
-    content, _, _ = make(plan, "variant,word_accuracy")  # of which one is no number
+    content, _, _ = make(plan, "variant,word_accuracy")  # the variant is not a number
     assert content["datasets"]["morph"]["rows"][0]["deviation"].keys() == {"word_accuracy"}
 
 
@@ -192,7 +192,7 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
 def test_the_paper_stands_beside_the_same_split_alone(subset: str, tmp_path: Path) -> None:
     for variant in ("softmax", "alpha_relu", "sparsemax"):
         make_run(tmp_path / f"{variant}-1", "iwslt14_de_en", variant, 30)
-        if variant != "sparsemax":  # which has not been looked at yet
+        if variant != "sparsemax":  # it has not been analysed yet
             rows = [{"scores": "p", "subset": subset, "empty_is_best": 0.25}]
             (tmp_path / f"{variant}-1" / EMPTY).write_text(json.dumps({"rows": rows}))
     plan = tmp_path / "plan"
@@ -265,7 +265,7 @@ def test_the_curve_has_a_point_for_each_row_with_figures_and_names_that_are_no_n
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("τ", "BLEU")
     make(tmp_path / "table.plan", "bleu,tau", "--draw", "tau")
     assert (tmp_path / "out" / "table-tau.png").stat().st_size > 10_000
-    # A column that no run has is no reason to lose the table.
+    # The table is written even if a picture cannot be drawn.
     make(tmp_path / "table.plan", "bleu,tau", "--draw", "watt_hours,alphas,training")
     message = "no picture of quickstart: no finished run has both watt_hours and bleu"
     messages = capsys.readouterr().err

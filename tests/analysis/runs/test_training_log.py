@@ -1,4 +1,4 @@
-"""fairseq's logs, on lines as it writes them."""
+"""Reading fairseq's logs, from lines as fairseq writes them."""
 
 import json
 
@@ -28,7 +28,7 @@ STEP = "epoch 002:      1 / 3 loss=3.75, ppl=13.46, wps=2611.9, num_updates=4, l
 JSON = '{"epoch": 2, "valid_loss": "3.338", "valid_best_loss": "3.3", "valid_num_updates": "6"}'
 
 
-@pytest.mark.parametrize("prefix", [True, False])  # False: as --log-file has them
+@pytest.mark.parametrize("prefix", [True, False])  # False: as in the file of --log-file
 def test_every_format_of_fairseq_is_read(prefix: bool) -> None:
     def tagged(tag: str, text: str) -> str:
         return f"2024-01-01 00:00:00 | INFO | {tag} | {text}" if prefix else text

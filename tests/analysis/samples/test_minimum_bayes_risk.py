@@ -1,4 +1,4 @@
-"""Minimum Bayes risk decoding: utilities are sacreBLEU's, and the choice is the best of them."""
+"""Minimum Bayes risk decoding: utilities equal sacreBLEU's, and the best sample is chosen."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fairseq_sparse.analysis.samples.minimum_bayes_risk import bleu, chrf, pairwise, rank
 
-# Repeated letters and words, so that n-grams occur several times; no n-grams at all; punctuation,
-# which sacreBLEU splits off; lines that only Unicode ends.
+# Repeated letters and words give repeated n-grams, short texts none. There is also punctuation,
+# which sacreBLEU splits off, and any Unicode, including its line separators.
 TEXTS = st.one_of(
     st.text("ab ", max_size=14),
     st.lists(st.sampled_from(["the", "dog.", "sees", "a", "Über", "(3,5)"]), max_size=7).map(

@@ -1,4 +1,4 @@
-"""Sheets for annotators: what is drawn, what they tell, and what may come back."""
+"""Sheets for annotators: the sample, what a sheet reveals, and reading completed sheets."""
 
 import csv
 import io
@@ -48,7 +48,7 @@ def texts(name, count=SENTENCES):
 
 
 def draw(systems=("one", "two", "three"), sentences=20, shared=8, seed=1, count=SENTENCES):
-    """Sheets of candidates that never give the same words: they begin with the system's name."""
+    """Draw sheets without equal translations: each begins with the name of its system."""
     candidates = {
         name: [f"{name}{text}" for text in texts("", count)] for name in (*systems, REFERENCE)
     }
@@ -56,7 +56,7 @@ def draw(systems=("one", "two", "three"), sentences=20, shared=8, seed=1, count=
 
 
 def filled(rows, scores, separator=","):
-    """A sheet as it comes back."""
+    """Return a sheet as an annotator sends it back."""
     table = list(csv.reader(io.StringIO(sheet(rows, separator), newline=""), delimiter=separator))
     for cells in table[1:]:
         cells[COLUMNS.index("score")] = str(scores.get(cells[0], ""))
@@ -70,7 +70,7 @@ def write(table, separator=","):
 
 
 def changed(rows, change):
-    """A sheet, every translation given a 3, whose table a function has changed."""
+    """Return a sheet in which every score is 3, after a function has changed its table."""
     text = filled(rows, {row.id: 3 for row in rows})
     table = list(csv.reader(io.StringIO(text, newline="")))
     return write(change(table) or table)
@@ -114,7 +114,7 @@ def test_sheet_does_not_tell_whose_a_translation_is():
         assert len(places) == 16 and all(20 < count < 80 for count in places.values())
         orders = {tuple(row.systems for row in group) for group in groups}
         assert len(orders) == 24
-        # Nor is there another sign: an id says nothing.
+        # Nor do the ids reveal the system.
         by_id = [row.systems for row in sorted(rows, key=lambda row: row.id)]
         assert by_id != sorted(by_id) and by_id != [row.systems for row in rows]
 
@@ -171,7 +171,7 @@ def test_key_restores_everything():
             from_key(wrong)
 
 
-# all that UTF-8 can write, but for the null character
+# everything that UTF-8 can encode, except the null character
 @given(st.lists(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"])), **THREE))
 @pytest.mark.parametrize("separator", SEPARATORS.values())
 def test_any_text_goes_through_a_sheet(separator, words):
@@ -195,7 +195,7 @@ def test_sheet_may_come_back_in_another_form():
     rows = sheets["annotator_2"]
     texts = {row.id: ("4", "3-", " 2 + ", "1−")[number % 4] for number, row in enumerate(rows)}
     table = list(csv.reader(io.StringIO(filled(rows, texts), newline="")))
-    # sorted, one line end for another, with an empty row and column
+    # sorted, with other line ends, and with an additional empty row and column
     table = [["\n".join(cell.splitlines()) for cell in cells] + [""] for cells in table]
     table = [table[0], *sorted(table[1:]), [""] * 3]
     given = [Judgement(4), Judgement(3, -1), Judgement(2, 1), Judgement(1, -1)]

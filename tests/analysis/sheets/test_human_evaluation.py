@@ -1,4 +1,4 @@
-"""What is made of annotators' scores."""
+"""Figures computed from annotators' scores."""
 
 from itertools import product
 from statistics import fmean, stdev
@@ -21,7 +21,7 @@ SYSTEMS = ("one", "two", "three", REFERENCE)
 
 
 def make_sheets(*sentences, systems=SYSTEMS):
-    """The sentences of each annotator, with a translation of each system."""
+    """Return the rows of each annotator: every sentence, with a translation by each system."""
     return {
         annotator: [
             Row(f"{annotator}-{number}-{system}", number, (system,), "source", f"by {system}")
@@ -33,7 +33,7 @@ def make_sheets(*sentences, systems=SYSTEMS):
 
 
 def figures_of(grades, marked):
-    """What a system gets for scores, without and with their marks."""
+    """Return the figures of a system, for scores without and with their + and - marks."""
     figures = {"judgements": len(grades)}
     for name, values in (("", grades), ("marked_", marked)):
         mean, deviation = (fmean(values) if values else None), None
@@ -44,8 +44,8 @@ def figures_of(grades, marked):
 
 
 def naive_kappa(first, second, quadratic):
-    """Over all pairs of items: those expected by chance are each score of one with each of the
-    other."""
+    """Compute Cohen's kappa by loops; chance pairs every score of one annotator with every score
+    of the other."""
 
     def weight(i, j):
         return (i - j) ** 2 if quadratic else int(i != j)
@@ -69,7 +69,7 @@ def test_kappa_of_known_cases():
     first = [1] * 25 + [2] * 25
     second = [1] * 20 + [2] * 5 + [1] * 10 + [2] * 15
     assert cohen_kappa(first, second, SCORES) == pytest.approx(0.4)
-    # with two scores there is one distance
+    # Two scores have only one distance, so weights make no difference.
     assert cohen_kappa(first, second, SCORES, quadratic=True) == pytest.approx(0.4)
     assert cohen_kappa(SCORES, SCORES, SCORES) == 1
     assert cohen_kappa([1, 2], [2, 1], SCORES) == -1
@@ -106,7 +106,7 @@ def test_figures_of_each_system():
     assert (agreement["translations"], agreement["same"]) == (4, 0.25)
     assert agreement["kappa"] == pytest.approx(naive_kappa([1, 2, 4, 3], [2, 3, 4, 4], False))
     quadratic = naive_kappa([1, 2, 4, 3], [2, 3, 4, 4], True)
-    assert agreement["marked_kappa"] == 0  # no score of the one is a score of the other
+    assert agreement["marked_kappa"] == 0  # the annotators have no marked score in common
     assert agreement["quadratic_kappa"] == pytest.approx(quadratic)
     text = markdown(summary)
     row = "| one       | 1.00 ± 0.00 (1.00) | 2.00 ± 0.00 (1.67) | 1.50 ± 0.55 (1.33) | 6"

@@ -1,4 +1,4 @@
-"""Samples of both ends of a ranking: what is drawn, what the sheet tells, and what comes of it."""
+"""Samples from both ends of a ranking: drawing, what the sheet reveals, and the figures."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ PAIRS = 60
 
 @pytest.fixture
 def ranking(tmp_path: Path) -> Path:
-    """A table as analyze nulls writes it, with a label; the highest rate first."""
+    """Write a table as analyze nulls does, with labels, the highest rate first."""
     lines = ["rank\tsentence\tnull_rate\tbad\tsource\ttarget"]
     lines += [
         f"{rank}\t{1000 + rank}\t{1 - rank / 100:.4f}\t0\t=Satz {rank}\tsentence {rank}"
