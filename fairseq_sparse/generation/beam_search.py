@@ -160,6 +160,8 @@ class BeamSearch:
             output = self.lm_model(tokens)
             lm_log_probs = self.lm_model.get_normalized_probs(output, log_probs=True, sample=None)
             log_probs += self.generator.lm_weight * lm_log_probs[:, -1]
+        broken = log_probs.sum(dim=1).isnan().numpy(force=True)
+        self.certificate.record_unknown(self.sentences[active[broken] // self.scores.shape[1]])
         if len(active) < len(scores):
             rows = self._tensor(active)
             log_probs = spread(log_probs, rows, len(scores), -math.inf)

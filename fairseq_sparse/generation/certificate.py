@@ -57,7 +57,7 @@ class Verdicts(NamedTuple):
         exact: whether nothing of nonzero probability was dropped.
         bound: the best final score that anything dropped could have had; -inf if nothing was.
         mass: total probability of everything dropped (for a prefix, of all its continuations);
-            NaN if it was not requested.
+            NaN if it was not requested, or if a probability was NaN.
         steps: the number of search steps until the sentence ended.
     """
 
@@ -95,6 +95,7 @@ class Certificate:
         self.is_cut = np.zeros(batch, dtype=bool)
         self.cut_mass = np.zeros(batch)
         self.unlisted: list[tuple[int, np.ndarray]] = []
+        self.is_unknown = np.zeros(batch, dtype=bool)
 
     def observe(
         self,
@@ -143,6 +144,10 @@ class Certificate:
         """Record finished hypotheses of a sentence that do not fit into its list."""
         self.unlisted.append((sentence, scores))
 
+    def record_unknown(self, sentences: np.ndarray) -> None:
+        """Record sentences in which a probability was NaN: nothing can be proven about them."""
+        self.is_unknown[sentences] = True
+
     def active_bounds(self) -> np.ndarray:
         """Return bounds of the final scores of the continued hypotheses, ``[sentences]``."""
         _, scores, is_eos = self.recorded[-1]
@@ -179,6 +184,8 @@ class Certificate:
             best = bound.finished(unlisted, last[sentence]).max()
             bounds[sentence] = max(bounds[sentence], best)
             mass[sentence] += np.exp(unlisted, dtype=np.float64).sum()
+        exact[self.is_unknown] = False
+        bounds[self.is_unknown], mass[self.is_unknown] = np.inf, np.nan
         return Verdicts(exact, bounds, mass, last + 1)
 
     def _stack(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

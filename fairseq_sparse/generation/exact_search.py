@@ -54,7 +54,11 @@ class NextTokens:
 
     @torch.no_grad()
     def log_probs(self, prefixes: list[tuple[int, ...]]) -> Tensor:
-        """Return log-probabilities of the next token, ``[prefixes, vocabulary]``."""
+        """Return log-probabilities of the next token, ``[prefixes, vocabulary]``.
+
+        Raises:
+            ValueError: a probability is NaN.
+        """
         rows = [torch.tensor([self.eos, *prefix]) for prefix in prefixes]
         tokens = collate_tokens(rows, self.pad)  # [prefixes, longest]
         last = torch.tensor([len(prefix) for prefix in prefixes])
@@ -71,6 +75,8 @@ class NextTokens:
         log_probs = found[0]
         if len(found) > 1:
             log_probs = torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
+        if log_probs.isnan().any():
+            raise ValueError("probabilities are NaN: the model's parameters are no good")
         log_probs[:, self.pad] = -math.inf
         return log_probs
 

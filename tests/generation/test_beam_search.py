@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toy
-from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary, make_sample
+from automata import (
+    EOS,
+    FIRST_WORD,
+    BrokenTable,
+    Table,
+    TableModel,
+    dense_table,
+    make_dictionary,
+    make_sample,
+)
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
@@ -148,6 +157,23 @@ def test_nan_is_not_the_most_probable(beam):
     assert_equal(found, expected)
     every = [hypothesis for hypotheses in found for hypothesis in hypotheses]
     assert all(FIRST_WORD not in hypothesis["tokens"].tolist() for hypothesis in every)
+
+
+def test_nothing_is_proven_about_a_sentence_with_nan():
+    words, seeds = make_dictionary(WORDS), list(range(FIRST_WORD, FIRST_WORD + 5))
+
+    def proven(kind):
+        models = [TableModel(words, kind(WORDS, branching=1, dead_end=0.3, salt=16))]
+        generator = SparseSequenceGenerator(models, words, beam_size=6, max_len_b=9)
+        found = generator.generate(None, make_sample(seeds))
+        return [{name: hypotheses[0][name] for name in sorted(PROVEN)} for hypotheses in found]
+
+    sound, broken = proven(Table), proven(BrokenTable)
+    complete = {"dropped_mass": 0.0, "exact": True, "optimal": True}
+    assert sound == [complete] * 5
+    unknown = broken.pop(BrokenTable.seed - FIRST_WORD)
+    assert broken == [complete] * 4
+    assert math.isnan(unknown.pop("dropped_mass")) and not any(unknown.values())
 
 
 @pytest.mark.parametrize("beam", [1, 3])

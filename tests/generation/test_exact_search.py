@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from automata import (
     EOS,
     FIRST_WORD,
+    BrokenTable,
     LoudTable,
     SparseLSTM,
     Table,
@@ -200,6 +201,11 @@ def test_agrees_with_a_certified_beam_of_a_recurrent_model():
             assert one[0]["tokens"].tolist() == other[0]["tokens"].tolist()
             assert one[0]["score"].item() == pytest.approx(other[0]["score"].item(), abs=1e-4)
     assert certified >= 6
+
+
+def test_nan_is_refused():
+    with pytest.raises(ValueError, match="probabilities are NaN"):
+        translate([BrokenTable(7, branching=4)])
 
 
 def test_constraints_are_refused():

@@ -77,6 +77,18 @@ class LoudTable(Table):
         return super().logits(seed, prefix) + 1.0
 
 
+class BrokenTable(Table):
+    """A table that gives NaN for a word in one sentence, once a word has been produced."""
+
+    seed = FIRST_WORD + 2
+
+    def logits(self, seed: int, prefix: tuple[int, ...]) -> torch.Tensor:
+        logits = super().logits(seed, prefix)
+        if seed == self.seed and prefix:
+            logits = logits.index_fill(0, torch.tensor([FIRST_WORD]), math.nan)
+        return logits
+
+
 def dense_table(words: int) -> Table:
     """A table without zeros, but for the special symbols."""
     return Table(words, branching=words, eos=1.0, dead_end=0.0)
