@@ -56,13 +56,14 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_subwords(parser: argparse.ArgumentParser, default: str = "none") -> None:
-    """Add the flag that says how words were split."""
+def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") -> None:
+    """Add the flag that says how words were split; None: as the recipe of the runs did."""
+    shown = default or "as in the recipe of the first run, if there is one"
     parser.add_argument(
         "--subwords",
         choices=("subword_nmt", "sentencepiece", "none"),
         default=default,
-        help="work on whole words, whose subwords are marked by @@ or by ▁ (default: %(default)s)",
+        help=f"work on whole words, whose subwords are marked by @@ or by ▁ (default: {shown})",
     )
 
 

@@ -17,6 +17,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_sparse.commands.common import (
+    add_subwords,
     check_outputs,
     command_parser,
     finish,
@@ -55,6 +56,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="show the first N sentences one by one (default: 20)",
     )
+    add_subwords(parser, default=None)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "output")
@@ -64,12 +66,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.report.measurements import Measurements
     from fairseq_sparse.analysis.report.page import make_page
-    from fairseq_sparse.analysis.report.report_runs import find_data, read_runs
+    from fairseq_sparse.analysis.report.report_runs import find_data, find_subwords, read_runs
 
     runs = read_runs(options.runs, options.log)
     data = find_data(runs, options.data)
+    subwords = options.subwords or find_subwords(runs)
     measurements = [
-        Measurements(run, data, options.subset, options.cpu, with_progress) for run in runs
+        Measurements(run, data, options.subset, subwords, options.cpu, with_progress)
+        for run in runs
     ]
     write_text(options.output, make_page(measurements, options.sentences))
 

@@ -12,7 +12,7 @@ import pytest
 
 import report_runs
 import toy
-from fairseq_sparse.commands import report
+from fairseq_sparse.commands import analyze_attention, report
 from fork_python import PYTHON
 
 SIZES = ("layers 1", "embed-dim 32", "ffn-embed-dim 32", "attention-heads 2")
@@ -70,6 +70,30 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
         "heads": 2,
         "sums_to_one": [False, False],
     }
+
+
+def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path, capfd) -> None:
+    """The recipe's record of the subwords is used, and a flag goes before it."""
+    run, page, found = tmp_path / "run", tmp_path / "page.html", tmp_path / "attention.json"
+    shutil.copytree(folders[0], run)
+    shutil.rmtree(run / "report", ignore_errors=True)
+    (run / "settings").mkdir()
+    (run / "settings" / "analyze").write_text("scores bleu\nsubwords sentencepiece\n--task x\n")
+    data = folders[0].parent / "bin"
+    for flags, subwords, units in (
+        ((), "sentencepiece", "words"),
+        (("--subwords", "none"), "none", "tokens"),
+    ):
+        assert call(run, "--output", page, "--sentences", 1, *flags) == 0
+        options = ("--path", run / "average.pt", "--subwords", subwords, "--json", found, "--cpu")
+        assert analyze_attention.main([str(data), *map(str, options)]) == 0
+        written = json.loads((run / "report" / "attention-test.json").read_text())["result"]
+        assert written["attention"] == json.loads(found.read_text())["attention"]
+        assert written["subwords"] == subwords
+        text = page.read_text(encoding="utf-8")
+        assert f"Mean over layers and heads, between {units}, given the references" in text
+        assert f"Share of exact zeros between {units}, by layer (ReLA, Fig. 3)" in text
+    capfd.readouterr()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import toy
 from fairseq_sparse.analysis.report.measurements import Measurements
 from fairseq_sparse.analysis.report.page import make_page
-from fairseq_sparse.analysis.report.report_runs import find_data, read_runs
+from fairseq_sparse.analysis.report.report_runs import find_data, find_subwords, read_runs
 
 WORDS = ["<b>bold</b>", "</script><script>alert(1)</script>", "<!--", "&amp;", '"quoted"', "it's"]
 WORDS += ["שלום", "漢字", "{title}", "Ærø", "\\u003c", "`x`"]
@@ -80,7 +80,10 @@ def page_of(folders: list[Path], sentences: int) -> str:
     def silently(batches, label):
         return batches
 
-    return make_page([Measurements(run, data, "test", True, silently) for run in runs], sentences)
+    subwords = find_subwords(runs)
+    return make_page(
+        [Measurements(run, data, "test", subwords, True, silently) for run in runs], sentences
+    )
 
 
 def data_in(page: str) -> dict:

@@ -11,6 +11,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     AttentionStatistics,
     attention_modules,
 )
+from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.shuffled_references import derange, with_reordered_references
 from fairseq_sparse.analysis.decoding import Translator, load_translator
 from fairseq_sparse.analysis.output.empty_translations import (
@@ -41,13 +42,17 @@ class Measurements:
         run: the model.
         data: folder that ``fairseq-preprocess`` made.
         subset: part of the data.
+        subwords: how words were split (see :class:`SubwordMerger`): attention is measured between
+            words; ``none``: between tokens.
         cpu: do not use a GPU.
         progress: see ``Progress``.
     """
 
-    def __init__(self, run: Run, data: str, subset: str, cpu: bool, progress: Progress):
+    def __init__(
+        self, run: Run, data: str, subset: str, subwords: str, cpu: bool, progress: Progress
+    ):
         self.run, self.data, self.subset, self.cpu = run, data, subset, cpu
-        self.progress = progress
+        self.subwords, self.progress = subwords, progress
 
     def output(self) -> dict[str, Any]:
         """Return the result of ``OutputStatistics`` at the steps of the references."""
@@ -97,6 +102,7 @@ class Measurements:
             statistics = self._attention_statistics(self._translator, "attention")
             result = {
                 "subset": self.subset,
+                "subwords": self.subwords,
                 "sentences": statistics.sentences,
                 "attention": statistics.rates(),
             }
@@ -104,11 +110,12 @@ class Measurements:
             if sentences > 1 and any(part["null"] > 0 for part in result["attention"].values()):
                 order = derange(sentences, SHUFFLED_SEED)
                 shuffled = with_reordered_references(self._translator, order)
-                statistics = self._attention_statistics(shuffled, "attention, references exchanged")
+                label = "attention, references exchanged"
+                statistics = self._attention_statistics(shuffled, label, diversity=False)
                 result["shuffled"] = statistics.rates()
             return result
 
-        return self._kept("attention", compute)
+        return self._kept("attention", compute, subwords=self.subwords)
 
     def sentences(self, count: int) -> dict[str, Any]:
         """Return the result of :func:`look_into` for the first sentences."""
@@ -120,9 +127,14 @@ class Measurements:
 
         return self._kept("sentences", compute, sentences=count)
 
-    def _attention_statistics(self, translator: Translator, what: str) -> AttentionStatistics:
-        (model,) = translator.models
-        statistics = AttentionStatistics(model, translator.task.source_dictionary.pad())
+    def _attention_statistics(
+        self, translator: Translator, what: str, diversity: bool = True
+    ) -> AttentionStatistics:
+        (model,), words = translator.models, translator.task.source_dictionary
+        merger = None
+        if self.subwords != "none":
+            merger = SubwordMerger(words, translator.task.target_dictionary, self.subwords)
+        statistics = AttentionStatistics(model, words.pad(), diversity, merger=merger)
         for sample in self._batches(translator, what):
             statistics.add_batch(sample["net_input"])
         return statistics

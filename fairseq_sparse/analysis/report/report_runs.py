@@ -51,6 +51,14 @@ class Run:
         first = settings.read_text(encoding="utf-8").split("\n")[0] if settings.is_file() else ""
         return first.removeprefix("data ") if first.startswith("data ") else None
 
+    @property
+    def subwords(self) -> Optional[str]:
+        """How words were split, if the recipe recorded it: a choice of ``--subwords``."""
+        settings = self.folder / "settings" / "analyze"
+        lines = settings.read_text(encoding="utf-8").split("\n") if settings.is_file() else []
+        found = (line.removeprefix("subwords ") for line in lines if line.startswith("subwords "))
+        return next(found, None)
+
 
 def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
     """Read the runs in folders, or checkpoints alone.
@@ -144,6 +152,11 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
                 "of one data set"
             )
     return data
+
+
+def find_subwords(runs: Sequence[Run]) -> str:
+    """Return how words were split in the first run that has a record of it, or ``none``."""
+    return next(filter(None, (run.subwords for run in runs)), "none")
 
 
 def name_of_data(runs: Sequence[Run], data: str) -> str:

@@ -180,7 +180,10 @@ def attention_section(
         return "<p>The models have no attention of a Transformer or an LSTM.</p>"
     header = ["model", "place", "attention", "exact zeros (%)", "null rows (%)"]
     header += ["null rows of layer attention (%)", "diversity (nats)"]
-    tables = [html_table(header, cells, "Mean over layers and heads, given the references")]
+    kinds = {result.get("subwords", "none") for result in attention.values()}
+    units = "between tokens" if kinds == {"none"} else "between words"
+    caption = f"Mean over layers and heads, {units}, given the references"
+    tables = [html_table(header, cells, caption)]
     if any("diversity_by_temperature" in part for part in _parts(attention)):
         tables.append(
             "<p>Diversity of weights that do not sum to 1: of the softmax of the weights raised to "
@@ -193,15 +196,15 @@ def attention_section(
     with_attention = {name: part for name, part in attention.items() if part["attention"]}
     drawings = [
         ("sparsity", attention_curves.draw_sparsity, with_attention)
-        + ("Share of exact zeros, by layer (ReLA, Fig. 3)",),
+        + (f"Share of exact zeros {units}, by layer (ReLA, Fig. 3)",),
         ("null-rates", attention_curves.draw_null_rates, with_attention)
         + (
-            "Share of queries that attend to nothing, by layer, and its spread over the heads "
-            "(ReLA, Fig. 6)",
+            f"Share of queries that attend to nothing, {units}, by layer, and its spread over the "
+            "heads (ReLA, Fig. 6)",
         ),
         ("diversity", attention_curves.draw_diversity)
         + (attention_curves.with_diversity(with_attention),)
-        + ("Diversity of the heads, by layer (ReLA, Fig. 5)",),
+        + (f"Diversity of the heads {units}, by layer (ReLA, Fig. 5)",),
         ("alignment", attention_curves.draw_alignment_error, alignment)
         + ("Alignment error rate of cross-attention, by layer (ReLA, Fig. 4)",),
     ]
