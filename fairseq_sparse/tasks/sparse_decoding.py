@@ -201,12 +201,12 @@ class SparseDecodingMixin:
         return SparseSequenceGenerator.like(generator, **options) if ours else generator
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
-        """Return the batches of a data set; but for the training set, no sentence is left out.
+        """Return the batches of a data set; but in training, no sentence is left out.
 
         fairseq-fixed drops a last batch whose size is no multiple of
         ``--required-batch-size-multiple`` (8): 30 test sentences would become 24 translations.
         """
-        if dataset is not self.datasets.get(getattr(self._settings, "train_subset", "train")):
+        if "update_epoch_batch_itr" not in kwargs:  # which fairseq passes for training only
             kwargs["required_batch_size_multiple"] = 1
             if self.decoding.exact_search:  # each translation is printed as soon as it is found
                 kwargs["max_sentences"] = 1

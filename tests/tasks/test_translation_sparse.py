@@ -158,12 +158,14 @@ def test_validation_with_bleu(monkeypatch, caplog, is_sparse):
         assert "incomplete" not in values
 
 
+@pytest.mark.parametrize("subset", ["test", "train"])
 @pytest.mark.parametrize("size", [1, 9, 20])
-def test_no_sentence_is_left_out(size):
+def test_no_sentence_is_left_out(size, subset):
     """fairseq-fixed would leave out a last batch whose size is not a multiple of 8."""
-    task = make_task()
+    task = make_task(train_subset="train")
+    task.datasets[subset] = make_dataset(size)
     batches = task.get_batch_iterator(
-        make_dataset(size), max_sentences=16, required_batch_size_multiple=8
+        task.datasets[subset], max_sentences=16, required_batch_size_multiple=8
     )
     seen = [number for batch in batches.frozen_batches for number in batch]
     assert sorted(seen) == list(range(size))
