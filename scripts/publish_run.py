@@ -5,7 +5,7 @@ Writes into docs/results/runs/DATASET/NAME, where NAME is the name of the run's 
 
     summary.json      all results
     settings.txt      the commit, and the flags of each stage
-    training.tsv      the validation after each epoch, and the hours of training until then
+    training.tsv      each validation, and the hours of training until then
     translations.gz   of the test set, one per line
     translations-long.gz   of the test set of long sentences, if there is one
     guesses/LANG-out.gz    the guessed forms of the test set, in the shared task's format
@@ -43,19 +43,23 @@ def texts_of(run: Path) -> dict[Path, str]:
 
 
 def training_table(log: str) -> str:
-    """Return the validation results as tab-separated values, one line per epoch."""
+    """Return the validation results as tab-separated values, one line per validation."""
     from fairseq_sparse.analysis.runs.training_log import read_records, validation_curve
 
     records = read_records(log)
-    epochs = {int(found["epoch"]): found for tag, found in records if tag == "valid"}
     curve = validation_curve(records, "epoch")
     hours = dict(zip(curve["updates"], curve["hours"], strict=True))
-    for found in epochs.values():
+    # A validation that was repeated after an interruption counts once, by its last record.
+    every = {
+        found.get("num_updates", found["epoch"]): found for tag, found in records if tag == "valid"
+    }
+    for found in every.values():
         if hours.get(found.get("num_updates")):
             found["hours"] = round(hours[found["num_updates"]], 4)
-    names = list(dict.fromkeys(name for found in epochs.values() for name in found))
+    names = list(dict.fromkeys(name for found in every.values() for name in found))
     rows = [
-        [f"{found[name]:g}" if name in found else "" for name in names] for found in epochs.values()
+        [f"{found[name]:.10g}" if name in found else "" for name in names]
+        for found in every.values()
     ]
     return "".join("\t".join(row) + "\n" for row in [names, *rows])
 

@@ -93,6 +93,25 @@ def log_line(tag, **numbers):
     return f"2026-01-01 | INFO | {tag} | {json.dumps(numbers)}"
 
 
+def test_each_validation_is_kept(finished, tmp_path):
+    """Several in an epoch; one that is repeated after an interruption counts once."""
+    losses = ((50, "4.5"), (100, "4.0"), (100, "3.9"), (2_000_001, "3.5"))
+    lines = [
+        log_line("valid", epoch=1, valid_num_updates=updates, valid_loss=loss)
+        for updates, loss in losses
+    ]
+    (finished / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    assert publish(finished, "--results", tmp_path, "--commit", "0").returncode == 0
+    (table,) = tmp_path.rglob("training.tsv")
+    rows = [line.split("\t") for line in table.read_text().splitlines()]
+    assert [row[1:3] for row in rows] == [
+        ["num_updates", "loss"],
+        ["50", "4.5"],
+        ["100", "3.9"],
+        ["2000001", "3.5"],
+    ]
+
+
 def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
     lines = []
     for epoch, bleu in enumerate((10.5, 20.25), start=1):
