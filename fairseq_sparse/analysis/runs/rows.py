@@ -162,7 +162,7 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
     runs.
 
     Raises:
-        AnalysisError: the summary of a run is that of another data set, variant or settings.
+        AnalysisError: a run is of another data set, variant, settings or seed than planned.
     """
     rows: dict[str, dict[str, Row]] = {}
     for run in plan:
@@ -171,11 +171,13 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
         summary = read_summary(run.folder)
         if summary is None:
             continue
-        for name in ("dataset", "variant", "settings"):
-            if summary.get(name, "") != getattr(run, name):
+        found = {name: summary.get(name, "") for name in ("dataset", "variant", "settings")}
+        found["seed"] = _seed_of(run.folder, run.seed)
+        for name, value in found.items():
+            if value != getattr(run, name):
                 raise AnalysisError(
-                    f"{run.folder} has a run of {name} {summary.get(name, '')!r}, not "
-                    f"{getattr(run, name)!r}: move it away"
+                    f"{run.folder} has a run of {name} {value!r}, not {getattr(run, name)!r}: "
+                    "move it away"
                 )
         row.summaries[run.seed] = summary
     for row in (row for found in rows.values() for row in found.values()):
@@ -294,6 +296,14 @@ def read_summary(folder: Path) -> Optional[dict[str, Any]]:
         paths = ("name", "checkpoints")  # paths on the machine of the measurement
         summary["empty"] = {name: value for name, value in row.items() if name not in paths}
     return summary
+
+
+def _seed_of(folder: Path, default: int) -> int:
+    """Return the seed with which a run was trained, or the default if there is no record of it."""
+    settings = folder / "settings" / "train"
+    flags = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    seeds = re.findall(r"^--seed (\d+)$", flags, re.MULTILINE)
+    return int(seeds[-1]) if seeds else default  # of flags that are repeated, the last one counts
 
 
 def _ensemble_of(folder: Path, row: Row) -> Optional[Summary]:

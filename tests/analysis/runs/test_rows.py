@@ -13,6 +13,7 @@ import reproduce_table
 from fairseq_sparse.analysis.runs.curves import draw_curve, draw_picture
 from fairseq_sparse.analysis.runs.paper_tables import Paper, paper_elsewhere
 from fairseq_sparse.analysis.runs.rows import EMPTY, Row, gather, mean_of, read_plan
+from fairseq_sparse.errors import AnalysisError
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
 # BLEU by variant and seed, made up unless a test writes translations and a reference.
@@ -323,6 +324,14 @@ def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
         arguments = ["--columns", "bleu", *arguments]
         assert reproduce_table.main([str(plan.with_name("wrong")), *arguments]) == 1
         assert message in capsys.readouterr().err
+    settings = plan.parent / "softmax-1" / "settings" / "train"
+    settings.parent.mkdir()
+    settings.write_text("--seed 1\n--lr 0.1\n")
+    gather(read_plan(plan))
+    settings.write_text("--seed 1\n--lr 0.1\n--seed 7\n")
+    with pytest.raises(AnalysisError, match="softmax-1 has a run of seed 7, not 1: move it away"):
+        gather(read_plan(plan))
+    settings.unlink()
     (plan.parent / "softmax-1" / "summary.json").write_text("{")
     with pytest.raises(ValueError, match="softmax-1/summary.json: no JSON"):
         gather(read_plan(plan))
