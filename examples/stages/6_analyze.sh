@@ -32,11 +32,14 @@ output="$RUN_DIR/validate-test.txt"
 read -r -a extra <<<"${GENERATE_FLAGS:-}" || true
 generate=("${GENERATE[@]}" ${extra[@]+"${extra[@]}"})
 flags=(--task translation_sparse ${VALIDATE_FLAGS[@]+"${VALIDATE_FLAGS[@]}"})
+alignment="$RUN_DIR/alignment.json" # is a part of the summary
+if [[ -f "$alignment" ]]; then alignment="$(sha256_of "$alignment" | cut -d ' ' -f 1)"; else alignment=none; fi
 subwords=none
 if [[ "$TEXT" == bpe && -z "$ANALYZE_VALID" ]]; then subwords=subword_nmt; fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
 $(basename -- "$score" .json) $(sha256_of "$score" | cut -d ' ' -f 1)
 statistics output attention${ANALYZE_VALID:+, valid too}
+alignment $alignment
 subwords $subwords
 $(flags_as_lines "${flags[@]}")"
 

@@ -192,6 +192,13 @@ def test_done_is_skipped_and_deleted_is_made_again(
     assert (tmp_path / "bleu.json").read_text() == score
     assert count_done(third.stdout) == 5
 
+    # The summary has the error rate of the alignments, which may be made later.
+    layers = {"layers": [{"layer": 1, "average": 0.5}]}
+    found = {"folders": [{"normal": layers, "shifted": layers}]}
+    (tmp_path / "alignment.json").write_text(json.dumps(found))
+    assert count_done(run(*options, RAW_DIR=raw).stdout) == 5
+    assert json.loads((tmp_path / "summary.json").read_text())["alignment"]["aer"] == 0.5
+
 
 def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_path: Path) -> None:
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
@@ -206,9 +213,11 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     assert "was: --dropout 0\n" in refused.stdout and "now: --dropout 0.5\n" in refused.stdout
     # What follows is made again.
     average = (tmp_path / "average.pt").read_bytes()
+    (tmp_path / "empty.json").write_text("{}")  # an analysis of this average
     changed = run(*options, "--stages", "3", RAW_DIR=raw, AVERAGE_LAST=1)
     assert "was: average_last 2" in changed.stdout and "now: average_last 1" in changed.stdout
     assert (tmp_path / "average.pt").read_bytes() != average
+    assert not (tmp_path / "empty.json").exists()
 
 
 @pytest.mark.slow
