@@ -147,8 +147,11 @@ results="$RUNS_DIR/results.md"
 log="$RUNS_DIR/results.log"
 averages=()
 for run in "${runs[@]}"; do averages+=("$run/average.pt"); done
-if [[ ! -f "$RUNS_DIR/speeds.json" || "$RUNS_DIR/speeds.json" -ot "$(newest "${averages[@]}")" ]]; then
+measured="$RUNS_DIR/speeds.variants" # the models that the speeds are those of
+if [[ "$(cat -- "$measured" 2>/dev/null)" != "${VARIANTS[*]}" \
+  || "$measured" -ot "$(newest "${averages[@]}")" ]]; then
   say "measuring speed, side by side"
+  rm -f -- "$measured"
   trained=()
   for variant in "${VARIANTS[@]}"; do trained+=("$variant=$RUNS_DIR/$variant/average.pt"); done
   {
@@ -159,6 +162,7 @@ if [[ ! -f "$RUNS_DIR/speeds.json" || "$RUNS_DIR/speeds.json" -ot "$(newest "${a
         --names "${VARIANTS[@]}" --beams 5 --batches 32 --sentences 150 --rounds 3 \
         --json "$RUNS_DIR/speeds.json"
   } > "$log" 2>&1 || failed "no measurement"
+  printf '%s\n' "${VARIANTS[*]}" > "$measured"
 fi
 say "comparing the models with the known translations"
 {

@@ -104,6 +104,18 @@ def test_second_run_repeats_nothing(finished):
 
 
 @pytest.mark.slow
+def test_speeds_are_measured_again_for_other_models(finished):
+    folder, _ = finished
+    for variants in (VARIANTS[:1], VARIANTS):
+        result = run(folder, *variants)
+        assert result.returncode == 0, result.stderr
+        assert "measuring speed" in result.stderr
+        for variant in variants:  # both speeds have a ratio: they were measured side by side
+            (row,) = re.findall(rf"^\| {variant} .*", result.stdout, re.MULTILINE)
+            assert len(re.findall(r"\d \(\d+\.\d\d\) ", row)) == 2
+
+
+@pytest.mark.slow
 def test_failure_names_the_log(finished):
     folder, _ = finished
     result = run(folder, VARIANTS[0], TRAIN_FLAGS="--arch no_such")
