@@ -91,7 +91,7 @@ if (( ${#seeds[@]} > 1 )); then
       done
       (( ${#runs[@]} == ${#seeds[@]} )) || continue
       bash "$EXAMPLES/ensemble.sh" "${runs[@]}" --run-dir "$folder/ensemble" \
-        --data-dir "$DATA_DIR" "--$CONFIG"
+        --data-dir "$DATA_DIR" "--$CONFIG" || failed=yes
     done
   done
 fi
