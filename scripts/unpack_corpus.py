@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from command_line import exit_status
 from corpus_files import (
     CorpusError,
     add_fetched,
@@ -238,4 +239,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

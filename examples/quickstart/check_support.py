@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from command_line import lines_of, one_line, positive  # noqa: E402
+from command_line import exit_status, lines_of, one_line, positive  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -325,4 +325,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

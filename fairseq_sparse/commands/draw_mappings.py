@@ -10,9 +10,8 @@ An alpha of 1 is softmax, and is only allowed for entmax.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser, finish, output_file
 
 
 def alphas(text: str) -> list[float]:
@@ -33,7 +32,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--output",
         required=True,
         nargs="+",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="pictures to write, in the format of their suffix: .png, .svg, .pdf",
     )

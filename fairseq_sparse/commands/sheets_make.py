@@ -95,7 +95,10 @@ def write_new(files: dict[Path, bytes]) -> None:
 
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
-            raise SheetError(f"{path} exists with different content; choose another folder")
+            raise SheetError(
+                f"{path} exists with different content; choose another "
+                "folder, or move this one away"
+            )
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, binary=True) as file:

@@ -27,7 +27,7 @@ what is not done yet.
                    ablations: trains all variants on Multi30k with 3 seeds (--gpu), several side by
                    side, as far as it gets in 9 minutes. Start it again to go on: runs resume from
                    their last epoch, and all variants of the first seed come first.
-                   DIR/ablations.md has the finished runs. An estimate, not measured: 78 runs of
+                   DIR/ablations.md has the finished runs. An estimate, not measured: 75 runs of
                    4,400 updates with 4,096 tokens and 36 million parameters are 3e17 operations,
                    13 minutes at 40 % of the 989 TFLOP/s that an H200 has in fp16 by its data sheet.
                    Such a small model reaches far less, and each run is also prepared, decoded and

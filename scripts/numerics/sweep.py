@@ -20,7 +20,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import output_file, positive, seed
+from command_line import exit_status, output_file, positive, seed
 
 # alpha; all but 1.3 are exact in fp32
 ENTMAX = (1.0078125, 1.3, 1.5, 1.75, 2.0, 3.0)
@@ -159,4 +159,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

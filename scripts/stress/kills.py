@@ -41,7 +41,7 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import one_line, output_file, positive, seed
+from command_line import exit_status, one_line, output_file, positive, seed
 
 ROOT = Path(__file__).resolve().parents[2]
 # The kills of a run: those in training, which are shuffled, and those at the end, in this order.
@@ -417,4 +417,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -36,7 +36,7 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import one_line, output_file, positive
+from command_line import exit_status, one_line, output_file, positive
 
 PRECISIONS = ("fp16", "fp16_efficient", "bf16", "amp_fp16", "amp_bf16")
 SIZES = {
@@ -391,4 +391,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -28,7 +28,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import positive, seed
+from command_line import exit_status, positive, seed
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = Path(__file__).with_name("kernel_inputs.py")
@@ -196,4 +196,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))
