@@ -1,4 +1,4 @@
-"""The fused loss in whole trainings: it changes their speed, not their course."""
+"""The fused loss in full training runs: it changes their speed, not their curve."""
 
 import re
 
@@ -64,7 +64,7 @@ def process_group(tmp_path):
 @pytest.mark.parametrize("find_unused", [False, True])
 @pytest.mark.parametrize("flags", [(), ("--share-all-embeddings",)])
 def test_pytorch_s_distributed_wrapper_sees_every_parameter(find_unused, flags, process_group):
-    """The loss is computed inside of the model's forward pass, where the wrapper looks."""
+    """The loss is computed within the model's forward pass, which the wrapper tracks."""
     task = toy.task()
     sample = toy.batch(task.target_dictionary)
     gradients = []
@@ -72,8 +72,8 @@ def test_pytorch_s_distributed_wrapper_sees_every_parameter(find_unused, flags, 
         model = toy.model("--output-transform", "entmax15", "--dropout", 0, *flags, for_task=task)
         criterion = EntmaxLossCriterion(task, 0.0, False, False)
         for name, parameter in model.named_parameters():
-            # fairseq 0.12.2 has these, which no model uses: not even its own can do without
-            # --find-unused-parameters.
+            # fairseq 0.12.2 has these parameters, which no model uses; even its own models need
+            # --find-unused-parameters because of them.
             if UNUSED.search(name):
                 parameter.requires_grad_(False)
         outer = model
@@ -81,7 +81,7 @@ def test_pytorch_s_distributed_wrapper_sees_every_parameter(find_unused, flags, 
             outer = ModuleProxyWrapper(
                 DistributedDataParallel(model, find_unused_parameters=find_unused)
             )
-        for _ in range(2):  # the second pass fails where the first left something out
+        for _ in range(2):  # the second pass fails if the first left a parameter out
             model.zero_grad()
             criterion(outer.train(), sample)[0].backward()
         used = {name: x for name, x in model.named_parameters() if x.grad is not None}

@@ -51,7 +51,7 @@ def test_loss_is_the_sum_over_target_tokens_of_the_model_s_own_loss(transform, l
 )
 @pytest.mark.parametrize("flags", [(), ("--share-all-embeddings",)])
 def test_the_fused_loss_is_that_of_the_logits(transform, label_smoothing, tau, flags):
-    """Loss, gradient of every parameter, and what is logged, also of the step that finds tau."""
+    """The loss, all gradients and the logged values agree, also in the step that finds tau."""
     results = []
     for fused in (True, False):
         criterion, _, sample = build(transform, label_smoothing, fused=fused)
@@ -130,7 +130,7 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
     assert values["prob_sum"] == pytest.approx(p.sum().item() / count, abs=1e-4)
     assert values["logit_norm"] == pytest.approx(logits.norm(dim=1).mean().item(), abs=0.01)
     assert ("tau" in values) == (transform != "softmax")
-    # What fairseq does across workers: sum first, then reduce.
+    # As in fairseq across workers: sum first, then reduce.
     summed = {key: sum(log[key] for log in logs) for key in logs[0]}
     with metrics.aggregate() as again:
         criterion.reduce_metrics([summed])
@@ -146,7 +146,7 @@ def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
 
 
 def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
-    """Also where the batch has a multiple of the sampled number of sentences."""
+    """Also where the step between the sampled tokens would be the length of a sentence."""
     monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 8)
     criterion, model, _ = build("entmax15")
     sample = toy.batch(criterion.task.target_dictionary, sizes=((3, 7),) * 8)
@@ -172,7 +172,7 @@ def test_tau_is_found_by_the_first_training_step_and_kept():
 
 @pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
 def test_settings_of_a_model_that_does_not_fit_are_refused_under_any_task(transform):
-    """As fairseq-validate has them, where --model-overrides names another criterion."""
+    """fairseq-validate has such settings if --model-overrides names another criterion."""
     run = OmegaConf.create({"criterion": OmegaConf.structured(SparseCriterionConfig)})
     run.criterion.sentence_avg = False
     run.model = {"_name": "transformer_lm_sparse", "output_transform": transform}

@@ -172,7 +172,7 @@ def test_a_stock_checkpoint_starts_a_model_with_any_transform_and_attention(flag
 
 @pytest.mark.parametrize("attention", GLOBAL_ATTENTION_KINDS)
 def test_padding_changes_nothing_and_gets_no_attention(attention, task, sample):
-    """A sentence alone gives what it gives beside longer ones."""
+    """A sentence has the same output alone as in a batch with longer ones."""
     model = build(*LAYOUTS[2], "--attention", attention, for_task=task).eval()
     with torch.no_grad():
         together, attention_together = model(**sample["net_input"])
@@ -208,7 +208,7 @@ def test_incremental_decoding_equals_the_full_forward(attention, task, sample):
 
 
 def test_a_step_of_decoding_attends_once(task, sample):
-    """Source states that are attended to more often are copied, which takes longer than a step."""
+    """Source states for more than one query are copied, which takes longer than a step."""
     model = build("--attention", "entmax15", for_task=task).eval()
     source, previous = sample["net_input"], sample["net_input"]["prev_output_tokens"]
     with (
@@ -230,7 +230,7 @@ def test_the_attentional_layer_has_a_bias_where_it_is_asked_for(attention, task,
     bias = model.decoder.attention.output_proj.bias
     assert {*model.state_dict()} - {*plain.state_dict()} == {"decoder.attention.output_proj.bias"}
     assert 0 < bias.abs().max() <= 0.1
-    # A checkpoint from before there was a bias: it is 0 then.
+    # For a checkpoint from before there was a bias, it is 0.
     model.load_state_dict(plain.state_dict())
     assert torch.equal(model(**sample["net_input"])[0], plain(**sample["net_input"])[0])
     with torch.no_grad():
@@ -271,7 +271,7 @@ def test_architectures_have_the_sizes_of_the_paper(task):
         criterion="entmax_loss",
     )
     assert smaller.decoder.hidden_size == 8 and smaller.decoder.dropout_out_module.p == 0.5
-    # As settings from a file have them.
+    # Settings from a file override the architecture.
     chosen = toy.flags(arch="lstm_sparse_morph", encoder_bidirectional=False, attention_bias=False)
     assert not chosen.encoder_bidirectional and not chosen.attention_bias
 

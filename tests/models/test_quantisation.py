@@ -1,4 +1,4 @@
-"""Models whose layers PyTorch's or fairseq's quantisers replaced."""
+"""Models with layers that PyTorch's or fairseq's quantisers have replaced."""
 
 from argparse import Namespace
 
@@ -20,7 +20,7 @@ from fairseq_sparse.criterions.sparse_criterion import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-# In fairseq's own softmax attention no layer can be quantised by PyTorch.
+# PyTorch cannot quantise the layers of fairseq's own softmax attention.
 ARCHITECTURES = {
     "transformer_sparse_tiny": ("--attention", "rela_g"),
     "lstm_sparse": ("--attention", "sparsemax", "--decoder-out-embed-dim", 32),
@@ -87,7 +87,7 @@ def test_search_adds_up_the_scores_of_the_quantised_layer(arch, transform):
         previous = torch.tensor([[task.target_dictionary.eos(), *tokens[:step]]])
         features = quantised.decoder.extract_features(previous, encoder_out=encoder_out)[0]
         for each, found in ((quantised, scores), (model, exact)):
-            # One row: the scale of the rounded activations depends on all of a product.
+            # One row: the scale of the rounded activations depends on all rows of a product.
             output = (each.decoder.output_layer(features[:, -1:]), None)
             found.append(each.get_normalized_probs(output, log_probs=True)[0, 0, token])
     found = hypothesis["positional_scores"][: len(scores)]
@@ -100,7 +100,7 @@ def test_a_quantised_decoder_can_be_saved_and_loaded(transform):
     models = [make_model("transformer_sparse_tiny", transform) for _ in range(2)]
     with torch.no_grad():
         models[1].decoder.output_projection.weight.zero_()
-    # The encoder layers of fairseq 0.12.2 cannot load what is quantised.
+    # The encoder layers of fairseq 0.12.2 cannot load quantised layers.
     first, second = (quantize_dynamic(model.eval(), {nn.Linear}).decoder for model in models)
     second.load_state_dict(first.state_dict())
     features = torch.randn(3, 64)
@@ -110,7 +110,7 @@ def test_a_quantised_decoder_can_be_saved_and_loaded(transform):
 
 @pytest.fixture
 def without_gpu(monkeypatch):
-    """fairseq's scalar quantiser moves its scales to a GPU, wherever the model is."""
+    """Without a GPU, keep fairseq's scalar quantiser from moving its scales to one."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 

@@ -29,12 +29,12 @@ LAYOUTS = [
 
 
 def named(flags):
-    """The name of a test that takes flags."""
+    """Return the test id of flags."""
     return " ".join(map(str, flags))
 
 
 def flags_of(case):
-    """The flags of a case; the alpha is that of the flags' default where it can be."""
+    """Return the flags of a case, with an alpha only if the case sets one."""
     options = CASES[case]
     flags = ["--attention", options["attention"]]
     if "alpha" in options:
@@ -72,7 +72,7 @@ def loss_of(model, sample):
 
 def gradients(model, sample):
     model.zero_grad()
-    torch.manual_seed(3)  # of dropout
+    torch.manual_seed(3)  # for dropout
     loss_of(model, sample).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -157,7 +157,7 @@ def test_every_layout_trains(case, flags, task, sample):
 
 @pytest.mark.parametrize("case", ["softmax", "rela_g", "entmax_learned"])
 def test_checkpointed_activations_give_the_same_gradients(case, task, sample, in_parts):
-    """Also where the attention computes its own parts again."""
+    """Also where the attention itself recomputes its parts."""
     plain = toy.model(*flags_of(case), for_task=task).double().train()
     checkpointed = (
         toy.model(*flags_of(case), "--checkpoint-activations", for_task=task).double().train()
@@ -187,8 +187,8 @@ def test_attention_in_parts_trains_the_same(case, task, sample, monkeypatch):
 
 @pytest.mark.parametrize("case", ["rela_g", "entmax_learned", "softpick"])
 def test_beam_search_by_hand(case, task, sample):
-    """Sentences of different lengths with two hypotheses each, which change places, and sentences
-    that are done and leave: each step gives what the whole prefix gives at once."""
+    """Each step gives what the whole prefix gives at once: for sentences of different lengths with
+    two hypotheses each, which change places, and when finished sentences leave the batch."""
     model = toy.model(*flags_of(case), for_task=task).double().eval()
     source = sample["net_input"]
     orders = [[1, 1, 2, 3, 5, 4], [0, 0, 3, 2, 4, 4], [1, 0, 4, 5], [1, 1, 2, 3], [2, 3]]
@@ -208,7 +208,7 @@ def test_beam_search_by_hand(case, task, sample):
 
 
 def test_attention_over_the_source_is_returned_where_it_is_asked_for(task, sample):
-    """In training it costs the memory that is spared by working in parts."""
+    """In training it would cost the memory that computing in parts saves."""
     model = toy.model("--attention", "rela_g", for_task=task)
     source, target = sample["net_input"]["src_tokens"], sample["net_input"]["prev_output_tokens"]
     for training in (False, True):

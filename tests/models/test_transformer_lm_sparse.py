@@ -148,7 +148,7 @@ def test_a_sparse_output_has_adaptive_inputs_and_no_adaptive_softmax(transform):
 
 @pytest.mark.parametrize("kind", ["entmax15", "rela_g"])
 def test_a_context_of_1024_tokens_is_causal_and_trains(kind):
-    """By the kernels, which need heads of 16."""
+    """The head has a width of 16, as the kernels require."""
     options = {"output_transform": "entmax15", "tokens_per_sample": 1024}
     sparse = model(attention=kind, decoder_attention_heads=1, **options).eval()
     assert sparse.max_positions() == 1024
@@ -213,7 +213,7 @@ SIZES = [
 
 @pytest.fixture(scope="module")
 def checkpoints(text, tmp_path_factory):
-    """A language model of each output, trained in two runs of which the second resumes."""
+    """A dense and a sparse language model, each trained in two runs; the second resumes."""
     paths = {}
     for transform in ("softmax", "alpha_relu"):
         folder = tmp_path_factory.mktemp(transform)
@@ -268,8 +268,8 @@ def test_a_sparse_output_is_refused_where_fairseq_cannot_deal_with_zeros(
 
 
 def _validate(checkpoint, text):
-    """Loss in nats of the model in a checkpoint, and the share of tokens of probability 0, over the
-    whole test set, sentence by sentence."""
+    """Return the loss in nats and the share of tokens with probability 0, over the whole test set,
+    computed sentence by sentence with the model of a checkpoint."""
     models, _, task = load_model_ensemble_and_task([str(checkpoint)], {"data": str(text)})
     task.load_dataset("test")
     projection = models[0].decoder.output_projection

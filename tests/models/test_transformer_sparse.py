@@ -48,7 +48,7 @@ def test_with_softmax_it_is_the_stock_transformer(flags):
     stock.load_state_dict(sparse.state_dict())
     sparse.load_state_dict(stock.state_dict())
     for model in (sparse, stock):
-        model.train()  # dropout, layer drop and the gradient too: same draws, same numbers
+        model.train()  # with the same draws, dropout, layer drop and gradients agree too
     results = []
     for model in (sparse, stock):
         torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""The flags of the attention: what they build, and what they refuse."""
+"""The attention flags: the modules that they build and the values that they refuse."""
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from dataclasses import fields
@@ -39,7 +39,7 @@ CHOICES = [
 
 
 def attentions(model):
-    """place -> the attention modules there."""
+    """Return the attention modules of each place."""
     decoder = model.decoder.layers
     return {
         "enc": [layer.self_attn for layer in model.encoder.layers],

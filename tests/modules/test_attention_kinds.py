@@ -1,4 +1,4 @@
-"""From scores to weights, and the norms that follow, for every kind of attention."""
+"""Attention weights from scores, and the norms that follow, for every kind of attention."""
 
 from decimal import Context, Decimal
 
@@ -25,14 +25,14 @@ from op_cases import HALF_DTYPES, logits
 
 each_case = pytest.mark.parametrize("case", WEIGHTS)
 each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED)
-# The rows of scores that the tests share: masked keys are -inf, the last row has no key.
+# The masked keys of the tests' rows of scores; the last row has no visible key.
 HIDDEN = torch.tensor(
     [[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1]]
 ).bool()
 
 
 def scores(dtype=FP64, scale=2.0):
-    """``[batch, heads, queries, keys]``, some of them masked."""
+    """Return scores ``[batch, heads, queries, keys]``; masked ones are -inf."""
     return logits(3, 2, 4, 6, dtype=dtype, scale=scale).masked_fill(HIDDEN, -INF)
 
 
@@ -91,7 +91,7 @@ def test_derivative_where_keys_are_hidden(case):
 
 @each_case
 def test_the_gradient_of_hidden_keys_is_zero(case):
-    """Also where the -inf was added to the scores, so that nothing stops the gradient."""
+    """Also where -inf was added to the scores, which does not stop the gradient."""
     z = scores().requires_grad_()
     alpha = learned_alpha(case)
     weights_function(case)(z, *alpha).square().sum().backward()
@@ -141,7 +141,7 @@ def test_softpick_is_exact_for_any_scores():
 
 @pytest.mark.parametrize("case", ["relu_length", "sigmoid"])
 def test_the_length_is_the_number_of_visible_keys(case):
-    """Of each query: padding and the future do not count."""
+    """Each query has its own number: padding and the future do not count."""
     z = scores()
     weights = weights_function(case)(z)
     for row, seen in enumerate(~HIDDEN[:3]):
@@ -223,6 +223,6 @@ def test_initial_values_are_those_of_the_papers(kind):
 
 def assert_uniform(values, bound):
     assert values.shape == (300,) and values.abs().max() <= bound
-    # The standard deviations of the mean and of the variance of 300 values, five times
+    # Five standard deviations of the mean and of the variance of 300 values
     assert values.mean().abs() < 5 * bound * (1 / 3 / 300) ** 0.5
     assert abs(values.var() / (bound**2 / 3) - 1) < 5 * (0.8 / 300) ** 0.5

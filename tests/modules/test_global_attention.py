@@ -87,7 +87,7 @@ def test_no_padding_mask_is_no_padding(kind):
 
 
 def test_another_thread_may_attend_to_other_states_meanwhile():
-    """As in a server that evaluates while it trains: what over() is given is of its caller."""
+    """over() leaves attention to other states alone, as in a server that trains and evaluates."""
     _, attention = layers("entmax15")
     query, source, padding = inputs()
     expected, _ = attention(query, source, padding)

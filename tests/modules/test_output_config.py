@@ -1,4 +1,4 @@
-"""The flags of the output transform: every value that a model cannot have is refused by name."""
+"""The flags of the output transform: invalid values are refused, with the flag's name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_a_model_cannot_have_is_refused(arch: str, flags: tuple, message: s
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_unknown_transform_is_refused_by_its_name(arch: str) -> None:
-    """As it can come from --model-overrides."""
+    """Such a name can come from --model-overrides."""
     with pytest.raises(ValueError, match="--output-transform entmax2 is unknown; choose from"):
         toy.model(arch=arch, criterion="entmax_loss", output_transform="entmax2")
 
@@ -54,7 +54,7 @@ def test_tau_without_effect_is_named_where_nothing_is_trained(transform: str, ca
     assert f"--output-tau 0.5 has no effect on --output-transform {transform}" in caplog.text
     caplog.clear()
     toy.model("--output-transform", transform)
-    toy.model("--output-transform", transform, "--output-tau", "data")  # once the default
+    toy.model("--output-transform", transform, "--output-tau", "data")  # formerly the default
     assert "--output-tau" not in caplog.text
 
 
@@ -89,11 +89,11 @@ def test_output_weights_are_drawn_xavier_uniform(shared: tuple) -> None:
     if shared:
         assert projection.weight is drawn.encoder.embed_tokens.weight
         assert not projection.weight[padding].any()
-    # Nothing else is another matrix than before.
+    # No other matrix has changed.
     other = {
         name for name, value in drawn.state_dict().items() if not torch.equal(value, stock[name])
     }
     assert "decoder.output_projection.weight" in other
-    # fairseq 0.12.2 keeps an empty tensor that is never filled.
+    # fairseq 0.12.2 keeps a tensor that is never initialised.
     other = {name for name in other if not name.endswith("_float_tensor")}
     assert all("embed_tokens" in name or "output_projection" in name for name in other)

@@ -105,7 +105,7 @@ def test_statistics_agree_with_counting_by_hand(transform):
 def test_statistics_of_any_dtype_are_those_of_the_same_numbers_in_fp32(transform, dtype):
     layer = projection(transform)
     logits, target = logits_and_target(layer)
-    logits = logits.bfloat16().half()  # what all dtypes can hold
+    logits = logits.bfloat16().half()  # values that all dtypes can represent
     expected = layer.transform.statistics(logits.float(), target, PAD)
     actual = layer.transform.statistics(logits.to(dtype), target, PAD)
     for name, value in expected.items():
@@ -157,7 +157,7 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
 
 @pytest.mark.parametrize("transform", ["softmax", "alpha_relu"])
 def test_a_checkpoint_that_has_no_tau_leaves_the_one_that_was_given(transform):
-    """One of another transform, or of a model that has seen no batch yet."""
+    """The checkpoint is of another transform, or of a model that has seen no batch yet."""
     saved = projection(transform, tau="data").state_dict()
     layer = projection("alpha_relu", tau=1.1)
     layer.load_state_dict(saved)

@@ -1,4 +1,4 @@
-"""An output transform that is no part of the package, through fairseq's commands and analysis."""
+"""A user's own output transform works in fairseq's commands and in the analysis."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from fairseq_sparse.commands import analyze_output
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
-# What a user writes: a sparse transform that takes --output-alpha, and its loss.
+# A user's code: a sparse transform that takes --output-alpha, and its loss.
 SQUARES = '''
 import torch.nn.functional as F
 
@@ -51,7 +51,7 @@ def user_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def squares(user_dir):
-    """The transform in this process, for one test."""
+    """Register the transform in this process for one test."""
     spec = importlib.util.spec_from_file_location(user_dir.name, user_dir / "__init__.py")
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     yield
@@ -71,7 +71,7 @@ def train(data, user_dir, folder, *flags, check=True):
 
 @pytest.fixture(scope="module")
 def trained(data, user_dir, tmp_path_factory) -> tuple[Path, str]:
-    """A checkpoint, and what training printed."""
+    """A checkpoint and the output of its training."""
     folder = tmp_path_factory.mktemp("run")
     flags = (*FLAGS, "--criterion", "entmax_loss", "--log-interval", 1)
     result = train(data, user_dir, folder, *flags)

@@ -1,4 +1,4 @@
-"""Scaled queries: for each query, the number of keys that it sees, whatever masks them."""
+"""Scaled queries: each is scaled by the number of keys that it sees, under any mask."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_visible_keys_are_counted(mask):
 
 
 def test_counts_are_exact_under_autocast():
-    """Half precision has no 2,049, and no 257."""
+    """fp16 cannot represent 2,049, nor bf16 257."""
     masked = torch.zeros(1, 3000, dtype=torch.bool)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = count_visible(torch.empty(1, 1, 3000, 1), masked, torch.zeros(2, 3000))
@@ -47,7 +47,7 @@ def test_derivative_and_range():
     x = sequence(3, 2, 4).requires_grad_()
     visible = torch.tensor([0, 1, 40], dtype=FP64)
     assert gradcheck(lambda x: scale(x, visible), x)
-    # gamma between -2 and 2, and log 2 for a query that sees nothing
+    # gamma is at most 2; a query that sees nothing counts as one that sees a key: log 2
     with torch.no_grad():
         scale.gamma.bias.fill_(1e4)
         scale.beta.weight.zero_()

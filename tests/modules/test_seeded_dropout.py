@@ -81,7 +81,7 @@ def test_a_model_with_a_sparse_output_still_scripts():
 
 @pytest.mark.parametrize("flags", SPARSE.values(), ids=SPARSE)
 def test_layers_that_are_computed_again_drop_the_same_entries(flags):
-    """--checkpoint-activations restores PyTorch's generator, of which the seed is drawn."""
+    """--checkpoint-activations restores PyTorch's generator, from which the seed is drawn."""
     task = toy.task()
     sample = toy.batch(task.target_dictionary)
     gradients = []

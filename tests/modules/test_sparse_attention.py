@@ -39,7 +39,7 @@ in_both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", 
 
 @pytest.fixture(params=["whole", "parts"])
 def parts(request, monkeypatch):
-    """Tests that take this run with the attention computed whole, and in parts."""
+    """Run a test with the attention computed whole, and in parts."""
     if request.param == "parts":
         monkeypatch.setitem(attention_parts._PART_SCORES, "cpu", 20)
         monkeypatch.setattr(attention_parts, "_PART_QUERIES", 1)
@@ -116,7 +116,7 @@ def test_softmax_is_the_stock_module(mask, training):
 
 
 def test_softmax_across_is_the_stock_module():
-    """Static keys take another way through the stock module, which rounds weights to fp32."""
+    """Static keys take another path in the stock module, where weights are rounded to fp32."""
     layer = module("softmax", kdim=6, vdim=6, encoder_decoder_attention=True)
     stock = MultiheadAttention(WIDTH, HEADS, 6, 6, encoder_decoder_attention=True).double().eval()
     stock.load_state_dict(layer.state_dict())
@@ -135,7 +135,7 @@ def test_softmax_across_is_the_stock_module():
 @pytest.mark.parametrize("mask", ["all keys padded", "causal with padding on the left", "row"])
 @each_case
 def test_a_query_that_sees_no_key_gets_zeros(case, mask, parts):
-    """Before the norm and the output projection; and no gradient is NaN."""
+    """It gets zeros before the norm and the output projection, and no gradient is NaN."""
     if mask == "row":
         masked = torch.zeros(5, 5, dtype=torch.bool)
         masked[2] = True
@@ -226,8 +226,8 @@ def test_dropout_keeps_the_mean(case):
 
 @pytest.mark.parametrize("case", ["relu_rmsnorm", "rela_i"])
 def test_dropout_falls_on_the_weights_before_the_norm(case):
-    """RMSNorm forgets the size of the one weight that there is, and so what dropout scales it by;
-    it keeps a row of zeros, where that weight was dropped."""
+    """With a single weight, RMSNorm cancels its size, and so the scaling by dropout; where the
+    weight was dropped, it keeps the row of zeros."""
     layer = self_attention(case, heads=1, dropout=0.5)
     with torch.no_grad():
         layer.k_proj.weight.copy_(layer.q_proj.weight)  # so that the score is positive
@@ -275,7 +275,7 @@ def test_a_learned_alpha_starts_where_the_flag_says(start):
 @pytest.mark.each_value
 @each_case
 def test_derivative_through_the_module(case, parts):
-    """Of the input and of what a kind adds to the parameters: norm and alpha."""
+    """With respect to the input and to the parameters that a kind adds, such as norm and alpha."""
     layer = self_attention(case, width=4)
     x = sequence(3, 1, 4).requires_grad_()
     added = {
@@ -333,7 +333,7 @@ def test_scores_before_the_mapping_are_refused():
 
 @pytest.mark.parametrize("kind", ["rela_g", "entmax15"])
 def test_the_kernels_compute_what_the_reference_does(kind):
-    """Fp32 in heads of 16, more than a few tokens, padding and a causal mask: as in a training."""
+    """As in training: fp32, heads of width 16, many tokens, padding and a causal mask."""
     attention = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind).float().train()
     x = torch.randn(24, 3, 32, requires_grad=True)
     masks = {

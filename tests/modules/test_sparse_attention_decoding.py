@@ -24,8 +24,8 @@ def close(actual, expected):
 
 
 def step_by_step(layer, x, pad, state, first=0):
-    """Outputs and weights of each step, as fairseq's decoder calls the module: with a padding
-    mask of this step where there is padding in it."""
+    """Yield outputs and weights of each step. As in fairseq's decoder, a step is given its padding
+    mask only if it has padding."""
     for position in range(first, len(x)):
         this, masked = x[position : position + 1], pad[:, position : position + 1]
         yield layer(
@@ -76,7 +76,7 @@ def test_keys_of_cross_attention_are_kept_from_the_first_step(case):
     full, weights = layer(query, key, key, pad, static_kv=True, need_head_weights=True)
     state = {}
     for position in range(LENGTH):
-        # After the first step nobody looks at the keys.
+        # After the first step the keys are not read.
         source = key if position == 0 else None if position == 1 else torch.full_like(key, 1e6)
         output, now = layer(
             query[position : position + 1],
@@ -103,7 +103,7 @@ def test_keys_of_cross_attention_follow_the_sentences_that_are_left(case):
 
 
 def test_a_state_without_a_padding_mask_takes_the_one_that_is_given():
-    """fairseq's layers put such states in place where they are handed keys and values."""
+    """fairseq's layers create such states where they are given earlier keys and values."""
     layer = module("rela_g", encoder_decoder_attention=True)
     query, key, pad = sequence(1), sequence(7), padding(0, 3, 1, length=7)
     state = {}
@@ -131,7 +131,7 @@ def test_the_size_of_the_beam_changes_nothing():
 
 
 def test_the_state_is_that_of_the_stock_module():
-    """So that whatever of fairseq reads or moves it finds what it expects."""
+    """So the parts of fairseq that read or reorder the state find what they expect."""
     layer = self_attention("softmax")
     stock = MultiheadAttention(WIDTH, HEADS, self_attention=True).double().eval()
     stock.load_state_dict(layer.state_dict())
@@ -147,7 +147,7 @@ def test_the_state_is_that_of_the_stock_module():
 
 
 def test_attention_over_source_and_target_step_by_step():
-    """--cross-self-attention: the keys of the first step are those of the encoder, then its own."""
+    """--cross-self-attention: each step adds its own keys, the first also those of the encoder."""
     layer = module("rela_g")
     source, x = sequence(4), sequence(LENGTH)
     pad = torch.cat([padding(0, 1, 3, length=4), padding(0, 0, 0)], 1)

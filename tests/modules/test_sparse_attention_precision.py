@@ -27,7 +27,7 @@ in_parts_too = pytest.mark.parametrize("part", [1 << 20, 4000], ids=["whole", "p
 
 
 def cpu_has(dtype):
-    """Whether this torch can multiply, and differentiate, in a dtype on a CPU."""
+    """Return whether this torch can multiply and differentiate in a dtype on a CPU."""
     try:
         x = torch.ones(2, 2, 2, dtype=dtype, requires_grad=True)
         torch.nn.functional.linear(x @ x, x[0], x[0, 0]).sum().backward()
@@ -51,7 +51,7 @@ each_half_dtype = pytest.mark.parametrize(
 
 
 def in_two_precisions(layer, dtype):
-    """A copy in ``dtype``, and one in fp32 with the same, rounded, parameters."""
+    """Return a copy in ``dtype``, and one in fp32 with the same rounded parameters."""
     rounded = copy.deepcopy(layer).to(dtype)
     return rounded, copy.deepcopy(rounded).float()
 
@@ -70,7 +70,7 @@ def test_agrees_with_fp32_within_the_rounding(case, dtype):
 
 
 def large_attention(case):
-    """Scores of 1e3 to 1e4 for 1,000 keys, and values of about 30."""
+    """Return a layer and inputs: 1,000 keys, largest scores of 1e3 to 2e4, values of about 30."""
     layer = module(case, dtype=FP32, width=WIDTH)
     with torch.no_grad():
         for projection in (layer.q_proj, layer.k_proj):
@@ -89,10 +89,10 @@ def large_attention(case):
 @pytest.mark.pairwise
 @in_parts_too
 @each_half_dtype
-# Without a norm, gradients of these are larger than the largest number of fp16.
+# Without a norm, the gradients of relu and sigmoid exceed the range of fp16.
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("relu", "sigmoid")])
 def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
-    """Their weighted sums do, by far, in fp16."""
+    """In fp16 their weighted sums would overflow by far."""
     monkeypatch.setitem(attention_parts._PART_SCORES, "cpu", part)
     layer, *inputs = large_attention(case)
     half, single = in_two_precisions(layer, dtype)
@@ -109,7 +109,7 @@ def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
     expected, _ = single(*(x.detach().float() for x in inputs))
     expected.backward(grad.float())
     assert_within_rounding(output, expected, dtype)
-    for name in ("v_proj", "out_proj"):  # the gradients of the scores are below what fp16 has
+    for name in ("v_proj", "out_proj"):  # fp16 cannot represent the small gradients of the scores
         actual, exact = (getattr(m, name).weight.grad for m in (half, single))
         assert_within_rounding(actual, exact, dtype)
 
@@ -117,7 +117,7 @@ def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
 @each_half_dtype
 @pytest.mark.parametrize("case", NORMALISED)
 def test_a_query_that_attends_to_nothing_has_finite_gradients(case, dtype):
-    """The norm multiplies its gradient by 10,000, and fairseq's scaling of the loss by 128."""
+    """The norm multiplies its gradient by 10,000, and fairseq scales the loss by 128."""
     layer = self_attention(case, width=WIDTH).train()
     with torch.no_grad():
         layer.q_proj.bias.zero_()
@@ -133,7 +133,7 @@ def test_a_query_that_attends_to_nothing_has_finite_gradients(case, dtype):
 @each_half_dtype
 @pytest.mark.parametrize("dtype_of_mask", ["its own", "fp32"])
 def test_the_least_number_that_fairseq_writes_hides(dtype, dtype_of_mask):
-    """-1e4 is not a number of bf16."""
+    """bf16 cannot represent -1e4 exactly."""
     layer = self_attention("rela_g_leaky_relu").to(dtype)
     x = sequence(dtype=dtype)
     mask_dtype = dtype if dtype_of_mask == "its own" else FP32
@@ -165,7 +165,7 @@ def test_autocast(case):
 @in_parts_too
 @pytest.mark.parametrize("case", NORMALISED)
 def test_autocast_to_fp16_with_many_large_scores(case, part, monkeypatch):
-    """--amp, in which even a product of fp32 tensors is computed in fp16."""
+    """With --amp, even a product of fp32 tensors is computed in fp16."""
     monkeypatch.setitem(attention_parts._PART_SCORES, "cpu", part)
     layer, *inputs = large_attention(case)
     inputs = [x.requires_grad_() for x in inputs]

@@ -19,7 +19,7 @@ def distributions(alpha=1.5, dtype=torch.float64):
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_the_sparsemax_score_is_1_minus_the_loss_of_logits_that_give_p(alpha):
-    """sparsemax maps ``p`` to itself, and logits that are lower off its support cost more."""
+    """sparsemax maps ``p`` to itself, and lower logits off its support do not reduce the loss."""
     p, target = distributions(alpha)
     loss = entmax_loss(p, target, 2.0, reduction="none")
     score = text_measures(p, target, 1e-6)["sparsemax_score"]

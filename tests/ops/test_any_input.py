@@ -17,7 +17,7 @@ from fairseq_sparse.ops import (
     linear_entmax_loss,
 )
 
-# The values' tolerance: of their own rounding, and of the fp32 that kernels compute in.
+# Tolerance for the rounding to the values' dtype and in fp32, in which the kernels compute.
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 sizes = st.one_of(
@@ -43,7 +43,7 @@ def draw_values(seed, shape, kind):
 
 
 def same_values(x, layout):
-    """The same numbers elsewhere in memory."""
+    """Return the same numbers in another memory layout."""
     if layout == "transposed":
         return x.mT.contiguous().mT
     if layout == "strided":
@@ -68,7 +68,7 @@ def threads(number):
 
 
 def assert_agrees(op, inputs, layout, number):
-    """Values and gradients of ``op`` are those of fp64 in PyTorch alone."""
+    """Assert that values and gradients of ``op`` are those of PyTorch in fp64."""
     exact = [x.double().requires_grad_() for x in inputs]
     given_ = [same_values(x, layout).requires_grad_() for x in inputs]
     with backends.use("reference"):
@@ -101,7 +101,7 @@ def test_mappings_and_losses(rows, size, kind, layout, dtype, alpha, number, see
         layout,
         number,
     )
-    if kind != "large":  # there a rounding of the logits decides between entries
+    if kind != "large":  # for which the rounding of the logits decides between entries
         assert_agrees(lambda z: entmax(z, alpha), [z], layout, number)
 
 

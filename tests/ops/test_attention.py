@@ -48,7 +48,7 @@ def inputs(batch=BATCH, heads=HEADS, queries=QUERIES, keys=KEYS, width=WIDTH):
 
 
 def options_of(case):
-    """Arguments of attend for a case, and the alpha that it learns, if it does."""
+    """Return the arguments of attend for a case, and its learned alpha, if any."""
     options = {"weights": weights_function(case), "sums_to_one": sums_to_one(case)}
     alpha = learned_alpha(case, HEADS)
     return options | ({"alpha": alpha[0]} if alpha else {}), alpha
@@ -86,7 +86,7 @@ each_hiding = pytest.mark.parametrize("hiding", HIDING.values(), ids=HIDING)
 
 
 def full_bias(bias=None, masked=None):
-    """Both kinds of mask as one bias ``[batch, heads, queries, keys]``."""
+    """Return both kinds of mask as one bias ``[batch, heads, queries, keys]``."""
     full = torch.zeros(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64)
     if bias is not None:
         full = full + bias
@@ -173,7 +173,7 @@ def test_tensors_that_do_not_fit_are_refused(given, message):
 
 @pytest.mark.parametrize("shape", [(), (1, 1, 1), (3, 1, 1)], ids=str)
 def test_one_alpha_for_all_heads(shape, monkeypatch):
-    """Whatever the length, and under a transform of torch.func."""
+    """Computed whole or in parts, and under a transform of torch.func."""
     tensors, alpha = inputs(), torch.full(shape, 1.4, dtype=torch.float64)
     expected, _ = attend(*tensors, "entmax", alpha=1.4)
 
@@ -201,7 +201,7 @@ def test_an_empty_batch_in_any_layout(weights):
 
 @pytest.mark.parametrize("queries", [1, 32])
 def test_a_function_of_one_s_own_may_have_an_alpha(queries):
-    """No kernel takes it for entmax's, in a step of generation or over a sentence."""
+    """No kernel takes its alpha for that of entmax, in a step of generation or a sentence."""
     tensors = [x.detach().float() for x in inputs(queries=queries, keys=32, width=16)]
 
     def weights(scores, alpha):
@@ -215,7 +215,7 @@ def test_a_function_of_one_s_own_may_have_an_alpha(queries):
 
 @pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES])
 def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
-    """Unless the least number of queries is more; and the weights are computed part by part."""
+    """Unless the minimum number of queries has more; weights are computed part by part."""
     limit_parts(monkeypatch, scores, queries)
     seen = []
 
@@ -234,7 +234,7 @@ def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
 @pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
 @pytest.mark.parametrize("case", ["softmax", "rela_g_leaky_relu"])
 def test_large_negative_biases_hide_as_minus_infinity_does(case, limits, monkeypatch):
-    """fairseq writes -1e4 and -1e8."""
+    """fairseq's masks have -1e4 and -1e8."""
     limit_parts(monkeypatch, *limits)
     tensors = inputs()
     options, _ = options_of(case)
@@ -367,7 +367,7 @@ def test_half_precision_sums_of_many_large_weights_are_finite(case, dtype, limit
     _, weights = attend(*tensors, **options, need_weights=True)
     assert weights.dtype == torch.float32
     result, _ = attend(*tensors, **options)
-    widens = case not in DISTRIBUTIONS and dtype == torch.float16  # which has no room for the sums
+    widens = case not in DISTRIBUTIONS and dtype == torch.float16  # fp16 cannot hold the sums
     assert result.dtype == (torch.float32 if widens else dtype)
     weights, value = weights.detach().double(), tensors[-1].detach().double()
     exact, scale = weights @ value, weights.abs() @ value.abs()
@@ -415,7 +415,7 @@ def test_an_empty_batch(case):
     "case", ["softmax", "relu", "rela_g_gelu", "entmax_learned", "softpick", "sigmoid"]
 )
 def test_no_value_is_looked_at(case, limits, monkeypatch):
-    """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
+    """Reading one would stall a GPU; on the meta device, tensors have no values to read."""
     limit_parts(monkeypatch, *limits)
     tensors = [x.detach().float().to("meta") for x in inputs(batch=2, queries=4)]
     masks = {"bias": causal(4).float().to("meta"), "masked": hidden_keys(1, 2).to("meta")}

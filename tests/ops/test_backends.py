@@ -1,4 +1,4 @@
-"""Which backend is chosen, how a user chooses, and how it is told."""
+"""Which backend is chosen, how a user chooses one, and how the choice is reported."""
 
 import importlib
 import logging
@@ -65,7 +65,7 @@ OTHER_GPUS = {"V100": ((7, 0), None), "T4": ((7, 5), None), "MI300": ((9, 4), "6
 
 
 def pretend(monkeypatch, capability, hip):
-    """Take every tensor for one on a GPU that has this capability, under this version of ROCm."""
+    """Treat every tensor as on a GPU of this capability, under this version of ROCm."""
     monkeypatch.setattr(backends, "_device_of", lambda tensors: "gpu")
     monkeypatch.setattr(backends, "_gpu", lambda: types.SimpleNamespace(NAME="gpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -140,7 +140,7 @@ def test_an_unknown_choice_is_refused():
     with pytest.raises(ValueError, match="auto, reference, cpu, gpu, got 'tpu'"):
         with backends.use("tpu"):
             pass
-    entmax15(torch.zeros(2))  # nothing was left behind
+    entmax15(torch.zeros(2))  # the refused choice has no effect
     assert backends.last_used()["entmax"] == ("reference" if build.library() is None else "cpu")
 
 
@@ -201,12 +201,12 @@ def test_a_loss_tells_what_computed_it():
 
 # --- the backends --------------------------------------------------------------------------------
 
-# The functions of an op, where that is not its own name.
+# The functions of an op, where they do not have its name.
 FUNCTIONS = {
     "entmax": ("entmax_rows", "entmax_probabilities"),
     "alpha_relu": ("alpha_relu_weights",),
     "attention": ("attend",),
-    "dropout": (),  # by no function of the same arguments
+    "dropout": (),  # no function of a backend has the same arguments
 }
 
 
@@ -221,7 +221,7 @@ def test_a_backend_has_the_functions_of_its_ops(name, rules):
 
 
 def test_the_reference_decides_nothing():
-    """It imports neither the kernels nor what chooses between them."""
+    """It imports neither the kernels nor the modules that choose between them."""
     script = """
 import sys, types
 for name in ("backends", "cpu", "gpu", "mappings"):

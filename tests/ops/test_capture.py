@@ -1,6 +1,6 @@
-"""The ops where PyTorch records, transforms or distributes tensors rather than computes with them.
+"""The ops where PyTorch records, transforms or distributes tensors instead of computing.
 
-What they give is compared with what they give in eager mode, where kernels compute it.
+Results are compared with those in eager mode, which the kernels compute.
 """
 
 import os
@@ -40,13 +40,13 @@ VECTOR = torch.rand(300, generator=torch.Generator().manual_seed(2))
 PADDING = torch.arange(36) > 29
 ALPHAS, TAU = torch.tensor([[1.2], [1.5], [2], [1.1], [1.7], [1.9]]), torch.tensor(0.3)
 
-# Before, dynamo knows neither export nor autograd functions that can be transformed.
+# Before torch 2.4, dynamo supports neither export nor autograd functions with transforms.
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4)
 needs_new_dynamo = pytest.mark.skipif(IS_OLD, reason="needs torch 2.4")
 
 
 def attention(weights, **options):
-    """From queries ``[6, 300]``: 36 of them in 3 heads of 16 entries, enough for the kernels."""
+    """Return attention over ``[6, 300]``: 36 queries in 3 heads of 16, enough for the kernels."""
 
     def function(z):
         heads = z[:, :288].reshape(1, 3, 36, 16)
@@ -67,7 +67,7 @@ def finite(logs):
     return logs.masked_fill(logs.isneginf(), 0.0)
 
 
-# From logits [6, 300].
+# Ops on logits [6, 300].
 OPS = {
     "softmax": softmax,
     "sparsemax": sparsemax,
@@ -77,7 +77,7 @@ OPS = {
     "entmax of a tensor": lambda z: entmax(z, ALPHAS.to(z.device)),
     "alpha_relu": lambda z: alpha_relu(z, 0.3),
     "alpha_relu of a tensor": lambda z: alpha_relu(z, TAU.to(z.device)),
-    # -inf, of which there is no gradient to compare, is made 0.
+    # -inf, which has no gradient to compare, is replaced by 0.
     "log_entmax": lambda z: finite(log_entmax(z, 1.5)),
     "log_alpha_relu": lambda z: finite(log_alpha_relu(z, TAU.to(z.device))),
     "entmax_loss": lambda z: entmax_loss(z, TARGET.to(z.device)),
@@ -222,7 +222,7 @@ def test_a_dispatch_mode_sees_operators(op):
 
 
 class Wrapped(torch.Tensor):
-    """A subclass whose memory is not where its address would be."""
+    """A subclass whose own data pointer does not lead to its data."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -306,7 +306,7 @@ def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(tmp_path
             expected = entmax15(z)
         child = os.fork()
         if child == 0:
-            # PyTorch's own operators wait: only ours may be used on so many numbers.
+            # PyTorch's operators would wait for threads: only ours may run on so many numbers.
             os._exit(0 if (entmax15(z).numpy() == expected.numpy()).all() else 1)
         for _ in range(600):
             done, status = os.waitpid(child, os.WNOHANG)

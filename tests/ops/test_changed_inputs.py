@@ -1,4 +1,4 @@
-"""What an op keeps for its gradient is watched by autograd: changed in place, it is refused."""
+"""A tensor that an op keeps for its gradient must not change in place: autograd raises."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The ops do not depend on what PyTorch's default dtype and device are."""
+"""The ops do not depend on PyTorch's default dtype and device."""
 
 from contextlib import contextmanager
 
@@ -167,7 +167,7 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 @pytest.mark.parametrize("name", [name for name in CASES if name != "dropout"])
 def test_any_layout(name, view):
-    """The same numbers, wherever they lie, and with their gradients."""
+    """Values and gradients are the same in any memory layout."""
     if name.endswith(" attention") and cpu.build.library() is None:
         pytest.skip("needs a C compiler")
     op, inputs = CASES[name]()
@@ -191,7 +191,7 @@ def test_inference_mode(name):
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_row_of_an_expanded_matrix(rows):
-    """All rows are one in memory; so are the rows of its gradient's sum."""
+    """All rows are the same one in memory."""
     z = numbers(1, 40).expand(rows * 7, 40)
     assert torch.equal(entmax(z, 1.5), entmax(z.contiguous(), 1.5))
     assert torch.equal(alpha_relu(z, 0.5), alpha_relu(z.contiguous(), 0.5))

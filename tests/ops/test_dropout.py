@@ -1,4 +1,4 @@
-"""What dropout promises, by the compiled kernel and by PyTorch's: which is in ops.cpu."""
+"""Dropout by the compiled kernel in ops.cpu and by PyTorch has the same properties."""
 
 import math
 from contextlib import nullcontext
@@ -21,8 +21,8 @@ def kernels(request):
 
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.9])
 def test_entries_are_dropped_with_that_probability_and_the_others_scaled(p, kernels):
-    """In every part alike: in halves of a pair, vectors and blocks of a kernel, rows and columns;
-    five deviations are allowed."""
+    """The share is right in every part: halves of a pair, vectors and blocks of a kernel, rows and
+    columns, within five deviations."""
     x = torch.rand(64, 1000) + 0.5
     dropped = dropout(x, p)
     kept = dropped != 0
@@ -104,7 +104,7 @@ def test_other_dtypes_are_kept(dtype):
 
 
 def test_derivatives_of_the_kernel():
-    """Through the same seed, which gradcheck, that calls again and again, needs."""
+    """Every call draws from the same seed, because gradcheck calls the function repeatedly."""
     if cpu.build.library() is None:
         pytest.skip("needs a C compiler")
 
@@ -113,7 +113,7 @@ def test_derivatives_of_the_kernel():
         return dropout(x.float(), 0.5).double()
 
     x = torch.randn(40, dtype=torch.float64, requires_grad=True)
-    # It is linear, so that a large step finds the derivative in single precision too.
+    # Dropout is linear, so a large step gives the derivative even in single precision.
     options = {"eps": 0.5, "atol": 1e-4}
     assert gradcheck(of_one_seed, x, **options)
     assert gradgradcheck(of_one_seed, x, **options)
@@ -135,7 +135,7 @@ def test_the_mask_does_not_depend_on_the_number_of_threads():
 
 
 def test_it_can_be_traced():
-    """By PyTorch's operations: in a trace the sizes that a kernel needs are no numbers."""
+    """PyTorch computes it: the sizes that a kernel needs are not numbers in a trace."""
     traced = torch.jit.trace(lambda x: dropout(x, 0.5), torch.ones(300), check_trace=False)
     assert not torch.equal(traced(torch.ones(300)), traced(torch.ones(300)))
 

@@ -45,7 +45,7 @@ def test_probabilities_and_loss(row, alpha, dtype):
         assert (p == 0).all()
         return
     eps = torch.finfo(dtype).eps
-    # Rounded once in half precision, where the other error does not count.
+    # In half precision p is rounded once, and the other errors are negligible.
     allowed = (0.51 if dtype.itemsize == 2 else 4) * eps
     assert (difference(p, truth.p) <= allowed).all()
     gradient = z.clone().requires_grad_()
@@ -87,7 +87,7 @@ def test_the_largest_does_not_pay_for_a_wide_support(alpha, size, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_entries_on_the_threshold_stay_there(dtype):
-    """Newton's last step may end on them: they are then no part of what it sees."""
+    """Newton's last step may end exactly on them; they are then not in its support."""
     eps = torch.finfo(dtype).eps
     for steps in range(-3, 4):
         z = -1 + torch.arange(-4, 12, dtype=dtype) * eps / 2 + steps * eps / 4
@@ -101,7 +101,7 @@ def test_entries_on_the_threshold_stay_there(dtype):
 
 
 def digits(actual, expected):
-    """How many digits of two numbers agree."""
+    """Return how many digits of two numbers agree."""
     error = abs(actual - expected) / max(abs(exact.real(1)), abs(expected))
     return 1000 if error == 0 else -int(exact.log10(error))
 
@@ -110,7 +110,7 @@ def test_sparsemax_is_that_of_fractions():
     row = [0.75, 0.7, 0.5, 0.1, -3.0]
     found = exact.entmax(row, [1, 2, 1, 1, 1], 2.0)
     z = [Fraction(v) for v in row]
-    # The support of four: 0.75, 0.7 twice and 0.5.
+    # The support has four entries: 0.75, 0.7 twice and 0.5.
     tau = (z[0] + 2 * z[1] + z[2] - 1) / 4
     assert z[2] > tau > z[3]
     assert len(found.p) == 3

@@ -1,4 +1,4 @@
-"""What the losses have in common, where the compiled kernels and PyTorch could differ."""
+"""Common properties of the losses, where the compiled kernels and PyTorch could differ."""
 
 from unittest import mock
 
@@ -15,7 +15,7 @@ LIBRARIES = ("compiled", "PyTorch")
 
 @pytest.fixture(params=LIBRARIES, autouse=True)
 def library(request):
-    """With the kernels and without them."""
+    """Run each test with the kernels and without them."""
     if request.param == "PyTorch":
         with mock.patch.object(cpu.build, "library", return_value=None):
             yield
@@ -68,7 +68,7 @@ def test_targets_of_any_layout(kind, layout):
 @pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 1.99, 2.0])
 @each_loss
 def test_gradient_is_that_of_fp64(kind, alpha, label_smoothing):
-    # Of long rows, in which the target is seldom in the support.
+    # In long rows the target is seldom in the support.
     z, target = batch(30, size=700, dtype=torch.float32, scale=1 / (alpha - 1))
     target[:3] = torch.tensor([0, 699, -100])
     weights = torch.linspace(0.5, 2, 30)

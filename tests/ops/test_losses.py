@@ -161,7 +161,7 @@ def test_zero_at_the_target_and_never_below(kind, alpha, label_smoothing, dtype)
         losses = kind.loss(z, target, alpha, **options)
         losses.sum().backward()
         assert (losses >= 0).all()
-        # Rounding z to `dtype` moves p by that much and the loss by less.
+        # Rounding z to `dtype` moves p by a rounding error, and the loss by less.
         assert losses.max() < 40 * torch.finfo(dtype).eps
         beta = 1 / (alpha - 1)
         allowed = 60 * max(1, beta) * torch.finfo(dtype).eps ** min(1, beta)
@@ -196,7 +196,7 @@ def test_any_logits(kind, rows, target, alpha, label_smoothing, dtype):
 
     exact = naive(z.detach().double())
     computed = torch.float64 if dtype == torch.float64 else torch.float32
-    # The sum of terms as large as these is rounded; a smoothed target has a logit's worth more.
+    # A sum of terms of this size is rounded; label smoothing adds a term the size of a logit.
     magnitude = float(z.detach().double().abs().max()) * (alpha - 1) + abs(TAU) + 1
     terms = 1 + magnitude ** (alpha / (alpha - 1)) + magnitude / (alpha - 1)
     allowed = 64 * torch.finfo(computed).eps * (terms + exact.abs().max())
@@ -314,7 +314,7 @@ def test_a_class_out_of_range_is_refused():
 
 
 def test_the_naive_loss_is_not_exact_in_fp32():
-    # What the tolerances above rest on is neither 0 nor large.
+    # The error on which the tolerances above rest is neither 0 nor large.
     z, target = batch(20)
     for kind in LOSSES:
         assert 0 < error_of_naive(kind.naive_loss, z, target) < 1e-4

@@ -22,7 +22,7 @@ each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
 def test_reductions_and_ignored_targets(kind):
     z, target = batch(4, 5)
     target[1, 2] = target[3] = -100
-    z[1, 2] = NAN  # what is ignored may hold anything
+    z[1, 2] = NAN  # ignored rows may hold anything
     z[3, 0] = -INF
     z.requires_grad_()
     kept = target != -100
@@ -208,7 +208,7 @@ def test_counts_that_half_precision_cannot_hold(kind, dtype):
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
 @each_loss
 def test_a_scaled_loss_does_not_overflow_the_gradient(kind, dtype):
-    # Mixed precision scales the loss by more than fp16 can hold; what must fit is the product.
+    # Mixed precision scales the loss by more than fp16 can hold; the scaled gradient must fit.
     scale = 2.0**17
     z, target = batch(20, size=200, dtype=dtype, scale=0.5)
     z.requires_grad_()

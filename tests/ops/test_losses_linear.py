@@ -1,4 +1,4 @@
-"""The output projection and its loss in one, against the two of them apart."""
+"""The output projection and its loss in one op, against the two computed separately."""
 
 from unittest import mock
 
@@ -34,7 +34,7 @@ def apart(kind, x, w, target, alpha=1.5, bias=None, **options):
 
 
 def batch(*shape, scale=2.0, ignored=-100):
-    """Features ``[*shape, WIDTH]``, weights, bias and targets; some targets are ignored."""
+    """Return features ``[*shape, WIDTH]``, weights, bias and targets, of which some are ignored."""
     x, w = torch.randn(*shape, WIDTH) * scale, torch.randn(SIZE, WIDTH) / WIDTH**0.5
     target = torch.randint(SIZE, shape)
     flat = target.view(-1)
@@ -43,7 +43,7 @@ def batch(*shape, scale=2.0, ignored=-100):
 
 
 def value_and_gradients(loss, kind, x, w, target, alpha=1.5, bias=None, grad=None, **options):
-    """The loss, and the gradients of features, weights and, where there is one, bias."""
+    """Return the loss, and the gradients of features, weights and, if there is one, bias."""
     inputs = [
         tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         for tensor in (x, w, bias)
@@ -56,7 +56,7 @@ def value_and_gradients(loss, kind, x, w, target, alpha=1.5, bias=None, grad=Non
 
 
 def naive(kind, x, w, bias, target, alpha, label_smoothing, scale):
-    """Losses of the rows, and gradients if each row's loss is multiplied by ``scale``."""
+    """Return the rows' losses, and the gradients if each loss is multiplied by ``scale``."""
     z = x @ w.t() if bias is None else x @ w.t() + bias
     counts = scale != 0
     target = target.masked_fill(~counts, 0)
@@ -66,7 +66,7 @@ def naive(kind, x, w, bias, target, alpha, label_smoothing, scale):
 
 
 def assert_right(kind, x, w, target, alpha, bias, reduction, label_smoothing, ignore_index=-100):
-    """Compare with the definition in fp64, within some of what it is wrong by in fp32."""
+    """Compare with the definition in fp64, within a few times its own error in fp32."""
     shape = target.shape if reduction == "none" else ()
     grad = torch.rand(shape) + 0.5
     options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
@@ -105,7 +105,7 @@ PATHS = ("whole", "chunks", "dense", "screened")
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
-    """How the loss is computed: a name, and the functions whose calls tell that it is so."""
+    """Return the name of the path that the loss takes, and mocks that count the calls on it."""
     name = request.param
     if name != "whole":
         if cpu.build.library() is None:
@@ -127,7 +127,7 @@ def path(request, monkeypatch):
 
 
 @pytest.mark.pairwise
-# "mixed" and "until it fails" are ways of their own for these inputs alone.
+# "mixed" and "until it fails" differ from the other paths for these inputs only.
 @pytest.mark.parametrize("path", [*PATHS, "mixed", "until it fails"], indirect=True)
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @each_smoothing
@@ -140,7 +140,7 @@ def test_value_and_gradients_are_those_of_the_definition(
     x, w, bias, target = batch(ROWS, scale=2 / (alpha - 1))
     bias = None if "screened" in name or "fails" in name or reduction == "sum" else bias
     if name in ("mixed", "until it fails"):
-        # All words are in the support.
+        # In these rows, all words are in the support.
         w[:, 0], x[:, 0] = 1, 0
         x[7:14] = x[22:] = 0.8 / (alpha - 1) * (torch.arange(WIDTH) == 0)
         bias = None if bias is None else bias / 1000
@@ -169,7 +169,7 @@ def test_ignored_targets(kind, ignore_index, path):
     alone = value_and_gradients(fused, kind, x[kept], w, target[kept], **options)
     torch.testing.assert_close(found[0][kept], alone[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found[2], alone[2], rtol=1e-5, atol=1e-5)
-    # What is ignored may hold anything: of its row nothing else is touched.
+    # Ignored rows may hold anything: the losses and feature gradients stay the same.
     x[~kept] = NAN
     spoiled = value_and_gradients(fused, kind, x, w, target, **options)
     torch.testing.assert_close(spoiled[:2], found[:2], rtol=1e-5, atol=1e-5)
@@ -209,7 +209,7 @@ def test_layouts(kind, path):
 def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
     x, w, bias, target = batch(ROWS)
     if path[0] == "screened" and 2 not in needed:
-        bias = None  # with one, nothing is screened
+        bias = None  # with a bias, nothing is screened
     expected = value_and_gradients(apart, kind, x, w, target, bias=bias, label_smoothing=0.1)
     inputs = [x, w] if bias is None else [x, w, bias]
     for place in needed:
@@ -230,7 +230,7 @@ def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
 @needs_kernels
 @each_loss
 def test_without_gradients_nothing_is_kept_for_them(kind, monkeypatch):
-    """Parameters need a gradient where none can be taken, too, as in an evaluation."""
+    """Parameters require gradients even where none can be computed, as in an evaluation."""
     x, w, bias, target = batch(ROWS)
     for tensor in (x, w, bias):
         tensor.requires_grad_()
@@ -377,7 +377,7 @@ def test_errors_are_those_of_the_two_apart(kind, path):
             with pytest.raises((RuntimeError, IndexError)):
                 loss(kind, x, w, bad)
         bad.view(-1)[place] = 0
-    # Some versions of torch take int32: then it must be right.
+    # Some versions of torch accept int32; then the loss must be right.
     right = fused(kind, x, w, target)
     for labels in (target.int(), target.float()):
         for loss in (fused, apart):
@@ -388,7 +388,7 @@ def test_errors_are_those_of_the_two_apart(kind, path):
 
 
 def peak_memory(step):
-    """The most bytes of tensors at a time, told from PyTorch's record of its allocations."""
+    """Return the peak memory of tensors in bytes, from PyTorch's record of allocations."""
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         step()
     events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]

@@ -144,7 +144,7 @@ def test_large_alpha_is_near_argmax():
     assert torch.equal(p.argmax(-1), z.argmax(-1))
     assert ((p > 0).sum(-1) <= (sparsemax(z) > 0).sum(-1)).all()
     torch.testing.assert_close(p.sum(-1), torch.ones(20, dtype=torch.float64))
-    # A fourth root: how far it is off near 0 is the luck of the rounding.
+    # p is a fourth root, so its error near 0 depends on chance roundings.
     assert_close_to_naive(p, lambda z: references.entmax(z, 5.0), z, slack=10)
 
 
@@ -167,7 +167,7 @@ def test_threshold(alpha):
 @each_mapping
 def test_rows_with_a_known_answer(mapping, dtype):
     def assert_row(row, expected):
-        # The first and last row are there to be disturbed.
+        # The first and last rows must not be disturbed.
         z = torch.stack([torch.linspace(0, 3, len(row)), torch.tensor(row), torch.zeros(len(row))])
         z = z.to(dtype).requires_grad_()
         p = mapping(z)
@@ -213,7 +213,7 @@ def test_nan_and_infinity_come_out_as_nan(mapping, bad):
     torch.testing.assert_close(p[[0, 2]], good[[0, 2]])
     p.square().sum().backward()
     assert torch.isfinite(z.grad[[0, 2]]).all()
-    # A NaN that turned into a plausible gradient would go on unseen.
+    # A NaN that turned into a plausible gradient would go unnoticed.
     assert z.grad[[1, 3]].isnan().any(-1).all()
 
 

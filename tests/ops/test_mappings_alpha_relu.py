@@ -195,7 +195,7 @@ def test_shifting_logits_and_threshold_together_changes_nothing(row, tau, alpha,
     z = torch.tensor(row, dtype=torch.float64)
     p, moved = alpha_relu(z, tau, alpha), alpha_relu(z + shift, tau + (alpha - 1) * shift, alpha)
     beta = 1 / (alpha - 1)
-    # u^beta, u wrong by a rounding of the logits.
+    # The error of u^beta if u is wrong by a rounding of the logits.
     step = 1e-13 * (1 + (alpha - 1) * 50)
     largest = float(p.max()) ** (alpha - 1) + step
     allowed = step**beta if beta < 1 else beta * step * largest ** (beta - 1)

@@ -79,8 +79,8 @@ def test_gradient_with_respect_to_alpha_in_fp32(value):
 
     z, weight = logits(8, 30, dtype=torch.float32), logits(8, 30, dtype=torch.float32)
     exact = gradient(torch.float64)
-    # The derivative is a second difference over (alpha - 1)^2; one rounding of it over alpha - 1
-    # can be spared nobody.
+    # The derivative is a second difference over (alpha - 1)^2, so an error of one rounding over
+    # alpha - 1 is unavoidable.
     allowed = torch.finfo(torch.float32).eps * (1 / (value - 1) + 30) * exact.abs().max()
     assert (gradient(torch.float32) - exact).abs().max() < 4 * allowed
 
@@ -93,7 +93,7 @@ def test_gradient_in_half_precision(name, dtype):
     p = MAPPINGS[name](z)
     p.backward(grad)
     assert z.grad.dtype == dtype
-    # Exact for the p that came out, but for the rounding to `dtype`.
+    # Exact for the returned p, except for the rounding to `dtype`.
     exact = references.entmax_gradient(p.detach().double(), grad.double(), ALPHA_OF[name])
     allowed = torch.finfo(dtype).eps * exact.abs() + 1e-5 * exact.abs().max()
     assert ((z.grad.double() - exact).abs() <= allowed).all()

@@ -1,4 +1,4 @@
-"""log_entmax and log_alpha_relu: the logarithms of the mappings, by whichever backend."""
+"""log_entmax and log_alpha_relu: the logarithms of the mappings, on any backend."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What holds for the probabilities of any row."""
+"""Properties of the probabilities of any row."""
 
 import torch
 from hypothesis import given
@@ -18,7 +18,7 @@ rows = st.one_of(
 
 
 def rounding(alpha, *logits):
-    """What rounding the logits does to p = [x - tau]_+^beta: to a power where that is steep."""
+    """Return a bound of the error of p = [x - tau]_+^beta from the rounding of the logits."""
     largest = max(1.0, *(float(z.abs().max()) for z in logits))
     return max(1.0, 1 / (alpha - 1)) * (64 * 2.0**-52 * largest) ** min(1.0, 1 / (alpha - 1))
 
@@ -64,7 +64,7 @@ def test_impossible_logits_change_nothing(row, alpha, count):
     longer = torch.cat([torch.full((count,), -INF).double(), z, z.min().expand(count) - 1e3])
     p = entmax(longer, alpha)
     assert (p[:count] == 0).all()
-    if alpha > 1.1:  # else 1e3 is not out of reach
+    if alpha > 1.1:  # else logits 1e3 lower may be in the support
         assert (p[count + len(row) :] == 0).all()
         kept = p[count : count + len(row)]
         assert (kept - entmax(z, alpha)).abs().max() <= rounding(alpha, z)

@@ -1,6 +1,6 @@
-"""No op looks at a value of a tensor that is not on the CPU: that would stall a GPU.
+"""No op reads a value of a tensor that is not on the CPU: that would stall a GPU.
 
-Tensors on the meta device have a shape and a dtype but no values, so that looking at one raises;
+Tensors on the meta device have a shape and a dtype but no values, so that reading one raises;
 they take the path of GPUs without kernels.
 """
 

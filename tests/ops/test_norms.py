@@ -16,14 +16,13 @@ SHAPES = [(6,), (1,), (4, 6), (2, 3, 6), (2, 1, 3, 5)]
 
 
 def inputs(*shape, vectors, dtype=torch.float64, scale=1.0):
-    """``z`` of a shape, then gain and gate."""
+    """Return ``z`` of a shape, then gain and, for two vectors, gate."""
     z = logits(*shape, dtype=dtype, scale=scale)
     return [z, *(logits(shape[-1], dtype=dtype) for _ in range(vectors))]
 
 
 def gradients(norm, *arguments):
-    """The gradients of ``norm`` in one vector, for a gradient of the result that is the last of
-    the arguments."""
+    """Return the gradients of ``norm``; the last argument is the gradient of its result."""
     *arguments, grad = arguments
     leaves = [x.detach().requires_grad_() for x in arguments]
     return torch.autograd.grad(norm(*leaves), leaves, grad)
@@ -34,7 +33,7 @@ def gradients(norm, *arguments):
 def test_derivative(op, naive, vectors, shape):
     arguments = [x.requires_grad_() for x in inputs(*shape, vectors=vectors)]
     assert gradcheck(op, arguments)
-    assert gradcheck(lambda *x: op(*x, 0.5), arguments)  # eps is in it, where eps counts
+    assert gradcheck(lambda *x: op(*x, 0.5), arguments)  # an eps that is large enough to matter
 
 
 @each_norm
@@ -82,7 +81,7 @@ def test_rows_of_zeros_stay_zero_with_finite_gradients(op, naive, vectors):
     of_z, *of_the_rest = gradients(op, z, *rest, grad)
     for actual in (of_z, *of_the_rest):
         assert torch.isfinite(actual).all()
-    # 1 / sqrt(eps) of what comes through a gate that is half open
+    # 1 / sqrt(eps) times the gradient that comes through a half-open gate
     expected = rest[0] * (1e4 if vectors == 1 else 0.5e4)
     torch.testing.assert_close(of_z[[1, 3]], expected.expand(2, -1))
     # Such rows add nothing to the gradients of the vectors.
@@ -120,7 +119,7 @@ def test_vectors_may_have_another_dtype(op, naive, vectors, dtype):
 
 @pytest.mark.parametrize("size", [0, 1, 4, 6])
 def test_vectors_of_another_size_are_refused(size):
-    """The rows would be cut anew."""
+    """Otherwise the rows would be divided at other places."""
     z, right, wrong = torch.randn(3, 5), torch.ones(5), torch.ones(size)
     with pytest.raises(ValueError, match=rf"gain must be \[5\], got \[{size}\]"):
         rms_norm(z, wrong)
@@ -172,7 +171,7 @@ def test_a_nan_stays_in_its_row(op, naive, vectors):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @each_norm
 def test_no_value_is_looked_at(op, naive, vectors, dtype):
-    """On the device meta, where tensors have no values; elsewhere that would stall a GPU."""
+    """Reading one would stall a GPU; on the meta device, tensors have no values to read."""
     arguments = [
         torch.zeros(x.shape, dtype=dtype, device="meta", requires_grad=True)
         for x in inputs(2, 3, 5, vectors=vectors)

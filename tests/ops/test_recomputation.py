@@ -1,4 +1,4 @@
-"""computed_again: the same gradients, with one tensor less in memory."""
+"""computed_again: the same gradients, with one tensor fewer in memory."""
 
 import weakref
 

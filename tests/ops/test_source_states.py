@@ -1,4 +1,4 @@
-"""Products with states whose gradient is made at the end, against automatic differentiation."""
+"""Products with states whose gradient is computed at the end, against automatic differentiation."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def attend(source, query):
 
 
 def chain(states, queries, step):
-    """Each query is moved by what the one before found, as by input feeding."""
+    """Apply ``step`` to each query plus the result of the previous one, as in input feeding."""
     found = torch.zeros_like(queries[0])
     total = []
     for query in queries:
@@ -49,7 +49,7 @@ def test_values_and_gradients_are_those_of_the_products():
 
 @pytest.mark.parametrize("used", [[0], [1, 3], [5], []])
 def test_steps_that_the_loss_does_not_see_give_no_gradient(used):
-    """Also where it sees scores that nothing was done with."""
+    """Scores from which no context was computed have the right gradient too."""
     states, queries = inputs()
     source = SourceStates(states, STEPS)
     found = [attend(source, query) for query in queries]
@@ -87,7 +87,7 @@ def test_states_without_a_gradient_pass_on_that_of_the_queries():
     torch.testing.assert_close(gradient, torch.autograd.grad(total, queries)[0])
     with torch.no_grad():
         source = SourceStates(states, 1)
-        for query in queries:  # no gradient, no limit
+        for query in queries:  # without a gradient, any number of queries
             torch.testing.assert_close(attend(source, query), plain(states, query))
 
 

@@ -17,7 +17,7 @@ from fairseq_sparse.ops.tau import expected_support_share, mean_field_tau
 NORMAL = NormalDist()
 NAN = float("nan")
 INF = float("inf")
-# V and the logits' spread: Xavier-uniform at d = 512 for the first three.
+# The logits' standard deviation by V, with Xavier-uniform weights at d = 512.
 XAVIER = {size: math.sqrt(2 * 512 / (512 + size)) for size in (10_000, 40_000, 60_000)}
 
 
@@ -107,7 +107,7 @@ def test_mean_field_equation_in_closed_form(vocab_size, sigma):
     s = sigma / 2
     t = tau / s
     mass = s * s * ((1 + t * t) * upper_tail(t) - t * NORMAL.pdf(t))
-    # The closed form cancels: t^2 is up to 1e4 where sigma is small.
+    # The closed form loses digits by cancellation: t^2 is up to 1e4 where sigma is small.
     assert vocab_size * mass == pytest.approx(1, rel=1e-6)
 
 
@@ -145,8 +145,8 @@ def test_weights_agree_with_the_thresholds_of_drawn_logits(vocab_size, sigma, al
     drawn = float(tau_from_logits(logits, alpha))
     assert drawn == pytest.approx(float(thresholds.mean()), rel=1e-12)
     spread = float(thresholds.std())
-    # A row's sum is convex in its threshold, so that the mean of the thresholds lies off the
-    # threshold of the mean, by the square of their spread; the rest is the luck of the draw.
+    # A row's sum is convex in its threshold, so the mean of the thresholds differs from the
+    # threshold of the mean by the square of their spread; the rest is sampling error.
     slope = max(1.0, 1 / (alpha - 1)) / max(1e-9, sigma * (alpha - 1)) * 4
     allowed = 4 * spread / math.sqrt(rows) + slope * spread**2
     assert abs(tau_from_weights(weight, alpha) - drawn) < allowed
@@ -159,7 +159,7 @@ def test_weights_are_seen_through_their_rows_norms():
         assert tau_from_weights(weight, alpha) == mean_field_tau(sigma, 300, alpha)
     assert tau_from_weights(weight.requires_grad_()) == tau_from_weights(weight.t().detach().t())
     for dtype in (torch.float16, torch.bfloat16):
-        # 300 x 16 squares cannot be added up in these.
+        # These dtypes cannot add up 300 x 16 squares.
         near = tau_from_weights(weight.detach().to(dtype))
         assert near == pytest.approx(tau_from_weights(weight), rel=0.01)
 

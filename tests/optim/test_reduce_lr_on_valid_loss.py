@@ -1,4 +1,4 @@
-"""The learning rate follows the validation loss, whatever chooses the best checkpoint."""
+"""The learning rate follows the validation loss, whatever metric selects the best checkpoint."""
 
 import json
 import math
@@ -27,7 +27,7 @@ FLAGS = (
 
 
 def records(log, key):
-    """The records of a JSON log that have a key."""
+    """Return the records of a JSON log that have a key."""
     found = [line[line.index('{"') :] for line in log.splitlines() if '{"' in line]
     return [record for record in map(json.loads, found) if key in record]
 
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 
 
 def learning_rates(log):
-    """Those that the epochs were trained with."""
+    """Return the learning rate of each epoch."""
     return [float(record["train_lr"]) for record in records(log, "train_lr")]
 
 
@@ -64,7 +64,7 @@ def test_it_is_halved_after_each_epoch_whose_loss_is_no_new_best(data, tmp_path)
         best = min(best, loss)
     assert learning_rates(log) == pytest.approx(expected)
     assert len(set(expected)) > 1, "no epoch was worse: the test shows nothing"
-    # By accuracy, which stock's schedule would follow, the rates would be others.
+    # fairseq's own schedule would follow the accuracy, which gives other rates.
     assert [a > max(accuracies[:i], default=-1) for i, a in enumerate(accuracies)] != [
         loss < min(losses[:i], default=float("inf")) for i, loss in enumerate(losses)
     ]
@@ -90,7 +90,7 @@ WITHIN_EPOCHS = (
 
 
 def rates_of_updates(log):
-    """The learning rate that each update was made with, by its number."""
+    """Return the learning rate that was logged after each update, by the update's number."""
     return {int(r["num_updates"]): float(r["lr"]) for r in records(log, "lr")}
 
 
@@ -104,7 +104,7 @@ def test_it_is_halved_after_each_validation_whose_loss_rises(trained_within_epoc
     losses = {int(r["valid_num_updates"]): float(r["valid_loss"]) for r in validation(log)}
     last = max(losses)
     assert sorted(losses) == list(range(2, last + 1, 2)) and last >= 16
-    # The rate that is logged after an update is that of the next one.
+    # The rate that is logged after an update is the one that the next update uses.
     rates, expected, rate, previous, rises = rates_of_updates(log), {}, 0.1, math.inf, set()
     for update in range(1, last + 1):
         if update - 1 in losses:

@@ -27,7 +27,7 @@ SIZES = {
 
 
 def inputs(batch, heads, queries, keys, width):
-    """Query, key, value and the gradient of the result, as a module lays them out."""
+    """Return query, key, value and the result's gradient, in the memory layout of a module."""
     return [
         logits(time, batch, heads, width, dtype=torch.float32).permute(1, 2, 0, 3)
         for time in (queries, keys, keys, queries)
@@ -54,7 +54,7 @@ def compiled(tensors, weights, **arguments):
 
 
 def assert_right(tensors, weights, **arguments):
-    """No further from the exact result than a few times what PyTorch is in single precision."""
+    """Assert that the error is at most a few times that of PyTorch in single precision."""
     found = compiled(tensors, weights, **arguments)
     exact = by_pytorch(tensors, weights=weights, **arguments)
     rough = by_pytorch(tensors, torch.float32, weights=weights, **arguments)
@@ -98,7 +98,7 @@ def test_agrees_with_pytorch(weights, sizes, masks):
 @pytest.mark.parametrize("shift", [-4.0, 4.0], ids=["few", "most"])
 @each_weights
 def test_few_nonzeros_and_many(weights, shift):
-    """The products of gradients and values are found one by one where few of them count."""
+    """Where few weights are nonzero, products of gradients and values are computed one by one."""
     query, key, value, grad = inputs(1, 2, 70, 150, 32)
     query[..., 0], key[..., 0] = 1, shift
     assert_right([query, key, value, grad], weights, scale=0.2)
@@ -166,7 +166,7 @@ def test_what_is_not_finite_stays_in_its_row(weights, value):
 
 
 def kept_weights(query, key, weights, **arguments):
-    """The weights that attention uses, ``[batch, heads, queries, keys]``."""
+    """Return the weights that attention uses, ``[batch, heads, queries, keys]``."""
     width = -(-key.size(2) // 16) * 16
     columns = torch.eye(key.size(2), width).expand(*key.shape[:2], -1, -1)
     query, key = (torch.nn.functional.pad(x, (0, width - x.size(3))) for x in (query, key))
@@ -182,7 +182,7 @@ def test_dropout_falls_on_single_weights(weights):
     dropped = kept_weights(query, key, weights, dropout=0.3)
     is_kept = dropped != 0
     torch.testing.assert_close(dropped, torch.where(is_kept, whole / 0.7, 0.0))
-    # Of those that are not 0 anyway, in every part alike; five deviations are allowed.
+    # The kept share of the nonzero weights is 0.7 in every part, within five deviations.
     count = (whole != 0).float()
     for dims in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
         number, share = count.sum(dims), (is_kept * count).sum(dims) / count.sum(dims).clamp(min=1)

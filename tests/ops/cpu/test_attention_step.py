@@ -32,7 +32,7 @@ MASKS = {
 
 
 def inputs(batch, heads, keys, width):
-    """Query, key and value, as a module lays them out."""
+    """Return query, key and value, in the memory layout of a module."""
     return [
         logits(time, batch, heads, width, dtype=torch.float32).permute(1, 2, 0, 3)
         for time in (1, keys, keys)
@@ -54,7 +54,7 @@ def by_pytorch(tensors, weights, dtype, **arguments):
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @each_weights
 def test_agrees_with_pytorch(weights, sizes, mask):
-    """No further from the exact result than a few times what PyTorch is in single precision."""
+    """The error is at most a few times that of PyTorch in single precision."""
     batch, _, keys, width = sizes
     tensors = inputs(*sizes)
     options = {"scale": width**-0.5, "masked": mask(batch, keys)}

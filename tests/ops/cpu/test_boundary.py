@@ -1,4 +1,4 @@
-"""What crosses to C is checked against what the C sources state, whoever calls."""
+"""Arguments of the C kernels are checked against what the C sources state, for every caller."""
 
 import re
 
@@ -10,7 +10,7 @@ from fairseq_sparse.ops.cpu.boundary import KernelArgumentError, call, int64s, s
 
 
 def rms_norm(**changes):
-    """Call a kernel with its right arguments, but for some."""
+    """Call a kernel with valid arguments, except for ``changes``."""
     arguments = {
         "z": torch.randn(2, 8),
         "rows": 2,
@@ -106,7 +106,7 @@ def test_every_pointer_of_every_kernel_states_its_size():
 
 
 def test_nothing_reaches_c_but_through_the_boundary():
-    """The library is used there, where it is built, and for a constant of its own."""
+    """Other modules only build the library, read a constant of it, or compare addresses."""
     users = {
         path.name
         for path in build.FOLDER.parent.rglob("*.py")

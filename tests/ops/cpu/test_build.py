@@ -46,7 +46,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Set CC to a shell script, which finds the output's file in ``$out``; returns the calls."""
+    """Make CC a shell script of given commands, with the output file in ``$out``; log its calls."""
     calls = tmp_path / "calls"
 
     def use(*commands):
@@ -68,7 +68,7 @@ def forget_library():
 
 
 def build_in(folder):
-    """The module ``build`` with the sources beside it, from a folder of its own."""
+    """Return the module ``build`` of another folder, which uses the sources beside it."""
     spec = importlib.util.spec_from_file_location("build_of_a_test", folder / "build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -121,7 +121,7 @@ def test_another_source_compiler_option_or_processor_is_another_file(compiler, t
         names.add(copy._compiled())
     with mock.patch.object(platform, "libc_ver", return_value=("glibc", "2.99")):
         names.add(copy._compiled())
-    script = tmp_path / "compiler with spaces"  # another version of it
+    script = tmp_path / "compiler with spaces"  # another version of the compiler
     script.write_text(script.read_text() + "\n")
     names.add(copy._compiled())
     os.utime(script, (1, 1))
@@ -197,7 +197,7 @@ def test_a_user_without_a_home(compiler, tmp_path, monkeypatch):
 
 
 def a_bit_of_everything():
-    """A bit of everything that the kernels take part in, values and gradients."""
+    """Return values and gradients of some of everything that the kernels compute."""
     generator = torch.Generator().manual_seed(3)
     z = 3 * torch.randn(20, 600, generator=generator)
     x, w = (torch.randn(rows, 24, generator=generator) / 2 for rows in (20, 600))
@@ -244,7 +244,7 @@ def assert_same_results(these):
 @needs_compiler
 def test_numbers_are_converted_and_what_is_no_number_refused():
     x, gain, out = torch.randn(2, 8), torch.ones(8), torch.empty(2, 8)
-    boundary.call("rms_norm", 0, x, 2, 8, gain, None, 1, out)  # the 1 for a double
+    boundary.call("rms_norm", 0, x, 2, 8, gain, None, 1, out)  # 1 is converted to a double
     expected = x / (x.square().mean(1, keepdim=True) + 1).sqrt()
     torch.testing.assert_close(out, expected)
     for wrong in ((x, 2.0, 8, gain, None, 1.0, out), (x, 2, 8, gain, 0.5, 1.0, out), (x,)):
@@ -270,7 +270,7 @@ def test_a_compiler_that_knows_less(compiler, refused):
     used, refused = set(calls()[-1].split()), set(refused.split("|"))
     assert ("-march=native" in used) == ("-march=native" not in refused)
     assert ("-fopenmp" in used) == ("-fopenmp" not in refused)
-    # Without threads, sums are put into vectors nevertheless.
+    # Without threads, sums are still vectorised.
     assert ("-fopenmp-simd" in used) == ("-fopenmp" in refused and "-fopenmp-simd" not in refused)
     with mock.patch.object(build, "library", return_value=kernels):
         assert backends.choose("rms_norm", (torch.zeros(3),)) is cpu

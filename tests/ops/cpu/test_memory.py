@@ -1,4 +1,4 @@
-"""Kernels that get no memory to work in, and rows longer than their places can count."""
+"""Kernels that cannot allocate memory, and rows that are too long for their indices."""
 
 import ctypes
 import re
@@ -16,7 +16,7 @@ from fairseq_sparse.ops.cpu.screen import candidates, round_rows
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
-# A kernel gets so many allocations, and then no more.
+# An allocator that succeeds ``allowed`` times and then fails.
 ALLOCATOR = """
 #include <stddef.h>
 void *__real_malloc(size_t size);
@@ -27,8 +27,7 @@ void *__wrap_malloc(size_t size) { return allowed-- > 0 ? __real_malloc(size) : 
 
 @pytest.fixture
 def short_of_memory(tmp_path):
-    """The kernels with an allocator of their own; returns the number of allocations that it has
-    left."""
+    """Use kernels with an allocator of their own; yield the number of allocations it has left."""
     (tmp_path / "allocator.c").write_text(ALLOCATOR)
     compiler = ["cc", "-Wl,--wrap=malloc", str(tmp_path / "allocator.c")]
     with mock.patch.object(build, "_ARGUMENTS", (*build._ARGUMENTS, "-O1")):
@@ -48,7 +47,7 @@ def value_and_gradient(function, *inputs):
 
 
 def everything():
-    """Ops by name; together they call every kernel that allocates memory."""
+    """Return ops by name; together they call every kernel that allocates memory."""
     torch.manual_seed(3)
     z, target = 3 * torch.randn(6, 300), torch.randint(300, (6,))
     x, w, gain = torch.randn(6, 16), torch.randn(300, 16), torch.rand(16)
@@ -88,12 +87,12 @@ def test_an_allocation_that_fails_is_an_error_and_no_crash(short_of_memory):
 
 
 def kernel(name):
-    """A kernel, with the library's function behind the boundary in ``_function``."""
+    """Return a kernel; its ``_function`` is the library's, without the checks of the boundary."""
     return boundary._kernels(build.library())[name]
 
 
 def kernels_with(text):
-    """The names of the kernels in whose sources a text stands."""
+    """Return the names of the kernels whose source contains a text."""
     names = set()
     for source in build.SOURCES:
         code = (build.FOLDER / source).read_text()
@@ -146,7 +145,7 @@ def test_what_a_kernel_refuses_is_an_error():
             boundary.call("dropout", 0, *arguments)
 
 
-# A row is counted by one thread and filled in by another, of which one may take denormals for 0.
+# A row may be counted by one thread and filled in by another, and one of them may flush denormals.
 
 
 def called(name, *arguments):

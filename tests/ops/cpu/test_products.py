@@ -13,7 +13,7 @@ WIDTHS = (1, 2, 3, 15, 16, 17, 31, 48, 100, 257, 300)
 
 
 def sparse_rows(lengths, size):
-    """Rows with so many entries each, some of them twice in a row, and some 0."""
+    """Return rows of these lengths; some columns occur twice in a row, and some values are 0."""
     start = torch.tensor([0, *lengths]).cumsum(0)
     values = torch.randn(int(start[-1]))
     values[::7] = 0
@@ -21,7 +21,7 @@ def sparse_rows(lengths, size):
 
 
 def as_dense(matrix):
-    """``[rows, size]``, fp64, by adding up entry after entry."""
+    """Return the matrix ``[rows, size]`` in fp64, added up entry by entry."""
     out = torch.zeros(len(matrix.start) - 1, matrix.size, dtype=torch.float64)
     for row in range(len(out)):
         for entry in range(int(matrix.start[row]), int(matrix.start[row + 1])):
@@ -30,7 +30,7 @@ def as_dense(matrix):
 
 
 def assert_close(actual, exact, magnitude):
-    """``magnitude``: what the sums would be, were all of their terms positive."""
+    """Compare relative to ``magnitude``, the sums of the terms' absolute values."""
     assert actual.dtype == torch.float32 and actual.shape == exact.shape
     assert ((actual.double() - exact).abs() <= 1e-6 * magnitude + 1e-30).all()
 
@@ -69,7 +69,7 @@ def test_transposed(lengths, size):
     assert (transposed.start.diff() >= 0).all() and transposed.start[-1] == matrix.start[-1]
     exact = (row_scale.double()[:, None] * as_dense(matrix)).t()
     torch.testing.assert_close(as_dense(transposed), exact, rtol=1e-6, atol=1e-6)
-    # In the order of the rows, as it must be for sums that can be repeated.
+    # Entries are in the order of the rows, so that sums are reproducible.
     for column in range(size):
         rows = transposed.columns[transposed.start[column] : transposed.start[column + 1]]
         assert (rows.diff() >= 0).all()
@@ -122,7 +122,7 @@ def test_any_shape(lengths, size, width):
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_do_not_change_the_products(threads):
-    # More rows than a thread takes at a time, and more work than one thread is left with.
+    # More rows than a thread takes at a time, and too much work to be left to one thread.
     matrix = sparse_rows([5] * 200, 150)
     dense, base, scale = torch.randn(150, 64), torch.randn(64), torch.randn(200)
 

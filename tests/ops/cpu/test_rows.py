@@ -25,14 +25,14 @@ INF = float("inf")
 NAN = float("nan")
 EPS = torch.finfo(torch.float32).eps
 ALPHAS = (1.05, 1.1, 1.25, 1.5, 1.75, 1.99, 2.0)
-# 16 logits are compared at once, and rows above 256 get a first bound from strands of 16.
+# 16 logits are compared and 256 added at once; above 128, a first bound comes from maxima of 16.
 SIZES = (1, 2, 15, 16, 17, 33, 255, 256, 257, 287, 1000)
 each_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 each_size = pytest.mark.parametrize("size", SIZES)
 
 
 def rows_of(size, alpha=1.5):
-    """fp32 rows of many kinds; all have a finite maximum."""
+    """Return fp32 rows of many kinds; all have a finite maximum."""
     normal = torch.randn(8, size)
     scale = torch.logspace(-2, 4, 8)[:, None]
     first = torch.arange(size) == 0
@@ -42,7 +42,7 @@ def rows_of(size, alpha=1.5):
         (normal * 2).round(),  # ties
         normal + torch.logspace(0, 6, 8)[:, None],  # a shift
         (normal * scale).masked_fill(normal > 0.5, -INF).masked_fill(first, 0.0),
-        # Many entries about where the threshold is.
+        # Many entries near the threshold.
         (normal * torch.logspace(-7, -2, 8)[:, None] - 1).masked_fill(first, 0.0) / (alpha - 1),
         -torch.logspace(-12, 2, size) * scale,
         zeros,
@@ -58,14 +58,14 @@ def rows_of(size, alpha=1.5):
 
 
 def packed(z, kept):
-    """Some of the logits of each row."""
+    """Return the logits of each row that are kept."""
     count = kept.sum(-1)
     start = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
     return PackedRows(z[kept], start, kept.nonzero()[:, 1].int(), z.size(1))
 
 
 def dense(sparse):
-    """The matrix of a SparseRows, added up entry by entry, in fp64."""
+    """Return the matrix of a SparseRows in fp64, added up entry by entry."""
     rows = len(sparse.start) - 1
     matrix = torch.zeros(rows, sparse.size, dtype=torch.float64)
     row = torch.arange(rows).repeat_interleave(sparse.start.diff())
@@ -73,7 +73,7 @@ def dense(sparse):
 
 
 def assert_probabilities(p, exact, alpha):
-    """p is as good as fp32 logits less their maximum allow: beta roundings of [x - tau]_+."""
+    """Assert that p is as exact as fp32 logits allow: within beta roundings of [x - tau]_+."""
     p = p.double()
     largest = torch.maximum(p, exact)
     slope = torch.where(largest > 0, largest ** (2 - alpha), largest)
@@ -94,7 +94,7 @@ def test_probabilities_are_those_of_the_naive_version(alpha, size):
     exact = references.entmax(z.double(), alpha)
     assert_probabilities(p, exact, alpha)
     assert (p[z == -INF] == 0).all()
-    # p is a power of beta of something rounded.
+    # p is a rounded number to the power of beta.
     assert ((p.double().sum(-1) - 1).abs() <= 1e-6 + 2 * EPS / (alpha - 1)).all()
 
 
@@ -121,7 +121,7 @@ def test_threshold_conjugate_and_count(alpha, size):
     value = torch.where(p > 0, p * x, p).sum(-1) + references.tsallis_entropy(p, alpha)
     allowed = 4 * EPS * (1 + value.abs() + 1 / (alpha - 1))
     assert ((solved.conjugate - value).abs() <= allowed).all()
-    # Exact zeros off the support, but for entries as near to its edge as a rounding.
+    # Exact zeros off the support, except for entries within a rounding of its edge.
     nonzero = (solved.probabilities() > 0).sum(-1)
     assert (nonzero <= solved.count).all()
     rounding = 8 * EPS * (tau.abs() + (alpha - 1) * maximum.double().abs())
@@ -300,7 +300,7 @@ def test_packed_rows_give_what_dense_rows_give(alpha, size):
     assert residual.size == size
     p = dense(residual)[counts]
     p[range(len(p)), target[counts]] += 0.9
-    # The target's p has lost digits to the 0.9 that was taken away.
+    # The target's p has lost digits, because 0.9 was subtracted and added again.
     exact = exact[counts]
     p[(p - exact).abs() <= 2e-7] = exact[(p - exact).abs() <= 2e-7]
     assert_probabilities(p, exact, alpha)
@@ -352,7 +352,7 @@ def test_gradient_of_entmax_is_the_naive_one(alpha):
     torch.testing.assert_close(
         entmax_gradient(p, grad, row_alpha), entmax_gradient(p, grad, alpha), rtol=1e-6, atol=1e-7
     )
-    # Neither of the two need be contiguous, and what comes in where p is 0 is not looked at.
+    # Neither argument need be contiguous, and gradients where p is 0 are not read.
     strided = entmax_gradient(p.t().contiguous().t(), grad.masked_fill(p == 0, NAN), alpha)
     assert torch.equal(strided, entmax_gradient(p, grad, alpha))
 

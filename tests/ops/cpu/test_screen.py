@@ -19,13 +19,13 @@ TAUS = (None, -0.5, 0.0, 0.3, 4.0)
 
 
 def worst_in_bfloat16(*shape):
-    """Numbers that lose as much as numbers can, all in the same direction."""
+    """Return numbers with the largest rounding errors in bf16, all in the same direction."""
     power = torch.randint(-3, 4, shape).float().exp2()
     return power * (1 + 2.0**-8 - 2.0**-15)
 
 
 def drawn(kind, rows, size, width):
-    """Features ``[rows, width]`` and weights ``[size, width]`` whose logits are about 1."""
+    """Return features ``[rows, width]`` and weights ``[size, width]`` with logits of about 1."""
     if kind == "random":
         x, w = torch.randn(rows, width), torch.randn(size, width)
     elif kind == "correlated":
@@ -56,7 +56,7 @@ def found(x, w, alpha=1.5, tau=None, target=None, most=1.0):
 
 
 def support(x, w, alpha, tau):
-    """Where p is not 0, in fp64."""
+    """Return where p is nonzero, computed in fp64."""
     z = x.double() @ w.double().t()
     if tau is None:
         return references.entmax(z, alpha) > 0
@@ -67,12 +67,12 @@ def as_mask(packed):
     rows = torch.arange(len(packed.start) - 1).repeat_interleave(packed.start.diff())
     mask = torch.zeros(len(packed.start) - 1, packed.size, dtype=torch.bool)
     mask[rows, packed.columns.long()] = True
-    assert int(mask.sum()) == packed.z.numel() == packed.columns.numel()  # none stands twice
+    assert int(mask.sum()) == packed.z.numel() == packed.columns.numel()  # no duplicates
     return mask
 
 
 def error_allowed(x, w):
-    """What fp32 may make of the product of each row of x with each of w."""
+    """Return the error allowed in fp32 for the product of each row of x with each of w."""
     return (x.size(1) + 2) * EPS * (x.double().abs() @ w.double().abs().t()) + 1e-40
 
 
@@ -113,7 +113,7 @@ def test_norms_and_errors_are_bounds_but_not_by_much(width, scale):
         exact_norm = (x.double() + half.double()).norm(dim=1) / 2
         exact_error = (x.double() - half.double()).norm(dim=1)
         assert (norm >= exact_norm).all() and (error >= exact_error).all()
-        if 1e-15 < scale < 1e15:  # where squares are numbers of fp32
+        if 1e-15 < scale < 1e15:  # where fp32 can represent the squares
             rounding = 3e-7 * (width + 8)
             assert (norm <= (1 + rounding) * exact_norm).all()
             assert (error <= (1 + rounding) * (exact_error + rounding * exact_norm)).all()
@@ -123,8 +123,8 @@ def test_norms_and_errors_are_bounds_but_not_by_much(width, scale):
 
 
 def bounds(x, w):
-    """The products as they are found, and the lower and the upper bound of the exact ones, computed
-    in fp32 as in screen.c."""
+    """Return the bf16 products, and a lower and an upper bound of the exact ones, computed in fp32
+    as in screen.c."""
     features, weight = rounded(x, w)
     about = (features.half @ weight.half.t()).float()
     norms = features.error[:, None] * weight.norm, features.norm[:, None] * weight.error
@@ -135,19 +135,19 @@ def bounds(x, w):
 
 
 def exact_products(x, w):
-    """In fp64, and what fp64 may lose of them."""
+    """Return the products in fp64, and a bound of the error of fp64."""
     x, w = x.double(), w.double()
     return x @ w.t(), x.size(1) * 2.0**-52 * (x.abs() @ w.abs().t())
 
 
 def ties(*shape):
-    """Numbers halfway between two of bfloat16, or the next to these."""
+    """Return numbers halfway between two bf16 numbers, or next to such a number."""
     bits = torch.randn(shape).view(torch.int32) & ~0xFFFF | 0x8000
     return (bits + torch.randint(-1, 2, shape)).int().view(torch.float32)
 
 
 def cancelling(rows, width):
-    """Numbers whose sums cancel, so that the product is small and its error is not."""
+    """Return numbers whose sums cancel, so that a product is small but its error is not."""
     x = torch.randn(rows, width)
     x[:, 1::2] = -x[:, : width // 2 * 2 : 2] * (1 + 2.0**-9 * torch.randn(rows, width // 2))
     return x
@@ -167,7 +167,7 @@ def near_overflow(*shape):
     return torch.randn(shape).sign() * (3.4e38 * torch.rand(shape) ** 4).clamp(max=3.4e38)
 
 
-# All in the same direction, so that the errors of the entries add up.
+# Kinds of entries; in some, all errors have the same direction, so that they add up.
 ENTRIES = {
     "normal": lambda *shape: torch.randn(shape),
     "worst": worst_in_bfloat16,
@@ -205,7 +205,7 @@ def test_products_are_within_their_bounds(kinds, width, scales, correlated, flus
         about, lower, upper = (t.double() for t in bounds(x, w))
     finally:
         torch.set_flush_denormal(False)
-    # Where a bound is NaN, the logit, or its row, are candidates.
+    # Where a bound is NaN, the logit or its whole row is a candidate.
     assert not (exact > upper + lost).any()
     assert not (exact < lower - lost).any()
     assert (about.isfinite() | lower.isnan() | upper.isnan() | upper.isinf()).all()
@@ -257,7 +257,7 @@ BETWEEN = HALVES + (2.0**-8 - 1e-6)  # rounded down by nearly half a step
 @pytest.mark.parametrize("x", [HALVES, BETWEEN])
 @pytest.mark.parametrize("w", [HALVES, BETWEEN])
 def test_nothing_is_missed_next_to_the_threshold(x, w):
-    # Each of the three roundings (features, weights, products) alone hides some that are above.
+    # Each of the three roundings (features, weights, products) alone hides some logits above tau.
     for tau in torch.linspace(1, 3.9, 30).tolist():
         assert_exact_candidates(x, w, 2.0, tau)
     # With two logits, the second is in the support of sparsemax if it is above the first less 1.
@@ -283,7 +283,7 @@ def test_nothing_is_missed_next_to_the_threshold(x, w):
 def test_nothing_is_missed_at_any_scale(kind, rows, size, width, alpha, tau, scale, shifted, seed):
     torch.manual_seed(seed)
     x, w = drawn(kind, rows, size, width)
-    # As tiny and huge as they may be, their logits are not.
+    # Features and weights may be tiny or huge, but their logits are not.
     assert_exact_candidates(x * 2.0 ** (scale + shifted), w * 2.0**-shifted, alpha, tau)
 
 
@@ -358,7 +358,7 @@ def test_features_that_are_no_numbers_stay_in_their_row(value, tau):
     assert solved.conjugate[good].isfinite().all()
     if value == value and abs(value) < INF:
         return
-    # What the whole row would say: NaN, or for alpha-ReLU infinity.
+    # The same as from the whole row: NaN, or infinity for alpha-ReLU.
     assert not solved.conjugate[[1, 4]].isfinite().any()
 
 

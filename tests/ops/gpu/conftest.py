@@ -5,4 +5,4 @@ import os
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # looked at when triton is first imported
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported

@@ -1,4 +1,4 @@
-"""Which attention goes to a kernel, and what is handed to it; here anything counts as a GPU."""
+"""The choice of a kernel for attention, and its arguments; here any device counts as a GPU."""
 
 import sys
 
@@ -30,7 +30,7 @@ def on_a_gpu(monkeypatch):
 
 
 class AdaSplash:
-    """What adasplash computes, and what it demands (its own version 0.2.2)."""
+    """A stand-in for adasplash 0.2.2 with the same results and the same requirements."""
 
     def __init__(self):
         self.calls = []
@@ -66,19 +66,19 @@ def arguments(weights, *tensors, bias=None, causal=None, **options):
 
 
 def chosen(*given, **options):
-    """Whether an attention goes to a kernel."""
+    """Return whether an attention goes to a kernel."""
     *tensors, options = arguments(*given, **options)
     return chosen_attention(*tensors, **options._asdict()) is gpu
 
 
 def future(queries, keys):
-    """As fairseq gives it: a part of a mask that it keeps."""
+    """Return a causal mask as fairseq does: a part of a larger mask that it keeps."""
     return BUFFER[:queries, :keys]
 
 
 @pytest.fixture
 def rela(monkeypatch):
-    """The arguments with which the kernel for rectified weights is called."""
+    """The recorded arguments of calls of the kernel for rectified weights."""
     calls = []
     monkeypatch.setattr(attention, "rela_attention", lambda *x: calls.append(x[3:]))
     return calls
@@ -144,7 +144,7 @@ def test_a_causal_mask_is_what_it_is_said_to_be(hides):
 
 
 def test_another_mask_than_the_causal_one_is_refused():
-    """Without looking at it: the GPU fails later, a CPU at once."""
+    """The host does not read the mask: a GPU fails later, a CPU at once."""
     causal = torch.full((6, 6), -INF).triu(1)
     more, less, slope = (causal.clone() for _ in range(3))
     more[3, 1], less[1, 3], slope[3, 1] = -INF, 0, -0.5

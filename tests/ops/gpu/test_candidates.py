@@ -32,7 +32,7 @@ def small_tiles(monkeypatch):
 
 
 def lists(found, row, classes):
-    """Classes and logits of a row, as they are in its lists."""
+    """Return the logits in the lists of a row, by class."""
     columns, scores = [], []
     for part, count in enumerate(found.counts[row].tolist()):
         taken = slice(part * found.length, part * found.length + count)

@@ -1,7 +1,6 @@
-"""The kernels are compiled for GPUs that are not there.
+"""The kernels are compiled for GPUs that this machine does not have.
 
-Triton's interpreter takes programs that its compiler refuses, and shows nothing of what becomes of
-them.
+Triton's interpreter accepts programs that its compiler refuses, and shows no compiled code.
 """
 
 import os
@@ -51,7 +50,7 @@ def compiled(calls, capability=80):
 
 
 def other_values_compile_nothing():
-    """What changes from update to update is no constant of a kernel."""
+    """Check that values that change between updates are not constants of a kernel."""
     from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
     from fairseq_sparse.ops.gpu import alpha_relu, entmax, gradients, losses
     from fairseq_sparse.ops.gpu.linear_loss import linear_losses
@@ -83,7 +82,7 @@ def test_a_changing_alpha_compiles_nothing(tmp_path):
 
 
 def more_rows_compile_no_product():
-    """The lists of more rows have fewer parts, each of more classes."""
+    """Check that lists of more rows, which have fewer and longer parts, need no new kernel."""
     from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
     from fairseq_sparse.ops.gpu.candidates import find_candidates
 
@@ -103,7 +102,7 @@ def test_more_rows_compile_no_product(tmp_path):
 
 
 def loops_are_pipelined():
-    """Blocks of a loop are on their way from memory while others are computed with."""
+    """Check that a loop loads blocks from memory while it computes with others."""
     from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
     from fairseq_sparse.ops.gpu import entmax, gradients, losses
     from fairseq_sparse.ops.gpu.candidates import find_candidates

@@ -20,7 +20,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
 ALPHAS = (1.1, 1.5, 2.0, 3.0)
 each_alpha = pytest.mark.parametrize("alpha", ALPHAS)
-SIZES = (1, 300, 4200)  # a row of one block, and of several and a part of one
+SIZES = (1, 300, 4200)  # rows of one block, and of several of which the last is not full
 
 
 def on_device(*shape, **options):
@@ -28,7 +28,7 @@ def on_device(*shape, **options):
 
 
 def assert_as_on_cpu(z, alpha, atol=2e-6):
-    """p, tau, conjugate and maximum are those of the CPU, NaN where these are."""
+    """Assert that p, tau, conjugate and maximum are those of the CPU, including NaN."""
     found = entmax_rows(z, alpha)
     expected = mappings.entmax_rows(z.cpu(), alpha.cpu() if torch.is_tensor(alpha) else alpha)
     for ours, theirs in zip(found, expected, strict=True):
@@ -74,8 +74,8 @@ def test_the_conjugate_is_the_largest_value_of_the_objective(alpha):
 
 @each_alpha
 def test_no_place_of_large_entries_hides_them(alpha):
-    """Lanes hold three entries of a row each; here one lane has the whole support, or many have
-    more than three entries of it."""
+    """Each lane keeps its three largest entries; here one lane has the whole support, or many
+    have more than three entries of it."""
     size, block = 5000, kernels.row_options(5000, torch.float32)["BLOCK"]
     in_one_lane = on_device(1, size, dtype=torch.float32) * 0.1
     in_one_lane[:, 3::block] += 3 + on_device(1, 1, dtype=torch.float32).abs()
@@ -127,7 +127,7 @@ def test_alpha_for_each_row(size):
 
 
 def test_a_row_does_not_depend_on_those_that_share_its_program():
-    """Some need Newton steps, others, with alpha > 2, bisection."""
+    """Some rows need Newton steps; others, with alpha > 2, need bisection."""
     z = on_device(6, 100, dtype=torch.float32, scale=2.0)
     z[2], z[4] = NAN, -INF
     alpha = torch.tensor([1.3, 2.6, 1.5, 1.9, 1.3, 2.0], device=DEVICE).unsqueeze(1)
@@ -140,9 +140,9 @@ def test_a_row_does_not_depend_on_those_that_share_its_program():
 
 
 def test_rows_that_lie_far_apart():
-    """From 2 ** 31 entries on, a place in memory needs more than 32 bits.
+    """From 2 ** 31 entries on, an offset in memory needs more than 32 bits.
 
-    What lies between the rows is not touched, so no memory is used for it.
+    The space between the rows is never touched, so it takes no memory.
     """
     memory = torch.empty((1 << 31) + 64, dtype=torch.float16, device=DEVICE)
     z = memory.as_strided((2, 40), ((1 << 31) + 8, 1))

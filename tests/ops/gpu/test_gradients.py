@@ -26,7 +26,7 @@ def test_agrees_with_the_jacobian(alpha, dtype):
     grad = logits(4, 9, dtype=dtype)
     found = entmax_gradient(p.to(DEVICE), grad.to(DEVICE), alpha)
     assert found.dtype == dtype
-    # The interpreter cuts bfloat16 off, which a GPU rounds.
+    # The interpreter truncates to bfloat16, where a GPU rounds.
     atol = 0.008 * float(found.abs().max()) * (dtype == torch.bfloat16)
 
     def naive(p, grad):
@@ -37,7 +37,7 @@ def test_agrees_with_the_jacobian(alpha, dtype):
 
 @each_alpha
 def test_rows_of_several_blocks(alpha):
-    # Blocks without any of the support too.
+    # Some blocks have no entry of the support.
     z = logits(2, 9000, scale=3.0)
     z[1, 2000:] -= 30
     p, grad = references.entmax(z, alpha), logits(2, 9000)

@@ -29,8 +29,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two blocks of rows and three of classes, the last ones not full.
 ROWS, CLASSES, WIDTH, IGNORED = 18, 37, 8, 5
 INF, NAN = float("inf"), float("nan")
-# Which way the rows take: all by lists; those with more candidates than places, those with a larger
-# support than places, or all the dense way.
+# Which rows take the dense path instead of lists: none; those with more candidates than places;
+# those with a support larger than its places; or all.
 LISTS, FEW_PLACES, FEW_SLOTS, DENSE = "lists", "few places", "few slots", "dense"
 WAYS = (LISTS, FEW_PLACES, FEW_SLOTS, DENSE)
 each_loss = pytest.mark.parametrize("kind", LOSSES, ids=str)
@@ -40,8 +40,8 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch, request):
-    """Several tiles and parts, and several programs for the classes of a row."""
-    if request.node.get_closest_marker("gpu"):  # not keywords, which have the folder's name
+    """Set small sizes, for several tiles and parts, and several programs for a row's classes."""
+    if request.node.get_closest_marker("gpu"):  # keywords would include the folder's name
         return
     set_sizes(monkeypatch, candidates, _TILE_ROWS=16, _TILE_CLASSES=16, _TILE_BYTES=64)
     set_sizes(monkeypatch, candidates, _PROGRAMS=4, _PLACES=8.0)
@@ -57,7 +57,7 @@ def set_sizes(monkeypatch, module, **sizes):
 
 @pytest.fixture(autouse=True)
 def dots_of_bfloat16(monkeypatch):
-    """The interpreter multiplies bfloat16 as if its bits were integers."""
+    """Multiply bfloat16 as fp32: the interpreter would take its bits for integers."""
     create = interpreter.InterpreterBuilder.create_dot
 
     def create_dot(self, a, b, d, *options):
@@ -70,7 +70,7 @@ def dots_of_bfloat16(monkeypatch):
 
 
 def take(way, monkeypatch):
-    """Make the rows take a way."""
+    """Set sizes with which the rows take the path ``way``."""
     if way in (FEW_PLACES, DENSE):
         set_sizes(monkeypatch, candidates, _PLACES=0.25 if way == DENSE else 1.0)
     if way in (FEW_SLOTS, DENSE):
@@ -98,7 +98,7 @@ def unfused(kind, x, weight, bias, target, label_smoothing=0.0, alpha=1.5):
 
 
 def gradients(losses, *tensors):
-    """Gradients of the losses, each with a factor of its own."""
+    """Return the gradients of the losses, each loss with a factor of its own."""
     factors = torch.linspace(0.3, 1.2, losses.size(0), device=losses.device, dtype=losses.dtype)
     return torch.autograd.grad((losses * factors).sum(), tensors)
 
@@ -116,7 +116,7 @@ def assert_equals_the_two_ops(kind, tensors, target, label_smoothing=0.0, alpha=
     expected = gradients(exact, *exact_tensors)
     exact_sums = {torch.float64: 1e-14}.get(dtype, 2e-6)
     assert relative_error(found.detach(), exact.detach()) < exact_sums
-    # p - q of the dense way is rounded to halves, and the gradients are; the interpreter cuts off.
+    # On the dense path p - q is rounded to dtype, as the gradients are; the interpreter truncates.
     rounding = max(exact_sums, 4 * torch.finfo(dtype).eps)
     for ours, theirs, x in zip(actual, expected, tensors, strict=True):
         assert ours.dtype == dtype and ours.shape == x.shape
@@ -146,7 +146,7 @@ def test_any_alpha(kind, alpha, way, monkeypatch):
 @pytest.mark.parametrize("way, expected", [(LISTS, 0), (FEW_PLACES, None), (DENSE, ROWS - 1)])
 @each_loss
 def test_rows_take_the_way_that_their_lists_allow(kind, way, expected, monkeypatch):
-    """All counted rows are dense, none is, or some are: with as many candidates as places none."""
+    """All counted rows are dense, none is, or only those with more candidates than places."""
     take(way, monkeypatch)
     x, weight, bias, target = (tensor.detach() for tensor in drawn())
     loss = options(kind)
@@ -168,7 +168,7 @@ def test_rows_take_the_way_that_their_lists_allow(kind, way, expected, monkeypat
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @each_loss
 def test_rows_at_the_edge(kind, label_smoothing, way, monkeypatch):
-    """Values and gradients of the reference: ties, +-1e4, -inf, NaN, targets out of the support."""
+    """The reference's values and gradients: ties, +-1e4, -inf, targets out of the support."""
     take(way, monkeypatch)
     x = torch.eye(8, device=DEVICE)
     rows = torch.randn(8, CLASSES)
@@ -258,7 +258,7 @@ def test_any_layout_and_a_second_backward_pass(kind):
 @pytest.mark.parametrize("way", [LISTS, DENSE])
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 def test_small_probabilities_do_not_vanish(dtype, way, monkeypatch):
-    """alpha-ReLU's p = (z / 2)^2 = 2.25e-8 is 0 in fp16, and would be 0 in the gradient."""
+    """alpha-ReLU's p = (z / 2)^2 = 2.25e-8 is 0 in fp16, and so would be its gradient."""
     take(way, monkeypatch)
     loss = FenchelYoungLoss(1.5, 0.0, 0.0, -100, "sum")
     x = torch.ones(2, 1, dtype=dtype, device=DEVICE)
@@ -297,7 +297,7 @@ def test_autocast_changes_nothing(kind):
 
 
 class Allocations(TorchDispatchMode):
-    """Notes how many elements the tensors have that are made."""
+    """A record of the most elements of any tensor that is created."""
 
     def __init__(self):
         super().__init__()
@@ -306,7 +306,7 @@ class Allocations(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        # The interpreter copies the bytes of what a kernel gets.
+        # The interpreter copies the bytes of a kernel's arguments.
         sizes = [x.numel() for x in tensors if x.dtype != torch.uint8]
         self.most = max(self.most, *sizes, 0)
         return result
@@ -314,7 +314,7 @@ class Allocations(TorchDispatchMode):
 
 @pytest.mark.parametrize("way, most", [(LISTS, 2 * 64), (DENSE, None)])
 def test_no_tensor_is_as_large_as_the_logits(way, most, monkeypatch):
-    """A row has lists of 2 programs; the dense way has the logits of 16 rows."""
+    """A row has the lists of 2 programs; the dense path keeps the logits of 16 rows."""
     set_sizes(monkeypatch, candidates, _TILE_CLASSES=64, _PLACES=4.0)
     take(way, monkeypatch)
     rows, classes = 32, 500
@@ -365,7 +365,7 @@ def test_on_a_gpu(kind, dtype, label_smoothing, scale, shape):
 @each_loss
 def test_memory_on_a_gpu_is_less_than_that_of_the_logits(kind):
     *tensors, target = drawn(16384, 40000, 256, torch.bfloat16, "cuda")
-    linear_losses(*tensors, target, options(kind)).sum().backward()  # the kernels are compiled
+    linear_losses(*tensors, target, options(kind)).sum().backward()  # compiles the kernels
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -74,7 +74,7 @@ def assert_agrees(kind, alpha, label_smoothing, z, target):
     def naive_gradient(z, target):
         return kind.naive_gradient(z, target, alpha, label_smoothing)
 
-    # The interpreter cuts bfloat16 off, which a GPU rounds.
+    # The interpreter truncates to bfloat16, where a GPU rounds.
     atol = 0.004 * float(grad.abs().max()) * (dtype == torch.bfloat16)
     rounding = 8 * torch.finfo(losses.dtype).eps
     inputs = z.cpu(), target.cpu()
@@ -95,7 +95,7 @@ def test_value_and_gradient_fit(kind, label_smoothing):
 @each_smoothing
 @each_loss
 def test_rows_at_the_edge(kind, label_smoothing):
-    """As in PyTorch, losses of all values: NaN, infinite, 0."""
+    """Losses that are NaN, infinite or 0 are those of the PyTorch op."""
     from fairseq_sparse.ops.losses import _RowLosses
 
     z, target = drawn(9, size=6, dtype=torch.float32)

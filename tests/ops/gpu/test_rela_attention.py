@@ -23,13 +23,13 @@ from op_cases import HALF_DTYPES, logits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH, HEADS = 2, 2
-# Queries and keys: less than a tile, more than one, none of them a multiple of one.
+# Numbers of queries and keys: below and above a tile, and never a multiple of it.
 LENGTHS = ((5, 7), (34, 40), (40, 33))
 each_length = pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 
 
 def inputs(queries, keys, head_dim=16, dtype=torch.float32, scale=1.0):
-    """query, key, value and the gradient of the result."""
+    """Return query, key, value and the gradient of the result."""
     return [
         logits(BATCH, HEADS, length, head_dim, dtype=dtype, scale=scale).to(DEVICE)
         for length in (queries, keys, keys, queries)
@@ -37,14 +37,14 @@ def inputs(queries, keys, head_dim=16, dtype=torch.float32, scale=1.0):
 
 
 def hidden_keys(keys):
-    """Some keys of one sentence, all keys of the other."""
+    """Mask some keys of one sentence and all keys of the other."""
     masked = torch.rand(BATCH, keys, device=DEVICE) < 0.4
     masked[1] = True
     return masked
 
 
 def values_and_gradients(attention, query, key, value, grad):
-    """All in one row: the result, and the gradients of query, key and value."""
+    """Return the result and the gradients of query, key and value, as one vector."""
     tensors = [x.detach().clone().requires_grad_() for x in (query, key, value)]
     result = attention(*tensors)
     gradients = torch.autograd.grad(result, tensors, grad.to(result.dtype))
@@ -52,7 +52,7 @@ def values_and_gradients(attention, query, key, value, grad):
 
 
 def dense(*tensors, factor=1.0):
-    """The same in fp64 from all scores at once; ``factor`` is what becomes of each weight."""
+    """Return the same in fp64, from all scores at once; each weight is scaled by ``factor``."""
 
     def attention(query, key, value):
         return (query @ key.transpose(-2, -1)).relu() * factor @ value
@@ -65,7 +65,7 @@ def relative_error(actual, exact):
 
 
 def assert_agrees(tensors, bias, **options):
-    """With one query at a time; the bias is as the naive reference takes it."""
+    """Compare with the naive reference, which takes one query at a time and masks as ``bias``."""
     shape = (BATCH, HEADS, tensors[0].size(2), tensors[1].size(2))
 
     def naive(*tensors):
@@ -102,7 +102,7 @@ def test_size_of_a_head(head_dim):
 
 
 def test_any_layout_in_memory():
-    """Other than fairseq's; tensors may share memory."""
+    """Layouts may differ from fairseq's, and tensors may share memory."""
     query, key, _, grad = inputs(9, 35)
     key = key.transpose(0, 2).contiguous().transpose(0, 2)
     assert_agrees([query, key, key[:, :1].expand(-1, HEADS, -1, -1), grad], 0)
@@ -146,7 +146,7 @@ def test_nothing_to_attend_with_or_to(queries, keys):
 
 
 def weights_after_dropout(query, key, dropout, **options):
-    """With the identity as values, the result is the weights."""
+    """Return the weights: with the identity as values, they are the result."""
     value = torch.eye(key.size(2), device=DEVICE).expand(BATCH, HEADS, -1, -1)
     return rela_attention(query, key, value, dropout=dropout, **options)
 
@@ -186,7 +186,7 @@ def _kept_of_keys(seed, query, kept, SIZE: tl.constexpr):
 
 
 def test_dropout_differs_between_places_that_are_two_to_the_32_apart():
-    """Query times keys plus key is the same for queries 0 and 65,536, at 65,536 keys in 32 bits."""
+    """With 65,536 keys, query * keys + key in 32 bits is the same for queries 0 and 65,536."""
     seed = torch.tensor([7], device=DEVICE)
     kept = torch.zeros(3, 1024, dtype=torch.int32, device=DEVICE)
     for row, query in enumerate((0, 1, 65536)):
@@ -196,7 +196,7 @@ def test_dropout_differs_between_places_that_are_two_to_the_32_apart():
 
 
 def test_timing_does_not_change_the_result(monkeypatch):
-    """Whatever number of own positions is the fastest, sums are taken in the same order."""
+    """The order of a sum does not depend on which number of own positions is the fastest."""
     tensors = inputs(130, 70, dtype=torch.float16)
     monkeypatch.setattr(kernels, "_LONG", 0)
     by_own = {timed.kwargs["OWN"]: timed for timed in kernels._TIMED}

@@ -1,4 +1,4 @@
-"""The search for tau: on the rows that are hard for it, in PyTorch and as it is chosen."""
+"""The search for tau on hard rows, in PyTorch and by the backend that is chosen."""
 
 import math
 
@@ -13,13 +13,13 @@ from references import assert_close_to_naive, entmax, entmax_threshold
 
 INF = float("inf")
 NAN = float("nan")
-# The kernels thin out long rows before the search, short ones not; 517 is no multiple of anything.
+# Before the search the kernels thin out long rows only; 517 is no multiple of a vector's size.
 SIZES = (60, 517)
 ALPHAS = (1.001, 1.25, 1.5, 1.75, 2.0, 2.1, 3.0, 5.0)
 
 
 def hard_rows(size=60, rows=12):
-    """fp64 rows with maximum 0, so that tau is as exact as its own dtype allows."""
+    """Return fp64 rows with maximum 0, so that tau is as exact as its own dtype allows."""
     scale = torch.logspace(-9, 3, rows, dtype=torch.float64)[:, None]
     near_edge = (scale.clamp(max=1) - 1) * 2
     zeros = torch.zeros(rows, size, dtype=torch.float64)
@@ -31,7 +31,7 @@ def hard_rows(size=60, rows=12):
             normal.round(),
             (normal * scale).masked_fill(normal > 1, -INF),
             -torch.logspace(-12, 2, size, dtype=torch.float64) * scale,  # each far below the last
-            zeros.masked_fill(halves, -1.0) * scale,  # many ties in two heaps
+            zeros.masked_fill(halves, -1.0) * scale,  # many ties at two values
             zeros.masked_fill(torch.arange(size) > 0, -1.0) * scale,  # one above many ties
             zeros.masked_fill(torch.arange(size) > 0, 1.0) * near_edge,
             zeros[:1],
@@ -65,8 +65,8 @@ def test_probabilities_of_both_paths_are_those_of_the_naive_version(size, alpha,
     for solve in (entmax_rows, reference.entmax_rows):
         p = solve(z, alpha).p
         assert p.dtype == dtype
-        # Ties share one rounding of tau, and so their sum is wrong by as many roundings as there
-        # are ties. The kernels for a CPU end in fp64.
+        # Ties share the rounding error of tau, so the error of their sum grows with their number.
+        # The CPU kernels take the last steps in fp64.
         ties = size * torch.finfo(dtype).eps
         compiled = solve is entmax_rows and build.library() is not None and 1.05 <= alpha <= 2
         exact = compiled and dtype == torch.float32
