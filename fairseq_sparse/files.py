@@ -12,7 +12,7 @@ _BLOCK = 1 << 20  # bytes
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, with its line endings unchanged.
+    """Return the text of a file without a byte order mark, with its line endings unchanged.
 
     Raises:
         OSError: the file cannot be read.
@@ -20,16 +20,16 @@ def read_text(path: Path) -> str:
     """
     content = path.read_bytes()
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}, line {line}: not in UTF-8; convert the file") from error
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file; only a line feed ends one."""
+    """Return the lines of a text file; they end with LF or CRLF, and with nothing else."""
     text = read_text(path)
-    return text.removesuffix("\n").split("\n") if text else []
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fairseq_sparse.commands.common import (
 )
 from fairseq_sparse.commands.sheets_make import find_systems
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json
+from fairseq_sparse.files import lines_of, write_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -43,14 +43,13 @@ def compare(options: argparse.Namespace) -> str:
     """Return both lists as text, and write the JSON."""
     from dataclasses import asdict
 
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
     from fairseq_sparse.analysis.sheets.side_by_side import as_text, compare
 
     systems = find_systems(options.systems)
     if options.json and options.json.resolve() in {path.resolve() for path in systems.values()}:
         raise AnalysisError(f"{options.json} is a system, and would be overwritten")
     paths = [options.source, options.reference, *systems.values()]
-    pairs = compare(*(read_lines(path, "utf-8-sig") for path in paths))
+    pairs = compare(*(lines_of(path) for path in paths))
     names = list(systems)
     if options.json:
         rows = [{**asdict(pair), "difference": pair.difference} for pair in pairs]

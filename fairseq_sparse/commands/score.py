@@ -73,7 +73,7 @@ def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, obje
 
 def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> list[str]:
     """Read the lines of a file, which must have one line for each translated sentence."""
-    references = [line.rstrip("\r") for line in lines_of(path)]
+    references = lines_of(path)
     if len(hypotheses) != len(references):
         raise AnalysisError(
             f"{generated} has {len(hypotheses)} translations but {path} has {len(references)} "

@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, finish, not_negative, positive, seed
-from fairseq_sparse.files import replacing
+from fairseq_sparse.files import lines_of, replacing
 
 # The sizes of the paper.
 SENTENCES, SHARED = 135, 45
@@ -96,8 +96,8 @@ def write_new(files: dict[Path, bytes]) -> None:
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
             raise SheetError(
-                f"{path} exists with different content; choose another "
-                "folder, or move this one away"
+                f"{path} exists with different content; choose another folder, or move this one "
+                "away"
             )
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,15 +107,14 @@ def write_new(files: dict[Path, bytes]) -> None:
 
 def make(options: argparse.Namespace) -> str:
     """Write the files, and return a message for the user."""
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
     from fairseq_sparse.analysis.sheets import annotation_sheets
 
     paths = find_systems(options.systems)
     paths[annotation_sheets.REFERENCE] = options.reference
-    source = read_lines(options.source, "utf-8-sig")
+    source = lines_of(options.source)
     sheets = annotation_sheets.draw_sheets(
         source,
-        {name: read_lines(path, "utf-8-sig") for name, path in paths.items()},
+        {name: lines_of(path) for name, path in paths.items()},
         options.sentences,
         options.shared,
         options.seed,

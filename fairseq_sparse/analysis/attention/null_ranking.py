@@ -13,7 +13,6 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
 from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_kind,
     attention_modules,
@@ -21,6 +20,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
 )
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Ranks down to which precision is reported, beside the number of bad pairs.
@@ -144,7 +144,7 @@ def read_labels(path: Path, sentences: int) -> set[int]:
         AnalysisError: a line is neither 0 nor 1, or the number of lines is wrong.
         OSError: it cannot be read.
     """
-    lines = read_lines(path, "utf-8")
+    lines = lines_of(path)
     if len(lines) != sentences:
         raise AnalysisError(f"{path} has {len(lines)} lines for {sentences} sentence pairs")
     return {number for number, line in enumerate(lines) if _is_bad(line.strip(), path, number)}

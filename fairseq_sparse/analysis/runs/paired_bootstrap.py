@@ -11,7 +11,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_json
+from fairseq_sparse.files import lines_of, read_json
 
 
 def paired_bootstrap(
@@ -40,8 +40,8 @@ def paired_bootstrap(
         raise AnalysisError(
             f"the runs were scored on different tokens: {', '.join(sorted(tokens))}"
         )
-    references = _lines(reference)
-    systems = [_lines(run / "hyp.detok.txt") for run in runs]
+    references = lines_of(reference)
+    systems = [lines_of(run / "hyp.detok.txt") for run in runs]
     for run, translations in zip(runs, systems, strict=True):
         if len(translations) != len(references):
             raise AnalysisError(
@@ -113,8 +113,3 @@ def _tokens(signature: str) -> str:
     if not match:
         raise AnalysisError(f"no tokeniser in sacreBLEU's signature {signature!r}")
     return match[1]
-
-
-def _lines(path: Path) -> list[str]:
-    with open(path, encoding="utf-8", newline="\n") as handle:
-        return [line.rstrip("\r\n") for line in handle]

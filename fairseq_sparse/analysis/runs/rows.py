@@ -13,11 +13,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
 from fairseq_sparse.analysis.report.published import alphas_of
 from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_json
+from fairseq_sparse.files import lines_of, read_json
 
 _SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
 # The mark of an empty field in a plan.
@@ -145,7 +144,7 @@ def read_plan(path: Path) -> list[PlannedRun]:
         AnalysisError: a line is not a run, or there are no lines.
     """
     plan = []
-    for line in read_lines(path, "utf-8"):
+    for line in lines_of(path):
         fields = ["" if part == NOTHING else part for part in line.split("\t")]
         if len(fields) != 7 or not fields[0].isdigit():
             raise AnalysisError(f"{path}: no run: {line!r}")

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
 from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.analysis.sheets.annotation_sheets import (
     SheetError,
@@ -22,6 +21,7 @@ from fairseq_sparse.analysis.sheets.annotation_sheets import (
     new_id,
     read_cells,
 )
+from fairseq_sparse.files import lines_of
 
 COLUMNS = ("id", "source", "target", "correct", "comment")
 ANSWERS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
@@ -36,7 +36,7 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
         SheetError: the file is not such a table.
         OSError: the file cannot be read.
     """
-    header, *lines = [line.split("\t") for line in read_lines(path, "utf-8")] or [[]]
+    header, *lines = [line.split("\t") for line in lines_of(path)] or [[]]
     if not {"sentence", "null_rate", "source", "target"} <= set(header):
         raise SheetError(
             f"{path} is not a table of fairseq-sparse analyze nulls: its header is {header}"
