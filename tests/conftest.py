@@ -12,7 +12,7 @@ import torch
 
 import fork_python  # noqa: F401  so that pytest's workers share one server
 
-# So that their assertions say what was compared.
+# The assertions of these helpers then show the compared values.
 pytest.register_assert_rewrite("recipes", "table_decoding")
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ SLOWEST = (
 )
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile
-# `random`, which scripts/test_matrix.sh takes, looks for other examples each time, and for more.
+# `random`, used by scripts/test_matrix.sh, draws other examples each time, and more of them.
 hypothesis.settings.register_profile(
     "tests", deadline=None, max_examples=50, derandomize=True, database=None
 )
@@ -41,7 +41,7 @@ def pytest_configure():
     torch.set_num_threads(1)
 
 
-@pytest.hookimpl(tryfirst=True)  # before those marked slow are left out
+@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
     def turn(item):
         path = item.path.relative_to(HERE).as_posix()
@@ -68,14 +68,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Spare the collector the tests and the libraries: it would look through all of them."""
+    """Freeze tests and libraries, which the garbage collector would otherwise search."""
     gc.collect()
     gc.freeze()
 
 
 def not_needed(items, count):
-    """Return the items that are not needed for each value, or each pair of values (``count`` 2), of
-    the parameters to occur."""
+    """Return the items not needed to cover every value, or pair of values (``count`` 2)."""
     others = list(items)
     values = {item: [(x, repr(y)) for x, y in item.callspec.params.items()] for item in items}
     parts = {item: {*itertools.combinations(values[item], count)} for item in items}
@@ -102,7 +101,7 @@ def seed():
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """A small task, as ``fairseq-preprocess`` leaves it; for reading alone."""
-    import toy  # with fairseq, which takes seconds and not all tests need
+    """Return the folder of a small binarised task; tests must not change it."""
+    import toy  # imports fairseq, which takes seconds and which not all tests need
 
     return toy.binarised_text(tmp_path_factory.mktemp("text"))

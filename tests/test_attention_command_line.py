@@ -1,4 +1,4 @@
-"""Sparse attention on the way of a user: train, average, generate, with stock commands."""
+"""Sparse attention in a user's workflow: train, average, generate, with stock commands."""
 
 import re
 

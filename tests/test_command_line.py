@@ -1,4 +1,4 @@
-"""The way of a user: preprocess, train, average, generate, with stock commands on small data."""
+"""A user's workflow: preprocess, train, average, generate, with stock commands on small data."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ STATISTICS = {"loss", "accuracy", "nonzeros", "gold_zero", "prob_sum", "logit_no
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
-    """transform -> (folder with two epochs of training, what the training printed), when asked."""
+    """Return a function: transform -> (folder of two trained epochs, what training printed)."""
     finished = {}
 
     def run(transform):
@@ -71,7 +71,7 @@ def test_train_average_generate(transform, data, runs):
 def test_softmax_decodes_as_stock_does(data, runs):
     path = runs("softmax")[0] / "checkpoint_best.pt"
     ours = hypotheses(generate(data, path).stdout)
-    # The last flag: fairseq-fixed's own tasks would leave sentences out.
+    # Without the last flag, fairseq-fixed's own tasks would leave sentences out.
     stock = hypotheses(
         generate(data, path, "--task", "translation", "--required-batch-size-multiple", "1").stdout
     )
@@ -94,7 +94,7 @@ def test_decoding_survives_what_breaks_stock_search(flags, data, runs):
 
 @pytest.mark.slow
 def test_ensemble_averages_probabilities(data, runs):
-    """Also of a sparse and a dense model; the score of a reference is the log of the mean."""
+    """For a sparse and a dense model, the score of a reference is the log of the mean."""
     paths = [runs(name)[0] / "checkpoint_best.pt" for name in ("softmax", "entmax15")]
     both = ":".join(map(str, paths))
     assert len(hypotheses(generate(data, both).stdout)) == SENTENCES
@@ -177,7 +177,7 @@ def test_a_stock_checkpoint_is_fine_tuned_with_a_sparse_output(data, tmp_path):
         load_checkpoint(p)["model"] for p in (start, tmp_path / "tuned/checkpoint1.pt")
     )
     assert set(after) == set(before) | {TAU}
-    # In fairseq 0.12.2 an encoder's layers also hold copies for its fused layers, made in loading.
+    # In fairseq 0.12.2, encoder layers also have copies for fused layers, made on loading.
     for key in (key for key in before if key.startswith("decoder.layers")):
         torch.testing.assert_close(after[key], before[key], atol=1e-5, rtol=1e-4)
 
@@ -226,7 +226,7 @@ def test_the_last_line_says_why_training_cannot_begin(flags, words, data, runs, 
 
 
 def test_a_stock_task_resumes_no_run_of_another_transform(data, tmp_path):
-    """What it loads would fit; fairseq-validate and a run that begins anew may have another."""
+    """The parameters would fit; fairseq-validate and a fresh start may use another transform."""
     stock = ("--task", "translation", "--no-epoch-checkpoints", "--disable-validation")
     ours = (*stock, *output_flags("entmax15"))
     train(data, tmp_path, *ours, "--max-update", 1)

@@ -1,4 +1,4 @@
-"""Two workers train as one that takes twice as many batches for an update."""
+"""Two workers train as one worker with twice as many batches per update."""
 
 import functools
 import re
@@ -12,8 +12,8 @@ from commands import logged, output_flags, train, train_on_two_workers
 
 TAU = "decoder.output_projection.tau"
 EPOCHS = 4
-# Not Adam, which makes whole steps of gradients that are nothing but rounding errors, such as those
-# of the keys' bias. No dropout: two workers draw other masks than one.
+# Not Adam, which takes full steps even if gradients are only rounding errors, such as those of the
+# keys' bias. No dropout: two workers draw other masks than one.
 SAME_STEPS = (
     *("--share-all-embeddings", "--encoder-normalize-before", "--decoder-normalize-before"),
     *("--dropout", 0, "--optimizer", "sgd", "--momentum", 0.9, "--lr", 0.05, "--clip-norm", 0),
@@ -23,7 +23,7 @@ SAME_STEPS = (
 # is exact: here they are equal to the bit. This leaves room for kernels that add in another order:
 # some units in the last place of float32, 2^-24, for each of 20 steps.
 ROUNDING = {"atol": 1e-6, "rtol": 1e-5}
-# What fairseq logs has four digits after the point.
+# fairseq logs four digits after the point.
 LOGGED = 2e-4
 
 
@@ -33,7 +33,7 @@ def slow(transform):
 
 @pytest.fixture(scope="module")
 def trained_by_two(data, tmp_path_factory):
-    """transform -> (folder with a checkpoint of each epoch, what was printed)."""
+    """Return a function: transform -> (folder with a checkpoint per epoch, what was printed)."""
 
     @functools.cache
     def run(transform):
@@ -66,7 +66,7 @@ def test_two_workers_train_as_one_that_accumulates(transform, trained_by_two, da
     expected = parameters(folder)
     flags = output_flags(transform)
     if transform == "alpha_relu":
-        # One worker would find tau in its first batch alone.
+        # One worker would take tau from its first batch, half of what two workers see.
         flags += ("--output-tau", expected[TAU].item())
     alone = train(data, tmp_path, *SAME_STEPS, *flags, "--update-freq", 2).stdout
 
@@ -83,7 +83,7 @@ def test_two_workers_train_as_one_that_accumulates(transform, trained_by_two, da
 
 
 def test_two_workers_find_the_tau_of_both_first_batches(data, tmp_path):
-    """It is that of one worker whose first batch holds the sentences of both, here all."""
+    """It equals that of one worker whose first batch has all sentences of both batches."""
     flags = (*output_flags("alpha_relu"), *SAME_STEPS, "--output-tau", "data")
     flags += ("--max-tokens", 10_000, "--max-update", 1)
     flags += ("--required-batch-size-multiple", 1, "--batch-size")
@@ -91,7 +91,7 @@ def test_two_workers_find_the_tau_of_both_first_batches(data, tmp_path):
     two = found.findall("".join(train_on_two_workers(data, tmp_path / "two", *flags, 150)))
     one = found.findall(train(data, tmp_path / "one", *flags, 300).stdout)
     taus = [parameters(tmp_path / name, "_last")[TAU] for name in ("two", "one")]
-    assert len(two) == len(one) == 1  # one worker says it for both
+    assert len(two) == len(one) == 1  # one worker logs it for both
     assert two[0][1] == one[0][1]
     torch.testing.assert_close(*taus)
     assert float(two[0][0]) == pytest.approx(taus[0].item(), abs=1e-6)
@@ -100,7 +100,7 @@ def test_two_workers_find_the_tau_of_both_first_batches(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 1])
 def test_resuming_goes_on_exactly(workers, trained_by_two, data, tmp_path):
-    """To the bit for two workers, and to rounding for one that accumulates in their place."""
+    """Two workers agree to the bit; one that accumulates in their place, up to rounding."""
     folder, _ = trained_by_two("alpha_relu")
     shutil.copy(folder / "checkpoint2.pt", tmp_path / "checkpoint_last.pt")
     flags = (*SAME_STEPS, *output_flags("alpha_relu"))

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution, built and used as one who installs them does."""
+"""The wheel and the source distribution, built and used as by someone who installs them."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from fairseq_sparse.commands.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-# What the tools leave in a checkout, and what the recipes leave at its top.
+# Files that tools leave in a checkout, and folders that the recipes leave at its top.
 CACHES = shutil.ignore_patterns(
     *(".git", ".venv", "__pycache__", "*.pyc", "*.egg-info", "build", "dist"),
     *(".pytest_cache", ".ruff_cache", ".hypothesis"),
@@ -56,7 +56,7 @@ def checkout(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(checkout, tmp_path_factory) -> Path:
-    """The source distribution, unpacked."""
+    """Build and unpack the source distribution."""
     folder = tmp_path_factory.mktemp("sdist")
     shutil.copytree(checkout, folder / "project")
     run("setup.py", "-q", "sdist", "--dist-dir", folder, cwd=folder / "project")
@@ -69,7 +69,7 @@ def unpacked(checkout, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(unpacked, tmp_path_factory) -> Path:
-    """The wheel, built from the source distribution."""
+    """Build the wheel from the source distribution."""
     folder = tmp_path_factory.mktemp("wheel")
     flags = ("--no-deps", "--no-build-isolation", "--no-index", "-q")
     run("-m", "pip", "wheel", *flags, "--wheel-dir", folder, ".", cwd=unpacked)
@@ -96,7 +96,7 @@ def test_tests_run_from_the_source_distribution(unpacked):
 
 @pytest.fixture(scope="module")
 def site(wheel, tmp_path_factory) -> Path:
-    """A folder of installed packages, with the wheel alone."""
+    """Install only the wheel into a folder of packages."""
     folder = tmp_path_factory.mktemp("installed") / "site"
     flags = ("--no-deps", "--no-index", "-q", "--target", folder)
     run("-m", "pip", "install", *flags, wheel, cwd=folder.parent)

@@ -1,4 +1,4 @@
-"""The Python that tests start commands with, against one that is started afresh."""
+"""The forking Python with which tests start commands behaves as a new process does."""
 
 import os
 import signal
@@ -28,12 +28,12 @@ PROGRAMS = {
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))))",
     "folder": "import tempfile; print(tempfile.gettempdir())",
 }
-# For these, buffers and encodings matter.
+# Programs for which buffers and encodings matter.
 PRINTING = ("arguments", "text", "message", "at exit", "thread", "streams")
 
 
 def results(*arguments, **options):
-    """What the command prints, and how it ends, by either Python."""
+    """Return exit code, stdout and stderr of a command, by the forking Python and a new one."""
     options = {"capture_output": True, "timeout": 300, **options}
     both = [subprocess.run([python, *arguments], **options) for python in (PYTHON, sys.executable)]
     return [(result.returncode, result.stdout, result.stderr) for result in both]
@@ -93,7 +93,7 @@ def test_helpers_on_the_path_do_not_hinder_a_fork(variables):
 
 
 def test_commands_are_forks_whatever_the_other_tests_set():
-    """Tests of GPU kernels set a variable of Triton's for the rest of the suite."""
+    """The tests of GPU kernels set a Triton variable for the rest of the suite."""
     program = "import sys; print('forked_command' in sys.modules)"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     fork, process = results("-c", program, env=environment)
@@ -126,7 +126,7 @@ WARN = (
     ids=["ignored", "errors"],
 )
 def test_warnings_that_are_not_wanted_do_not_come(options, forked, module, variables):
-    """Every recipe has some. A library that is loaded cannot give the warnings of its import."""
+    """Recipes ignore some. Other filters need a new process: a loaded library no longer warns."""
     program = WARN.format(module=module)
     fork, process = results("-c", program, env=variables | {"PYTHONWARNINGS": options})
     assert fork[:2] == process[:2]
@@ -137,7 +137,7 @@ def test_warnings_that_are_not_wanted_do_not_come(options, forked, module, varia
 
 
 def test_the_commands_of_the_recipes_are_forks():
-    """With all that the recipes set for them."""
+    """That holds with all variables that the recipes set."""
     program = "import sys; print('forked_command' in sys.modules)"
     script = f'source \'{recipes.EXAMPLES}/stages/common.sh\'; "$PYTHON" -c "{program}"'
     command, environment = ["bash", "-c", script], recipes.environment()
@@ -146,7 +146,7 @@ def test_the_commands_of_the_recipes_are_forks():
 
 @pytest.mark.slow
 def test_fairseq_is_loaded_when_it_is_imported(variables):
-    """With its handler of messages, unless there is one, and what is registered after it."""
+    """It then adds its log handler, unless there is one, and the package registers itself."""
     program = (
         "import logging, sys\n"
         "{first}\n"
@@ -181,7 +181,7 @@ def test_a_signal_reaches_the_command(number, variables):
 
 
 def test_a_command_may_end_before_its_client_is_ready_for_signals(variables):
-    """The server has then closed the connection. Each step of the client waits until it has."""
+    """The server has then closed the connection: each step of the client is delayed for that."""
     client = str(recipes.EXAMPLES.parent / "tests" / "helpers" / "fork_client.py")
     slow = f"""import runpy, signal, sys, time
 set_handler = signal.signal
@@ -189,7 +189,7 @@ signal.signal = lambda *arguments: (time.sleep(0.2), set_handler(*arguments))[1]
 sys.argv = [{client!r}, {os.path.dirname(PYTHON)!r}, "-c", "raise SystemExit(7)"]
 runpy.run_path({client!r}, run_name="__main__")
 """
-    subprocess.run([PYTHON, "-c", ""], check=True)  # the server is there
+    subprocess.run([PYTHON, "-c", ""], check=True)  # starts the server
     result = subprocess.run([sys.executable, "-c", slow], env=variables, capture_output=True)
     assert (result.returncode, result.stderr) == (7, b"")
 

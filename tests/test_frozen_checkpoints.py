@@ -1,4 +1,4 @@
-"""Checkpoints of released versions, of both worlds, load for ever and give what they gave."""
+"""Checkpoints of released versions, from both environments, load and give the same results."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def test_a_frozen_checkpoint_predicts_what_it_predicted(path, tmp_path):
     "path", [path for path in FROZEN if path.parent.name.endswith(WORLD)], ids=named
 )
 def test_training_goes_on_from_a_frozen_checkpoint_as_it_did(path, tmp_path):
-    """In the world that made it: the other has other optimizer states and batches."""
+    """In the environment that made it: the other has other optimizer states and batches."""
     name, expected = path.name[: -len(".pt.gz")], recorded(path)["more_training"]
     checkpoint = frozen.unpack(path, tmp_path)
     found = frozen.more_training(name, frozen.DATA, checkpoint, tmp_path / "more")

@@ -23,7 +23,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(data, tmp_path_factory):
-    """Checkpoints of a sparse model, of a softmax model, and the ensemble of both."""
+    """Train a sparse and a softmax model; return their checkpoints, and those of the ensemble."""
     folder = tmp_path_factory.mktemp("models")
     paths = {}
     for transform in ("entmax15", "softmax"):
@@ -40,7 +40,7 @@ def models(data, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["transformer_lm", "transformer_lm_sparse"])
 def language_model(request, data, tmp_path_factory):
-    """A language model of the target language, two updates old."""
+    """Train a language model of the target language for two updates."""
     folder = tmp_path_factory.mktemp("lm")
     shutil.copy(data / "dict.en.txt", data / "dict.txt")  # where fairseq looks for it
     text = [f"--{split}pref={data.parent / split}.en" for split in ("train", "valid")]
@@ -77,7 +77,7 @@ def outputs():
 
 @pytest.fixture
 def once(run, outputs):
-    """Run fairseq-generate as ``run`` does, or hand out what the same flags gave before."""
+    """Run fairseq-generate as ``run`` does, but only once for the same arguments."""
 
     def once(*arguments):
         if arguments not in outputs:
@@ -89,12 +89,12 @@ def once(run, outputs):
 
 @pytest.fixture(scope="module")
 def scorers(data, models):
-    """Which models -> their scorer."""
+    """Return a scorer for each entry of ``models``."""
     return {name: Scorer(data, paths) for name, paths in models.items()}
 
 
 def value(flags, name, default):
-    """The number that is given with a flag."""
+    """Return the number given with a flag, or the default."""
     return type(default)(flags[flags.index(name) + 1]) if name in flags else default
 
 
@@ -107,10 +107,10 @@ def assert_scores(actual, expected, what):
 
 
 def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
-    """What holds under every option: all sentences, none dead, no score that is not the model's.
+    """Check what holds under every option: no sentence is lost, and every score is the model's.
 
     Args:
-        allowed: tells for a sentence number and its words whether they may end there
+        allowed: whether a hypothesis may end there, given the sentence number and its words
 
     Returns:
         sentence number -> its complete hypotheses.
@@ -139,7 +139,7 @@ def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
         may_end = may_end and (allowed is None or allowed(number, hypothesis.words))
         if may_end and abs(scores[-1].item() - end) < 1e-3:
             complete[number].append(hypothesis)
-        else:  # a prefix: its end is free
+        else:  # incomplete: its EOS costs nothing
             assert end == 0 and len(found[number]) == 1, what
         length = len(hypothesis.positional) ** power
         assert hypothesis.score == pytest.approx(sum(hypothesis.positional) / length, abs=1e-3)
@@ -171,7 +171,7 @@ OPTIONS = """
 --sampling --sampling-topk 3 --nbest 5
 --sampling --sampling-topp 0.6 --nbest 5
 """.strip().splitlines()
-# Tests of the search have more values of each, and ensembles.
+# Flags that are also tried with an ensemble; the tests of the search try more.
 OF_AN_ENSEMBLE = ("--beam 20 --nbest 20 --temperature 0.1", "--lenpen 0.6 --nbest 5")
 
 
@@ -254,7 +254,7 @@ def test_sampling_follows_the_seed(run):
 
 @pytest.mark.slow
 def test_retained_dropout(run):
-    """Scores are those of a thinned model, which cannot be computed again."""
+    """Scores are finite and repeatable; the scorer cannot compute those of a thinned model."""
     plain, thinned, again = (
         run("sparse", "--nbest", "5", *flags).hypotheses()
         for flags in ((), ("--retain-dropout",), ("--retain-dropout",))
@@ -320,7 +320,7 @@ def test_score_of_the_reference(model, run, scorers):
 
 
 def test_unknown_words_are_replaced(run, once, data, tmp_path):
-    """fairseq can do this for raw text only, and fails where there is an unknown word."""
+    """fairseq takes --replace-unk for raw text only, and fails if there is an unknown word."""
     for language in ("de", "en"):
         shutil.copy(data / f"dict.{language}.txt", tmp_path)
         shutil.copy(data.parent / f"test.{language}", tmp_path / f"test.de-en.{language}")

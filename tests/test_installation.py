@@ -32,7 +32,7 @@ def run(*command, cwd=ROOT, **environment):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the package alone, in a folder whose name needs quoting."""
+    """Copy only the package, into a folder whose name needs quoting."""
     folder = tmp_path_factory.mktemp("not installé") / "a checkout"
     shutil.copytree(
         ROOT / "fairseq_sparse",
@@ -80,7 +80,7 @@ def test_user_dir_of_a_checkout_registers_the_plugin(checkout, tmp_path):
 
 
 class Metadata:
-    """What setup.py declares, read by having it write an egg-info folder."""
+    """The metadata that setup.py declares, read from an egg-info folder that it writes."""
 
     def __init__(self, folder, without_fairseq=""):
         run(
@@ -100,7 +100,7 @@ class Metadata:
                 self.requirements.append((extra, marker, Requirement(line)))
 
     def required(self, python_version, extras=("",)):
-        """Return the requirements of one version of Python, with or without the extras."""
+        """Return the requirements for one version of Python, by default without extras."""
         environment = {"python_version": python_version}
         return [
             requirement

@@ -1,4 +1,4 @@
-"""The cache of the compiled kernels: whom it trusts, and what it leaves behind."""
+"""The cache of the compiled kernels: which files it trusts, and what it leaves behind."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
-    """A quick one: it has compiled the library before, and copies it."""
+    """Return a quick compiler, which copies a library that was compiled before."""
     folder = tmp_path_factory.mktemp("compiler")
     library, script = folder / "library.so", folder / "cc"
     sources = [build.FOLDER / name for name in build.SOURCES]
@@ -41,7 +41,7 @@ def forget_library():
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch, compiler):
-    """The folder of temporary files; each test loads the library anew."""
+    """Redirect temporary files to a new folder, and load the library anew for each test."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -95,7 +95,7 @@ def test_a_file_that_another_user_could_have_written_is_made_anew(cache, monkeyp
     path = build._compiled()
     path.write_text("a trap")
     path.chmod(mode)
-    if mode == 0o600:  # of another user, from before the folder was closed to others
+    if mode == 0o600:  # another user's file, from before the folder was closed to others
         right = build._is_ours_alone
         monkeypatch.setattr(build, "_is_ours_alone", lambda p: p != path and right(p))
     assert build._compiled().read_bytes().startswith(b"\x7fELF") or os.uname().sysname != "Linux"
@@ -104,7 +104,7 @@ def test_a_file_that_another_user_could_have_written_is_made_anew(cache, monkeyp
 
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_damaged_file_is_made_anew(cache, share):
-    # To load a file that was cut off would end the process by SIGBUS.
+    # Loading a truncated file would kill the process with SIGBUS.
     path = build._compiled()
     right = path.read_bytes()
     path.write_bytes(right[: int(len(right) * share)])
@@ -122,7 +122,7 @@ def test_a_file_with_other_bytes_is_made_anew(cache):
 def test_processes_that_find_a_damaged_file_all_have_kernels(cache, tmp_path, monkeypatch):
     started = tmp_path / "started"
     started.mkdir()
-    # Each compiler waits for all others, so that all processes have seen the damaged file.
+    # Each compiler waits for the other two, so that all processes have seen the damaged file.
     waiting = tmp_path / "waiting"
     waiting.write_text(
         f"touch {started}/$$\n"
@@ -130,7 +130,7 @@ def test_processes_that_find_a_damaged_file_all_have_kernels(cache, tmp_path, mo
         f'exec {os.environ["CC"]} "$@"\n'
     )
     monkeypatch.setenv("CC", f"sh {waiting}")
-    # So does each process whose library cannot be loaded, before it does anything about it.
+    # Each process that cannot load its library waits likewise before it goes on.
     script = f"""if True:
         import ctypes, importlib.util as util, os, sys, time
         spec = util.spec_from_file_location("build", {str(build.__file__)!r})

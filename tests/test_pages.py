@@ -16,7 +16,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def anchors(page):
-    """The anchors that GitHub gives to the titles of a page."""
+    """Return the anchors that GitHub gives to the titles of a page."""
     titles = re.findall(r"^#+ (.*)", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""Each command once in a process of its own, where the other tests fork one that runs."""
+"""Each command once in a new process; the other tests fork a running one."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Registration with fairseq, whichever is imported first; and ops, which leave fairseq alone."""
+"""Registration with fairseq in any order of imports; and ops, which do not load fairseq."""
 
 import os
 import pickle
@@ -67,7 +67,7 @@ def test_the_first_import_of_fairseq_registers_once_and_only_when_it_succeeds(tm
         "import fairseq_sparse.ops\n"
         "from fairseq_sparse.registration import _FairseqFinder\n"
         "ours = lambda: [f for f in sys.meta_path if isinstance(f, _FairseqFinder)]\n"
-        "assert importlib.util.find_spec('fairseq').loader\n"  # asks, imports nothing
+        "assert importlib.util.find_spec('fairseq').loader\n"  # finds fairseq without importing it
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "try: import fairseq\n"
         "except ImportError as error: assert str(error) == 'broken'\n"
@@ -97,7 +97,7 @@ WAYS_IN = {
 
 
 def a_pickled_config():
-    """Unpickle a config as a spawned worker does, before it has read ``--user-dir``."""
+    """Return code that unpickles a config, as a worker does before it reads ``--user-dir``."""
     from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
     return f"import pickle\npickle.loads({pickle.dumps(TranslationSparseConfig())!r})"
@@ -107,7 +107,7 @@ def a_pickled_config():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_every_way_in_registers():
     ways = WAYS_IN | {"a pickled config": a_pickled_config()}
-    # One process with the libraries that fairseq loads, and a child of it for each way in.
+    # One process loads the libraries that fairseq needs, and forks a child for each import.
     result = run(
         "import os, sys, traceback, torch, hydra, omegaconf, sacrebleu, numpy\n"
         f"for name, way in {ways!r}.items():\n"

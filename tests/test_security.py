@@ -1,4 +1,4 @@
-"""What the project's code never does, because data or a checkpoint could then run code."""
+"""Calls that the project never makes, because data or a checkpoint could then run code."""
 
 import ast
 import re
@@ -16,14 +16,14 @@ CALLS = re.compile(
     r"|(pickle|dill|marshal|shelve)\.\w*(load|open)\w*|yaml\.(unsafe_|full_)?load(_all)?"
     r"|joblib\.load|tempfile\.mktemp|.*\.extractall|xml\..*|ElementTree\..*|.*allow_pickle"
 )
-# The sizes that the package's own C sources state.
+# Evaluates expressions for sizes from the package's own C sources.
 EVALUATES_SOURCES = "fairseq_sparse/ops/cpu/boundary.py"
-# Reading checkpoints has one place.
+# The only place that reads checkpoints.
 LOADS = {"fairseq_sparse/checkpoints/safety.py": {"torch.load"}}
 
 
 def calls(path):
-    """The name, and the arguments by keyword, of each call in a file."""
+    """Yield the name and the keyword arguments of each call in a file."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
@@ -49,7 +49,7 @@ def test_no_code_evaluates_data(folder):
 
 
 def test_no_recipe_evaluates_data():
-    """Neither by name, nor by a file in a place that others can write to."""
+    """No recipe calls eval, pipes a download to a shell, or uses files that others can write."""
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in SHELL

@@ -1,4 +1,4 @@
-"""What the recipes refuse: names that are none, and folders that cannot be used."""
+"""The recipes refuse invalid names and unusable folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPES = {
 
 
 def refusal(script: str, *arguments: object, status: int, **variables: object) -> str:
-    """What a recipe says that ends with a status."""
+    """Return the output of a recipe that must end with ``status``."""
     result = recipes.run(script, *arguments, check=False, **variables)
     assert result.returncode == status, result.stdout
     return result.stdout
@@ -91,7 +91,7 @@ def test_language_models_do_not_decode_together(tmp_path: Path) -> None:
 
 
 def test_a_grid_keeps_its_list_when_the_file_is_written_anew(tmp_path: Path) -> None:
-    """As the same command with --table-only does it meanwhile; here the first preparation does."""
+    """The same command with --table-only may rewrite it; here the first preparation does."""
     fields = ["quickstart", "softmax", "-", "-", str(tmp_path / "data")]
     lines = ["\t".join([str(n), *fields, str(tmp_path / f"run-{n}")]) for n in (1, 2)]
     plan = tmp_path / "plan"

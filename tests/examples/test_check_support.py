@@ -1,4 +1,4 @@
-"""examples/quickstart/check_support.py: the truth, the comparison, and the script on real data."""
+"""examples/quickstart/check_support.py: the truth, the comparison, and a run of the script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("test", "valid")
 
 
 def truth_by_hand(targets):
-    """For each beginning of a target, the correct next tokens and their probabilities."""
+    """Return the correct next tokens and their probabilities for each prefix of a target."""
     result = {}
     for beginning in {tokens[:length] for tokens, _ in targets for length in range(len(tokens))}:
         rest = [(tokens, p) for tokens, p in targets if tokens[: len(beginning)] == beginning]
@@ -36,7 +36,7 @@ def truth_by_hand(targets):
 
 
 def random_targets(rng: random.Random, words=(4, 5, 6), eos=2):
-    """Some different strings of few words, so that many have a beginning in common."""
+    """Draw some distinct strings over few words, so that many share a prefix."""
     strings = {
         (*(rng.choice(words) for _ in range(rng.randint(0, 4))), eos)
         for _ in range(rng.randint(1, 8))
@@ -97,7 +97,7 @@ def test_comparison_of_probabilities_with_the_truth():
 
 
 class KnowsTheTruth(nn.Module):
-    """Gives the tokens that can follow a beginning of a correct translation their probabilities."""
+    """A model that predicts the true probabilities after each prefix of a correct translation."""
 
     def __init__(self, targets, words):
         super().__init__()
@@ -189,7 +189,7 @@ def records(data: Path, part: str, count: int) -> list[dict]:
 
 
 def steps_by_hand(run_dir: Path, data: Path, part: str, count: int) -> list[dict[str, float]]:
-    """Every step on its own: one source, one beginning."""
+    """Compute every step on its own, from one source and one prefix."""
     bin_folder = data / "prepared" / "bin"
     translator = load_translator(str(run_dir / "average.pt"), str(bin_folder), cpu=True)
     (model,), task = translator.models, translator.task
@@ -243,7 +243,7 @@ def test_table_and_json(run_dir: Path, data: Path, tmp_path: Path, capsys) -> No
 def test_scores_of_translations(
     run_dir: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: int
 ) -> None:
-    """The first sentences get their most probable translation, the others that of another."""
+    """The first sentences get their most probable translation, the others another sentence's."""
     correct = [
         max(record["targets"], key=lambda target: target["probability"])["text"]
         for record in records(data, "test", 12)

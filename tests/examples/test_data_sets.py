@@ -1,4 +1,4 @@
-"""The files of examples/datasets: what they hand to fairseq-train and fairseq-generate."""
+"""The files of examples/datasets: their flags for fairseq-train and fairseq-generate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of settings for fairseq-hydra-train: each trains, and its checkpoint translates."""
+"""The settings files for fairseq-hydra-train: each trains a model that other commands can use."""
 
 import shutil
 
@@ -26,7 +26,7 @@ OVERRIDES = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = toy.binarised_text(tmp_path_factory.mktemp("text"))
-    # The same for language models, which know no languages.
+    # Language models need the same files without languages in their names.
     shutil.copy(folder / "dict.en.txt", folder / "dict.txt")
     for path in list(folder.glob("*.de-en.en.*")):
         shutil.copy(path, folder / path.name.replace(".de-en.en", ""))
@@ -34,7 +34,7 @@ def data(tmp_path_factory):
 
 
 def train(config, data, folder, *overrides, check=True):
-    """Two updates of ``fairseq-hydra-train``, in a folder of their own."""
+    """Run two updates of ``fairseq-hydra-train``; return the checkpoint's path and the output."""
     flags = f"""
         --config-dir {FOLDER} --config-name {config} hydra.run.dir={folder}/run
         common.user_dir={toy.USER_DIR} task.data={data} checkpoint.save_dir={folder}/checkpoints

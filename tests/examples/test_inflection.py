@@ -1,4 +1,4 @@
-"""The recipe of inflection from the shared task's files to accuracies, and ensembles."""
+"""The inflection recipe, from the shared task's files to accuracies, and ensembles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEMS = [a + b + c for a in ("ba", "şi", "ne", "mu") for b in "krl" for c in ("
 
 
 def items(language: str) -> list[tuple[str, str, str]]:
-    """Lemma, form and tags of words that take a suffix, with a space in one language."""
+    """Return (lemma, form, tags) of words that take a suffix, with a space in one language."""
     space = " " if language == "turkish" else ""
     return [
         (stem, stem + suffix, tags)
@@ -39,7 +39,7 @@ def items(language: str) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
-    """Files as in the repository of the shared task; the name of their folder is awkward."""
+    """Write files as in the shared task's repository, into a folder with an awkward name."""
     folder = tmp_path_factory.mktemp("raw") / "Rohdaten für, tests"
     for language, part in (("turkish", "all"), ("old-english", "surprise")):
         own = folder / "task1" / part
@@ -66,7 +66,7 @@ def data(raw: Path, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(raw: Path, data: Path, tmp_path_factory) -> Callable[[str], tuple[Path, str]]:
-    """For a variant: its --run-dir after all stages, and what the recipe printed."""
+    """Return a function from a variant to its --run-dir after all stages and the output."""
 
     @functools.cache
     def finish(variant: str) -> tuple[Path, str]:
@@ -104,7 +104,7 @@ def test_from_files_to_accuracy(variant: str, finished, raw: Path) -> None:
     assert summary["inflection"] == score and "bleu" not in summary
     assert {"sentence_accuracy", "nonzeros"} <= set(summary["test"])
     assert list(summary["attention"]) == ["cross"]
-    # Sparsity and what the search proves are those of the validation set in the paper.
+    # As in the paper, sparsity and certificates of the search are of the validation set.
     valid, items_of_valid = summary["valid"], 2 * len(items("turkish")[::5])
     assert valid["search"]["sentences"] == items_of_valid
     assert valid["attention"]["cross"]["nonzeros"] > 0 < valid["nonzeros"]
@@ -162,7 +162,7 @@ def test_batch_of_sentences_does_not_depend_on_devices(
 
 @pytest.mark.slow
 def test_ensemble(finished, data: Path, tmp_path: Path) -> None:
-    """Of a model with itself it guesses as that model; with another it has both names."""
+    """A model with itself guesses as it does alone; with another, the name lists both."""
     (first, _), (second, _) = finished("entmax"), finished("softmax")
     options = ("--cpu", "--data-dir", data, "--run-dir")
     run(first, first, *options, tmp_path / "same", script="ensemble.sh")
@@ -194,7 +194,7 @@ def test_what_is_no_ensemble_is_refused(finished, raw: Path, data: Path, tmp_pat
 
 @pytest.fixture
 def server(raw: Path) -> Iterator[str]:
-    """The address of a local HTTP server of the files."""
+    """Serve the files by HTTP from this machine; yield the address."""
     with serve(raw / "task1") as address:
         yield address
 
@@ -223,7 +223,7 @@ def test_languages_narrow_what_is_fetched(raw: Path, server: str, tmp_path: Path
 
 
 def flags_of(variant: str, dataset: str = DATASET, config: str = "cpu", **variables: str):
-    """What the recipe hands to ``fairseq-train``, parsed."""
+    """Return the recipe's flags for ``fairseq-train``, parsed."""
     names = {"DATASET": dataset, "VARIANT": variant, "SETTINGS": "", "CONFIG": config}
     names |= {"DATA_DIR": "data", "RUN_DIR": "run", "PATH": "/usr/bin:/bin", **variables}
     script = f"source '{recipes.EXAMPLES}/stages/common.sh'; load_recipe; "

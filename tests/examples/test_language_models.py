@@ -28,7 +28,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def miniature(dataset: str, folder: Path) -> dict[str, list[str]]:
-    """Write the raw files of a data set; the lines that a model of it is to see, without BPE."""
+    """Write the raw files of a data set; return the lines that a model must see, before BPE."""
     folder.mkdir()
     parts = {"train": sentences(200, 1), "valid": sentences(20, 2), "test": sentences(20, 3)}
     if dataset == "multi30k_en":

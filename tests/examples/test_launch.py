@@ -1,6 +1,6 @@
 """examples/launch: a recipe's training by several workers, on one machine and on several.
 
-There is no Slurm here: commands of its names start the tasks of a job as processes of this machine.
+Commands with Slurm's names stand in for it: they start the tasks of a job on this machine.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, object]:
-    """Variables with which a recipe finds Slurm, with jobs of two machines."""
+    """Return variables with which a recipe finds the stand-in, with jobs of two machines."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     for name, text in (("sbatch", SBATCH), ("scontrol", SCONTROL), ("srun", SRUN)):
@@ -125,7 +125,7 @@ def test_a_slurm_job_trains_on_all_its_machines(data: Path, slurm, tmp_path: Pat
 
 @pytest.mark.slow
 def test_machines_by_torchrun_meet_after_the_preparation(tmp_path: Path) -> None:
-    """The second one waits, trains, and does nothing else."""
+    """The second machine only waits and trains."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -160,11 +160,11 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_killed_worker_ends_the_run_which_then_resumes(
     launcher: str, data: Path, undisturbed: Path, slurm, tmp_path: Path
 ) -> None:
-    """With dropout; the parameters come out as those of a run that was not disturbed."""
+    """The run has dropout, and ends with the parameters of an undisturbed run."""
     folder = tmp_path / "run"
     options = ("--nproc-per-node", 2) if launcher == "torchrun" else ("--nodes", 2, "--")
     command = (f"launch/{launcher}.sh", *options, *RECIPE, "--data-dir", data, "--run-dir", folder)
-    # Workers are looked up by their number.
+    # kill_worker looks the workers up in /proc.
     environment = variables(EPOCHS, **slurm, PYTHON=sys.executable, PYTHON_EXEC=sys.executable)
     with start(*command, **environment) as process:
         for line in process.stdout:

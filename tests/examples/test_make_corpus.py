@@ -105,7 +105,7 @@ def test_all_templates_and_all_kinds_of_ambiguity_occur(drawn) -> None:
 
 
 def test_links_cover_every_english_token(drawn) -> None:
-    """Of the German ones, commas may have none, and "dass" where English has no "that"."""
+    """German commas may lack a link, and so may "dass" where English has no "that"."""
     null, one_to_many = Counter(), 0
     for sentence in drawn:
         for _, english in sentence.english.items:
@@ -145,7 +145,7 @@ def test_links_of_a_separable_verb(
 def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With few words, so that many sentences are drawn more than once."""
+    """There are few words, so that many sentences are drawn more than once."""
     nouns = {kind: [*{n.gender: n for n in row}.values()] for kind, row in words.NOUNS.items()}
     monkeypatch.setattr(words, "NOUNS", nouns)
     monkeypatch.setattr(words, "VERBS", {kind: row[-3:] for kind, row in words.VERBS.items()})
@@ -173,7 +173,7 @@ def test_a_source_determines_its_translations_which_are_drawn_as_often_as_they_s
         assert abs(observed[level] - expected[level]) <= tolerance, level
 
 
-# The two languages, against tables and rules of the tests' own.
+# The two languages, checked against tables and rules written for these tests.
 
 ARTICLES = {
     "der": "nom.m dat.f", "die": "nom.f acc.f nom.pl acc.pl", "das": "nom.n acc.n",
@@ -253,7 +253,7 @@ def test_german_pronouns_and_verbs_agree(folder: Path) -> None:
 
 
 def test_an_object_that_comes_first_cannot_be_taken_for_the_subject(drawn) -> None:
-    """As "die", "das" and "ein" could."""
+    """The articles "die", "das" and "ein" could be subject or object, so none comes first."""
     found = [s.german[0].text for s in drawn if s.template == "object first"]
     assert len(found) > 20 and all(
         re.fullmatch("den|.*einen|unseren|ihren", text) for text in found

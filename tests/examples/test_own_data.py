@@ -1,4 +1,4 @@
-"""examples/datasets/shared/template.sh on text of one's own, with no list of checksums."""
+"""examples/datasets/shared/template.sh on a user's own text, without a list of checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = EXAMPLES.parent
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the template as the data set ``mine``, and one of archives."""
+    """Return a project with the template as data set ``mine``, and a data set of archives."""
     root = tmp_path_factory.mktemp("my project")
     shutil.copytree(EXAMPLES, root / "examples")
     for name in ("scripts", "fairseq_sparse"):

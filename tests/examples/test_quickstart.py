@@ -126,7 +126,7 @@ def test_failure_names_the_log(finished):
 
 @pytest.mark.slow
 def test_it_can_be_suspended_while_models_train(finished, tmp_path):
-    """By Ctrl-Z, which stops the process in the foreground and all of its group."""
+    """Ctrl-Z stops the foreground process and its whole group."""
     folder, _ = finished
     slow = tmp_path / "python"
     training = f'case "$*" in *fairseq_cli.train*) exec sleep 60;; esac; exec "{PYTHON}" "$@"'

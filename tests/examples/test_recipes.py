@@ -45,7 +45,7 @@ def write_gzip(path: Path, lines: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of archives named as at the data set's home; its own name is awkward."""
+    """Write archives with their original names into a folder with an awkward name."""
     folder = tmp_path_factory.mktemp("raw") / "Rohdaten für, tests"
     folder.mkdir()
     random_state = random.Random(1)
@@ -60,7 +60,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(raw: Path) -> Iterator[str]:
-    """The address of a local HTTP server of the raw archives."""
+    """Serve the raw archives by HTTP from this machine; yield the address."""
     with serve(raw) as address:
         yield address
 
@@ -104,7 +104,7 @@ def count_done(output: str) -> int:
 
 @pytest.fixture(scope="module")
 def finished(raw: Path, prepared: Path, tmp_path_factory) -> Callable[[str], tuple[Path, str]]:
-    """For a variant: its --run-dir after all stages, and what the recipe printed."""
+    """Return a function from a variant to its --run-dir after all stages and the output."""
 
     @functools.cache
     def finish(variant: str) -> tuple[Path, str]:
@@ -211,7 +211,7 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     refused = run(*options, "--stages", "2", RAW_DIR=raw, TRAIN_FLAGS=flags, check=False)
     assert refused.returncode != 0
     assert "was: --dropout 0\n" in refused.stdout and "now: --dropout 0.5\n" in refused.stdout
-    # What follows is made again.
+    # Later stages run again.
     average = (tmp_path / "average.pt").read_bytes()
     (tmp_path / "empty.json").write_text("{}")  # an analysis of this average
     changed = run(*options, "--stages", "3", RAW_DIR=raw, AVERAGE_LAST=1)
@@ -244,8 +244,8 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     undisturbed, _ = finished("alpha_relu")
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     checkpoints = tmp_path / "checkpoints"
-    # As if training had been killed while the checkpoint of epoch 2 was being copied, and
-    # averaging, another time, while it wrote.
+    # As if training had been killed while it copied the checkpoint of epoch 2, and, at another
+    # time, averaging while it wrote its output.
     for path in (tmp_path / "train.json", tmp_path / "average.pt", checkpoints / "checkpoint3.pt"):
         path.unlink()
     shutil.copyfile(checkpoints / "checkpoint2.pt", checkpoints / "checkpoint_best.pt")
@@ -296,7 +296,7 @@ def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path
 
 @pytest.mark.slow
 def test_batch_does_not_depend_on_devices(raw: Path, prepared: Path, tmp_path: Path) -> None:
-    """Half the tokens on a device means twice the accumulation, and the same settings."""
+    """With half the tokens per device, accumulation doubles and the settings stay the same."""
     options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
     result = run(*options, "--stages", "train", RAW_DIR=raw, DEVICE_TOKENS=300)
     assert "512 tokens = 1 device(s) x 256 tokens x 2" in result.stdout

@@ -1,4 +1,4 @@
-"""examples/reproduce.sh and its grid; a stand-in for run.sh where nothing must be trained."""
+"""examples/reproduce.sh and its grid, mostly with a stand-in for run.sh that trains nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATASETS=(multi30k_de_en quickstart)
 ROWS=(softmax sparsemax "alpha_relu OUTPUT_TAU=0.5")
 COLUMNS=(bleu nonzeros)
 """
-# In place of run.sh: it notes what it was given, and fails where a file says so.
+# Stand-in for run.sh: it records its arguments, and fails for the runs listed in a file.
 STAND_IN = r"""#!/usr/bin/env bash
 set -euo pipefail
 note="$1 $2 seed=$SEED tau=${OUTPUT_TAU:-} gpus=${CUDA_VISIBLE_DEVICES:-} $3"
@@ -50,7 +50,7 @@ JSON
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the recipes, with a table of its own and the stand-in."""
+    """Copy the recipes, and add a table and the stand-in."""
     folder = tmp_path / "Projekt für, uns"
     shutil.copytree(recipes.EXAMPLES, folder / "examples")
     for name in ("scripts", "fairseq_sparse"):
@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, script: str, *arguments: object, **variables: object):
-    """A script of the copy, from a folder that is not the project's."""
+    """Run a script of the copy from a folder outside the project."""
     return subprocess.run(
         ["bash", str(project / "examples" / script), *map(str, arguments)],
         env=recipes.environment(NOTES=project / "notes", **variables),
@@ -73,7 +73,7 @@ def run(project: Path, script: str, *arguments: object, **variables: object):
 
 
 def notes(project: Path) -> list[str]:
-    """What the stand-in was given since the last time that it was asked."""
+    """Return what the stand-in recorded since the last call."""
     text = (project / "notes").read_text(encoding="utf-8")
     (project / "notes").unlink()
     return text.splitlines()
@@ -133,7 +133,7 @@ def test_a_dry_run_lists_the_runs_and_makes_nothing(project: Path) -> None:
         f"{runs}/quickstart/alpha_relu-output_tau-0.5-cpu",
     ]
     assert sorted(project.rglob("*")) == before
-    # What sweep.sh has trained is found, too.
+    # Runs that sweep.sh trains have its folders.
     arguments = ("sparse_seq2seq", "1", "--cpu", "--dry-run", "--dataset", "sigmorphon2018_medium")
     lines = run(project, "reproduce.sh", *arguments).stdout.splitlines()
     assert len(lines) == 27 and len(set(lines)) == 27
@@ -152,7 +152,7 @@ def write_list(path: Path, count: int) -> Path:
 
 @pytest.fixture
 def four_gpus(tmp_path: Path) -> Path:
-    """A Python that says that there are four."""
+    """Return a Python that reports four GPUs."""
     path = tmp_path / "python with gpus"
     answer = f'case "$*" in *device_count*) echo 4 ;; *) exec "{PYTHON}" "$@" ;; esac\n'
     path.write_text(f"#!/usr/bin/env bash\n{answer}", encoding="utf-8")

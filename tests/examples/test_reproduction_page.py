@@ -1,4 +1,4 @@
-"""docs/reproduction.md: it has every table and figure of the papers, and what it names is there."""
+"""docs/reproduction.md has every table and figure of the papers, and its commands exist."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_command_says_on_what_it_has_been_run() -> None:
 def test_every_command_is_there() -> None:
     files = {f"{paper}_{item}" for paper, item in COMMAND.findall(PAGE)}
     there = {path.stem for path in TABLES}
-    assert files == there - {"rela_ablation", "attention_controls"}  # no tables of a paper
+    assert files == there - {"rela_ablation", "attention_controls"}  # not from a paper
     assert PAGE.count("reproduce.sh") == len(COMMAND.findall(PAGE)) + 1  # named once by itself
     scripts = re.findall(r"`((?:benchmark/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
     commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)
@@ -64,7 +64,7 @@ def test_every_command_is_there() -> None:
 
 
 def module_of(words: list[str]) -> str:
-    """The module in ``commands/`` of the command that some words begin with."""
+    """Return the module in ``commands/`` of the command with which the words begin."""
     for length in (2, 1):
         if " ".join(words[:length]) in cli.COMMANDS:
             return "_".join(words[:length])
@@ -72,7 +72,7 @@ def module_of(words: list[str]) -> str:
 
 
 def words_of(table: Path) -> tuple[list[str], int]:
-    """A table's LOOK, or its COMMAND, as it is written, and the number of its rows."""
+    """Return the words of a table's LOOK or COMMAND, unexpanded, and the number of its rows."""
     script = f"""EXAMPLES='{recipes.EXAMPLES}'; LOOK=() COMMAND=() ROWS=(); source '{table}'
     printf '%s\\n' "${{#ROWS[@]}}" ${{LOOK[@]+"${{LOOK[@]}}"}} ${{COMMAND[@]+"${{COMMAND[@]}}"}}"""
     result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
@@ -107,4 +107,4 @@ def test_the_commands_take_what_a_table_gives_them(
             arguments += stand_for.get(word, [word.replace("STEM", str(tmp_path / "stem"))])
         module = importlib.import_module(name)
         parse = getattr(module, "parse_arguments", None) or module.parse_args
-        parse(arguments)  # or it ends
+        parse(arguments)  # exits on an unknown argument

@@ -1,4 +1,4 @@
-"""The settings of the papers: what they hand to fairseq, and miniature runs with them."""
+"""The settings of the papers: their flags for fairseq, and miniature runs with them."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_the_learning_rate_is_noam_s(dataset, settings, factor, warm_up) -> None
     [("iwslt14_de_en", 10_000, 46.9), ("wmt14_en_de", 40_000, 64.6), ("wmt13_en_ru", 60_000, 74.9)],
 )
 def test_sue_s_models_have_the_paper_s_number_of_parameters(dataset, vocabulary, millions) -> None:
-    """47 and 75 million; the paper's 75 million of En-De are not met by any sharing."""
+    """The paper has 47, 75 and 75 million; no sharing of embeddings gives its 75 for En-De."""
     args = parsed(dataset, "sue")
     args.dropout = args.attention_dropout = args.activation_dropout = 0.0
     model = TransformerSparseModel.build_model(args, translation_task(vocabulary))
-    # Without what fairseq 0.12.2 keeps for fused layers and never trains.
+    # Without the copies that fairseq 0.12.2 keeps for its fused layers and never trains.
     count = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()

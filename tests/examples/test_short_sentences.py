@@ -1,4 +1,4 @@
-"""The recipe that trains on short sentences, and has a test set of long ones."""
+"""The recipe that trains on short sentences and also tests on long ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = (
 
 
 def write_raw(folder: Path) -> None:
-    """Sentences of 2 to 11 words, and the same in capitals."""
+    """Write sentences of 2 to 11 words, and the same in capitals as the other side."""
     folder.mkdir()
     random_state = random.Random(1)
     for split, count in (("train", 300), ("val", 20), ("test_2016_flickr", 20)):

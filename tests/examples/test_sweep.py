@@ -54,7 +54,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(raw: Path, tmp_path: 
     settings = (sweep / "output-1.5-attention-1.25/seed-1/settings/train").read_text().splitlines()
     assert {"--output-transform entmax15", "--attention-alpha 1.25", "--seed 1"} <= set(settings)
 
-    # One more seed, and less of the grid: what is there stays, and the seeds decode together.
+    # With one more seed and a smaller grid, finished runs stay, and the seeds form an ensemble.
     before = (sweep / "output-1.5-attention-1/seed-1/average.pt").stat().st_mtime_ns
     grid = ("--output-alphas", "1.5", "--attention-alphas", "1", "--cpu")
     second = run(DATASET, *grid, *folders, "--seeds", "1 2", RAW_DIR=raw)

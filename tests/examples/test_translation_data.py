@@ -1,4 +1,4 @@
-"""The data sets that are made from archives, on miniatures in the layout of their homes."""
+"""The translation data sets, prepared from miniatures in their original layout."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from miniatures import LAYOUTS, TOKENIZED, UNPACKED, Splits, build, languages_of
 
 SHARED = recipes.EXAMPLES / "datasets" / "shared"
 
-# Where a data set's list of raw files is not the one with its own name.
+# Prefix of data sets -> their list of raw files, if it does not have the data set's name.
 LISTS = {
     "multi30k": "multi30k",
     "iwslt17": "iwslt17_de_en",
     "kftt": "kftt_ja_en",
     "wmt": "wmt",
 }
-# Training pairs with more tokens on a side, or so many times as many on one side, are left out.
-# Tokens of a side, and its tokens for each of the other's: the first name that fits holds.
+# Prefix of data sets -> limits of training pairs: tokens per side, and ratio of the two lengths.
+# The first prefix that matches applies.
 LIMITS = {
     "iwslt14": (175, 1.5),
     "wmt13": (250, 1.5),
@@ -41,7 +41,7 @@ WITHOUT_DIACRITICS = ("wmt16_ro_en", "wmt16_en_ro")
 SEPARATE_MERGES = (*WITHOUT_DIACRITICS, "wmt18_zh_en")
 RELA = ("wmt14_en_de_32k", "wmt14_en_fr", "wmt16_ro_en_32k", "wmt18")
 SEPARATE_DICTIONARIES = (*SEPARATE_MERGES, *RELA, "iwslt17", "kftt")
-# Prepared by two processes, whose halves have to come together in order; the rest by one, as fast.
+# Prepared by two processes, whose results must stay in order; others by one, which is as fast.
 BY_TWO = ("multi30k_de_en", "wmt16_ro_en", "wmt18_zh_en")
 PLAIN_ROMANIAN = str.maketrans("âăîșşțţÎȘŞȚŢ", "aaissttISSTT")
 
@@ -61,7 +61,7 @@ def list_of(dataset: str) -> Path:
 
 
 def without_checksums(dataset: str, path: Path) -> Path:
-    """The data set's list of raw files, whose published sums no miniature can have."""
+    """Write the data set's list of raw files without checksums, which no miniature can match."""
     rows = [row.split() for row in list_of(dataset).read_text().splitlines() if row[0] != "#"]
     path.write_text("".join(f"- {' '.join(row[1:])}\n" for row in rows))
     return path
@@ -72,7 +72,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 class Prepared(NamedTuple):
-    """A data set, the sentences in its archives, and the folder of what was made of them."""
+    """A data set, the sentences in its archives, and the folder of the prepared data."""
 
     dataset: str
     sentences: Splits
@@ -83,7 +83,7 @@ class Prepared(NamedTuple):
         return languages_of(self.dataset)
 
 
-# The same archives as another data set, with other languages or numbers.
+# Data sets with the archives of another, but other languages or numbers.
 ALIKE = ("multi30k_en_fr", "iwslt17_en_de", "kftt_en_ja", "wmt14_en_de_32k", "wmt16_ro_en_32k")
 
 
@@ -92,7 +92,7 @@ ALIKE = ("multi30k_en_fr", "iwslt17_en_de", "kftt_en_ja", "wmt14_en_de_32k", "wm
     params=[pytest.param(x, marks=pytest.mark.slow if x in ALIKE else ()) for x in LAYOUTS],
 )
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Each data set, from archives that are fetched from a mirror."""
+    """Prepare each data set from archives that are fetched from a mirror."""
     dataset = request.param
     if dataset == "wmt18_zh_en":
         pytest.importorskip("jieba")
@@ -127,7 +127,7 @@ def test_sentences_are_those_of_the_archives(prepared: Prepared) -> None:
 
 
 def kept(prepared: Prepared) -> dict[str, list[tuple[str, ...]]]:
-    """The pairs of each split that a model is to see. The words here are tokens, or a few more."""
+    """Return the pairs of each split that a model must see; a word is one token or a few."""
     pairs = {
         split: list(zip(*sides.values(), strict=True))
         for split, sides in prepared.sentences.items()
@@ -164,7 +164,7 @@ def test_both_sides_keep_step_to_the_end(prepared: Prepared) -> None:
 
 
 def test_tokens_are_those_of_the_pairs_that_are_kept(prepared: Prepared) -> None:
-    """Word for word, without what Moses does to quotation marks and dashes."""
+    """Only letters are compared, because Moses changes quotation marks and dashes."""
 
     def letters(text: str) -> str:
         text = text.replace("&quot;", "").replace("&apos;", "'").replace("&amp;", "&")
@@ -215,7 +215,7 @@ def wmt_archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def wmt(wmt_archives: Path, tmp_path: Path) -> tuple[Path, dict[str, object]]:
-    """A folder of the archives of wmt16_ro_en, and the variables that have them used."""
+    """Return a folder of the archives of wmt16_ro_en, and the variables that select it."""
     raw = tmp_path / "raw"
     shutil.copytree(wmt_archives, raw)
     sums = without_checksums("wmt16_ro_en", tmp_path / "sums")

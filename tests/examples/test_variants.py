@@ -37,7 +37,7 @@ def recipe(
     show='"${DATASET_FLAGS[@]}" "${VARIANT_FLAGS[@]}"',
     **variables,
 ):
-    """What the recipe hands to ``fairseq-train``, an argument a line."""
+    """Return what ``show`` expands to in the recipe: by default, its flags for training."""
     script = f"""source '{EXAMPLES}/stages/common.sh'; load_recipe; printf '%s\\n' {show}"""
     names = {"DATASET": "multi30k_de_en", "VARIANT": variant, "SETTINGS": settings}
     names.update(CONFIG=config, DATA_DIR="data", RUN_DIR="run", PATH="/usr/bin:/bin", **variables)

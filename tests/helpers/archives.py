@@ -1,4 +1,4 @@
-"""Archives for tests: made of a dictionary from the names of members to their content."""
+"""Archives for tests, made from dictionaries of the members' names and contents."""
 
 import io
 import tarfile
@@ -6,7 +6,7 @@ import zipfile
 
 
 def tar(members: dict[str, bytes], compression: str = "gz") -> bytes:
-    """A tar, compressed unless ``compression`` is empty; a name that ends in / is a folder."""
+    """Return a tar, compressed unless ``compression`` is empty; names of folders end in /."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
         for name, data in members.items():
@@ -30,7 +30,7 @@ def text(lines: list[str], end: str = "\n", encoding: str = "utf-8") -> bytes:
 
 
 def sgm(sentences: list[str], end: str = "\n") -> bytes:
-    """As WMT's and IWSLT's sets are: documents of segments; the sentences are escaped already."""
+    """Return documents of segments, as in WMT's and IWSLT's sets, from escaped sentences."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<srcset setid="mini" srclang="any">']
     for start in range(0, len(sentences), 2):
         lines += [

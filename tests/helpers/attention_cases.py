@@ -1,4 +1,4 @@
-"""The kinds of attention that tests go through, modules whose every parameter matters, masks."""
+"""Cases for tests of attention: its kinds, modules in which every parameter matters, masks."""
 
 import torch
 
@@ -10,21 +10,21 @@ INF = float("inf")
 FP64 = torch.float64
 WIDTH, HEADS = 8, 2
 
-# Each kind, entmax with an alpha for each head, and scaled queries: options of
-# SparseMultiheadAttention.
+# Options of SparseMultiheadAttention: each kind, entmax with a learned alpha per head, and scaled
+# queries.
 CASES = {kind: {"attention": kind} for kind in ATTENTION_KINDS}
 CASES["entmax"]["alpha"] = 1.3
 CASES["entmax_learned"] = {"attention": "entmax", "alpha_learnable": True}
 CASES["entmax15_scaled"] = {"attention": "entmax15", "scale_queries": True}
 
-# Their weights are the positive part of the scores, whatever norm follows.
+# Kinds whose weights are the positive part of the scores, whatever norm follows.
 RECTIFIED = ("relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm")
-# Their weights of scores of 0 or less are 0.
+# Kinds that give weight 0 to scores of 0 or less.
 NULLABLE = (*RECTIFIED, "relu_length", "softpick")
 DISTRIBUTIONS = tuple(x for x in CASES if ATTENTION_KINDS[CASES[x]["attention"]].sums_to_one)
-# Weights that add up to no more than the number of keys.
+# Cases whose weights add up to no more than the number of keys.
 BOUNDED = (*DISTRIBUTIONS, "softpick", "sigmoid")
-# With a norm or a gate after the heads.
+# Kinds with a norm or a gate after the heads.
 NORMALISED = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.norm is not None)
 # One case for each function from scores to weights.
 WEIGHTS = tuple(
@@ -35,14 +35,14 @@ WEIGHTS = tuple(
 
 
 def weights_function(case):
-    """The function from scores, and the alpha of entmax_learned, to weights."""
+    """Return the function from scores to weights; that of entmax_learned also takes alpha."""
     options = CASES[case]
     kind = ATTENTION_KINDS[options["attention"]]
     return kind.weights.with_alpha(options["alpha"]) if "alpha" in options else kind.weights
 
 
 def learned_alpha(case, heads=HEADS):
-    """The arguments of such a function after the scores: an alpha ``[heads, 1, 1]``, or none."""
+    """Return that function's arguments after the scores: alpha ``[heads, 1, 1]``, or none."""
     if case != "entmax_learned":
         return []
     return [torch.linspace(1.2, 1.9, heads, dtype=FP64)[:, None, None].requires_grad_()]
@@ -53,8 +53,10 @@ def sums_to_one(case):
 
 
 def module(case, *, dtype=FP64, width=WIDTH, heads=HEADS, **options):
-    """An attention module in evaluation mode. No parameter has a value at which an error in its
-    use would not show, such as a bias of 0 or a gain of 1."""
+    """Return an attention module in evaluation mode.
+
+    No parameter has a value that would hide an error in its use, such as a bias of 0.
+    """
     result = SparseMultiheadAttention(width, heads, **CASES[case], **options)
     with torch.no_grad():
         for name, parameter in result.named_parameters():
@@ -72,12 +74,12 @@ def self_attention(case, **options):
 
 
 def alpha_of(attention):
-    """Alpha as the naive reference takes it: a number, or one for each head."""
+    """Return alpha as the naive reference takes it: a number, or one for each head."""
     return attention.alpha().tolist() if attention.learns_alpha else attention.fixed_alpha
 
 
 def naive(attention, query, key, value, bias):
-    """The naive reference with the parameters of a module: output and weights."""
+    """Return output and weights of the naive reference with the parameters of a module."""
     return references.multihead_attention(
         dict(attention.named_parameters()),
         *(query, key, value),
@@ -89,7 +91,7 @@ def naive(attention, query, key, value, bias):
 
 
 def sequence(length=5, batch=3, width=WIDTH, dtype=FP64, scale=1.5):
-    """``[length, batch, width]``; at this scale there are weights of zero, and larger ones."""
+    """Draw ``[length, batch, width]``, scaled so that some weights are zero and some are not."""
     return (scale * torch.randn(length, batch, width, dtype=FP64)).to(dtype)
 
 
@@ -98,7 +100,7 @@ def causal(length, keys=None, hides=-INF):
 
 
 def padding(*counts, length=5, left=False):
-    """``[batch, length]``, true for so many positions at one end of each sentence."""
+    """Return ``[batch, length]``, true for ``counts`` positions at one end of each sentence."""
     position = torch.arange(length)
     if not left:
         position = position.flip(0)
@@ -106,7 +108,7 @@ def padding(*counts, length=5, left=False):
 
 
 def as_bias(mask, batch=3, heads=HEADS):
-    """A mask, or padding ``[batch, 1, 1, keys]``, as the naive reference takes it."""
+    """Return a mask, or padding ``[batch, 1, 1, keys]``, as the naive reference takes it."""
     if mask.dtype in (torch.bool, torch.uint8):
         mask = torch.zeros(mask.shape).masked_fill(mask.bool(), -INF)
     if mask.dim() == 3:
@@ -115,7 +117,7 @@ def as_bias(mask, batch=3, heads=HEADS):
 
 
 def masks(length=5, keys=5, batch=3, heads=HEADS):
-    """name -> (arguments of ``forward``, what they add to the scores)."""
+    """Return name -> (arguments of ``forward``, what they add to the scores)."""
     pad = padding(0, 2, 1, length=keys)
     left = padding(1, 0, 2, length=keys, left=True)
     everything = padding(0, keys, 1, length=keys)
@@ -168,7 +170,9 @@ def assert_finite_gradients(*tensors):
 
 
 def assert_within_rounding(actual, expected, dtype, roundings=8):
-    """The error is at most so many roundings in ``dtype``, in the mean over all entries: where a
-    context is nearly 0, the norm makes more of them."""
+    """Check that the relative error over all entries is at most ``roundings`` in ``dtype``.
+
+    Single entries may be worse: where a context is nearly 0, a norm layer enlarges its error.
+    """
     error = (actual.float() - expected.float()).norm() / expected.float().norm()
     assert error <= roundings * torch.finfo(dtype).eps

@@ -20,7 +20,7 @@ FIRST_WORD = 4
 
 
 def make_dictionary(words: int) -> Dictionary:
-    """A dictionary of *words* words after fairseq's four special symbols."""
+    """Return a dictionary of *words* words after fairseq's four special symbols."""
     dictionary = Dictionary()
     for word in range(words):
         dictionary.add_symbol(f"w{word}")
@@ -29,13 +29,13 @@ def make_dictionary(words: int) -> Dictionary:
 
 @dataclass(frozen=True)
 class Table:
-    """What the next token may be after a prefix, chosen at random but always the same.
+    """Next-token probabilities after each prefix, random but always the same.
 
     Args:
         words: number of words in the dictionary
-        branching: at most so many words can follow a prefix
-        eos: how often a prefix can end
-        dead_end: how often nothing at all can follow a prefix
+        branching: largest number of words that can follow a prefix
+        eos: share of the prefixes that can end
+        dead_end: share of the prefixes that nothing can follow
         normalized: whether probabilities add up to 1 (as entmax) or not (as alpha-ReLU)
         salt: tells tables apart that are otherwise alike
     """
@@ -53,8 +53,8 @@ class Table:
 
     @cache  # noqa: B019  (tables live as long as the tests)
     def logits(self, seed: int, prefix: tuple[int, ...]) -> torch.Tensor:
-        """Logits of the next token, [vocabulary]; -inf where the probability is 0."""
-        if EOS in prefix:  # nothing may come from here, so whatever does is plain to see
+        """Return logits of the next token, [vocabulary]; -inf where the probability is 0."""
+        if EOS in prefix:  # a search must not get here; all tokens are possible, so that it shows
             return torch.zeros(self.vocabulary)
         chance = random.Random(f"{self.salt} {seed} {prefix}")
         logits = torch.full((self.vocabulary,), -math.inf)
@@ -95,7 +95,7 @@ def dense_table(words: int) -> Table:
 
 
 class Script:
-    """A table that is written out.
+    """A table given explicitly.
 
     Args:
         follow: for each prefix, the tokens that may follow it and their probabilities
@@ -135,7 +135,7 @@ class TableDecoder(FairseqDecoder):
         self.table = table
         self.output_projection = nn.Identity()
         self.output_projection.is_sparse = is_sparse
-        # A row without any continuation does not sum to 1, as those of entmax always do.
+        # Unlike a row of entmax, a row without any continuation does not sum to 1.
         sums_to_one = table.normalized and getattr(table, "dead_end", 1.0) == 0.0
         self.output_projection.scores_are_log_probs = sums_to_one
         self.steps = 0
@@ -169,7 +169,7 @@ class TableModel(FairseqEncoderDecoderModel):
 
 
 class SparseLSTM(LSTMModel):
-    """A recurrent model, decoded with incremental state, that drops its small probabilities."""
+    """A recurrent model with incremental state, which sets small probabilities to 0."""
 
     def __init__(self, dictionary, hidden=16):
         sizes = {"embed_dim": hidden, "hidden_size": hidden, "num_layers": 1}
@@ -191,12 +191,12 @@ class SparseLSTM(LSTMModel):
 
 
 def normalize(logits: torch.Tensor) -> torch.Tensor:
-    """Log-softmax, with a row of -inf left as it is."""
+    """Return the log-softmax; a row of -inf stays unchanged."""
     return torch.log_softmax(logits, dim=-1).masked_fill(logits.eq(-math.inf), -math.inf)
 
 
 def log_probs(tables: list[Table], seed: int, prefix: tuple[int, ...], temperature: float = 1.0):
-    """Log-probabilities of the next token under the average of *tables*, [vocabulary]."""
+    """Return log-probabilities of the next token under the average of *tables*, [vocabulary]."""
     rows = []
     for table in tables:
         logits = table.logits(seed, prefix) / temperature
@@ -205,7 +205,7 @@ def log_probs(tables: list[Table], seed: int, prefix: tuple[int, ...], temperatu
 
 
 def positional_scores(tables: list[Table], seed: int, tokens, temperature: float = 1.0):
-    """Log-probability of each of *tokens* given those before it."""
+    """Return the log-probability of each of *tokens* given those before it."""
     return [
         log_probs(tables, seed, tuple(tokens[:n]), temperature)[token].item()
         for n, token in enumerate(tokens)
@@ -213,7 +213,7 @@ def positional_scores(tables: list[Table], seed: int, tokens, temperature: float
 
 
 def every_string(tables: list[Table], seed: int, max_len: int, min_len: int = 1):
-    """All strings of non-zero probability with at most *max_len* words, and their log-probability.
+    """Return all strings of non-zero probability with at most *max_len* words.
 
     Returns:
         dict from tokens (a tuple that ends in EOS) to log-probability
@@ -236,7 +236,7 @@ def every_string(tables: list[Table], seed: int, max_len: int, min_len: int = 1)
 
 
 def beam_search(tables: list[Table], seed: int, beam: int, max_len: int, min_len: int = 1):
-    """Beam search over live hypotheses alone, as plainly as it can be said.
+    """Run a plain beam search over live hypotheses only.
 
     Returns:
         list of (normalised score, tokens, whether it is complete), best first
@@ -264,7 +264,7 @@ def beam_search(tables: list[Table], seed: int, beam: int, max_len: int, min_len
 
 
 def make_sample(seeds: list[int], first_id: int = 0) -> dict:
-    """A batch of source sentences, one for each seed, as a task would hand it to a generator."""
+    """Return a batch of source sentences, one per seed, as a task passes it to a generator."""
     words = torch.tensor(seeds).unsqueeze(1)  # [batch, 1]
     src_tokens = torch.cat([words, torch.full_like(words, EOS)], dim=1)
     src_lengths = torch.full((len(seeds),), 2)

@@ -1,4 +1,4 @@
-"""What can be wrong with a file that a script reads or writes, as a test brings it about."""
+"""Faults of the files that a script reads or writes, and functions that cause them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Sets(ctypes.Structure):
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """A context in which the permissions of files hold for root as well."""
+    """Make the permissions of files hold for root as well."""
     if os.geteuid() != 0:
         yield
         return
@@ -40,7 +40,7 @@ def permissions_hold() -> Iterator[None]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """A context in which no file can get longer."""
+    """Keep files from growing, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
@@ -97,7 +97,7 @@ def many_lines(path: Path) -> None:
     path.write_bytes(b"\n" * 999)
 
 
-# What no script can do anything with.
+# Faults that make any input unusable.
 FATAL: dict[str, Callable[[Path], None]] = {
     "missing": remove,
     "folder": make_folder,
@@ -107,7 +107,7 @@ FATAL: dict[str, Callable[[Path], None]] = {
 TEXT = {"not UTF-8": not_utf8, "NUL": nul, "CR LF": carriage_returns, "cut": cut}
 JSON = {"not UTF-8": not_utf8, "cut": cut, "foreign": foreign_json}
 COUNTED = {"a line less": lose_a_line, "many lines": many_lines}
-# What some can read all the same.
+# Faults with which some scripts can still read a file.
 HARMLESS = {"NUL", "CR LF", "cut"}
 
 
@@ -136,7 +136,7 @@ def device(path: Path) -> None:
     path.symlink_to(os.devnull)
 
 
-# What can be wrong with the place of a file to be written, and the context in which it is.
+# Faults of an output file's place, and the context in which the script then runs.
 OUTPUT = {
     "folder in the way": (folder_in_the_way, nullcontext),
     "no folder": (no_folder, nullcontext),
@@ -148,7 +148,7 @@ OUTPUT = {
 
 
 def snapshot(folder: Path) -> dict[str, object]:
-    """What is in a folder by its path: the content of files, the mode of all else."""
+    """Return the contents of a folder by path: the bytes of files, the mode of all else."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else path.lstat().st_mode
         for path in folder.rglob("*")

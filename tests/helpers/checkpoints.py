@@ -9,7 +9,7 @@ TAU = "decoder.output_projection.tau"
 
 
 def make_state(weight=0.0, tau=0.75, steps=7, **model_fields):
-    """A checkpoint with the parts of a real one; `weight` fills or is the one parameter."""
+    """Return a checkpoint with the parts of a real one; `weight` is the value of its matrices."""
     weight = torch.as_tensor(weight, dtype=torch.float32).expand(2, 3).clone()
     return {
         "args": None,

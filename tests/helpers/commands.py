@@ -1,4 +1,4 @@
-"""fairseq's commands on small data, and what they print."""
+"""Running fairseq's commands on small data, and parsing their output."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import toy
 from fairseq_sparse.checkpoints.safety import load_checkpoint
 from fork_python import PYTHON
 
-# Of fairseq 0.12.2: a tensor that is never filled, and what is copied from a checkpoint for its
-# fused layers and never trained.
+# In fairseq 0.12.2: a tensor that is never filled, and copies of parameters that it makes for its
+# fused layers and never trains.
 _UNUSED = re.compile(r"_float_tensor$|\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
 
 
@@ -23,7 +23,7 @@ def train(data, save_dir, *flags, check=True, **options):
         *("--arch", "transformer_sparse_tiny", "--share-all-embeddings", "--dropout", "0.1"),
         *("--encoder-normalize-before", "--decoder-normalize-before"),
         *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--log-format", "json"),
-        *("--num-workers", "0"),  # a process that loads data is for test_real_starts.py
+        *("--num-workers", "0"),  # test_real_starts.py has a process for them
         *flags,
         check=check,
         **options,
@@ -31,7 +31,7 @@ def train(data, save_dir, *flags, check=True, **options):
 
 
 def train_on_two_workers(data, save_dir, *flags):
-    """Train on two real workers on the CPU, each as torchrun starts it; what each printed."""
+    """Train on two CPU workers, started as torchrun does; return what each printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -39,7 +39,7 @@ def train_on_two_workers(data, save_dir, *flags):
         f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
         "--source-lang de --target-lang en --arch transformer_sparse_tiny "
         "--optimizer adam --lr 0.01 --log-format json --dropout 0 --distributed-backend gloo "
-        "--ddp-backend legacy_ddp"  # the default one takes a CPU model for one on a GPU
+        "--ddp-backend legacy_ddp"  # the default backend takes a CPU model for one on a GPU
     ).split()
     command += map(str, flags)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -69,7 +69,7 @@ def generate(data, path, *flags, command="fairseq_cli.generate", check=True):
 
 
 def hypotheses(output):
-    """Sentence number -> the (score, words) of its hypotheses, in the order printed."""
+    """Return sentence number -> (score, words) of its hypotheses, in the order printed."""
     found = {}
     for number, score, words in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.MULTILINE):
         found.setdefault(int(number), []).append((float(score), words))
@@ -77,17 +77,17 @@ def hypotheses(output):
 
 
 def logged(output, tag):
-    """The JSON records that fairseq logged under a tag ("train", "valid")."""
+    """Return the JSON records that fairseq logged under a tag ("train", "valid")."""
     return [json.loads(line) for line in re.findall(rf"\| {tag} \| (\{{.*\}})", output)]
 
 
 def output_flags(transform):
-    """An output transform and its loss."""
+    """Return the flags of an output transform and its loss."""
     criterion = "alpha_relu_loss" if transform == "alpha_relu" else "entmax_loss"
     return ("--output-transform", transform, "--criterion", criterion)
 
 
 def parameters(checkpoint):
-    """The parameters in a checkpoint that matter to the model, by name, and tau."""
+    """Return the parameters that the model uses, and tau, by name."""
     model = load_checkpoint(checkpoint)["model"]
     return {name: value for name, value in model.items() if not _UNUSED.search(name)}

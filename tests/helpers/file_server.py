@@ -1,4 +1,4 @@
-"""A local HTTP server of a folder's files, for tests of what is fetched."""
+"""A local HTTP server for a folder's files, for tests of downloads."""
 
 import functools
 import http.server
@@ -15,7 +15,7 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
-    """The address below which the files of a folder are served."""
+    """Serve the files of a folder; yield the address below which they are."""
     handler = functools.partial(_QuietHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

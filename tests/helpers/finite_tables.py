@@ -38,10 +38,10 @@ def translator_of(*tables, is_sparse=True):
 
 
 def samples(seeds=SEEDS, size=3):
-    """The seeds as batches, so that more than one is counted."""
+    """Return the seeds as several batches."""
     return [make_sample(seeds[n : n + size], first_id=n) for n in range(0, len(seeds), size)]
 
 
 def strings_of(tables, min_len=1):
-    """For each seed all strings and their log-probabilities."""
+    """Return all strings and their log-probabilities for each seed."""
     return [every_string(list(tables), seed, LONGEST, min_len) for seed in SEEDS]

@@ -1,7 +1,7 @@
-"""Hands the command line of a Python to the fork server, and ends as the command did.
+"""Client of the fork server: passes on the command line of a Python, and ends as the command did.
 
-Started as ``python -IS fork_client.py FOLDER ARGUMENTS``: without torch and fairseq, in a hundredth
-of the time that they take to load.
+It is run as ``python -IS fork_client.py FOLDER ARGUMENTS``. Without torch and fairseq, it starts in
+a hundredth of the time that they take to load.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ def main(folder: str, *arguments: str) -> None:
 
 
 def connect(folder: str, settings: dict) -> socket.socket:
-    """Connect to the server of a folder; the first to come starts it."""
+    """Connect to the server of a folder; start it if there is none yet."""
     address = os.path.join(folder, "socket")
     connection = socket.socket(socket.AF_UNIX)
     with open(os.path.join(folder, "lock"), "a") as lock:

@@ -1,9 +1,9 @@
 """A process that has loaded torch and fairseq, and forks for each command that a test starts.
 
-A test, or a recipe that it runs, starts the script ``python`` in the server's folder where it would
-start a Python. The command runs in a fork, with the arguments, environment, folder and streams that
-it was given, and ends as in a process of its own. This package and its scripts are loaded by the
-fork; torch and fairseq stay out of its sight until it imports them (``shelf.py``).
+Instead of a Python, a test, or a recipe that it runs, starts the script ``python`` in the server's
+folder. The command runs in a fork, with the arguments, environment, folder and streams that it was
+given, and ends as in a process of its own. The fork loads this package and its scripts itself;
+torch and fairseq are hidden from it until it imports them (``shelf.py``).
 """
 
 import gc
@@ -27,12 +27,12 @@ PRELOADED = (
     *("numpy", "sacrebleu", "sacremoses", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("matplotlib.font_manager", "multiprocessing.pool"),
-    *("torch._dynamo", "torch.distributed.fsdp"),  # by the first optimizer
+    *("torch._dynamo", "torch.distributed.fsdp"),  # imported by the first optimizer
 )
 
 
 class Server:
-    """Runs the commands of the clients that connect to ``listener``."""
+    """A server that runs the commands of the clients that connect to ``listener``."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
@@ -47,7 +47,7 @@ class Server:
         self.selector.register(self.wake_up, selectors.EVENT_READ, lambda _: self.reap())
 
     def step(self) -> None:
-        """Do what there is to do, for about a second at most."""
+        """Handle the events that have come, waiting for about a second at most."""
         for key, _ in self.selector.select(1):
             key.data(key.fileobj)
 
@@ -70,14 +70,14 @@ class Server:
             client.close()
             return
         try:
-            os.setpgid(pid, pid)  # whoever comes first
+            os.setpgid(pid, pid)  # the child does the same: either may be first
         except OSError:
             pass
         self.commands[pid] = client
         self.selector.register(client, selectors.EVENT_READ, lambda _: self.pass_on(pid))
 
     def pass_on(self, pid: int) -> None:
-        """Pass on the signals that a client got; kill the command of a client that was killed."""
+        """Pass on a client's signals to its command; kill the command if the client was killed."""
         client = self.commands[pid]
         try:
             numbers = client.recv(100)
@@ -94,7 +94,7 @@ class Server:
             pass
 
     def reap(self) -> None:
-        """Tell the clients whose commands have ended how."""
+        """Send the exit codes of ended commands to their clients."""
         self.wake_up.recv(4096)
         for pid, status in ended():
             client = self.commands.pop(pid)
@@ -146,12 +146,12 @@ def is_alive(pid: int) -> bool:
 def main(folder: Path, descriptor: int) -> None:
     """Serve until the folder, or the process that made it, is gone."""
     owner = json.loads((folder / "settings.json").read_text())["owner"]
-    del sys.path[0]  # of this script
+    del sys.path[0]  # this script's folder
     environment, own_warnings = dict(os.environ), len(warnings.filters)
     shelves = [Shelf("torch"), Shelf("fairseq", needs=("torch",))]
     for name in PRELOADED:
         importlib.import_module(name)
-    # The parser of hydra, which fairseq gives every flag to, learns its grammar as it goes.
+    # fairseq passes every flag to hydra's parser, which is slow until it has parsed some.
     parser = importlib.import_module("hydra.core.override_parser.overrides_parser").OverridesParser
     parser.create().parse_overrides(["a.b=1", "a.b=-0.5", "a.b=null", "a.b='c d'", "a.b=[1,2]"])
     for shelf in shelves:

@@ -1,4 +1,4 @@
-"""Runs the command line of a Python in a fork of one that has loaded the libraries."""
+"""Running the command line of a Python in a fork of one that has loaded the libraries."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-# Read when the interpreter starts or a library is loaded: a fork has those of the server.
+# Prefixes of variables read at the start or on import: a fork keeps the server's values.
 FIXED = ("PYTHON", "OMP_", "MKL_", "KMP_", "LD_", "TORCH", "PYTORCH", "CUDA_", "MPL")
 FIXED += ("TRITON_INTERPRET",)
 HONOURED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE")
-HONOURED += ("PYTHON", "PYTHON_EXEC")  # of the recipes and of torchrun
+HONOURED += ("PYTHON", "PYTHON_EXEC")  # used by the recipes and torchrun
 
 server: dict = {}
 
 
 def remember(environment: dict[str, str], own_warnings: int) -> None:
-    """Note what a command must share with the server, started so, to run in a fork of it.
+    """Record what a command must share with the server to run in a fork of it.
 
     Args:
-        own_warnings: how many of the filters of warnings are the interpreter's own.
+        environment: the variables with which the server was started.
+        own_warnings: number of the warning filters that are the interpreter's own.
     """
-    # Libraries set some variables when they are loaded, and a test hands its own on.
+    # A command may have the values from before or after the libraries set theirs.
     server["fixed"] = fixed(environment), fixed(os.environ)
     server["path"] = list(sys.path)
     server["warnings"] = own_warnings
     server["modules"] = {name.partition(".")[0] for name in sys.modules} | {"torch", "fairseq"}
     server["modules"] |= {"sitecustomize", "usercustomize"}
-    # Those of this folder are no libraries: a command that has it on its path may import them.
+    # Modules of this folder are no libraries: a command may have the folder on its path.
     server["modules"] -= {"forked_command", "shelf"}
 
 
@@ -51,7 +52,7 @@ def fixed(environment: dict[str, str]) -> dict[str, str]:
         values.pop(name, None)
     names = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     locale = next(filter(None, names), "C").upper()
-    # Python takes UTF-8 for the locale C too.
+    # Python uses UTF-8 in the locale C too.
     is_utf8 = locale in ("C", "POSIX") or locale.endswith(("UTF-8", "UTF8"))
     return values | {"locale": "UTF-8" if is_utf8 else locale}
 
@@ -96,14 +97,14 @@ def run_and_exit(request: dict, streams: list[int]) -> None:
 
 
 def folder_of(argument: str) -> str:
-    """Return what Python puts in front of ``sys.path``."""
+    """Return the entry that Python puts in front of ``sys.path``."""
     if argument in ("-", "-c"):
         return ""
     return os.getcwd() if argument == "-m" else str(Path(argument).resolve().parent)
 
 
 def stand_ins(folders: list[str]) -> list[str]:
-    """Return the modules in the folders that would hide one that is loaded."""
+    """Return the files in the folders that a new process would import instead of loaded modules."""
     return [
         path
         for folder in folders

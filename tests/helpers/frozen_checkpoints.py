@@ -1,4 +1,4 @@
-"""The models of the frozen checkpoints in ``tests/data``, and what such a checkpoint gives."""
+"""The models of the frozen checkpoints in ``tests/data``, and the results of a checkpoint."""
 
 import contextlib
 import gzip
@@ -51,7 +51,7 @@ FLAGS = {
 
 
 def run(command, data: Path, *arguments) -> str:
-    """Run one of fairseq's commands in this process; what it prints."""
+    """Run one of fairseq's commands in this process; return what it prints."""
     argv = ["fairseq", str(data), "--cpu", "--num-workers", "0", "--no-progress-bar"]
     argv += map(str, arguments)
     with mock.patch("sys.argv", argv), contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -60,13 +60,13 @@ def run(command, data: Path, *arguments) -> str:
 
 
 def train_until(updates: int, name: str, data: Path, save_dir: Path, *flags) -> Path:
-    """Train a model of ``FLAGS`` until so many updates have been made; its last checkpoint."""
+    """Train a model of ``FLAGS`` up to update ``updates``; return its last checkpoint."""
     run(
         train,
         data,
         *FLAGS[name].split(),
         *("--dropout", 0, "--optimizer", "adam", "--lr", 0.02, "--clip-norm", 1, "--seed", 1),
-        # Batches of eight: fairseq-fixed leaves out what is no multiple of eight.
+        # Batches of eight: fairseq-fixed leaves out sentences beyond a multiple of eight.
         *("--batch-size", 8, "--max-update", updates, "--no-epoch-checkpoints"),
         *("--save-dir", save_dir, *flags),
     )
@@ -74,14 +74,14 @@ def train_until(updates: int, name: str, data: Path, save_dir: Path, *flags) -> 
 
 
 def unpack(frozen: Path, folder: Path) -> Path:
-    """A frozen checkpoint as fairseq saved it."""
+    """Decompress a frozen checkpoint into a folder; return its path."""
     path = folder / frozen.stem
     path.write_bytes(gzip.decompress(frozen.read_bytes()))
     return path
 
 
 def results(name: str, data: Path, path: Path, folder: Path) -> dict[str, Any]:
-    """What a checkpoint of the model gives; ``folder`` is for more training."""
+    """Return the results of a checkpoint of the model; ``folder`` is for more training."""
     return {
         "probabilities": probabilities(data, path),
         "translations": [] if name.startswith("lm_") else translations(data, path),
@@ -90,7 +90,7 @@ def results(name: str, data: Path, path: Path, folder: Path) -> dict[str, Any]:
 
 
 def probabilities(data: Path, path: Path) -> list[list[float]]:
-    """Of each entry at each step of the first test sentence, given the reference before it."""
+    """Return the probabilities of all tokens at each teacher-forced step of the first sentence."""
     models, task = load_models([path], str(data))
     batch = next(iter(load_batches(task, models, "test", 1000)))
     row = batch["id"].tolist().index(0)
@@ -102,14 +102,14 @@ def probabilities(data: Path, path: Path) -> list[list[float]]:
 
 
 def translations(data: Path, path: Path) -> list[list]:
-    """Score and words of the best translation of each test sentence."""
+    """Return score and words of the best translation of each test sentence."""
     flags = (*_TRANSLATION.split(), "--beam", 3, "--max-len-b", 9, "--batch-size", 4)
     printed = run(generate, data, "--path", path, *flags)
     return [list(best) for _, (best,) in sorted(hypotheses(printed).items())]
 
 
 def more_training(name: str, data: Path, path: Path, folder: Path) -> dict[str, float]:
-    """The loss on the validation set, and τ, after a few more updates."""
+    """Return the loss on the validation set, and τ, after a few more updates."""
     last = train_until(UPDATES + 5, name, data, folder, "--restore-file", path)
     state = load_checkpoint(last)
     return {

@@ -1,7 +1,7 @@
 """Compiling Triton kernels to machine code for a GPU that need not be there.
 
-Triton's interpreter takes programs that its compiler refuses. To run it in a process of its own,
-where TRITON_INTERPRET is not set: ``run_compiled(__file__, "name of a function", ...)``.
+Triton's interpreter takes programs that its compiler refuses. To run the compiler in a process
+without TRITON_INTERPRET, call ``run_compiled(__file__, "name of a function", ...)``.
 """
 
 import os

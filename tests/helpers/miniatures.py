@@ -1,4 +1,4 @@
-"""Small archives in the layout of each data set's home, and the sentences that are in them."""
+"""Small archives in the original layout of each data set, and their sentences."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import archives
 
 Splits = dict[str, dict[str, list[str]]]  # split -> language -> sentences
 
-# A row for each pair of files, in the order in which they are joined; {a,b} is a in the place of
-# the source and b in that of the target. What is before "!" is an archive; #N is the column of a
-# file that has both sides, with bars between them.
+# One row for each pair of files, in the order in which they are joined; {a,b} is a for the source
+# and b for the target. An archive's name is followed by "!" and the path inside; #N is a column of
+# a file that has both sides, with bars between them.
 LAYOUTS = {
     "multi30k_de_en": """
         train train.{de,en}.gz
@@ -55,7 +55,7 @@ LAYOUTS = {
         train training-parallel-nc-v9.tgz!training/news-commentary-v9.de-en.{en,de}
         valid wmt13-test.tgz!test/newstest2013-src.{en,de}.sgm
         test wmt14-test-full.tgz!test-full/newstest2014-deen-{src.en,ref.de}.sgm""",
-    # Giga-FrEn: files that are compressed, in a tar that is not.
+    # Giga-FrEn: compressed files in an uncompressed tar.
     "wmt14_en_fr": """
         train training-parallel-un.tgz!un/undoc.2000.fr-en.{en,fr}
         train training-giga-fren.tar!giga-fren.release2.fixed.{en,fr}.gz
@@ -121,10 +121,10 @@ WORDS = {
     "ru": "собака улица больше бежит упражнение над “нет” дверь".split(),
     "zh": "我们 喜欢 中国 猫 在 街上 “从不” 门".split(),
 }
-# Data sets whose text is tokenised where it comes from, and those whose files are not in archives.
+# Prefixes of data sets that are published as tokens, and of those published without archives.
 TOKENIZED = ("kftt", "tanaka")
 UNPACKED = ("multi30k", "tanaka")
-# Which pairs of the first two files of a training text are something else than four words.
+# Numbers of the pairs that ``spoil`` changes in the first two files of a training text.
 EMPTY, LONG, LOPSIDED, FOREIGN = 3, 5, 7, 9
 STRAIGHT = str.maketrans("“”", '""')
 
@@ -135,7 +135,7 @@ def languages_of(name: str) -> tuple[str, str]:
 
 
 def draw(languages: tuple[str, str], count: int, seed: int) -> list[list[str]]:
-    """For each language ``count`` sentences of the same four words."""
+    """Draw ``count`` sentences of four words, and return them in each language."""
     numbers = random.Random(seed)
     rows = [[numbers.randrange(8) for _ in range(4)] for _ in range(count)]
     return [
@@ -145,7 +145,7 @@ def draw(languages: tuple[str, str], count: int, seed: int) -> list[list[str]]:
 
 
 def spoil(sides: list[list[str]], english: list[str]) -> None:
-    """Make some pairs what a preparation has to notice."""
+    """Change some pairs into ones that a preparation has to notice."""
     sides[1][EMPTY] = ""
     for side in sides:
         side[LONG] = " ".join([side[LONG]] * 80)
@@ -154,7 +154,7 @@ def spoil(sides: list[list[str]], english: list[str]) -> None:
 
 
 def expand(row: str) -> tuple[str, list[str]]:
-    """The split of a row and the places of both sides."""
+    """Return the split of a row and the places of both sides."""
     split, place = row.split()
     return split, [
         re.sub(r"\{(.*?),(.*?)\}", lambda match, side=side: match[side], place) for side in (1, 2)
@@ -162,7 +162,7 @@ def expand(row: str) -> tuple[str, list[str]]:
 
 
 def content(path: str, lines: list[str], first: bool, titles: bool) -> bytes:
-    """What a file of that name has; the first one begins with a byte order mark, and has CR LF."""
+    """Return a file's content; the first file has a byte order mark and CR LF."""
     if path.endswith((".sgm", ".xml")):
         return archives.sgm([line.replace("&", "&amp;").replace('"', "&quot;") for line in lines])
     if "train.tags" in path:

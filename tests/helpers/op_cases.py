@@ -1,4 +1,4 @@
-"""The ops that tests go through, one by one: mappings, losses, dtypes, drawn logits."""
+"""Cases for tests of the ops: mappings, losses, dtypes, random logits."""
 
 import torch
 
@@ -31,7 +31,7 @@ MAPPINGS = {
     "entmax3": lambda z, dim=-1: entmax(z, 3, dim),
 }
 ALPHA_OF = {"sparsemax": 2.0, "entmax15": 1.5, "entmax125": 1.25, "entmax175": 1.75, "entmax3": 3.0}
-# Of attention, with kernels for a CPU.
+# Kinds of attention weights that have CPU kernels.
 SPARSE_WEIGHTS = {"relu": relu} | {
     f"entmax {alpha}": weights_by_entmax.with_alpha(alpha) for alpha in (1.05, 1.3, 1.5, 1.9, 2)
 }
@@ -40,7 +40,7 @@ TAU = 0.3
 
 
 def attends_by_kernels():
-    """Whether this machine has kernels for attention: a compiler, and vectors of eight numbers."""
+    """Return whether this machine has attention kernels: a compiler, and vectors of 8 numbers."""
     return build.library() is not None and backends._has_wide_vectors()
 
 
@@ -63,7 +63,7 @@ class EntmaxLoss:
         return references.entmax_loss_gradient(z, target, alpha, label_smoothing)
 
     def logits_of(self, q, alpha):
-        """Logits that are mapped to ``q``."""
+        """Return logits that are mapped to ``q``."""
         return q ** (alpha - 1) / (alpha - 1)
 
 
@@ -95,23 +95,23 @@ def logits(*shape, dtype=torch.float64, scale=1.0):
 
 
 def batch(*shape, size=12, dtype=torch.float64, scale=1.5):
-    """Logits ``[*shape, size]`` and targets ``shape``."""
+    """Draw logits ``[*shape, size]`` and targets ``shape``."""
     return logits(*shape, size, dtype=dtype, scale=scale), torch.randint(size, shape)
 
 
 def alpha_of(weights):
-    """alpha of a kind of attention weights, as the kernels in C are told."""
+    """Return alpha of a kind of attention weights, as the C kernels take it."""
     return RECTIFIED if weights.name == "relu" else weights.alpha
 
 
 def attention_options(weights, **options):
-    """The arguments of ``attend`` by their defaults, but for those given."""
+    """Return the options of ``attend``: the given ones, and defaults for the others."""
     defaults = {"alpha": None, "masked": None, "bias": None, "causal": False, "dropout": 0.0}
     defaults |= {"need_weights": False, "scale": 1.0, "widen": False}
     return AttentionOptions(weights, **{**defaults, **options})
 
 
 def chosen_attention(query, key, value, weights, **options):
-    """The backend that computes an attention."""
+    """Return the backend that computes an attention."""
     options = attention_options(weights, **options)
     return choose("attention", (query, key, value, options.masked, options.bias), options=options)

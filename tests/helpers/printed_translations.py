@@ -1,4 +1,4 @@
-"""Translations as fairseq's commands print them, and what a model says of them."""
+"""Translations as fairseq's commands print them, and their scores by the models."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ UNK = 3
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What is printed of a translation; scores in nats."""
+    """A printed translation; scores in nats."""
 
     score: float
     words: tuple[str, ...]
@@ -29,20 +29,20 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Output:
-    """What a run printed and logged."""
+    """The output and the log of a run."""
 
     text: str
     log: str
 
     def lines(self, kind):
-        """Sentence number -> what stands in its lines of this kind, in the order printed."""
+        """Return sentence number -> the contents of its lines of a kind, in the order printed."""
         found = {}
         for number, rest in re.findall(rf"^{kind}-(\d+)\t(.*)$", self.text, re.MULTILINE):
             found.setdefault(int(number), []).append(rest)
         return found
 
     def hypotheses(self):
-        """Sentence number -> its hypotheses, in the order printed."""
+        """Return sentence number -> its hypotheses, in the order printed."""
         positional, found = self.lines("P"), {}
         for number, lines in self.lines("H").items():
             for line, logs in zip(lines, positional[number], strict=True):
@@ -56,7 +56,7 @@ class Output:
         return found
 
     def incomplete(self):
-        """How many sentences had no complete translation, as the log says."""
+        """Return the number of sentences without a complete translation, from the log."""
         return sum(map(int, re.findall(r"(\d+) of \d+ sentences had no complete", self.log)))
 
 
@@ -65,13 +65,13 @@ def run_here(caplog, data, paths, *flags, command=generate):
 
     Args:
         caplog: pytest's fixture.
-        flags: one that is given here as well takes the place of ours.
+        flags: further flags; they override those set here.
     """
     arguments = [data, "--user-dir", toy.USER_DIR, "--path", ":".join(map(str, paths)), "--cpu"]
     arguments += ["--task", "translation_sparse", "--source-lang", "de", "--target-lang", "en"]
     if command is generate:
         arguments += ["--max-tokens", 200, "--num-workers", 0, "--no-progress-bar"]
-    gc.collect()  # fairseq-interactive sums up when its task goes: that of an earlier run, now
+    gc.collect()  # fairseq-interactive logs a summary when it is freed: free an earlier one now
     caplog.clear()
     caplog.set_level("INFO", "fairseq_sparse")
     argv = ["fairseq", *map(str, arguments), *map(str, flags)]
@@ -82,7 +82,7 @@ def run_here(caplog, data, paths, *flags, command=generate):
 
 
 class Scorer:
-    """Scores of given translations, with all words of each put in at once."""
+    """A scorer of given translations, by teacher forcing."""
 
     def __init__(self, data, paths, language_model=None):
         self.models, task = load_models(paths, str(data))
@@ -105,7 +105,7 @@ class Scorer:
 
     @torch.no_grad()
     def distributions(self, sources, targets, temperature=1.0, unkpen=0.0, lm_weight=0.0):
-        """Log-probabilities [targets, longest target, vocabulary] before each token."""
+        """Return log-probabilities [targets, longest target, vocabulary] of each next token."""
         pad, eos = self.words.pad(), self.words.eos()
         source = collate_tokens(sources, pad, left_pad=True)
         lengths = torch.tensor([len(tokens) for tokens in sources])
@@ -122,7 +122,7 @@ class Scorer:
         return scores
 
     def positional(self, numbers, words, **options):
-        """Scores of each word of translations, and of the EOS."""
+        """Return the scores of each word and of the EOS, for each translation."""
         targets = [self.encode(translation) for translation in words]
         scores = self.distributions([self.source(n) for n in numbers], targets, **options)
         return [
@@ -131,7 +131,7 @@ class Scorer:
         ]
 
     def live_strings(self, number, max_len, temperature, limit):
-        """All translations of nonzero probability; None if there are more than *limit*."""
+        """Return all translations of nonzero probability, or None if they exceed *limit*."""
         found, prefixes = set(), [()]
         for length in range(max_len + 1):
             if len(found) + len(prefixes) > limit:

@@ -13,12 +13,12 @@ USER_DIR = str(EXAMPLES.parent / "fairseq_sparse")
 
 
 def command(script: str, *arguments: object) -> list[str]:
-    """The command line of a script of ``examples/``."""
+    """Return the command line of a script of ``examples/``."""
     return ["bash", str(EXAMPLES / script), *map(str, arguments)]
 
 
 def environment(**variables: object) -> dict[str, str]:
-    """What a recipe sees of ours: this Python, few workers, and the variables (None: not set)."""
+    """Return a recipe's environment: this Python, few workers, and ``variables`` (None: unset)."""
     kept = {name: os.environ.get(name) for name in ("PATH", "HOME", "TMPDIR")}
     kept |= {"PYTHON": PYTHON, "OMP_NUM_THREADS": 1, "WORKERS": 2}
     kept |= {"PYTHON_EXEC": PYTHON} | variables  # which torchrun starts workers with
@@ -28,7 +28,7 @@ def environment(**variables: object) -> dict[str, str]:
 def run(
     script: str, *arguments: object, check: bool = True, **variables: object
 ) -> subprocess.CompletedProcess:
-    """Run a script from a folder that is not the project's; its ``stdout`` is all it printed.
+    """Run a script from a folder outside the project; its ``stdout`` includes the errors.
 
     With ``check``, a script that fails fails the test.
     """
@@ -46,7 +46,7 @@ def run(
 
 
 def loaded(dataset: str, config: str, show: str, settings: str = "") -> list[str]:
-    """What ``show``, in bash, is in a recipe of the variant softmax, an argument a line."""
+    """Return the words to which bash expands ``show`` in a recipe of the variant softmax."""
     script = f"source '{EXAMPLES}/stages/common.sh'; load_recipe; printf '%s\\n' {show}"
     names = {"DATASET": dataset, "VARIANT": "softmax", "SETTINGS": settings, "CONFIG": config}
     names |= {"DATA_DIR": "data", "RUN_DIR": "run", "PATH": "/usr/bin:/bin"}

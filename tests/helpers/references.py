@@ -1,7 +1,7 @@
 """Naive versions of the ops: each written from its definition, once, plain and slow.
 
-They work over the last dimension, in the dtype that they are given. In fp64 they are what the ops
-are compared with; their own error in a lower dtype says how much error is fair.
+They work over the last dimension, in the dtype that they are given. In fp64 they are the reference
+for the ops; their own error in a lower dtype says how much error is fair.
 """
 
 import itertools
@@ -24,7 +24,7 @@ def entmax_threshold(z, alpha, topk=0):
 
 
 def _entmax_and_threshold(z, alpha, topk):
-    """By bisection, until no number of the dtype is left between the two ends."""
+    """Bisect until no number of the dtype is left between the two ends."""
     if topk > 0:
         z = z.masked_fill(~_among_largest(z, topk), -INF)
     maximum = z.amax(-1, keepdim=True)
@@ -101,16 +101,16 @@ def alpha_relu_loss_gradient(z, target, tau, alpha=1.5, label_smoothing=0.0):
 
 
 def _product(weights, z):
-    # 0 * -inf = 0: an impossible class that neither p nor q wants costs nothing.
+    # 0 * -inf = 0: a class with logit -inf costs nothing where p and q are both 0.
     return torch.where(weights == 0, torch.zeros_like(z), weights * z).sum(-1)
 
 
 def error_of_naive(naive, *inputs, dtype=torch.float32):
-    """The largest error that ``naive(*inputs)`` makes in ``dtype``.
+    """Return the largest error that ``naive(*inputs)`` makes in ``dtype``.
 
-    Below fp64, that is its difference from fp64 for the same (rounded) inputs. For fp64, where
-    nothing better is at hand, the error of fp32 in proportion, or how far the result moves when
-    each input moves by one rounding, whichever is larger.
+    Below fp64, that is its difference from fp64 for the same (rounded) inputs. For fp64, which has
+    no better reference, it is the larger of two estimates: the error of fp32, scaled down, and the
+    change of the result when each input moves by one rounding.
     """
     rounded = _cast(inputs, dtype)
     exact = naive(*_cast(rounded, torch.float64))
@@ -130,8 +130,8 @@ def error_of_naive(naive, *inputs, dtype=torch.float32):
 def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0, atol=0.0):
     """Check an op's result for ``inputs`` against ``naive`` in fp64.
 
-    It may be wrong by ``slack`` times what ``naive`` is wrong by in ``dtype`` (by default the one
-    that the ops compute in: fp32, or fp64 for fp64 inputs), by its own rounding, and by ``atol``.
+    The allowed error is ``slack`` times that of ``naive`` in ``dtype`` (by default the one in which
+    the ops compute: fp32, or fp64 for fp64 inputs), plus the result's rounding and ``atol``.
     """
     if dtype is None:
         fp64 = any(_is_floating(x) and x.dtype == torch.float64 for x in inputs)
@@ -143,7 +143,7 @@ def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0, atol=0.
     if finite.any():
         allowed = atol + slack * error_of_naive(naive, *inputs, dtype=dtype)
         allowed = allowed + torch.finfo(actual.dtype).eps * exact[finite].abs()
-        # The smallest number of fp16 that is not 0 can be larger than the rest of the sum.
+        # The smallest normal number of fp16 can be larger than the rest of the sum.
         allowed = allowed + torch.finfo(actual.dtype).smallest_normal
         worst = float(((actual.double() - exact)[finite].abs() / allowed).max())
         assert worst <= 1, f"{worst:.3g} times the error that is fair"
@@ -165,7 +165,7 @@ def _moved_by_one_rounding(x):
 
 
 def rms_norm(z, gain, gate=None, eps=1e-8):
-    """g * z / RMS(z), times sigmoid(w * z) where there is a gate w."""
+    """Return g * z / RMS(z), times sigmoid(w * z) if there is a gate w."""
     normed = gain * z / (z.pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return normed if gate is None else torch.sigmoid(gate * z) * normed
 
@@ -177,7 +177,7 @@ def gated_layer_norm(z, gain, bias, gate, eps=1e-5):
 
 
 def attention_weights(scores, kind, alpha=1.5):
-    """Weights of a query for the keys that it sees; ``alpha`` is that of the kind entmax."""
+    """Return the weights of a query for its visible keys; ``alpha`` is for the kind entmax."""
     if kind.startswith("softmax"):
         exponential = (scores - scores.amax(-1, keepdim=True)).exp()
         return exponential / exponential.sum(-1, keepdim=True)
@@ -200,11 +200,11 @@ def attention_weights(scores, kind, alpha=1.5):
 
 
 def attention(query, key, value, kind, bias, alpha=1.5):
-    """Weighted sums ``[batch, heads, queries, head_dim]`` and weights, for one query of one head
-    after another.
+    """Return weighted sums ``[batch, heads, queries, head_dim]`` and weights.
 
-    Queries are scaled already. The bias ``[batch, heads, queries, keys]`` is -inf where a key is
-    masked; ``alpha`` is a float, or one for each head.
+    They are computed for one query of one head at a time. Queries are scaled already. The bias
+    ``[batch, heads, queries, keys]`` is -inf where a key is masked; ``alpha`` is a float, or one
+    for each head.
     """
     context, weights = torch.zeros_like(query), torch.zeros_like(bias, dtype=query.dtype)
     for place in itertools.product(*map(range, query.shape[:3])):
@@ -221,7 +221,7 @@ def attention(query, key, value, kind, bias, alpha=1.5):
 
 
 def attention_norm(z, kind, parameters):
-    """The norm of the concatenated heads that a kind of attention has; ``parameters`` by name."""
+    """Apply the norm of a kind of attention to the concatenated heads."""
     if kind == "softmax_gated":
         return torch.sigmoid(parameters["norm.gate"] * z) * z
     if kind in ("relu_rmsnorm", "rela_i"):
@@ -235,9 +235,9 @@ def attention_norm(z, kind, parameters):
 
 
 def multihead_attention(parameters, query, key, value, kind, heads, bias, alpha=1.5):
-    """Output ``[length, batch, width]`` and weights ``[batch, heads, length, keys]``.
+    """Return output ``[length, batch, width]`` and weights ``[batch, heads, length, keys]``.
 
-    ``parameters`` of a module by their names; the bias is that of :func:`attention`.
+    ``parameters`` are those of a module, by name; the bias is that of :func:`attention`.
     """
 
     def project(x, name):
@@ -258,7 +258,7 @@ def multihead_attention(parameters, query, key, value, kind, heads, bias, alpha=
 
 
 def query_scale(parameters, x, keys):
-    """``1 + beta log(n + 1)^gamma`` of ``[batch, heads, queries, 1]``, of the numbers of keys n."""
+    """Return ``1 + beta log(n + 1)^gamma``, ``[batch, heads, queries, 1]``; n is ``keys``."""
 
     def linear(name):
         weight, bias = (parameters[f"query_scale.{name}.{each}"] for each in ("weight", "bias"))
@@ -269,9 +269,9 @@ def query_scale(parameters, x, keys):
 
 
 def merge_subwords(weights, source, target):
-    """Lists ``[target words][source words]`` from ``weights[target piece][source piece]``.
+    """Return lists ``[target words][source words]`` of ``weights[target piece][source piece]``.
 
-    ``source`` and ``target`` have the number of each piece's word, from 0 and without gaps.
+    ``source`` and ``target`` give the number of each piece's word, from 0 and without gaps.
     """
     merged = []
     for target_word in range(max(target, default=-1) + 1):
@@ -288,8 +288,11 @@ def merge_subwords(weights, source, target):
 
 
 def word_links(weights, threshold=None):
-    """(source, target) for ``weights[target word][source word]``: the first of the largest weights
-    above 0, or all of at least the threshold."""
+    """Return (source, target) links from ``weights[target word][source word]``.
+
+    Each target word has a link to the first of its largest weights above 0, or, with a threshold,
+    to all weights that reach it.
+    """
     links = set()
     for target, row in enumerate(weights):
         best = None
@@ -304,8 +307,11 @@ def word_links(weights, threshold=None):
 
 
 def alignment_error_rate(sure, possible, proposed):
-    """Precision, recall and AER of lists of links, one list a sentence, as Och and Ney define them;
-    ``possible`` need not have the sure links. A ratio of nothing to nothing is None."""
+    """Return precision, recall and AER of lists of links, as Och and Ney define them.
+
+    Each sentence has one list; ``possible`` need not include the sure links. Precision and recall
+    are None if they would be 0 / 0.
+    """
     proposed_links = sure_links = found_sure = found_possible = 0
     for sure_here, possible_here, proposed_here in zip(sure, possible, proposed, strict=True):
         sure_links += len(sure_here)
@@ -319,8 +325,10 @@ def alignment_error_rate(sure, possible, proposed):
 
 
 def distribution_with_dummy(weights, temperature):
-    """Probabilities from a list of weights, those of one query for the keys that it sees; the last
-    is that of a dummy. The weights are raised to the temperature, then their softmax is taken."""
+    """Return probabilities from the weights of a query for its visible keys; the last is a dummy's.
+
+    The softmax is taken of the weights to the power of the temperature.
+    """
     if all(weight == 0 for weight in weights):
         return [0.0] * len(weights) + [1.0]
     powers = [weight**temperature for weight in weights]
@@ -329,8 +337,10 @@ def distribution_with_dummy(weights, temperature):
 
 
 def jensen_shannon(heads):
-    """Generalised Jensen-Shannon divergence in nats of lists of probabilities, one for each head:
-    the mean over the heads of their Kullback-Leibler divergence from the mean head."""
+    """Return the generalised Jensen-Shannon divergence, in nats, of one distribution per head.
+
+    It is the mean over the heads of the Kullback-Leibler divergence from the mean head.
+    """
     total = 0
     for head in heads:
         for key, p in enumerate(head):
@@ -340,7 +350,7 @@ def jensen_shannon(heads):
 
 
 def average_precision(labels):
-    """Of a ranking: the mean over its bad pairs (true) of the share of bad ones down to there."""
+    """Return the mean, over the bad pairs (true) of a ranking, of the precision at their rank."""
     precisions = []
     for rank, label in enumerate(labels, start=1):
         if label:

@@ -1,4 +1,4 @@
-"""Small trained runs for the tests of the report, over text that a page could stumble on."""
+"""Small trained runs for the tests of the report, on text that could break a page."""
 
 import json
 import random
@@ -11,8 +11,8 @@ from fairseq_sparse.analysis.report.report_runs import find_data, find_subwords,
 
 WORDS = ["<b>bold</b>", "</script><script>alert(1)</script>", "<!--", "&amp;", '"quoted"', "it's"]
 WORDS += ["שלום", "漢字", "{title}", "Ærø", "\\u003c", "`x`"]
-# A sparse output and attention with null rows, zeros and, in the encoder, weights below 0; and
-# fairseq's own model.
+# A model with a sparse output, and attention with null rows, zeros and, in the encoder, weights
+# below 0; and fairseq's own model.
 RUNS = {
     "sparse <i>": ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
     + ["--output-transform", "entmax15", "--criterion", "entmax_loss", "--max-epoch", "12"]
@@ -21,7 +21,7 @@ RUNS = {
 }
 
 
-# In the form that scripts/summarize_run.py and fairseq-sparse analyze alignment give them.
+# In the format of scripts/summarize_run.py and of fairseq-sparse analyze alignment.
 SUMMARY = {
     "dataset": "wmt14_en_fr",
     "variant": "rela_g",
@@ -38,7 +38,7 @@ ALIGNMENT = {"folders": [{"head_numbers": [1, 2], "normal": {**_RATES, "aoh": 0.
 
 
 def binarised_words(folder: Path, sentences: int = 12) -> Path:
-    """Sentences of ``WORDS`` and the same backwards, through ``fairseq-preprocess``."""
+    """Binarise sentences of ``WORDS`` and their reversals; return the folder."""
     rng = random.Random(5)
     for split, count in (("train", 200), ("valid", 20), ("test", sentences)):
         lines = [rng.choices(WORDS, k=rng.randint(2, 6)) for _ in range(count)]
@@ -49,8 +49,8 @@ def binarised_words(folder: Path, sentences: int = 12) -> Path:
 
 
 def train_run(folder: Path, data: Path, *flags: str) -> Path:
-    """A folder as the recipes' stages leave it: ``average.pt``, a log, no summary."""
-    # At a rate of 0.01 no weight of rectified attention may be left, in the one world or the other.
+    """Train a run; return a folder as the stages leave it: ``average.pt``, a log, no summary."""
+    # At a rate of 0.01, rectified attention may lose all weights in either environment.
     checkpoint, log = toy.train(
         folder,
         data,
@@ -64,7 +64,7 @@ def train_run(folder: Path, data: Path, *flags: str) -> Path:
 
 
 def train_runs(folder: Path) -> tuple[Path, list[Path]]:
-    """The data, and the ``RUNS`` that were trained on it; the first has results."""
+    """Train the ``RUNS``; return the data and the folders, the first of which has results."""
     data = binarised_words(folder)
     folders = [train_run(folder / name, data, *flags) for name, flags in RUNS.items()]
     for name, content in (("summary", SUMMARY), ("alignment", ALIGNMENT)):
@@ -73,7 +73,7 @@ def train_runs(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def page_of(folders: list[Path], sentences: int) -> str:
-    """The report of some runs."""
+    """Return the report of some runs."""
     runs = read_runs(folders)
     data = find_data(runs, None)
 
@@ -87,6 +87,6 @@ def page_of(folders: list[Path], sentences: int) -> str:
 
 
 def data_in(page: str) -> dict:
-    """The data block of a page, found as a browser finds it."""
+    """Return the data block of a page, found as a browser finds it."""
     start = page.index(">", page.index('<script type="application/json"')) + 1
     return json.loads(page[start : page.index("</script", start)])

@@ -1,4 +1,4 @@
-"""Each script with good input, as a table: what makes it, what the script reads and writes."""
+"""Table of the scripts: how to make good input for each, and what it reads and writes."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class Script:
     """A script on good input, in a folder of its own.
 
     Attributes:
-        main: its ``main``.
-        arguments: what it is given; ``{}`` is the folder.
+        main: its function ``main``.
+        arguments: its command line; ``{}`` is the folder.
         make: writes the input into the folder, given the folder that has model and data.
-        texts: the files of text that it reads.
-        counted: those of which no line may be lost.
-        json: the files of JSON that it reads.
+        texts: the text files that it reads.
+        counted: the files in which no line may be missing or added.
+        json: the JSON files that it reads.
         binary: other files that it reads.
-        says: what a message may say in place of a file's name.
-        optional: those of all these that it can do without.
+        says: words that a message may have in place of a file's name.
+        optional: the input files that it can do without.
         written: the files that it writes.
-        chosen: those of them that a flag names.
-        keeps: what an interrupted run may leave for the next one, as globs.
+        chosen: the written files that a flag names.
+        keeps: globs of files that an interrupted run may leave for the next one.
     """
 
     main: Callable
@@ -97,7 +97,7 @@ class Script:
 
     @property
     def called(self) -> str:
-        """What its messages begin with."""
+        """The name with which its messages begin."""
         module = self.main.__module__
         command = module.removeprefix("fairseq_sparse.commands.")
         return module if command == module else f"fairseq-sparse {command.replace('_', ' ')}"
@@ -415,7 +415,7 @@ SCRIPTS = {
         "--source-lang de --target-lang en --raw {} --output {}/out "
         "--take train text train.de train.en --take test text test.de test.en",
         parallel,
-        binary=("train.de", "test.en"),  # what is not UTF-8 is read as Latin-1
+        binary=("train.de", "test.en"),  # lines that are not UTF-8 are read as Latin-1
         counted=("train.de", "test.en"),
         written=("out/train.de",),
         keeps=("out/*",),

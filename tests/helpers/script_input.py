@@ -1,4 +1,4 @@
-"""What scripts are tried on: each function makes the input of some into a folder.
+"""Good input for the scripts: each function writes that of some scripts into its first folder.
 
 The second folder, shared by all, has a model, its data and their text.
 """
@@ -23,7 +23,7 @@ DRAW_PAIRS = "draw {}/pairs.tsv --output {}/out --pairs 2 --ends 3"
 
 
 def in_folder(arguments: str, folder: Path) -> list[str]:
-    """Arguments as a list, with the folder in place of each ``{}``."""
+    """Return arguments as a list, with the folder in place of each ``{}``."""
     return [part.replace("{}", str(folder)) for part in arguments.split()]
 
 
@@ -34,7 +34,7 @@ def model_and_data(folder: Path, common: Path) -> None:
 
 
 def gold_set(folder: Path, common: Path) -> None:
-    """The test set in the layout of a gold set, as if it had been split into BPE units."""
+    """Write the test set in the layout of a gold set, as if it had been split by BPE."""
     model_and_data(folder, common)
     shutil.move(folder / "bin", folder / "prepared" / "bin")
     (folder / "prepared" / "settings").write_text("languages de en\nbpe_merges 1\n")
@@ -124,7 +124,7 @@ def links(folder: Path, common: Path) -> None:
 
 
 def finished_run(folder: Path, common: Path) -> None:
-    """What the stages of a recipe leave, but for the model."""
+    """Write what the stages of a recipe leave, except the model."""
     (folder / "logs").mkdir(parents=True)
     numbers = {"epoch": 1, "train_loss": 2, "train_wps": 9, "train_train_wall": 5}
     numbers = {name: str(value) for name, value in {**numbers, "train_num_updates": 7}.items()}

@@ -1,4 +1,4 @@
-"""A package that is loaded, and yet not there until it is imported."""
+"""A package that is loaded in advance, but hidden until it is imported."""
 
 import importlib
 import logging
@@ -9,10 +9,10 @@ from types import ModuleType
 
 
 class Shelf:
-    """Loads a package now, and hands it out at the first ``import`` after :meth:`hide`.
+    """A package that is loaded now, and handed out at the first ``import`` after :meth:`hide`.
 
-    What loading it logged, the handlers that it gave to the root logger if that had none, and the
-    variables that it set come with it, for a command may set these first.
+    Its log records, its handlers of the root logger (if that has none) and the variables that it
+    sets come with the import, because a command may set its own first.
     """
 
     def __init__(self, name: str, needs: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Decoding with the models of ``automata``, and what holds for every hypothesis."""
+"""Decoding with the models of ``automata``, and checks of every hypothesis."""
 
 import math
 from argparse import Namespace
@@ -26,7 +26,7 @@ def make_generator(tables, generator_class=SparseSequenceGenerator, **options):
 
 
 def build_generator(table, **options):
-    """The generator that the task builds from command-line options."""
+    """Return the generator that the task builds from command-line options."""
     dictionary = make_dictionary(table.words)
     config = TranslationSparseConfig(score_normalization=options.pop("score_normalization", "none"))
     task = TranslationSparseTask(config, dictionary, dictionary)
@@ -56,7 +56,7 @@ def assert_same(actual, expected):
 
 
 def assert_sound(hypos, beam, max_len, tables=None, seed=None, temperature=1.0):
-    """What holds for the hypotheses of any sentence, under any option."""
+    """Check what holds for the hypotheses of any sentence, under any option."""
     assert 1 <= len(hypos) <= beam
     for hypo in hypos:
         tokens = hypo["tokens"].tolist()

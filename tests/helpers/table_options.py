@@ -1,4 +1,4 @@
-"""Tables of the automata under options of the search: models, what is expected, what must hold."""
+"""Tables of ``automata`` under search options: models, expected scores, and checks."""
 
 import math
 import random
@@ -63,17 +63,17 @@ class TableLanguageModel(nn.Module):
 
 
 class WithOptions:
-    """What options make of the average of tables: a table of the scores that a search adds up.
+    """A table of the scores that a search adds up: an average of tables under given options.
 
     Args:
-        tables: what the models know
+        tables: the tables of the models
         max_len, min_len: limits of the number of words
         temperature: divides the logits
         unk_penalty: taken from the score of the unknown word
         lm, lm_weight: table and weight of a language model
         forced: words that a hypothesis must begin with
         forced_width: length of the longest such beginning in the batch; *min_len* starts after it
-        diversity_rate: penalty for each better sibling, and for the word itself
+        diversity_rate: penalty per rank among the siblings, counted from 1
     """
 
     normalized = False
@@ -121,7 +121,7 @@ class WithOptions:
 def make_generator(
     tables, strategy=None, generator_class=SparseSequenceGenerator, lm=None, **options
 ):
-    """A generator over tables; a *strategy* is made from the dictionary."""
+    """Return a generator over tables; *strategy* is called with the dictionary."""
     dictionary = make_dictionary(tables[0].words)
     models = [TableModel(dictionary, table) for table in tables]
     if strategy is not None:
@@ -144,7 +144,7 @@ def complete(hypos):
 
 
 def assert_sound(hypos, table, seed, max_len, power=1.0, repeats=False):
-    """What holds for a sentence's hypotheses under any option that the *table* contains."""
+    """Check what holds for a sentence's hypotheses under any option that *table* contains."""
     assert hypos and (repeats or len(set(words_of(hypos))) == len(hypos))
     scores = [hypo["score"].item() for hypo in hypos]
     assert scores == sorted(scores, reverse=True)
@@ -180,7 +180,7 @@ tables_strategy = st.one_of(
         LoudTable, words=st.just(WORDS), normalized=st.just(False), salt=st.integers(0, 10**6)
     ),
 )
-# The mean of two normalised rows of one word each would be a tie.
+# Not two normalised tables: the mean of two rows of one word each would be a tie.
 ensembles = st.one_of(
     tables_strategy.map(lambda table: [table]),
     st.tuples(

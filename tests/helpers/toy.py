@@ -37,7 +37,7 @@ SMALL_LM = {
 
 
 def dictionary(size=20):
-    """A dictionary of ``size`` entries, the four special symbols included."""
+    """Return a dictionary of ``size`` entries, including the four special symbols."""
     result = Dictionary()
     for index in range(size - len(result)):
         result.add_symbol(f"w{index}")
@@ -50,7 +50,7 @@ def task(size=20, **options):
 
 
 def flags(*given, arch="transformer_sparse_tiny", **extra):
-    """The settings of a model as ``fairseq-train --arch ARCH FLAGS`` reads them."""
+    """Return the settings of a model as ``fairseq-train --arch ARCH FLAGS`` reads them."""
     parser = ArgumentParser(argument_default=SUPPRESS)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     args = parser.parse_args([str(flag) for flag in given])
@@ -61,17 +61,17 @@ def flags(*given, arch="transformer_sparse_tiny", **extra):
 
 
 def model(*given, arch="transformer_sparse_tiny", for_task=None, seed=1, **extra):
-    """A model as ``fairseq-train --arch ARCH FLAGS`` builds it."""
+    """Build a model as ``fairseq-train --arch ARCH FLAGS`` does."""
     args = flags(*given, arch=arch, **extra)
     torch.manual_seed(seed)
     return ARCH_MODEL_REGISTRY[arch].build_model(args, for_task or task())
 
 
 def language_model(arch="transformer_lm_sparse", seed=1, **options):
-    """A language model as ``--task language_modeling`` builds it."""
+    """Build a language model as ``--task language_modeling`` does."""
     config = TransformerLMSparseConfig if "sparse" in arch else TransformerLanguageModelConfig
     defaults = {field.name: field.default for field in fields(config)}
-    # What the task's flags give.
+    # Settings that come from the task's flags.
     task_flags = {"add_bos_token": False, "max_target_positions": None, "tpu": False}
     task_flags["criterion_name"] = None
     words = dictionary()
@@ -81,7 +81,7 @@ def language_model(arch="transformer_lm_sparse", seed=1, **options):
 
 
 def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
-    """Random sentence pairs of the given (source, target) lengths, padded like fairseq's."""
+    """Draw sentence pairs of the given (source, target) lengths, padded like fairseq's."""
     generator = torch.Generator().manual_seed(seed)
     pad, eos = words.pad(), words.eos()
     count = len(sizes)
@@ -110,7 +110,7 @@ def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):
 def run(module, *arguments, check=True, env=None, python=PYTHON, input=None, together=False):
     """Run ``python -m MODULE ARGUMENTS`` with the project and its scripts importable.
 
-    With ``together`` the standard output has the errors, too.
+    With ``together``, standard error goes to standard output.
     """
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(env or {})}
@@ -135,7 +135,7 @@ def command(name, *arguments, **options):
 
 
 def binarised_text(folder: Path, pairs=300, words=25, seed=3, python=PYTHON) -> Path:
-    """A reversal task (``a b c`` to ``C B A``) through ``fairseq-preprocess``; its folder."""
+    """Binarise a reversal task (``a b c`` to ``C B A``); return its folder."""
     rng = random.Random(seed)
     for split, count in (("train", pairs), ("valid", 40), ("test", 30)):
         with open(folder / f"{split}.de", "w") as de, open(folder / f"{split}.en", "w") as en:
@@ -147,7 +147,7 @@ def binarised_text(folder: Path, pairs=300, words=25, seed=3, python=PYTHON) -> 
 
 
 def binarise(folder: Path, python=PYTHON) -> Path:
-    """The texts ``train``, ``valid`` and ``test`` of a folder through ``fairseq-preprocess``."""
+    """Run ``fairseq-preprocess`` on the texts ``train``, ``valid`` and ``test`` of a folder."""
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     run(
         "fairseq_cli.preprocess",
@@ -159,8 +159,11 @@ def binarise(folder: Path, python=PYTHON) -> Path:
 
 
 def train(folder: Path, data: Path, *flags):
-    """Train a model for three updates, unless the flags say otherwise; its folder's
-    ``checkpoint_last.pt``, and what was printed."""
+    """Train a model, by default for three updates.
+
+    Returns:
+        the path of ``checkpoint_last.pt``, and what was printed
+    """
     result = run(
         "fairseq_cli.train",
         *(data, "--user-dir", USER_DIR, "--save-dir", folder, "--cpu", "--num-workers", 0),

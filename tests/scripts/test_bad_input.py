@@ -1,4 +1,4 @@
-"""Every script on every kind of bad input: one line that names the file, and nothing is lost."""
+"""Every script refuses every kind of bad input in one line that names the file; no data is lost."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bad_input import COUNTED, FATAL, HARMLESS, JSON, OUTPUT, TEXT, permissions_
 from script_cases import SCRIPTS, Script
 
 BEFORE = b"what was there before\n"
-# Those that need a trained model or its data.
+# Scripts that need a trained model or its data.
 LONG = {name for name, case in SCRIPTS.items() if "model.pt" in case.arguments}
 LONG |= {"report", "batch_size", "table thresholds"}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Binarised text, and a small model with null attention that was trained on it."""
+    """Make binarised text, and train a small model with null attention on it."""
     folder = tmp_path_factory.mktemp("trained")
     toy.binarised_text(folder)
     flags = ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
@@ -39,13 +39,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def common(request: pytest.FixtureRequest, name: str) -> Path | None:
-    """What the script is made from, if it needs a model."""
+    """Return the folder of model and data if the script needs it."""
     return request.getfixturevalue("trained") if name in LONG else None
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """fairseq lets everybody talk."""
+    """Raise the root logger's level, which fairseq lowers."""
     logger = logging.getLogger()
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def made(case: Script, common: Path, tmp_path: Path) -> Iterator[Path]:
-    """A folder with good input, for as long as the context lasts."""
+    """Make a folder with good input, and delete it afterwards."""
     folder = tmp_path / "dør it's"
     folder.mkdir()
     try:
@@ -70,7 +70,7 @@ def made(case: Script, common: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def status_of(case: Script, folder: Path) -> object:
-    """The exit status of a script."""
+    """Run a script; return its exit status."""
     with permissions_hold(), mock.patch.object(sys, "argv", [f"{case.main.__module__}.py"]):
         try:
             return case.main(case.command(folder))
@@ -86,12 +86,12 @@ def complaint(
     harmless: bool = False,
     at: str = "",
 ) -> str:
-    """What is wrong with the way in which a script takes its input; empty if nothing is.
+    """Return what is wrong with a script's reaction to bad input; empty if nothing is.
 
     Args:
-        names: what is at fault; the script must say one of them.
-        harmless: the script may as well do its work.
-        at: only this file must be as it was, others may have been written, if they are whole.
+        names: names of the faulty file, one of which the message must have.
+        harmless: whether the script may also succeed.
+        at: the only file that must be unchanged; others may have been written completely.
     """
     before = snapshot(folder)
     try:
@@ -115,7 +115,7 @@ def complaint(
 
 
 def named(path: str) -> list[str]:
-    """How a message may call a file: by its name, without suffix, or as one of prepared data."""
+    """Return what a message may call a file: its name, the name without suffix, or ``bin``."""
     parts = path.split("/")
     return [parts[-1], parts[-1].split(".")[0], *(part for part in parts if part == "bin")]
 
@@ -127,7 +127,7 @@ def scripts(faults: str) -> list:
 
 
 def input_faults(case: Script) -> Iterator[tuple[str, str, Callable[[Path], None], bool]]:
-    """Each file with each fault: what makes it, and whether it may be harmless."""
+    """Yield each file, fault, the function that causes it, and whether it may be harmless."""
     for more, paths in ((TEXT, case.texts), (JSON, case.json), ({}, case.binary)):
         for path in paths:
             for fault, make in {**FATAL, **more}.items():
@@ -166,9 +166,9 @@ def test_nothing_is_lost_where_it_cannot_be_written(
     for path in case.written:
         for fault, (make, context) in OUTPUT.items():
             if fault in ("no folder", "device") and path not in case.chosen:
-                continue  # it is made, and replaced
+                continue  # the script makes the folder, and replaces the device
             if fault == "file for folder" and "/" not in path:
-                continue  # there is no input then
+                continue  # the fault would remove the input
             with made(case, common, tmp_path) as folder:
                 make(folder / path)
                 with context():

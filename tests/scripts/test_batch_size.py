@@ -1,4 +1,4 @@
-"""scripts/batch_size.py: batches that are counted in target tokens."""
+"""scripts/batch_size.py: batch sizes in target tokens."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_an_update_has_that_many_target_tokens(data, devices, device_tokens, cap
     )
     max_tokens, frequency, mean = map(int, printed.out.split())
     assert status == 0 and max_tokens <= device_tokens
-    # What fairseq itself makes of it.
+    # The batches that fairseq itself makes with these flags.
     config = TranslationSparseConfig(
         data=str(data), dataset_impl=None, required_seq_len_multiple=1, train_subset="train"
     )

@@ -1,4 +1,4 @@
-"""The scripts that measure, as commands: they run to their end, record, and refuse wrong input."""
+"""The benchmark scripts as commands: they finish, record their results, and refuse bad input."""
 
 from __future__ import annotations
 

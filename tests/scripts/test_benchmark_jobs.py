@@ -1,4 +1,4 @@
-"""The jobs of the scripts that measure: what is compared differs in what is measured alone."""
+"""The jobs of the benchmarks: compared jobs differ only in what is measured."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_attend_differs_in_the_kind_alone(causal: bool, monkeypatch: pytest.Monk
     monkeypatch.setitem(ATTENTION_KINDS, "sparsemax", ATTENTION_KINDS["softmax"])
     flags = ["--kinds", "sparsemax,rela_g,rela_i", *(["--causal"] if causal else [])]
     jobs = attention.attend_jobs(attention_options(*flags), 7, 3, torch.float64)
-    # rela_i differs from rela_g in the norm alone, which is not in this part.
+    # rela_i differs from rela_g only in the norm, which this part leaves out.
     assert list(jobs) == ["stock", "sparsemax", "rela_g"]
     outputs: list[torch.Tensor] = []
     backward = torch.Tensor.backward
@@ -70,7 +70,7 @@ def test_attend_differs_in_the_kind_alone(causal: bool, monkeypatch: pytest.Monk
 
 
 def test_words_ahead_are_hidden_as_kernels_expect_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are told that a mask is causal, and check it."""
+    """Kernels are told that a mask is causal, and check it."""
     seen = []
 
     def look(*arguments: object, **settings: torch.Tensor):
@@ -123,7 +123,7 @@ def test_kinds_differ_in_attention_only() -> None:
 def test_wrong_kernel_is_found(
     part: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """An entmax15 that is wrong in fp32, where a kernel would be; right ops pass."""
+    """An entmax15 that is wrong below fp64, like a faulty kernel, is found; right ops pass."""
     right = ops.entmax15
 
     def wrong(z: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ def value_and_gradients(loss, target: torch.Tensor, *tensors: torch.Tensor) -> t
 
 
 def test_peers_compute_the_same() -> None:
-    """Else their times say nothing about ours."""
+    """Otherwise their times could not be compared with ours."""
     pytest.importorskip("entmax")
     z, target = torch.randn(6, 300), torch.randint(300, (6,))
     functions = losses.losses(z, target)
@@ -269,7 +269,7 @@ def test_density_that_was_asked_for(wanted: float) -> None:
 
 
 def test_a_layer_like_the_trained_model() -> None:
-    """Support and misses are those of the model, whatever the vocabulary."""
+    """The support and the rate of missed targets are the model's for any vocabulary size."""
     options = linear_loss.parse_arguments([])
     for vocabulary in (3000, 8000):
         layer = linear_loss.layer_of(linear_loss.SAMPLE, 32, vocabulary, "like_model", options)
@@ -345,7 +345,7 @@ def test_models_are_those_of_fairseq_train(data: Path) -> None:
     assert decoder.output_projection.transform.name == "alpha_relu"
     assert decoder.layers[0].encoder_attn.attention_kind == "rela_g"
     assert fused.batches is batches and len(batches) == 2
-    # The recipe's flags, but for what was overridden.
+    # The recipe's flags apply unless overridden.
     assert stock.trainer.cfg.optimization.clip_norm == 1 and decoder.layers[0].normalize_before
     before = {name: value.clone() for name, value in fused.trainer.model.state_dict().items()}
     with training_step.quiet():

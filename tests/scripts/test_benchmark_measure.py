@@ -1,4 +1,4 @@
-"""scripts/benchmark/measure.py, targets.py and summarize.py: ratios, records, what is reached."""
+"""scripts/benchmark/measure.py, targets.py and summarize.py: ratios, records, targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_jobs_take_turns() -> None:
 
 
 def test_ratios_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of the medians: here the job takes half of the baseline's time in most rounds."""
+    """Not those of the median times: the job takes half the baseline's time in most rounds."""
     seconds = {"base": [1.0, 10.0, 4.0, 2.0, 1.0], "job": [0.5, 5.0, 2.0, 4.0, 3.0]}
     monkeypatch.setattr(measuring, "measure", lambda *_: seconds)
     jobs = dict.fromkeys(seconds, lambda: None)
@@ -123,7 +123,7 @@ def record(benchmark: str, results: list[dict], device: str = "cpu") -> dict:
 
 
 def timed(names: dict[str, list[float]], key: str = "name", **what: object) -> list[dict]:
-    """Results with these seconds, the first the baseline."""
+    """Return results with these seconds; the first is the baseline."""
     baseline = next(iter(names.values()))
     return [
         {**what, key: name, "seconds": seconds}
@@ -163,7 +163,7 @@ def test_losses() -> None:
     assert found["entmax_loss, 1.25"].cells()[-2:] == ["-", "not measured"]
     assert found["entmax_loss, 1.5"].cells()[-2:] == ["1.10 (1.10-1.10)", "no"]
     gpu = list(targets.targets([record("losses", results, "cuda")]))
-    assert [target.limit for target in gpu] == [0.6, 1.0]  # no package, other limits
+    assert [target.limit for target in gpu] == [0.6, 1.0]  # other limits, and none for the package
 
 
 def test_layers_and_their_memory() -> None:
@@ -234,7 +234,7 @@ def test_page_has_targets_parts_and_tables(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "losses.json").write_text(json.dumps(content))
     (tmp_path / "losses.status").write_text("done\n12\npython losses.py\n")
     (tmp_path / "decoding.status").write_text("stopped after 3 s\n3\npython decoding.py\n")
-    (tmp_path / "old.json").write_text("{}")  # of no part
+    (tmp_path / "old.json").write_text("{}")  # belongs to no part
     assert summarize.main([str(tmp_path), "--dry-run"]) == 0
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert page in capsys.readouterr().out

@@ -134,7 +134,7 @@ def test_run_gpu(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert set(statuses(tmp_path).values()) == {"done"}
     records = json.loads((tmp_path / "benchmarks.json").read_text())["records"]
-    # The tests and the ablations have no numbers.
+    # The tests and the ablations write no records.
     assert {record["benchmark"] for record in records.values()} == {
         *("check_kernels", "losses", "linear_loss", "attention", "training_step")
     }

@@ -1,6 +1,6 @@
-"""scripts/corpus_files.py: files that are written in step, and damaged ones that are set aside.
+"""scripts/corpus_files.py: writing files in step, and setting damaged ones aside.
 
-What is read from archives is tested with unpack_corpus.py, which reads it.
+Reading from archives is tested with unpack_corpus.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""scripts/corpus_workers.py: order, what is held, and processes that die."""
+"""scripts/corpus_workers.py: order of results, processes that die, and word counts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_workers_end_with_the_process_that_started_them() -> None:
     for _ in range(2):
         assert int(process.stdout.readline()) > 0
     process.kill()
-    # The pipe closes when nobody is left that could write into it.
+    # The pipe closes when no process is left that could write into it.
     assert process.communicate(timeout=300)[0] == ""
 
 

@@ -12,7 +12,7 @@ import toy
 
 
 def refusal(script: str, *arguments: object) -> str:
-    """The one line of a script that refuses its command line."""
+    """Return the one line with which a script refuses its command line."""
     command = ["bash", f"{toy.ROOT}/scripts/{script}", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and not done.stdout
@@ -44,7 +44,7 @@ def test_a_wrong_command_line_is_one_line(script: str, arguments: tuple, message
 
 
 def test_a_folder_of_other_files_is_not_emptied(tmp_path: Path) -> None:
-    """An environment that is made anew takes the place of all that is in its folder."""
+    """A new environment would replace everything in its folder."""
     folder, file = tmp_path / "papers", tmp_path / "file"
     folder.mkdir()
     for path in (folder / "thesis.tex", file):

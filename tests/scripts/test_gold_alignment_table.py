@@ -43,7 +43,7 @@ DIRECTION = ("en", "de")
 
 
 def make_set(folder: Path, talp: list[str] = TALP, **texts: list[str]) -> Path:
-    """The files of the original; a fourth one has the links in a form that nobody reads."""
+    """Write the files of the original; the fourth has the links in a form that is not read."""
     folder.mkdir(parents=True)
     lines = {"de": GERMAN, "en": ENGLISH, **texts}
     lines |= {"alignmentDeEn.talp": talp, "alignmentDeEn": ["SENT: 0", "S 0 0"]}
@@ -68,7 +68,7 @@ def tokens_of(language: str, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the stage prepare leaves: settings, merges and dictionaries, here of the set itself."""
+    """Write what the stage prepare leaves (settings, merges, dictionaries) for the set itself."""
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "settings").write_text(f"dataset x\nlanguages {' '.join(DIRECTION)}\nbpe_merges 30\n")
     texts = {
@@ -79,7 +79,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         learn_bpe(io.StringIO("\n".join(sum(texts.values(), []))), codes, 30)
     bpe = BPE(open(folder / "bpe.codes", encoding="utf-8"))
     for language, lines in texts.items():
-        split = [bpe.process_line(line) for line in lines[1:]] * 4  # of the first, some is unknown
+        split = [bpe.process_line(line) for line in lines[1:]] * 4  # some of line 1 is unknown
         (folder / f"train.{language}").write_text("\n".join(split) + "\n", encoding="utf-8")
     toy.run(
         "fairseq_cli.preprocess",
@@ -106,7 +106,7 @@ def call_here(*arguments: object) -> int:
 
 
 def owners(pieces: list[str], words: list[str]) -> list[int]:
-    """The number of each piece's word, by the characters of the tokens that the pieces make."""
+    """Return the number of each piece's word, by counting the characters of the tokens."""
     result, word, left, token = [], 0, len(words[0]), ""
     for piece in pieces:
         if left == 0:
@@ -123,7 +123,7 @@ def owners(pieces: list[str], words: list[str]) -> list[int]:
 
 
 def rates_by_hand(checkpoint: Path, output: Path) -> dict:
-    """(kind, layer, head or "mean") -> AER, by plain loops over the weights of each pair."""
+    """Return (kind, layer, head or "mean") -> AER, by plain loops over each pair's weights."""
     translator = load_translator(str(checkpoint), str(output / "bin"), cpu=True)
     pieces = [
         [line.split() for line in (output / f"pieces.{lang}").read_text("utf-8").splitlines()]
@@ -190,7 +190,7 @@ def test_error_rates_are_those_of_plain_loops(
     assert printed.startswith("| model  | normal, AoL")
     for suffix in ("png", "svg"):
         assert (output / f"alignment_error_rate.{suffix}").stat().st_size > 1000
-    # Once more, from the folder and over what is there, with one of the models.
+    # Again from the folder, over the existing output, with one of the models.
     flags = ["--prepared", prepared, "--path", checkpoints[0], "--output", output]
     assert call_here(archive.parent, *flags) == 0
     (one,) = json.loads((output / "alignment_error_rate.json").read_text("utf-8"))[

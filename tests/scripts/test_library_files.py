@@ -1,4 +1,4 @@
-"""Files of scripts/ that other scripts import say so when they are started."""
+"""Files of scripts/ that are only imported by other scripts say so when they are started."""
 
 import subprocess
 import sys

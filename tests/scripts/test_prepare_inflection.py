@@ -19,7 +19,7 @@ from prepare_inflection import from_units, to_units
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_inflection.py"
 
 TURKISH = "ev\tevler\tN;NOM;PL\nbaşlamak\tbaşlayacak mıyım\tV;INTR;FUT\n"
-# Without a precomposed character, with a no-break space, with a feature that begins with a space.
+# A character with no precomposed form, a no-break space, and a feature that begins with a space.
 OLD = "ǣ̂r\tse\u0300ū\tADJ;ABL; PL\na\u00a0b\t a▁b \tV\n"
 PARTS = ("train-medium", "dev", "test")
 
@@ -83,7 +83,7 @@ def test_fairseq_gives_every_form_back(form: str) -> None:
     line = " ".join(units)
     assert tokenize_line(line) == units
     assert len(units) == len(form)
-    # A form that has our notation itself, U+00A0 as six letters, is the one exception.
+    # The one exception: a form that contains our notation, such as the six characters U+00A0.
     if not re.search(r"U\+[0-9A-F]{4}", form):
         assert from_units(post_process(line, "sentencepiece")) == form
 
@@ -184,7 +184,7 @@ def test_the_archive_of_the_repository_is_the_same(corpus: Path, tmp_path: Path)
     files = [path for path in (corpus / "task1").rglob("*-*") if path.is_file()]
     members = {f"conll2018-master/{path.relative_to(corpus)}": path.read_bytes() for path in files}
     members |= {"conll2018-master/task1/all/": b"", "conll2018-master/README.md": b"# Read me"}
-    # Nothing is written where it does not belong.
+    # Nothing is written outside the output folder.
     members["../task1/all/../../escaped-dev"] = members["x/../task1/all/escaped-dev"] = b"a\ta\tN\n"
     packed = tmp_path / "packed"
     packed.mkdir()

@@ -39,7 +39,7 @@ LINES = [
 
 
 def inputs(folder: Path, hold_out: int | None = None) -> list[str]:
-    """The options that name languages and text."""
+    """Return the options that name languages and text."""
     words = ["--source-lang", "de", "--target-lang", "en", "--bpe-merges", "30", "--workers", "2"]
     words += ["--train", str(folder / "train"), "--test", str(folder / "test")]
     return words + (
@@ -100,7 +100,7 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepared: Path) -> None:
 
 
 def test_text_is_what_fairseq_interactive_would_make(prepared: Path) -> None:
-    """--tokenizer moses --bpe subword_nmt, applied to the raw line."""
+    """That is, the raw line with --tokenizer moses --bpe subword_nmt."""
     tokenizer = MosesTokenizer(MosesTokenizerConfig(source_lang="de", target_lang="en"))
     codes = file_utils.cached_path(str(prepared / "out" / "bpe.codes"))
     bpe = SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=codes))
@@ -142,7 +142,7 @@ def test_plain_and_packed_file_side_by_side_are_refused(tmp_path: Path) -> None:
 
 
 def tokens(folder: Path, name: str) -> list[str]:
-    """What the BPE units of a file stand for."""
+    """Return the tokens of a file, joined from its BPE units."""
     return [(line + " ").replace("@@ ", "").strip() for line in read(folder / "bpe" / name)]
 
 
@@ -170,7 +170,7 @@ def test_tokens_are_kept_where_the_text_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_romanian_loses_its_diacritics_and_no_other(form: str) -> None:
-    """With a comma below or a cedilla, precomposed or combining."""
+    """The letters have a comma below or a cedilla, precomposed or combining."""
     text = "ȘșȚț ŞşŢţ ĂăÂâÎî"
     assert remove_diacritics(unicodedata.normalize(form, text)) == ("SsTt SsTt AaAaIi")
     others = unicodedata.normalize(form, "üéàćäïç ê ŏ")
@@ -195,7 +195,7 @@ def test_option_for_a_language_that_is_not_there_is_refused(tmp_path: Path) -> N
 
 
 def test_few_lines_are_held_at_a_time() -> None:
-    """What comes from a corpus is read only as fast as results are taken."""
+    """A corpus is read only as fast as results are taken."""
     read_so_far = 0
 
     def corpus():
@@ -222,7 +222,7 @@ def whole_output(folder: Path) -> dict[str, bytes]:
 def test_interrupted_preparation_goes_on_and_gives_the_same(
     lines_written: int, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    """Interrupted after some lines, and again after as many, until it is done."""
+    """It is interrupted after every ``lines_written`` lines until it is done."""
     write_corpus(tmp_path, LINES, LINES[::-1])
     monkeypatch.setattr(prepare_text, "LINES_PER_SAVE", 2)
     arguments = inputs(tmp_path)
@@ -276,7 +276,7 @@ def test_merges_are_learned_on_the_most_frequent_words(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("long_test", [False, True])
 @pytest.mark.parametrize("hold_out", [None, 3])
 def test_cleaning_and_holding_out(hold_out: int | None, long_test: bool, tmp_path: Path) -> None:
-    """By brute force, on pairs of every two lengths from 0 to 7 tokens."""
+    """Compared with brute force, on pairs of all lengths from 0 to 7 words."""
     pairs = [("aa " * source, "bb " * target) for source in range(8) for target in range(8)]
     for language, side in (("de", 0), ("en", 1)):
         lines = "".join(f"{pair[side]}{'.' * bool(pair[side])}\n" for pair in pairs)
@@ -305,7 +305,7 @@ def test_cleaning_and_holding_out(hold_out: int | None, long_test: bool, tmp_pat
             assert tokens(tmp_path / "out", f"{split}.{language}") == side
     reference = tmp_path / "out" / "reference"
     assert {path.name.split(".")[0] for path in reference.iterdir()} <= set(splits)
-    if long_test:  # as they are in the file, where the full stop hangs on its word or a space
+    if long_test:  # as in the raw file, where the full stop is not yet a token
         raw = [
             pair for pair, length in zip(pairs, lengths, strict=True) if length in splits["long"]
         ]

@@ -1,4 +1,4 @@
-"""What is kept of a finished run, for others to check."""
+"""The files of a finished run that are published, for others to check."""
 
 import gzip
 import json

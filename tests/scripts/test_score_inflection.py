@@ -1,4 +1,4 @@
-"""scripts/score_inflection.py: the shared task's figures, and what does not fit."""
+"""scripts/score_inflection.py: the shared task's figures, and output that does not fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ITEMS = [
 
 @cache
 def brute_force(first: str, second: str) -> int:
-    """Levenshtein distance by its definition."""
+    """Compute the Levenshtein distance by its definition."""
     if not first or not second:
         return len(first) + len(second)
     if first[0] == second[0]:
@@ -44,7 +44,7 @@ def as_printed(form: str) -> str:
 
 
 def generated(order: list[int], items=ITEMS, without: tuple[int, ...] = ()) -> str:
-    """fairseq-generate's output, in the order in which it decoded."""
+    """Return output as of fairseq-generate, in the given order of decoding."""
     lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | T-1", "D-day", "T-x\tD-0\t"]
     for number in order:
         *_, form, guess = items[number]

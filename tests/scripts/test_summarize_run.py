@@ -1,4 +1,4 @@
-"""scripts/summarize_run.py, and what fairseq-sparse table results prints of it."""
+"""scripts/summarize_run.py, and the tables that fairseq-sparse table results makes of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import toy
 
 
 def line(tag: str, loose: bool = False, **numbers: object) -> str:
-    """A line of fairseq's JSON log; `loose` is the form it has when logging was set up early."""
+    """Return a line of fairseq's JSON log; `loose`: as when logging was set up early."""
     if tag != "train_inner":
         numbers = {f"{tag}_{name}" if name != "epoch" else name: numbers[name] for name in numbers}
     text = json.dumps({name: str(value) for name, value in numbers.items()})
@@ -66,7 +66,7 @@ def test_training_counts_each_epoch_once_and_since_the_last_start(run: Path) -> 
 @pytest.mark.slow_except("1")
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path, epochs) -> None:
-    """fairseq logs the end of an epoch when its checkpoint is saved already."""
+    """fairseq logs the end of an epoch only after it has saved the checkpoint."""
     lines = ["[train] training from the start"]
     for number in range(1, epochs + 1):
         lines += epoch(number, 60, num_updates=10 * number)
@@ -80,7 +80,7 @@ def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path,
 
 @pytest.mark.slow
 def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> None:
-    """fairseq keeps the best, or its equal, and logs the best so far from the second time on."""
+    """fairseq keeps the latest of equals, and logs the best so far from the second time on."""
     scores = [50.0, 60.0, 60.0, 55.0]
     lines = [
         text
@@ -246,7 +246,7 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     rows = [line for line in rows_of(result.stdout) if len(line) > 1]
     first, second = (dict(zip(rows[0], row, strict=True)) for row in rows[2:])
     assert (first["variant"], first["BLEU"], first["updates"]) == ("save-dir", "35.12", "30")
-    checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the score may be another's
+    checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the BLEU may be another file's
     assert (second["variant"], second["BLEU"], second["updates"]) == checkpoint
     assert "no BLEU: fairseq-sparse score --json RUN/bleu.json (save-dir/c" in result.stdout
     assert "RUN/validate-test.txt 2>&1 (save-dir, save-dir/checkpoint_best.pt)" in result.stdout

@@ -1,4 +1,4 @@
-"""The script that runs the tests under each Python: what it takes, and its table."""
+"""The script that runs the tests under each Python: its arguments, and its table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import toy
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The script beside a test.sh that only writes down how it was called, and its result."""
+    """Copy the script beside a test.sh that only makes an environment and writes results."""
     scripts = tmp_path / "a clone" / "scripts"
     scripts.mkdir(parents=True)
     shutil.copy(Path(toy.ROOT, "scripts", "test_matrix.sh"), scripts)

@@ -1,4 +1,4 @@
-"""scripts/unpack_corpus.py: every kind of file, what is wrong in them, and what is left behind."""
+"""scripts/unpack_corpus.py: every kind of file, their faults, and the files left behind."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_segments(tmp_path: Path) -> None:
     ids=["a segment without an end", "segments in segments", "tags in tags", "a tag over lines"],
 )
 def test_segments_are_read_in_one_pass(lines: list[str], tmp_path: Path, capsys) -> None:
-    """What takes the square of the length would take hours here."""
+    """A search in quadratic time would take hours here."""
     place(tmp_path, "evil", archives.text(lines))
     assert unpack(tmp_path, ("test", "seg", "evil", "small.en")) == 1
     assert "does not end" in capsys.readouterr().err
@@ -176,7 +176,7 @@ def test_columns_between_bars(tmp_path: Path) -> None:
 
 
 def broken(content: bytes) -> bytes:
-    """With other bytes in the midst, of the same length."""
+    """Return the content with other bytes in the middle, of the same length."""
     middle = len(content) // 2
     return (
         content[:middle]
@@ -199,7 +199,7 @@ NOISE = {"a/de": random.Random(1).randbytes(40_000).hex().encode() + b"\n", "a/e
     ],
     ids=["truncated", "corrupt", "web page", "empty", "missing"],
 )
-# The noise, or what stands behind it; of a zip, only the checksum of what is read is looked at.
+# The noise, or a member before or after it; in a zip, only the member that is read is checked.
 @pytest.mark.parametrize(
     ("name", "member"),
     [

@@ -1,4 +1,4 @@
-"""Tables of the pages are those of the files in docs/results."""
+"""The tables of the pages agree with the files in docs/results."""
 
 import json
 import re
