@@ -110,8 +110,8 @@ class SearchReport:
         if self.judged > 0:
             logger.info(
                 f"certified: {self._share(self.exact)} exact (the list has every string that the "
-                f"model can produce), {self._share(self.optimal)} optimal (nothing has a better "
-                "score than the first)"
+                f"model and the options allow), {self._share(self.optimal)} optimal (nothing "
+                "has a better score than the first)"
             )
         if self.unjudged > 0 and not self.is_text:
             logger.info(

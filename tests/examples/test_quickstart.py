@@ -111,7 +111,7 @@ def test_speeds_are_measured_again_for_other_models(finished):
         assert result.returncode == 0, result.stderr
         assert "measuring speed" in result.stderr
         for variant in variants:  # both speeds have a ratio: they were measured side by side
-            (row,) = re.findall(rf"^\| {variant} .*", result.stdout, re.MULTILINE)
+            row, *_ = re.findall(rf"^\| {variant} .*", result.stdout, re.MULTILINE)
             assert len(re.findall(r"\d \(\d+\.\d\d\) ", row)) == 2
 
 

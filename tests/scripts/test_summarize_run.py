@@ -208,8 +208,9 @@ def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path) -> None:
     assert "has no bleu.json or accuracy.json: run the stage generate" in missing.stdout
     (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
     (tmp_path / "generate-test.txt").write_text(
-        "certified: 2 of 8 sentences (25.0 %) exact (the list has every string that the model can "
-        "produce), 4 of 8 sentences (50.0 %) optimal (nothing has a better score than the first)\n"
+        "certified: 2 of 8 sentences (25.0 %) exact (the list has every string that the model and "
+        "the options allow), 4 of 8 sentences (50.0 %) optimal (nothing has a better score "
+        "than the first)\n"
         "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
     )
     result = call("summarize_run.py", "ensemble", tmp_path)
