@@ -175,7 +175,7 @@ def draw_curves(
 
 
 def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return colour and dashes of each model."""
+    """Return colour and dashes of each model; variants of a model have its colour."""
     if len(names) > len(COLOURS):
         from matplotlib import colormaps
 
@@ -196,7 +196,9 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in names:
         if name not in styles:
             kin = max((other for other in styles if name.startswith(f"{other}_")), key=len)
-            styles[name] = {**styles[kin], "linestyle": DASHES[1]}
+            colour = styles[kin]["color"]
+            number = sum(style["color"] == colour for style in styles.values())
+            styles[name] = {"color": colour, "linestyle": DASHES[number % len(DASHES)]}
     return styles
 
 
