@@ -4,8 +4,5 @@
 SETTING=medium
 ALL_LANGUAGES=102
 VALIDATE_EPOCHS="${VALIDATE_EPOCHS:-10}"
-case "$CONFIG" in
-  cpu) MAX_EPOCH="${MAX_EPOCH:-20}" ;;
-  gpu) MAX_EPOCH="${MAX_EPOCH:-60}" ;;
-esac
+MAX_EPOCH="${MAX_EPOCH:-60}"
 source "$EXAMPLES/datasets/shared/sigmorphon2018.sh"
