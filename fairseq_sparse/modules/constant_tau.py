@@ -7,9 +7,11 @@ from typing import Any, Union
 
 import torch
 import torch.distributed
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_sparse.ops import entmax_threshold, tau_from_formula, tau_from_weights
+from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.tau import logit_variance, xavier_variance
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +61,24 @@ class ConstantTau:
         self._tau_is_known = bool(torch.isfinite(self.tau))
         return self._tau_is_known
 
-    def is_prepared(self) -> bool:
-        """Return whether tau has been found and logged."""
-        return self._tau_is_announced
-
     @torch.no_grad()
-    def prepare(self, weight: Tensor, logits: Tensor, target: Tensor, ignore_index: int) -> None:
+    def prepare(
+        self,
+        projection: nn.Module,
+        features: Tensor,
+        target: Tensor,
+        ignore_index: int,
+    ) -> None:
         """Set tau by the chosen estimator, and log it.
 
         A tau that was given, found or loaded is kept. All workers get the same tau: the mean of
-        their estimates, over the target tokens of all.
+        their estimates, weighted by their target tokens.
         """
         if self._tau_is_announced:
             return
         self._tau_is_announced = True
         if not self._tau_is_finite():
-            found = self._estimate(weight, logits[target != ignore_index])
+            found = self._estimate(projection, features[target != ignore_index])
             source = f"--output-tau {self.estimator}, {found}"
         elif self._given_tau == self.tau.item():
             source = "given by --output-tau"
@@ -83,16 +87,15 @@ class ConstantTau:
         if not _is_distributed() or torch.distributed.get_rank() == 0:
             logger.info("tau of %s: %.6f (%s)", self.name, self.tau.item(), source)
 
-    def _estimate(self, weight: Tensor, logits: Tensor) -> str:
+    def _estimate(self, projection: nn.Module, features: Tensor) -> str:
         """Set tau to the workers' mean estimate and say how it was found."""
-        if self.estimator == "data":
-            values = entmax_threshold(logits, self.alpha)
-        elif self.estimator == "formula":
-            vocab_size, d_model = weight.shape
-            values = torch.tensor([tau_from_formula(d_model, vocab_size, alpha=self.alpha)])
-        else:
-            values = torch.tensor([tau_from_weights(weight, self.alpha)])
-        total = torch.tensor([values.double().sum(), len(values)], dtype=torch.float64)
+        count = len(features)
+        total = torch.tensor([0.0, count], dtype=torch.float64)
+        if count and self.estimator == "data":
+            total[0] = entmax_threshold(projection(features), self.alpha).double().sum()
+        elif count:
+            mean_square = at_least_fp32(features).pow(2).mean().item()
+            total[0] = count * self._estimate_from_weights(projection.weight, mean_square)
         total = total.to(self.tau.device)
         if _is_distributed():
             torch.distributed.all_reduce(total)
@@ -100,13 +103,30 @@ class ConstantTau:
         if not self._tau_is_finite():
             raise ValueError(
                 f"--output-tau {self.estimator} gave tau = {self.tau.item()}: the first batch "
-                "has no target token, or logits or weights are not finite"
+                "has no target token, or features or weights are not finite"
             )
         return {
             "data": f"the mean threshold over {int(total[1])} target tokens of the first batch",
             "formula": "Lemmas 2 and 3 of 'Speeding Up Entmax', for Xavier-uniform weights",
-            "weights": "the mean-field threshold for the spread of the untrained weights",
+            "weights": "the mean-field threshold for the spread of the untrained logits",
         }[self.estimator]
+
+    def _estimate_from_weights(self, weight: Tensor, mean_square: float) -> float:
+        """Return tau for the untrained output layer and features of this mean square."""
+        if self.estimator == "weights":
+            return tau_from_weights(weight, self.alpha, mean_square)
+        vocab_size, d_model = weight.shape
+        assumed = xavier_variance(d_model, vocab_size)
+        variance = logit_variance(weight, mean_square)
+        if not 0.8 < variance / assumed < 1.25:
+            logger.warning(
+                "--output-tau formula assumes logits of variance %.2g, those of Xavier-uniform "
+                "weights, but these are of %.2g: use --output-tau weights, or --output-init "
+                "xavier_uniform",
+                assumed,
+                variance,
+            )
+        return tau_from_formula(d_model, vocab_size, alpha=self.alpha)
 
     def check_start(self, names: Collection[str]) -> None:
         """Refuse to estimate tau from weights that have been trained.

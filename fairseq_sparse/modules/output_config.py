@@ -4,7 +4,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 import torch
@@ -47,9 +47,9 @@ class OutputConfig(FairseqDataclass):
         default="weights",
         metadata={
             "help": "threshold of alpha_relu: its value, or how it is found before the first "
-            "update: 'weights' (from the spread of the output weights as drawn), 'data' (mean "
-            "threshold of alpha-entmax on the first batch; for fine-tuning), 'formula' ('Speeding "
-            "Up Entmax', Lemmas 2 and 3)"
+            "update: 'weights' (from the spread of the untrained logits), 'data' (mean threshold "
+            "of alpha-entmax on the first batch; for fine-tuning), 'formula' ('Speeding Up "
+            "Entmax', Lemmas 2 and 3; for --output-init xavier_uniform)"
         },
     )
     output_init: ChoiceEnum(OUTPUT_INITS) = field(
@@ -78,6 +78,7 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
     """
     _check_tau(args)
     if str(args.output_init) == "xavier_uniform":
+        _check_no_pretrained_output(args)
         draw_xavier_uniform(linear.weight)
     projection = OutputProjection(
         linear,
@@ -114,6 +115,34 @@ def _check_tau(args: Namespace) -> None:
     if criterion_name(args) is not None:
         raise ValueError(message)
     logger.warning(message)
+
+
+def changed_flags(args: Any) -> list[str]:
+    """Return the flags of the output that differ from their defaults, as on the command line."""
+    values = {each.name: getattr(args, each.name, each.default) for each in fields(OutputConfig)}
+    defaults = {each.name: each.default for each in fields(OutputConfig)}
+    if values["output_tau"] in _DEFAULT_TAUS:
+        del values["output_tau"]
+    return [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in values.items()
+        if str(value) != str(defaults[name]) and name.startswith("output_")
+    ]
+
+
+def _check_no_pretrained_output(args: Namespace) -> None:
+    """Refuse to redraw pretrained embeddings that are also the output weights."""
+    flags = []
+    if getattr(args, "share_all_embeddings", False):
+        flags = ["encoder_embed_path", "decoder_embed_path"]
+    elif getattr(args, "share_decoder_input_output_embed", False):
+        flags = ["decoder_embed_path"]
+    given = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(args, flag, None)]
+    if given:
+        raise ValueError(
+            f"--output-init xavier_uniform would redraw the vectors of {', '.join(given)}, which "
+            "are also the output weights: leave one of them out"
+        )
 
 
 def criterion_name(args: Any) -> Optional[str]:

@@ -60,16 +60,14 @@ class OutputLoss:
             statistics = self._statistics(projection, logits.detach(), target)
             statistics["right_sentences"] = self._right_sentences(logits)
             return projection.loss(logits, target, **options), statistics
+        projection.transform.prepare(projection, features, target, self.padding)
         rows = _some_rows(target)
         if self.fused and projection.is_sparse:
             with torch.no_grad():
-                if not projection.transform.is_prepared():
-                    self._prepare(projection, projection(features))
                 sample = projection(features[rows])
             loss = projection.loss_of_features(features, target, **options)
         else:
             logits = projection(features)
-            self._prepare(projection, logits.detach())
             sample = logits.detach()[rows]
             loss = projection.loss(logits, target, **options)
         return loss, self._statistics(projection, sample, target[rows])
@@ -78,10 +76,6 @@ class OutputLoss:
         self, projection: OutputProjection, logits: Tensor, target: Tensor
     ) -> dict[str, Tensor]:
         return projection.transform.statistics(logits, target, self.padding, self.epsilon)
-
-    def _prepare(self, projection: OutputProjection, logits: Tensor) -> None:
-        target = self.target.reshape(-1)
-        projection.transform.prepare(projection.weight, logits, target, self.padding)
 
     def _right_sentences(self, logits: Tensor) -> Tensor:
         """Return the number of sentences in which every target token has the largest logit."""

@@ -158,18 +158,20 @@ class OutputTransform(nn.Module):
             name: value.double().masked_fill(~counts, 0.0).sum() for name, value in values.items()
         }
 
-    def is_prepared(self) -> bool:
-        """Return whether :meth:`prepare` has nothing left to do."""
-        return True
-
-    def prepare(self, weight: Tensor, logits: Tensor, target: Tensor, ignore_index: int) -> None:
+    def prepare(
+        self,
+        projection: nn.Module,
+        features: Tensor,
+        target: Tensor,
+        ignore_index: int,
+    ) -> None:
         """Find what the transform needs to know before the first update.
 
         Every worker of a distributed run must call this with its own first batch.
 
         Args:
-            weight: the weight of the output layer, ``[V, d]``.
-            logits: the logits of the first batch, ``[rows, V]``.
+            projection: the output layer, with its ``weight`` ``[V, d]``; it returns logits.
+            features: those of the first batch, ``[rows, d]``.
             target: ``[rows]``; rows where it is ``ignore_index`` do not count.
         """
 

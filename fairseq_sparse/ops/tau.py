@@ -37,28 +37,34 @@ def tau_from_logits(z: Tensor, alpha: float = 1.5) -> Tensor:
     return entmax_threshold(z, alpha).mean()
 
 
-def tau_from_weights(weight: Tensor, alpha: float = 1.5) -> float:
-    """Return tau for logits ``weight @ h`` of untrained weights and normalised h (mean square 1).
+def tau_from_weights(weight: Tensor, alpha: float = 1.5, mean_square: float = 1.0) -> float:
+    """Return tau for logits ``weight @ h`` of untrained weights.
 
-    Such logits are about N(0, sigma^2) with ``sigma^2`` the mean squared norm of the rows of
-    ``weight``, and tau is the root of the mean-field equation
+    Such logits are about N(0, sigma^2), with ``sigma^2`` the mean squared norm of the rows of
+    ``weight`` times the mean square of h, and tau is the root of the mean-field equation
 
         V * E[[(alpha - 1) sigma g - tau]_+ ** (1 / (alpha - 1))] = 1,    g ~ N(0, 1).
 
     Args:
         weight: the untrained output layer ``[V, d]``.
         alpha: a number > 1.
+        mean_square: of the features h; layer normalisation makes it 1.
 
     Raises:
-        ValueError: ``alpha`` is out of range, or ``weight`` is empty or not finite.
+        ValueError: ``alpha`` is out of range, ``weight`` is empty, or a number is not finite.
     """
     check_alpha(alpha)
     if weight.dim() != 2 or weight.numel() == 0:
         raise ValueError(f"weight must be a matrix [V, d], got shape {tuple(weight.shape)}")
-    sigma = math.sqrt(float(weight.detach().double().pow(2).sum(-1).mean()))
-    if not math.isfinite(sigma):
-        raise ValueError("weight holds values that are not finite")
-    return mean_field_tau(sigma, weight.size(0), alpha)
+    variance = logit_variance(weight, mean_square)
+    if not math.isfinite(variance):
+        raise ValueError("weight or mean_square holds values that are not finite")
+    return mean_field_tau(math.sqrt(variance), weight.size(0), alpha)
+
+
+def logit_variance(weight: Tensor, mean_square: float) -> float:
+    """Return the ``sigma^2`` of :func:`tau_from_weights`."""
+    return float(weight.detach().double().pow(2).sum(-1).mean()) * mean_square
 
 
 def mean_field_tau(sigma: float, vocab_size: int, alpha: float = 1.5) -> float:
@@ -114,11 +120,16 @@ def tau_from_formula(
     if d_model < 1 or vocab_size < 3:
         raise ValueError(f"need d_model >= 1 and vocab_size >= 3, got {d_model}, {vocab_size}")
     if sigma2 is None:
-        sigma2 = 2 * d_model / (d_model + vocab_size)
+        sigma2 = xavier_variance(d_model, vocab_size)
     if not 0 < sigma2 < math.inf:
         raise ValueError(f"sigma2 must be a positive number, got {sigma2}")
     p_star = expected_support_share(vocab_size, sigma2)
     return math.sqrt(sigma2) / 2 * _upper_quantile(p_star)
+
+
+def xavier_variance(d_model: int, vocab_size: int) -> float:
+    """Return the variance of logits of Xavier-uniform weights (SUE, Lemma 3)."""
+    return 2 * d_model / (d_model + vocab_size)
 
 
 def expected_support_share(vocab_size: int, sigma2: float) -> float:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import toy
+from fairseq_sparse.ops import entmax_threshold
 
 ARCHITECTURES = ("transformer_sparse_tiny", "lstm_sparse")
 ALPHA = "--output-alpha: alpha must be a finite number above 1, got "
@@ -73,6 +74,46 @@ def test_more_than_the_vocabulary_is_all_of_it() -> None:
         for k in (0, 10**20)
     )
     torch.testing.assert_close(more.probs(logits), exact.probs(logits))
+
+
+@pytest.mark.parametrize(
+    "shared, path",
+    [
+        ("--share-all-embeddings", "--encoder-embed-path"),
+        ("--share-decoder-input-output-embed", "--decoder-embed-path"),
+    ],
+)
+def test_pretrained_output_weights_are_not_redrawn(shared: str, path: str, tmp_path) -> None:
+    (tmp_path / "vectors").write_text("1 64\nw0 " + " ".join(["0.5"] * 64) + "\n")
+    flags = (path, tmp_path / "vectors", shared)
+    with pytest.raises(ValueError, match=f"would redraw the vectors of {path}"):
+        toy.model(*flags, "--output-init", "xavier_uniform")
+    assert toy.model(*flags).decoder.output_projection.weight[4].eq(0.5).all()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--arch", "transformer_sparse_tiny"),
+        ("--arch", "transformer_sparse_tiny", "--decoder-normalize-before")
+        + ("--no-decoder-final-norm", "--decoder-layers", "8"),
+        ("--arch", "lstm_sparse"),
+        ("--arch", "lstm_sparse_mt"),
+    ],
+    ids=["transformer", "no final norm", "lstm", "lstm_sparse_mt"],
+)
+def test_the_default_tau_is_near_the_thresholds_of_any_untrained_model(flags: tuple) -> None:
+    """For an LSTM, whose features are small, that of normalised ones is ten times too large."""
+    arch, task = flags[1], toy.task(3000)
+    options = {"arch": arch, "for_task": task, "criterion": "alpha_relu_loss"}
+    model = toy.model("--output-transform", "alpha_relu", *flags[2:], **options)
+    sample = toy.batch(task.target_dictionary, [(9, 8), (7, 9), (6, 5), (4, 3)])
+    features, _ = model.eval().extract_features(**sample["net_input"])
+    projection, pad = model.decoder.output_projection, task.target_dictionary.pad()
+    features, target = features.flatten(0, 1), sample["target"].flatten()
+    projection.transform.prepare(projection, features, target, pad)
+    expected = entmax_threshold(projection(features[target != pad])).mean()
+    assert projection.transform.tau.item() == pytest.approx(expected.item(), rel=0.3)
 
 
 @pytest.mark.parametrize("shared", [(), ("--share-all-embeddings",)], ids=["separate", "shared"])

@@ -19,16 +19,21 @@ def projection(transform, vocab_size=50, width=16, tau=0.4, **options):
     return OutputProjection(linear, transform, tau=tau, **options)
 
 
-def prepare(layer, logits, target):
-    layer.transform.prepare(layer.weight, logits, target, PAD)
+def prepare(layer, features, target):
+    layer.transform.prepare(layer, features, target, PAD)
 
 
-def logits_and_target(layer, rows=13, seed=2):
+def features_and_target(layer, rows=13, seed=2):
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(rows, layer.weight.size(1), generator=generator)
     target = torch.randint(2, layer.weight.size(0), (rows,), generator=generator)
     target[::4] = PAD
-    return layer(2 * features).detach(), target
+    return 2 * features, target
+
+
+def logits_and_target(layer, **options):
+    features, target = features_and_target(layer, **options)
+    return layer(features).detach(), target
 
 
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
@@ -121,26 +126,49 @@ def test_statistics_of_no_token_are_zero():
 
 def test_tau_from_data_is_the_mean_threshold_of_the_target_tokens(caplog):
     layer = projection("alpha_relu", tau="data")
-    logits, target = logits_and_target(layer)
+    features, target = features_and_target(layer)
     assert math.isnan(layer.transform.tau)
     with caplog.at_level("INFO"):
-        prepare(layer, logits, target)
-        prepare(layer, logits * 2, target)
-    expected = ops.entmax_threshold(logits[target != PAD], 1.5).mean()
+        prepare(layer, features, target)
+        prepare(layer, features * 2, target)
+    expected = ops.entmax_threshold(layer(features[target != PAD]), 1.5).mean()
     torch.testing.assert_close(layer.transform.tau, expected)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 1
     assert f"{expected.item():.6f}" in messages[0] and "--output-tau data" in messages[0]
 
 
-def test_tau_from_weights_and_formula_do_not_look_at_the_data():
-    weights = projection("alpha_relu", tau="weights", alpha=1.8)
-    logits, target = logits_and_target(weights)
-    prepare(weights, logits * 9, target)
-    assert weights.transform.tau.item() == pytest.approx(ops.tau_from_weights(weights.weight, 1.8))
-    formula = projection("alpha_relu", tau="formula", vocab_size=1000, width=64)
-    prepare(formula, logits * 9, target)
-    assert formula.transform.tau.item() == pytest.approx(ops.tau_from_formula(64, 1000))
+@pytest.mark.parametrize("scale", [1.0, 0.1, 3.0])
+def test_tau_from_weights_follows_the_size_of_the_features(scale):
+    """A decoder without a final layer norm has features of any size."""
+    layer = projection("alpha_relu", tau="weights", alpha=1.8, vocab_size=500, width=64)
+    features, target = features_and_target(layer, rows=400)
+    features = F.layer_norm(features, (64,)) * scale
+    prepare(layer, features, target)
+    tau = layer.transform.tau.item()
+    assert tau == pytest.approx(ops.tau_from_weights(layer.weight, 1.8, scale**2), rel=1e-4)
+    assert tau == pytest.approx(ops.entmax_threshold(layer(features), 1.8).mean().item(), rel=0.05)
+
+
+def test_only_tau_from_data_needs_the_logits():
+    for tau in ("weights", "formula", "1.5"):
+        layer = projection("alpha_relu", tau=tau)
+        features, target = features_and_target(layer)
+        layer.linear.register_forward_hook(lambda *_: pytest.fail("the logits were computed"))
+        prepare(layer, features, target)
+        assert math.isfinite(layer.transform.tau)
+
+
+@pytest.mark.parametrize("init", ["xavier_uniform", "stock"])
+def test_tau_from_formula_warns_of_weights_that_it_does_not_hold_for(init, caplog):
+    layer = projection("alpha_relu", tau="formula", vocab_size=1000, width=64)
+    if init == "xavier_uniform":
+        nn.init.xavier_uniform_(layer.linear.weight)
+    features, target = features_and_target(layer)
+    with caplog.at_level("WARNING"):
+        prepare(layer, F.layer_norm(features, (64,)), target)
+    assert layer.transform.tau.item() == pytest.approx(ops.tau_from_formula(64, 1000))
+    assert ("use --output-tau weights" in caplog.text) == (init == "stock")
 
 
 def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
@@ -150,7 +178,7 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
         layer.load_state_dict(saved)
         caplog.clear()
         with caplog.at_level("INFO"):
-            prepare(layer, *logits_and_target(layer))
+            prepare(layer, *features_and_target(layer))
         assert layer.transform.tau.item() == pytest.approx(0.73)
         assert "from the checkpoint" in caplog.text
 
@@ -161,7 +189,7 @@ def test_a_checkpoint_that_has_no_tau_leaves_the_one_that_was_given(transform):
     saved = projection(transform, tau="data").state_dict()
     layer = projection("alpha_relu", tau=1.1)
     layer.load_state_dict(saved)
-    prepare(layer, *logits_and_target(layer))
+    prepare(layer, *features_and_target(layer))
     assert layer.transform.tau.item() == pytest.approx(1.1)
 
 
@@ -193,8 +221,9 @@ def test_tau_must_be_known_before_it_is_used():
     for use in (layer.probs, layer.log_probs, lambda z: layer.loss(z, target)):
         with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
             use(logits)
+    features, _ = features_and_target(layer)
     with pytest.raises(ValueError, match="no target token"):
-        prepare(layer, logits, torch.full_like(target, PAD))
+        prepare(layer, features, torch.full_like(target, PAD))
 
 
 @pytest.mark.parametrize(

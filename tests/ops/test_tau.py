@@ -157,6 +157,8 @@ def test_weights_are_seen_through_their_rows_norms():
     sigma = math.sqrt(float(weight.double().pow(2).sum(-1).mean()))
     for alpha in (1.3, 1.5, 2.0):
         assert tau_from_weights(weight, alpha) == mean_field_tau(sigma, 300, alpha)
+        small = tau_from_weights(weight, alpha, mean_square=0.01)
+        assert small == pytest.approx(mean_field_tau(sigma / 10, 300, alpha))
     assert tau_from_weights(weight.requires_grad_()) == tau_from_weights(weight.t().detach().t())
     for dtype in (torch.float16, torch.bfloat16):
         # These dtypes cannot add up 300 x 16 squares.
@@ -200,7 +202,7 @@ def test_bad_arguments_of_the_weights():
     for value in (NAN, INF):
         bad = weight.clone()
         bad[3, 2] = value
-        with pytest.raises(ValueError, match="weight holds values that are not finite"):
+        with pytest.raises(ValueError, match="weight or mean_square holds values"):
             tau_from_weights(bad)
 
 
