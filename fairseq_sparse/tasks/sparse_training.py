@@ -35,11 +35,15 @@ class SparseTrainingMixin(LogsEnergy):
     def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
         """Return the batches of a data set, the same ones whatever epoch the process began with.
 
-        fairseq forms batches by the seed and the epoch that the process began with; here that epoch
-        is always taken to be the first.
+        fairseq forms batches by the seed and an epoch. Where it keeps them for all epochs, that is
+        the one that the process began with; here it is always taken to be the first.
         """
         before = self.dataset_to_epoch_iter.get(dataset)
-        batches = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        anew = kwargs.get("update_epoch_batch_itr") or kwargs.get("disable_iterator_cache")
+        is_kept = self.can_reuse_epoch_itr(dataset) and not anew
+        batches = super().get_batch_iterator(
+            dataset, *args, epoch=1 if is_kept else epoch, **kwargs
+        )
         if batches is not before:
             dataset.set_epoch(epoch)
             batches.epoch = max(epoch, 1)
@@ -51,5 +55,9 @@ class SparseTrainingMixin(LogsEnergy):
 
     def valid_step(self, sample, model, criterion, ema_model=None):
         """Same as in fairseq, with the exponential average of the parameters where there is one."""
-        model = model if ema_model is None else ema_model.eval()
+        if ema_model is not None:
+            # fairseq averages them, too: a tau that was NaN at first would stay so.
+            for average, value in zip(ema_model.buffers(), model.buffers(), strict=True):
+                average.copy_(value)
+            model = ema_model.eval()
         return super().valid_step(sample, model, criterion)

@@ -75,3 +75,17 @@ def test_a_resumed_training_goes_on_with_it(trained, tmp_path):
         for key, value in theirs.items():
             # fairseq 0.12.2 keeps an empty tensor that is never filled.
             assert key.endswith("_float_tensor") or torch.equal(ours[key], value), key
+
+
+def test_a_tau_that_is_found_after_the_average_was_made_is_the_averages_too(trained, tmp_path):
+    """fairseq makes the average as soon as a checkpoint is loaded, when tau is still NaN."""
+    data, _, _ = trained
+    flags = [str(flag) for flag in FLAGS]
+    softmax = "softmax entmax_loss".split()
+    place = flags.index("alpha_relu_loss"), flags.index("alpha_relu")
+    flags[place[0]], flags[place[1]] = softmax[1], softmax[0]
+    first, _ = toy.train(tmp_path / "softmax", data, *flags, "--max-update", 1)
+    given = ("--finetune-from-model", first, "--output-tau", "data")
+    last, log = toy.train(tmp_path / "alpha_relu", data, *FLAGS, *given, "--max-update", 2)
+    assert len(logged(log, "valid")) == 2
+    assert numbers(last)["model"]["decoder.output_projection.tau"].isfinite()

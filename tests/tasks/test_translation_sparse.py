@@ -7,7 +7,7 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary
@@ -193,6 +193,23 @@ def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(first):
     whole = sentences((1, 6))
     assert whole[0] != whole[1]
     assert sentences((first, 6)) == whole[first - 1 :]
+
+
+def test_batches_are_formed_anew_where_that_is_asked_for():
+    """By --update-epoch-batch-itr, as with fairseq's own task."""
+
+    def batches(kind, epoch, anew):
+        task = make_task()
+        dataset = task.datasets["train"] = make_dataset(40)
+        dataset.shuffle = True
+        options = {"max_sentences": 4, "seed": 3, "update_epoch_batch_itr": anew}
+        found = kind.get_batch_iterator(task, dataset, epoch=epoch, **options)
+        return [list(map(int, batch)) for batch in found.frozen_batches]
+
+    ours, stock = TranslationSparseTask, FairseqTask
+    assert batches(ours, 1, False) == batches(ours, 2, False) == batches(stock, 1, False)
+    for epoch in (1, 2):
+        assert batches(ours, epoch, True) == batches(stock, epoch, True)
 
 
 REFUSED = [
