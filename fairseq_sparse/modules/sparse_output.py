@@ -15,7 +15,7 @@ from fairseq_sparse.checkpoints.safety import check_settings
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.model_settings import as_namespace
-from fairseq_sparse.modules.output_config import check_criterion, criterion_name
+from fairseq_sparse.modules.output_config import changed_flags, check_criterion, criterion_name
 from fairseq_sparse.modules.output_loss import OutputLoss
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 from fairseq_sparse.modules.seeded_dropout import set_dropout
@@ -228,16 +228,14 @@ def check_training(args: Any, task) -> None:
 
 
 def check_adaptive_softmax(args: Any) -> None:
-    """Refuse adaptive softmax with another output transform, or with a criterion of this package.
+    """Refuse adaptive softmax with flags of the output, or with a criterion of this package.
 
     Raises:
         ValueError: naming the flags.
     """
-    if str(args.output_transform) != "softmax":
-        raise ValueError(
-            f"--adaptive-softmax-cutoff does not fit --output-transform {args.output_transform}"
-            "; leave it out"
-        )
+    flags = changed_flags(args)
+    if flags:
+        raise ValueError(f"--adaptive-softmax-cutoff does not fit {' '.join(flags)}; leave it out")
     criterion = criterion_name(args)
     if transforms_with("criterion", criterion):
         raise ValueError(

@@ -171,6 +171,17 @@ def test_adaptive_softmax_with_a_sparse_output_is_refused():
         toy.model("--output-transform", "entmax15", "--adaptive-softmax-cutoff", "8,12")
 
 
+@pytest.mark.parametrize(
+    "flag, value",
+    [("--output-topk", 5), ("--output-alpha", 3.0), ("--output-init", "xavier_uniform")],
+)
+def test_adaptive_softmax_takes_no_flag_of_the_output(flag, value):
+    flags = ("--adaptive-softmax-cutoff", "8,12")
+    with pytest.raises(ValueError, match=f"cutoff does not fit {flag} {value}; leave it out"):
+        toy.model(flag, value, *flags, criterion="adaptive_loss")
+    toy.model("--output-tau", "data", *flags, criterion="adaptive_loss")  # once the default
+
+
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
 def test_stock_search_over_a_sparse_model_is_refused(transform):
     model = toy.model("--output-transform", transform)
