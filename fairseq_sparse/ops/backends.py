@@ -345,7 +345,7 @@ def _gpu_row_losses(tensors: Tensors, loss, tau) -> bool:
 
 
 def _gpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
-    return loss.topk == 0 and loss.alpha != 1 and loss.reduction != "none" and _fit(*tensors)
+    return loss.topk == 0 and loss.alpha != 1 and _fit(*tensors)
 
 
 def _gpu_attention(tensors: Tensors, options) -> bool:

@@ -32,4 +32,6 @@ def is_captured(*tensors: Tensor) -> bool:
     for x in tensors:
         if type(x) not in _PLAIN_TYPES or torch._C._functorch.is_functorch_wrapped_tensor(x):
             return True
+        if x.is_neg():  # the memory holds -x
+            return True
     return False

@@ -11,6 +11,7 @@ import torch
 
 from fairseq_sparse.ops import backends, entmax, entmax15, entmax_loss, reference
 from fairseq_sparse.ops.cpu import build
+from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fork_python import PYTHON
 
 needs_kernels = pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
@@ -91,6 +92,13 @@ def test_kernels_run_on_newer_gpus(monkeypatch, capability):
     pretend(monkeypatch, capability, None)
     for op in backends._ON_GPU:
         assert backends.choose(op, (None, torch.zeros(3))).NAME == "gpu"
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_kernels_of_a_gpu_compute_the_linear_losses_with_any_reduction(reduction):
+    tensors = torch.randn(4, 8), torch.randn(9, 8), None, torch.zeros(4, dtype=torch.long)
+    loss = FenchelYoungLoss(1.5, None, 0.0, -100, reduction)
+    assert backends._ON_GPU["linear_losses"](tensors, loss, None)
 
 
 # --- what a user chooses -------------------------------------------------------------------------

@@ -274,6 +274,13 @@ def test_plain_tensors_are_not_captured():
         assert not is_captured(z)
 
 
+def test_a_tensor_whose_memory_has_the_other_sign_is_captured():
+    z = torch.randn(4, 9)
+    conjugate = torch.complex(z, -z).conj().imag  # a view of -z, marked to be read as z
+    assert conjugate.is_neg() and is_captured(conjugate)
+    assert torch.equal(entmax15(conjugate), entmax15(z))
+
+
 def test_a_distributed_tensor_gives_what_its_parts_give(tmp_path):
     distributed = pytest.importorskip("torch.distributed.tensor", reason="needs torch 2.5")
     if not hasattr(distributed, "DTensor"):

@@ -61,7 +61,8 @@ def _note_fork() -> None:
     _is_forked_child = True
 
 
-os.register_at_fork(after_in_child=_note_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class KernelArgumentError(Exception):
