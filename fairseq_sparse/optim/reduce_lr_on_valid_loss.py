@@ -21,8 +21,8 @@ class ReduceLROnValidLossConfig(ReduceLROnPlateauLRScheduleConfig):
         default="best",
         metadata={
             "help": "when the learning rate shrinks: if the validation loss is not below the best "
-            "so far ('best'), or if it is above that of the previous validation ('previous'), as "
-            "in 'Sparse Sequence-to-Sequence Models'"
+            "so far by --lr-threshold ('best'), or if it is above that of the previous validation "
+            "('previous'), as in 'Sparse Sequence-to-Sequence Models'"
         },
     )
 
