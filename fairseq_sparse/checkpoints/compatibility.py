@@ -12,7 +12,7 @@ from typing import Any, Optional
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint, settings_of
 from fairseq_sparse.modules.attention_config import FLAG_PLACES
 from fairseq_sparse.modules.output_transforms import transforms_with
 
@@ -39,8 +39,8 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
         state = load_checkpoint(path)
     except CheckpointError:
         return  # fairseq reports the error itself
-    settings = _model_settings(state)
-    if is_resumed and settings is not None:
+    settings = settings_of(state, "model")
+    if is_resumed and settings:
         _check_resumed(path, _described(settings), _described(args))
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
@@ -62,10 +62,10 @@ def check_resumed_run(run: DictConfig) -> None:
     if path is None or not is_resumed or not os.path.isfile(path):
         return
     try:
-        settings = _model_settings(load_checkpoint(path))
+        settings = settings_of(load_checkpoint(path), "model")
     except CheckpointError:
         return  # fairseq has just read it
-    if settings is not None:
+    if settings:
         _check_resumed(path, _described(settings), _described(run["model"]))
 
 
@@ -89,12 +89,6 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     if continued is not None:
         return continued, is_resumed
     return getattr(options, "finetune_from_model", None), False
-
-
-def _model_settings(state: dict[str, Any]) -> Any:
-    """Return the settings of the model in a checkpoint."""
-    cfg = state.get("cfg")
-    return cfg.get("model") if isinstance(cfg, dict) else state.get("args")
 
 
 def _described(settings: Any) -> dict[str, str]:

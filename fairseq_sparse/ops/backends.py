@@ -313,10 +313,6 @@ def _has_wide_vectors() -> bool:
     return build.library().attention_lanes() >= _LEAST_LANES
 
 
-def _cpu_norm(tensors: Tensors) -> bool:
-    return _all_fp32(tensors)
-
-
 def _cpu_dropout(tensors: Tensors, p: float) -> bool:
     return 0 <= p < 1 and _all_fp32(tensors)
 
@@ -384,8 +380,8 @@ _ON_CPU: dict[str, Rule] = {
     "row_losses": _cpu_row_losses,
     "linear_losses": _cpu_linear_losses,
     "attention": _cpu_attention,
-    "rms_norm": _cpu_norm,
-    "rms_norm_gradients": _cpu_norm,
+    "rms_norm": _all_fp32,
+    "rms_norm_gradients": _all_fp32,
     "dropout": _cpu_dropout,
 }
 _ON_GPU: dict[str, Rule] = {
