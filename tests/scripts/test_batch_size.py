@@ -32,14 +32,18 @@ def test_an_update_has_that_many_target_tokens(data, devices, device_tokens, cap
     )
     max_tokens, frequency, mean = map(int, printed.out.split())
     assert status == 0 and max_tokens <= device_tokens
-    # The batches that fairseq itself makes with these flags.
+    # The batches that fairseq-train makes with these flags.
     config = TranslationSparseConfig(
         data=str(data), dataset_impl=None, required_seq_len_multiple=1, train_subset="train"
     )
     task = TranslationSparseTask.setup_task(config)
     task.load_dataset("train")
     batches = task.get_batch_iterator(
-        task.dataset("train"), max_tokens=max_tokens, required_batch_size_multiple=8, seed=1
+        task.dataset("train"),
+        max_tokens=max_tokens,
+        required_batch_size_multiple=8,
+        seed=1,
+        update_epoch_batch_itr=False,
     ).next_epoch_itr(shuffle=False)
     counts = [batch["ntokens"] for batch in batches]
     per_update = sum(counts) / len(counts) * devices * frequency
