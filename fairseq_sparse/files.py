@@ -27,9 +27,26 @@ def read_text(path: Path) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file; they end with LF or CRLF, and with nothing else."""
+    """Return the lines of a text file; they end with LF or CRLF, and with nothing else.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not in UTF-8, or is not text.
+    """
     text = read_text(path)
+    check_no_nul(path, text)
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def check_no_nul(path: Path, text: str) -> None:
+    """Refuse a text with a NUL character.
+
+    Raises:
+        ValueError: there is one; the message names the file and the line.
+    """
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path}, line {number}: has a NUL character: not a text file")
 
 
 def read_json(path: Path) -> dict[str, Any]:
