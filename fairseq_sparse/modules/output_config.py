@@ -131,7 +131,10 @@ def changed_flags(args: Any) -> list[str]:
 
 
 def _check_no_pretrained_output(args: Namespace) -> None:
-    """Refuse to redraw pretrained embeddings that are also the output weights."""
+    """Refuse to redraw pretrained embeddings that are also the output weights; a model that is not
+    for training gets its weights from a checkpoint."""
+    if criterion_name(args) is None:
+        return
     flags = []
     if getattr(args, "share_all_embeddings", False):
         flags = ["encoder_embed_path", "decoder_embed_path"]

@@ -228,15 +228,15 @@ def check_training(args: Any, task) -> None:
 
 
 def check_adaptive_softmax(args: Any) -> None:
-    """Refuse adaptive softmax with flags of the output, or with a criterion of this package.
+    """Refuse adaptive softmax with a sparse output, and in training with any flag of the output or
+    with a criterion of this package.
 
     Raises:
         ValueError: naming the flags.
     """
-    flags = changed_flags(args)
-    if flags:
+    flags, criterion = changed_flags(args), criterion_name(args)
+    if flags and (criterion is not None or str(args.output_transform) != "softmax"):
         raise ValueError(f"--adaptive-softmax-cutoff does not fit {' '.join(flags)}; leave it out")
-    criterion = criterion_name(args)
     if transforms_with("criterion", criterion):
         raise ValueError(
             f"--criterion {criterion} does not fit --adaptive-softmax-cutoff: use --criterion "

@@ -180,6 +180,7 @@ def test_adaptive_softmax_takes_no_flag_of_the_output(flag, value):
     with pytest.raises(ValueError, match=f"cutoff does not fit {flag} {value}; leave it out"):
         toy.model(flag, value, *flags, criterion="adaptive_loss")
     toy.model("--output-tau", "data", *flags, criterion="adaptive_loss")  # once the default
+    toy.model(flag, value, *flags, criterion=None)  # that of an older checkpoint
 
 
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)
