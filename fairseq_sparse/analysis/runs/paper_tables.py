@@ -213,7 +213,10 @@ def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[s
 
 
 def _about_the_paper(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[str]:
-    """Return the sources of the paper's figures in the table, and why others are not in it."""
+    """Return the sources of the paper's figures in the table, and why others are not in it; nothing
+    if the table is not a paper's."""
+    if all(table["recipe"] != paper.recipe for table in read_published()):
+        return []
     lines = [f"paper: {source}" for source in sources(_beside_ours(paper, dataset, rows))]
     if lines and {"words_per_second", "sentences_per_second", "hours"} & set(paper.columns):
         lines.append("the paper's times and speeds are those of its own hardware")

@@ -149,6 +149,13 @@ def test_several_data_sets_have_an_overview_and_the_paper_its_own(plan: Path) ->
     assert list(content["datasets"]) == ["wmt16_ro_en_32k", "quickstart"]
 
 
+def test_a_table_of_no_paper_has_no_notes_about_one(plan: Path) -> None:
+    content, _, _ = make(plan, "bleu", "--paper", "attention")
+    table = content["datasets"]["wmt16_ro_en_32k"]
+    assert table["header"] == ["", "seeds", "BLEU"]
+    assert not [note for note in table["notes"] if note.startswith("paper:")]
+
+
 def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
     tmp_path: Path,
 ) -> None:
