@@ -111,14 +111,19 @@ lock_folder() {
   [[ -w "$1" ]] || fail "$1 is not writable; choose another folder"
   until ln -s -- "$host $$" "$lock" 2>/dev/null; do
     owner="$(readlink -- "$lock" 2>/dev/null || true)"
-    if [[ "$owner" == "$host "* ]] && ! is_running "${owner##* }"; then
-      say "removing the lock of a process that has ended: $lock"
-      rm -f -- "$lock"
+    # Only one process at a time removes it, after a second look: another may have replaced it.
+    if [[ "$owner" == "$host "* ]] && ! is_running "${owner##* }" && mkdir -- "$lock.old" 2>/dev/null
+    then
+      if [[ "$(readlink -- "$lock" 2>/dev/null)" == "$owner" ]]; then
+        say "removing the lock of a process that has ended: $lock"
+        rm -f -- "$lock"
+      fi
+      rmdir -- "$lock.old"
       continue
     fi
     if [[ -z "$waited" ]]; then
       say "waiting for the process that works in $1 (${owner:-unknown});" \
-        "if it is gone, delete $lock"
+        "if it is gone, delete $lock*"
       waited=yes
     fi
     sleep 2

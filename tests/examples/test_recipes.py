@@ -294,6 +294,25 @@ def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path
     assert count_done(result.stdout) == 1
 
 
+def test_lock_of_a_killed_run_passes_to_one_process_at_a_time(tmp_path: Path) -> None:
+    killed = subprocess.Popen(["sleep", "60"])
+    killed.kill()
+    killed.wait()
+    script = f"""source '{recipes.EXAMPLES}/stages/common.sh'; STAGE=test
+    lock_folder "$1"
+    mkdir -- "$1/busy" || exit 3
+    sleep .3
+    rmdir -- "$1/busy\""""
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
+        arguments = ["bash", "-c", script, "lock", str(folder)]
+        started = [subprocess.Popen(arguments, env=recipes.environment()) for _ in range(3)]
+        assert [process.wait() for process in started] == [0, 0, 0]
+        assert not list(folder.iterdir())
+
+
 @pytest.mark.slow
 def test_batch_does_not_depend_on_devices(raw: Path, prepared: Path, tmp_path: Path) -> None:
     """With half the tokens per device, accumulation doubles and the settings stay the same."""
