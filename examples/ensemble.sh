@@ -38,7 +38,7 @@ done
 (( ${#RUNS[@]} > 1 )) || bad_usage "at least two runs are needed"
 [[ -n "$RUN_DIR" ]] || bad_usage "--run-dir is needed"
 
-ENSEMBLE=""
+ENSEMBLE="" MEMBERS=""
 for run in "${RUNS[@]}"; do
   check_finished "$run"
   [[ ! -f "$run/measures.json" ]] || fail "$run is a language model: only models that translate or" \
@@ -47,10 +47,10 @@ for run in "${RUNS[@]}"; do
   run="$(CDPATH='' cd -- "$run" && pwd)"
   check_folder "$run"
   ENSEMBLE="$ENSEMBLE${ENSEMBLE:+:}$run/average.pt"
+  MEMBERS="$MEMBERS${MEMBERS:+ }${run##*/}"
 done
 recipe_of "${RUNS[@]}"
 VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
-MEMBERS="${RUNS[*]##*/}"
 
 ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"

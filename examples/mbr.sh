@@ -17,7 +17,7 @@ When started again, it does what is not done yet.
   --samples N      samples per sentence (default: 32)
   --utility NAME   chrf (default) or bleu
   --data-dir DIR   prepared data (default: data/DATASET)
-  --cpu, --gpu     where to decode (default: as the first run)
+  --cpu, --gpu     where to decode (default: each run as it was trained)
   --help           this text
 
 SEED is the seed of the samples (default: 1).

@@ -297,4 +297,4 @@ fi
   || fail "no table could be made (see above)"
 if (( ${#LOOK[@]} )); then look "$stem.plan" || fail "the command named above failed"; fi
 say "the table: $stem.md, .tex, .json; pictures and more beside it"
-[[ -z "$failed" ]] || fail "the table lacks the runs that failed (see above)"
+[[ -z "$failed" ]] || fail "some runs failed (see above): the table has their earlier results, if any"

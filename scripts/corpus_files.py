@@ -88,6 +88,8 @@ class FilesInStep:
         if self.note.is_file() and all(partial.is_file() for partial in self.partials):
             sizes, counts = json.loads(self.note.read_text())
             self.counts.update(counts)
+        else:  # sizes of files that are gone must not be taken for those of new ones
+            self.note.unlink(missing_ok=True)
         self.paths[0].parent.mkdir(parents=True, exist_ok=True)
         self.handles = []
         for partial, size in zip(self.partials, sizes, strict=True):

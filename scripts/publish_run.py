@@ -79,17 +79,19 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     summary = read_summary(run)
     if summary is None or set(texts.values()) <= {LONG}:
         raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
-    folder = results / "runs" / summary["dataset"] / run.resolve().name
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "summary.json", summary)
     parts = [f"commit {commit}\ndata set {summary['dataset']}, variant {summary['variant']}"]
     for path in sorted((run / "settings").iterdir()):
         # Drop folders, which are meaningless on other machines.
         flags = re.sub(r"(?m)(^| )/\S*/", r"\1", path.read_text(encoding="utf-8"))
         parts.append(f"# {path.name}\n{flags.strip()}")
-    write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
     log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
-    write_text(folder / "training.tsv", training_table(log))
+    training = training_table(log)
+    # All is read before anything is written: a folder without its run would enter the tables.
+    folder = results / "runs" / summary["dataset"] / run.resolve().name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", summary)
+    write_text(folder / "settings.txt", "\n\n".join(parts) + "\n")
+    write_text(folder / "training.tsv", training)
     for path, kept in texts.items():
         content = path.read_bytes()
         if kept.endswith(".gz"):

@@ -10,6 +10,7 @@ require_prepared
 models="${ENSEMBLE:-$RUN_DIR/average.pt}"
 IFS=':' read -r -a paths <<<"$models"
 for path in "${paths[@]}"; do require_file "$path" average; done
+require_trained_on_data "${paths[@]}"
 lock_folder "$RUN_DIR"
 
 artefact="$(score_file)"
@@ -28,11 +29,6 @@ flags=(
   --task translation_sparse --source-lang "$SOURCE_LANG" --target-lang "$TARGET_LANG"
   "${to_text[@]}" "${GENERATE[@]}" ${extra[@]+"${extra[@]}"}
 )
-data="data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)"
-for path in "${paths[@]}"; do
-  grep -qsxF "$data" "$(dirname -- "$path")/settings/train" \
-    || fail "$(dirname -- "$path") was not trained on the data in $PREPARED"
-done
 if [[ -n "${ENSEMBLE:-}" ]]; then
   origin="$(sha256_of "${paths[@]}" | awk '{ print "member", $1 }')"
 else

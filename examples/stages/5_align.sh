@@ -13,6 +13,7 @@ if [[ "$SCORE" == measures ]]; then
 fi
 require_prepared
 require_file "$RUN_DIR/average.pt" average
+require_trained_on_data "$RUN_DIR/average.pt"
 lock_folder "$RUN_DIR"
 
 alignments="$RUN_DIR/alignments"

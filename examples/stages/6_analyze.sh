@@ -8,6 +8,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe
 require_prepared
 require_file "$RUN_DIR/average.pt" average
+require_trained_on_data "$RUN_DIR/average.pt"
 score="$(score_file)"
 require_file "$score" generate
 lock_folder "$RUN_DIR"

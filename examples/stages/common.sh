@@ -260,6 +260,16 @@ require_file() {
   [[ -f "$1" ]] || fail "$1 is missing: run the stage $2 first"
 }
 
+# Require that models were trained on the prepared data: require_trained_on_data MODEL...
+require_trained_on_data() {
+  local path data
+  data="data $(sha256_of "$PREPARED/settings" | cut -d ' ' -f 1)"
+  for path in "$@"; do
+    path="$(dirname -- "$path")"
+    grep -qsxF "$data" "$path/settings/train" || fail "$path was not trained on the data in $PREPARED"
+  done
+}
+
 # Print the path of the test set's score; "measures" is for language models.
 score_file() {
   if [[ "$SCORE" == accuracy || "$SCORE" == measures ]]; then

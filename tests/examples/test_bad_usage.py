@@ -80,6 +80,28 @@ def test_folders_of_any_other_name_are_used(tmp_path: Path) -> None:
         assert (folder / "run" / "logs" / "6_analyze.log").is_file()
 
 
+@pytest.mark.parametrize(
+    ("dataset", "stage"),
+    [
+        ("multi30k_de_en", "generate"),
+        ("tinyshakespeare", "generate"),
+        ("multi30k_de_en", "align"),
+        ("multi30k_de_en", "analyze"),
+        ("tinyshakespeare", "analyze"),
+    ],
+)
+def test_a_model_of_other_data_is_refused(dataset: str, stage: str, tmp_path: Path) -> None:
+    (tmp_path / "data" / "prepared" / "bin").mkdir(parents=True)
+    (tmp_path / "data" / "prepared" / "settings").write_text("merges 60\n")
+    run = tmp_path / "run"
+    (run / "settings").mkdir(parents=True)
+    (run / "settings" / "train").write_text("data 0123\n--seed 1\n")
+    (run / "average.pt").write_text("")
+    folders = ("--data-dir", tmp_path / "data", "--run-dir", run)
+    text = refusal("run.sh", dataset, "softmax", "--cpu", "--stages", stage, *folders, status=1)
+    assert f"{run} was not trained on the data in {tmp_path}/data/prepared" in text
+
+
 def test_language_models_do_not_decode_together(tmp_path: Path) -> None:
     runs = [tmp_path / name for name in "ab"]
     for run in runs:

@@ -43,6 +43,20 @@ def test_interrupted_files_go_on_where_they_were_saved(
     assert names(tmp_path) == {"de", "en"}
 
 
+def test_sizes_of_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    paths = [tmp_path / "de", tmp_path / "en"]
+    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+        write(files, range(5), save_every=5)
+        raise KeyboardInterrupt
+    (tmp_path / "de.partial").unlink()
+    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+        write(files, range(3), save_every=5)
+        raise KeyboardInterrupt
+    with FilesInStep(paths) as files:
+        write(files, range(files.counts["read"], 6), save_every=5)
+    assert paths[0].read_text() == "".join(f"Zeile {number}\n" for number in range(6))
+
+
 def test_files_of_bad_input_begin_anew(tmp_path: Path) -> None:
     paths = [tmp_path / "de", tmp_path / "en"]
     with pytest.raises(CorpusError), FilesInStep(paths) as files:

@@ -81,6 +81,13 @@ def test_guessed_forms_are_kept_by_language(finished, tmp_path):
     }
 
 
+def test_a_run_without_a_training_log_leaves_nothing_behind(finished, tmp_path):
+    (finished / "logs" / "2_train.log").unlink()
+    result = publish(finished, "--results", tmp_path / "results", "--commit", "0")
+    assert result.returncode == 1 and "2_train.log" in result.stderr
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize("missing", ["summary.json", "hyp.detok.txt"])
 def test_a_run_that_is_not_finished_is_refused(missing, finished, tmp_path):
     (finished / missing).unlink()

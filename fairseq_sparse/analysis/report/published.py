@@ -174,28 +174,29 @@ def published_text(
     return f"{figure.text} ± {deviation.text}" if deviation else figure.text
 
 
-def differences(recipe: Optional[str], dataset: str, measure: Measure) -> list[str]:
+def differences(recipe: Optional[str], dataset: str, measures: Iterable[Measure]) -> list[str]:
     """Explain for each table with the same data set why its figures cannot be compared with ours.
 
     Args:
         recipe, dataset: as for :func:`find_figure`.
-        measure: the measure of our figures.
+        measures: the measures of all our figures; the paper's figures with one of these measures
+            stand beside ours.
     """
-    lines = {}
-    for figure in published_figures():
-        theirs = figure.measure
-        alike = theirs.metric == measure.metric or {theirs.metric, measure.metric} <= _BLEU
-        if (
-            recipe in (None, figure.recipe)
-            and figure.dataset == dataset
-            and alike
-            and theirs != measure
-        ):
-            lines[
-                f"{figure.paper}, {figure.table}, has {describe(theirs)}; ours is "
-                f"{describe(measure)}: they do not stand beside one another"
-            ] = None
-    return list(lines)
+    ours = dict.fromkeys(measures)
+    theirs = {
+        (figure.paper, figure.table, figure.measure): None
+        for figure in published_figures()
+        if recipe in (None, figure.recipe)
+        and figure.dataset == dataset
+        and figure.measure not in ours
+    }
+    return [
+        f"{paper}, {table}, has {describe(other)}; ours is {describe(measure)}: they do not stand "
+        "beside one another"
+        for measure in ours
+        for paper, table, other in theirs
+        if other.metric == measure.metric or {other.metric, measure.metric} <= _BLEU
+    ]
 
 
 def describe(measure: Measure) -> str:

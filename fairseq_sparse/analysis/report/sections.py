@@ -67,8 +67,8 @@ def _paper_notes(
     summaries: Sequence[dict[str, Any]], dataset: str, names: Sequence[str], beside: bool
 ) -> list[str]:
     """Return the notes on the papers' figures that precede the results."""
-    measures = dict.fromkeys(measure_of(part, name) for part in summaries if part for name in names)
-    other = [line for measure in measures for line in differences(None, dataset, measure)]
+    measures = (measure_of(part, name) for part in summaries if part for name in names)
+    other = differences(None, dataset, measures)
     if beside:
         other.insert(
             0,

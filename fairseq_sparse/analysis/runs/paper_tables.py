@@ -222,11 +222,8 @@ def _about_the_paper(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[st
         lines.append("the paper's times and speeds are those of its own hardware")
     if not lines:
         lines.append(f"paper: it has no figure for {dataset} that is measured in the same way")
-    for name in paper.columns:
-        measure = _measure(rows, name)
-        if measure:
-            lines += differences(paper.recipe, dataset, measure)
-    return lines
+    measures = filter(None, (_measure(rows, name) for name in paper.columns))
+    return lines + differences(paper.recipe, dataset, measures)
 
 
 def _beside_ours(paper: Paper, dataset: str, rows: Sequence[Row]) -> list[Figure]:

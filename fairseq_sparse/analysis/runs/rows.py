@@ -18,6 +18,7 @@ from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 
+_SEED = re.compile(r"^--seed (\d+)$", re.MULTILINE)
 _SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
 # The mark of an empty field in a plan.
 NOTHING = "-"
@@ -161,7 +162,8 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
     runs.
 
     Raises:
-        AnalysisError: a run is of another data set, variant, settings or seed than planned.
+        AnalysisError: a run is of another data set, variant, settings or seed than planned, or
+            two seeds of a row were trained with different settings.
     """
     rows: dict[str, dict[str, Row]] = {}
     for run in plan:
@@ -180,6 +182,7 @@ def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
                 )
         row.summaries[run.seed] = summary
     for row in (row for found in rows.values() for row in found.values()):
+        _check_same_training(row.runs[seed].folder for seed in row.summaries)
         for seed, run in row.runs.items():
             if run.folder.name == f"seed-{seed}":  # in a folder of sweep.sh
                 row.ensemble = _ensemble_of(run.folder.parent, row)
@@ -190,7 +193,8 @@ def read_sweep(folder: Path) -> list[Row]:
     """Read the finished runs of ``examples/sweep.sh`` in a folder, sorted by alphas.
 
     Raises:
-        AnalysisError: there are no finished runs, or their data sets differ.
+        AnalysisError: there are no finished runs, their data sets differ, or two seeds were
+            trained with different settings.
     """
     rows = []
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -202,6 +206,7 @@ def read_sweep(folder: Path) -> list[Row]:
             name = summary.parent.name
             if name.startswith("seed-"):
                 row.summaries[int(name.removeprefix("seed-"))] = read_json(summary)
+        _check_same_training(path / f"seed-{seed}" for seed in row.summaries)
         row.ensemble = _ensemble_of(path, row)
         if row.summaries:
             rows.append(row)
@@ -299,10 +304,33 @@ def read_summary(folder: Path) -> Optional[dict[str, Any]]:
 
 def _seed_of(folder: Path, default: int) -> int:
     """Return the seed with which a run was trained, or the default if there is no record of it."""
-    settings = folder / "settings" / "train"
-    flags = settings.read_text(encoding="utf-8") if settings.is_file() else ""
-    seeds = re.findall(r"^--seed (\d+)$", flags, re.MULTILINE)
+    seeds = _SEED.findall(_training_settings(folder))
     return int(seeds[-1]) if seeds else default  # of flags that are repeated, the last one counts
+
+
+def _check_same_training(folders: Iterable[Path]) -> None:
+    """Refuse the seeds of a row if their settings differ in more than the seed.
+
+    Raises:
+        AnalysisError: naming two of the folders.
+    """
+    known: dict[str, Path] = {}
+    for folder in folders:
+        settings = _SEED.sub("", _training_settings(folder))
+        if settings:
+            known.setdefault(settings, folder)
+    if len(known) > 1:
+        first, other = list(known.values())[:2]
+        raise AnalysisError(
+            f"{first} and {other} were trained with different settings (their files "
+            "settings/train): move one of them away"
+        )
+
+
+def _training_settings(folder: Path) -> str:
+    """Return the settings with which a run was trained; empty if there is no record of them."""
+    settings = folder / "settings" / "train"
+    return settings.read_text(encoding="utf-8") if settings.is_file() else ""
 
 
 def _ensemble_of(folder: Path, row: Row) -> Optional[Summary]:

@@ -12,7 +12,14 @@ from sacrebleu.metrics import BLEU
 import reproduce_table
 from fairseq_sparse.analysis.runs.curves import draw_curve, draw_picture
 from fairseq_sparse.analysis.runs.paper_tables import Paper, paper_elsewhere
-from fairseq_sparse.analysis.runs.rows import EMPTY, Row, gather, mean_of, read_plan
+from fairseq_sparse.analysis.runs.rows import (
+    EMPTY,
+    Row,
+    gather,
+    mean_of,
+    read_plan,
+    read_sweep,
+)
 from fairseq_sparse.errors import AnalysisError
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
@@ -314,6 +321,28 @@ def test_training_is_drawn_from_the_logs_of_finished_runs_and_accuracy_by_alpha(
         "table-training.png",
         "table-alphas.png",
     }
+
+
+def test_seeds_of_a_row_must_have_been_trained_alike(plan: Path, tmp_path: Path) -> None:
+    def train(variant: str, seed: int, flags: str) -> None:
+        folder = plan.parent / f"{variant}-{seed}" / "settings"
+        folder.mkdir(exist_ok=True)
+        (folder / "train").write_text(f"--lr 1\n--seed {seed}\n{flags}\n")
+
+    train("softmax", 1, "--max-epoch 8")
+    train("softmax", 2, "--max-epoch 8")
+    train("rela_g", 1, "--max-epoch 2")  # another row may have other settings
+    assert gather(read_plan(plan))
+    train("softmax", 2, "--max-epoch 2")
+    with pytest.raises(AnalysisError, match="softmax-1 and .*softmax-2 were trained with diff"):
+        gather(read_plan(plan))
+    for seed in (1, 2):
+        folder = tmp_path / "sweep" / "output-1-attention-1" / f"seed-{seed}"
+        (plan.parent / f"softmax-{seed}").rename(tmp_path / f"softmax-{seed}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"softmax-{seed}").rename(folder)
+    with pytest.raises(AnalysisError, match="seed-1 and .*seed-2 were trained with different"):
+        read_sweep(tmp_path / "sweep")
 
 
 def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
