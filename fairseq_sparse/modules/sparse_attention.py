@@ -5,6 +5,7 @@ from typing import Optional
 import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.query_scale import QueryScale
@@ -27,8 +28,8 @@ class SparseMultiheadAttention(MultiheadAttention):
 
     It replaces ``MultiheadAttention`` in a layer, with the same arguments of ``forward``, results,
     parameters and incremental state. Differences: the weights of each head can be requested in
-    training, too; a query whose keys are all masked gets zeros instead of NaN; and some kinds add
-    parameters: a norm between the heads and the output projection (``norm.weight``,
+    training, too; a query whose keys are all masked gets weights of 0 instead of NaN; and some
+    kinds add parameters: a norm between the heads and the output projection (``norm.weight``,
     ``norm.gate``), a learned alpha (``alpha_logit``, one per head), the scaling of queries
     (``query_scale``).
 
@@ -176,7 +177,13 @@ class SparseMultiheadAttention(MultiheadAttention):
         normed = self.norm(context).to(dtype)
         if not torch.is_grad_enabled() or is_captured(normed):
             return self.out_proj(normed)
-        with computed_again(normed, lambda: self.norm(context.detach()).to(dtype)):
+        # Under functional_call the norm has these parameters during the forward pass only.
+        parameters = dict(self.norm.named_parameters())
+
+        def norm_again() -> Tensor:
+            return functional_call(self.norm, parameters, (context.detach(),)).to(dtype)
+
+        with computed_again(normed, norm_again):
             return self.out_proj(normed)
 
     def _weights(self) -> AttentionWeights:

@@ -18,19 +18,22 @@ _PLAIN_TYPES = (Tensor, Parameter)
 kernels_are_off = False
 
 if hasattr(torch.compiler, "is_compiling"):
-    _is_compiling = torch.compiler.is_compiling
+    is_compiling = torch.compiler.is_compiling
 else:  # torch 2.2
-    from torch._dynamo import is_compiling as _is_compiling
+    from torch._dynamo import is_compiling
 
 
 def is_captured(*tensors: Tensor) -> bool:
     """Return whether PyTorch now records, transforms or distributes operations on these tensors."""
-    if _is_compiling() or torch.jit.is_tracing():
+    if is_compiling() or torch.jit.is_tracing():
+        return True
+    # Within a transform plain tensors count, too: autograd functions would need its support.
+    if torch._C._are_functorch_transforms_active():
         return True
     if torch._C._len_torch_dispatch_stack() > 0 and not kernels_are_off:
         return True
     for x in tensors:
-        if type(x) not in _PLAIN_TYPES or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if type(x) not in _PLAIN_TYPES:
             return True
         if x.is_neg():  # the memory holds -x
             return True

@@ -29,10 +29,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops import reference
 from fairseq_sparse.ops.backends import choose
+from fairseq_sparse.ops.capture import is_compiling
 from fairseq_sparse.ops.checks import Tau, check_logits
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.mappings import entmax_rows
@@ -210,12 +210,16 @@ class _RowLosses(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad, _):
+    def backward(ctx, grad, of_residual):
+        # The residual, of which the gradient is a multiple, is an output so that a derivative of
+        # the gradient ends up here, also under torch.func. torch.compile, which refuses second
+        # derivatives itself, passes a gradient for every output.
+        if of_residual is not None and not is_compiling():
+            raise RuntimeError("the losses of this package have no second derivative")
         (residual,) = ctx.saved_tensors
         # A scaled loss can have a grad that fp16 cannot hold, though it can hold the product.
         return (residual * grad.unsqueeze(-1)).to(residual.dtype), None, None, None

@@ -174,6 +174,8 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     """
     check_alpha(alpha)
     check_logits(z)
+    if z.dim() == 0:
+        return entmax_threshold(z[None], alpha)
     rows = z.detach().movedim(dim, -1)
     return entmax_rows(_flatten(rows), alpha, conjugate=False).tau.view(rows.shape[:-1])
 
@@ -186,6 +188,8 @@ def entmax_topk(z: Tensor, alpha: Alpha, topk: int, dim: int = -1) -> Tensor:
         alpha = _checked_alphas(alpha, z, dim)
     else:
         check_alpha(alpha)
+    if z.dim() == 0:
+        return entmax_topk(z[None], alpha, topk)[0]
     if not torch.is_grad_enabled():  # for a short row autograd takes as long as the rest
         return _probabilities(z, alpha, dim, topk)
     return _Entmax.apply(z, alpha, dim, topk)

@@ -7,6 +7,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.capture import is_captured
 from fairseq_sparse.ops.precision import without_autocast
 
 # In an additive mask this value or less masks a key: fairseq uses -1e4 and -1e8 for -inf.
@@ -51,10 +52,14 @@ def assert_causal(bias: Tensor) -> None:
 
 
 def apply_masks(scores: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
-    """Add ``bias`` to scores ``[batch, heads, queries, keys]``, in place, and put -inf where a key
-    is masked by it or by ``masked [batch, keys]``."""
+    """Add ``bias`` to scores ``[batch, heads, queries, keys]`` and put -inf where it, or ``masked
+    [batch, keys]``, masks a key; in place, unless PyTorch captures the scores."""
+    in_place = not is_captured(scores)  # under vmap, the masks may have one dimension more
     if bias is not None:
-        scores += bias.masked_fill(bias <= MASKED, -float("inf")).to(scores.dtype)
+        bias = bias.masked_fill(bias <= MASKED, -float("inf")).to(scores.dtype)
+        scores = scores.add_(bias) if in_place else scores + bias
     if masked is not None:
-        scores.masked_fill_(masked[:, None, None], -float("inf"))
+        masked = masked[:, None, None]
+        fill = scores.masked_fill_ if in_place else scores.masked_fill
+        scores = fill(masked, -float("inf"))
     return scores

@@ -17,11 +17,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops import reference
 from fairseq_sparse.ops.backends import choose
 from fairseq_sparse.ops.capture import is_captured
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.precision import at_least_fp32
 
 # Value used in the authors' code; bounds the gradient of rows near zero by 1 / sqrt(eps).
@@ -89,7 +89,7 @@ class _RMSNorm(Function):
         return _normed(z, gain, gate, eps)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         z, gain, gate = ctx.saved_tensors
         x, g, w = _widened(z, gain, gate)

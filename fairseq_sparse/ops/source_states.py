@@ -11,9 +11,9 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.capture import is_captured
+from fairseq_sparse.ops.first_order import first_order
 
 
 class SourceStates:
@@ -89,7 +89,7 @@ class _Gradient(Function):
         return (*scores, *(nothing.expand(batch, size) for _ in range(steps)))
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Optional[Tensor]):
         steps = len(gradients) // 2
         # For each step: the gradient of its scores and its query; its weights and the gradient of
@@ -127,7 +127,7 @@ class _Product(Function):
         return product(values, states)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor):
         (states,) = ctx.saved_tensors
         # The gradient reaches the states through the step; None if they need none.

@@ -145,6 +145,18 @@ def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
     assert criterion(model.eval(), sample)[2]["statistics_tokens"] == sample["ntokens"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_training_statistics_do_not_depend_on_the_default_dtype(dtype):
+    target = torch.zeros(4096)
+    expected = output_loss._some_rows(target)
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(output_loss._some_rows(target), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert expected[-1] == 4095
+
+
 def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
     """Also where the step between the sampled tokens would be the length of a sentence."""
     monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 8)

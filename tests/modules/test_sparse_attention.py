@@ -293,6 +293,21 @@ def test_derivative_through_the_module(case, parts):
     assert gradcheck(output, (x, *added.values()))
 
 
+@pytest.mark.parametrize("kind", ["relu_rmsnorm", "rela_g", "softmax_gated"])
+def test_gradients_of_parameters_that_are_not_the_layers_own(kind):
+    """Backward runs when functional_call has given the layer its own parameters back."""
+    x = sequence()
+    layer = self_attention(kind)
+    others = {name: (2 * p + 0.1).detach() for name, p in layer.named_parameters()}
+    arguments = [p.requires_grad_() for p in others.values()]
+    output = functional_call(layer, others, (x, x, x))[0]
+    actual = torch.autograd.grad(output.square().sum(), arguments)
+    layer.load_state_dict(others)
+    expected = torch.autograd.grad(layer(x, x, x)[0].square().sum(), [*layer.parameters()])
+    for one, other in zip(actual, expected, strict=True):
+        close(one, other)
+
+
 def test_entmax_of_known_alpha_is_the_kind_of_that_name():
     x = sequence()
     for alpha, kind in ((1.5, "entmax15"), (2.0, "sparsemax")):

@@ -201,6 +201,30 @@ def test_functional_gradients(op):
     assert_same(torch.func.vmap(gradient)(batch), torch.stack(expected))
 
 
+@each_op
+def test_ops_on_plain_tensors_within_vmap(op):
+    z, factors = logits(6, 300), torch.tensor([0.5, 2.0])
+    found = torch.func.vmap(lambda factor: op(z) * factor)(factors)
+    assert_same(found, torch.stack([op(z) * factor for factor in factors]))
+
+
+@pytest.mark.parametrize("weights", ["softmax", "entmax15", "relu"])
+@pytest.mark.parametrize("queries", [5, 200])  # also in parts
+def test_vmap_over_masks_alone(weights, queries):
+    x = torch.randn(2, 2, queries, 16, generator=torch.Generator().manual_seed(4))
+    generator = torch.Generator().manual_seed(5)
+    for masks in (
+        {"masked": torch.rand(3, 2, queries, generator=generator) < 0.3},
+        {"bias": torch.randn(3, queries, queries, generator=generator)},
+    ):
+        ((name, batch),) = masks.items()
+
+        def function(mask, name=name):
+            return attend(x, x, x, weights, **{name: mask})[0]
+
+        assert_same(torch.func.vmap(function)(batch), torch.stack([*map(function, batch)]))
+
+
 class Counting(TorchDispatchMode):
     """Any mode, such as one that counts operations."""
 
@@ -279,6 +303,16 @@ def test_a_tensor_whose_memory_has_the_other_sign_is_captured():
     conjugate = torch.complex(z, -z).conj().imag  # a view of -z, marked to be read as z
     assert conjugate.is_neg() and is_captured(conjugate)
     assert torch.equal(entmax15(conjugate), entmax15(z))
+
+
+@pytest.mark.parametrize("op", [attention("relu"), partial(dropout, p=0.5)])
+def test_an_incoming_gradient_whose_memory_has_the_other_sign(op):
+    z = logits(6, 300).requires_grad_()
+    torch.manual_seed(1)
+    out = op(z)
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(6))
+    expected = torch.autograd.grad(out, z, -grad, retain_graph=True)
+    assert_same(torch.autograd.grad(out, z, torch._neg_view(grad)), expected)
 
 
 def test_a_distributed_tensor_gives_what_its_parts_give(tmp_path):

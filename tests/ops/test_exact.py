@@ -86,6 +86,20 @@ def test_the_largest_does_not_pay_for_a_wide_support(alpha, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("distance", [2e-4, 0.0055])
+@pytest.mark.parametrize("size", [32_000, 262_144])
+@each_alpha
+def test_a_wide_support_just_above_the_threshold_is_not_lost(alpha, size, distance, dtype):
+    """Each entry is about as far from the threshold as the threshold's rounding error."""
+    z = torch.full((1, size), (distance - 1) / (alpha - 1), dtype=dtype)
+    z[0, 0] = 0
+    expected = solved(z, alpha).p
+    for backend in ("auto", "reference"):
+        with backends.use(backend):
+            assert difference(entmax(z, alpha), expected).max() <= 16 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_entries_on_the_threshold_stay_there(dtype):
     """Newton's last step may end exactly on them; they are then not in its support."""
     eps = torch.finfo(dtype).eps

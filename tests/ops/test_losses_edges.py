@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import references
-from fairseq_sparse.ops import entmax_loss
+from fairseq_sparse.ops import backends, entmax_loss
 from op_cases import DTYPES, HALF_DTYPES, LOSSES, AlphaReLULoss, batch
 
 INF = float("inf")
@@ -124,6 +124,26 @@ def test_backward_twice_gives_the_same(kind):
 
 
 # --- rows at the edge ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@each_loss
+def test_a_second_derivative_is_refused_rather_than_zero(kind, backend):
+    """Also that of a plain loss, whose incoming gradient is a constant."""
+    z, target = batch(4, 60, dtype=torch.float32)
+
+    def loss(z):
+        return kind.loss(z, target)
+
+    with backends.use(backend):
+        expected = torch.autograd.grad(loss(z.requires_grad_()), z)[0]
+        torch.testing.assert_close(torch.func.grad(loss)(z), expected)
+        for second_derivative in (
+            lambda: torch.autograd.functional.hessian(loss, z),
+            lambda: torch.func.jacrev(torch.func.grad(loss))(z),
+        ):
+            with pytest.raises(RuntimeError, match="second derivative"):
+                second_derivative()
 
 
 @pytest.mark.pairwise

@@ -95,6 +95,16 @@ def test_topk_cuts_ties():
     assert (sparsemax(torch.full((1, 4), -INF), topk=2) == 0).all()
 
 
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
+def test_a_single_number_has_probability_1(alpha):
+    z = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    p = entmax(z, alpha)
+    assert p.shape == () and p.item() == 1
+    assert torch.autograd.grad(p, z)[0] == 0
+    assert entmax_threshold(z, alpha).item() == pytest.approx((alpha - 1) * 0.7 - 1)
+    assert entmax15(z) == sparsemax(z) == softmax(z) == 1
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (5, 1), (1, 1), (2, 5, 1), (2, 1, 1)])
 def test_alpha_broadcasts_over_rows(shape):
     z = logits(2, 5, 7)

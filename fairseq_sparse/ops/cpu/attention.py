@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Optional
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.cpu.boundary import Structure, call, empty, int64s, struct
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.masks import causal_mask
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ class _SparseAttention(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         query, key, value, masked, bias, solution = ctx.saved_tensors
-        grad = _with_contiguous_rows(grad)
+        grad = _with_contiguous_rows(grad.resolve_neg())
         grad_query = _with_time_first(query)
         # Contiguous heads, since they are added up; one partial sum for each split.
         grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))

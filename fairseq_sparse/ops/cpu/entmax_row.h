@@ -57,8 +57,8 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     int64_t count_padded = padded(x, candidates);
     float start = map.rate * (floor - maximum);
     double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
-    /* Take the last step in double precision, and adjust the sums; where these have kinks
-    (alpha > 1.5), take steps until one moves little. */
+    /* Take the last steps in double precision, until one moves little, and adjust the sums. Where
+    these have kinks (alpha > 1.5), a step may have to be smaller before the next is negligible. */
     sums s;
     double moved;
     int steps = 0;
@@ -66,7 +66,7 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
         s = add_up_exactly(x, count_padded, tau, map);
         moved = newton_step(s, map) - tau;
         tau += moved;
-    } while (map.alpha > 1.5 && fabs(moved) > 1e-9 && ++steps < MAX_STEPS);
+    } while (fabs(moved) > (map.alpha > 1.5 ? 1e-9 : 1e-7) && ++steps < MAX_STEPS);
     s.power -= (map.beta + 1) * moved * s.total;
     s.total -= map.beta * moved * s.weights;
     /* Rounded down: an entry too many gets the probability 0. */

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Optional
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.cpu.losses import solve
 from fairseq_sparse.ops.cpu.products import SparseRows
@@ -25,6 +24,7 @@ from fairseq_sparse.ops.cpu.screen import (
     multiplies_bfloat16,
     round_rows,
 )
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.precision import without_autocast
 from fairseq_sparse.ops.reference.residual import residual as residual_of
 
@@ -104,7 +104,7 @@ class _LinearLosses(Function):
         return loss.losses(counts, conjugate, shift, gold, mean, weight.size(0)).float()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         x, weight, bias, counts, *entries = ctx.saved_tensors
         residual, parts = SparseRows(*entries[:3], weight.size(0)), entries[3:]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.cpu.products import SparseRows
 from fairseq_sparse.ops.cpu.rows import Logits, SolvedRows, solve_alpha_relu, solve_entmax
+from fairseq_sparse.ops.first_order import first_order
 
 if TYPE_CHECKING:
     from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
@@ -49,7 +49,7 @@ class _RowLosses(Function):
         return loss.losses(counts, solved.conjugate, shift, gold, mean, z.size(-1)).float()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         counts, *entries = ctx.saved_tensors
         scale = grad.float().masked_fill(~counts, 0.0)

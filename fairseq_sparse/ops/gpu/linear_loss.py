@@ -36,9 +36,9 @@ from typing import Optional
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.gpu.arithmetic import as_computed, precise_dtype
 from fairseq_sparse.ops.gpu.candidates import Candidates, find_candidates
 from fairseq_sparse.ops.gpu.dense_rows import DenseRows
@@ -84,7 +84,7 @@ class _LinearLosses(Function):
         return rows.losses
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         x, weight, bias, target, found, *support = ctx.saved_tensors
         needed, loss = ctx.needs_input_grad[:3], ctx.loss

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.gpu.arithmetic import (
     alpha_arguments,
     as_computed,
@@ -76,7 +76,7 @@ class _Losses(Function):
         return losses
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         z, target, found = ctx.saved_tensors
         return residual_of_rows(z, target, found, grad.contiguous(), ctx.loss), None, None

@@ -30,8 +30,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.gpu.arithmetic import INTERPRETED
 
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
@@ -91,7 +91,7 @@ class _RectifiedAttention(Function):
         return _batch_first(output)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         query, key, value, masked, seed = ctx.saved_tensors
         mask = ctx.mask._replace(masked=masked, seed=seed)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.masks import MASKED, apply_masks
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
@@ -67,7 +67,7 @@ class AttendInParts(Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx, grad):
         with without_autocast(grad):
             return *_gradients_in_parts(ctx, grad), *[None] * 5

@@ -22,6 +22,9 @@ from fairseq_sparse.ops.reference.powers import positive_power, slope
 # of log(-tau); these bounds cover any row.
 _MAX_STEPS = {torch.float32: 32, torch.float64: 64}
 
+# Number of Newton steps that correct the rounding error of tau.
+_CORRECTIONS = 4
+
 Alpha = Union[float, Tensor]
 
 
@@ -55,9 +58,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
     maximum = maximum.masked_fill(torch.isneginf(maximum), 0.0)
     x = (logits - maximum).mul_(alpha - 1)
     tau = _threshold(x, alpha)
-    above = x - tau
-    # Entries on the threshold, which the correction does not count, stay there.
-    above = torch.where(above > 0, above - _rounding_of(tau, above, alpha), above).clamp_(min=0)
+    above = _above_threshold(x, tau, alpha)
     p = positive_power(above, 1 / (alpha - 1))
     total = p.sum(-1, keepdim=True)
     p = p.div_(total.masked_fill(total == 0, 1.0))  # removes the last error where beta is large
@@ -119,20 +120,30 @@ def _halve_bracket(x: Tensor, alpha: Alpha) -> Tensor:
     return low
 
 
-def _rounding_of(tau: Tensor, above: Tensor, alpha: Alpha) -> Tensor:
-    """Return the rounding error of ``tau``, ``[rows, 1]``; 0 for alpha > 2.
+def _above_threshold(x: Tensor, tau: Tensor, alpha: Alpha) -> Tensor:
+    """Return ``[x - tau]_+`` without the rounding error of ``tau``, except for alpha > 2.
 
     Each entry of a large support has this error, so the total mass has it many times over. Dividing
-    by the mass would put the errors of all entries on the largest one.
+    by the mass would put the errors of all entries on the largest one. The correction takes Newton
+    steps, too. It starts a little to the left of tau, because one that was rounded up can lie above
+    entries of the support, which would not count.
     """
     if not torch.is_tensor(alpha) and alpha > 2:
-        return torch.zeros_like(tau)
-    above = above.clamp(min=0)
-    weight = positive_power(above, 1 / (alpha - 1) - 1)
-    derivative = weight.sum(-1, keepdim=True)
-    rest = ((weight * above).sum(-1, keepdim=True) - 1) * (alpha - 1) / derivative
-    rest = rest.masked_fill(derivative == 0, 0.0)  # a row of -inf alone
-    return torch.where(alpha > 2, 0.0, rest) if torch.is_tensor(alpha) else rest
+        return (x - tau).clamp_(min=0)
+    left = tau * (1 + 8 * torch.finfo(tau.dtype).eps)
+    if torch.is_tensor(alpha):
+        left = torch.where(alpha > 2, tau, left)
+    above = (x - left).clamp_(min=0)
+    for _ in range(_CORRECTIONS):
+        weight = positive_power(above, 1 / (alpha - 1) - 1)
+        derivative = weight.sum(-1, keepdim=True)
+        rest = ((weight * above).sum(-1, keepdim=True) - 1) * (alpha - 1) / derivative
+        rest = rest.masked_fill(derivative == 0, 0.0)  # a row of -inf alone
+        if torch.is_tensor(alpha):
+            rest = torch.where(alpha > 2, 0.0, rest)
+        # Entries on the threshold, which the sums do not count, stay there.
+        above = torch.where(above > 0, above - rest, above).clamp_(min=0)
+    return above
 
 
 def entmax_gradient(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
