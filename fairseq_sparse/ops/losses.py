@@ -220,6 +220,8 @@ class _RowLosses(Function):
         # derivatives itself, passes a gradient for every output.
         if of_residual is not None and not is_compiling():
             raise RuntimeError("the losses of this package have no second derivative")
+        if grad is None:
+            return None, None, None, None
         (residual,) = ctx.saved_tensors
         # A scaled loss can have a grad that fp16 cannot hold, though it can hold the product.
         return (residual * grad.unsqueeze(-1)).to(residual.dtype), None, None, None
