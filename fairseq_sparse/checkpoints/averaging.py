@@ -127,7 +127,7 @@ def average_checkpoints(
     average = {}
     for key, value in model.items():
         if key in sums:
-            average[key] = sums.pop(key).div_(len(paths)).to(value.dtype)
+            average[key] = sums.pop(key).div_(len(paths)).to(stored[key].dtype)
         else:
             average[key] = value.clone()
     _tie_again(average, stored)
@@ -211,7 +211,7 @@ def _exponential_average(
         if not _averaged(key, value):
             averaged[key] = value
         elif key in found and found[key].shape == value.shape:
-            averaged[key] = found[key].to(value.dtype)
+            averaged[key] = found[key]  # perhaps more exact than the model
         else:
             raise CheckpointError(f"{path}: the exponential average of {key} is missing or differs")
     return averaged

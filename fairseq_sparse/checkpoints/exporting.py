@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from fairseq.tasks.translation import TranslationConfig
 
@@ -22,6 +23,7 @@ from fairseq_sparse.tasks.language_modeling_sparse import LanguageModelingSparse
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _OUR_MODELS = re.compile(r"^(transformer|transformer_lm|lstm)_sparse")
+_OUR_CRITERIONS = ("entmax_loss", "alpha_relu_loss")
 # Stock's lstm with other sizes, which the checkpoint has.
 _LSTM_SIZES = ("lstm_morph", "lstm_mt")
 
@@ -49,17 +51,17 @@ _OUR_TASK_FIELDS = {
 def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     """Read a checkpoint of this package and convert it to one of stock fairseq.
 
-    The parameters stay unchanged. Architecture, task and criterion get their stock names. Whatever
-    stock does not know is left out, and so is the state of the optimizer: training can continue
-    with ``--finetune-from-model``.
+    The parameters stay unchanged. Architecture, task and criterion get their stock names, without
+    the settings that stock does not know. The state of the optimizer is left out: training can
+    continue with ``--finetune-from-model``.
 
     Returns:
         The state for ``torch.save``; stock ``fairseq-generate --task translation`` loads it
         without ``--user-dir``.
 
     Raises:
-        CheckpointError: the file cannot be read, is of another package, or the model is sparse;
-            the message names the flag.
+        CheckpointError: the file cannot be read, is of another package or of a task that stock does
+            not have, or the model is sparse; the message names the flag.
     """
     path = os.fspath(path)
     state = load_checkpoint(path)
@@ -73,9 +75,12 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{path}: has no settings of {', '.join(missing)}: it is damaged")
     _rename(model)
+    task = cfg["task"]
+    task = vars(task) if isinstance(task, Namespace) else task  # a task with add_args
+    _check_task(task, path)
     for name in _OUR_TASK_FIELDS:
-        cfg["task"].pop(name, None)
-    cfg["task"]["_name"] = _stock_task(cfg["task"]["_name"])
+        task.pop(name, None)
+    task.update((name, _stock_task(task[name])) for name in ("_name", "task") if name in task)
     cfg["common"]["user_dir"] = None
     cfg["criterion"] = _criterion(cfg["criterion"])
     state.pop("last_optimizer_state", None)
@@ -100,6 +105,16 @@ def _check_softmax(model: Mapping[str, Any], path: str) -> None:
         )
 
 
+def _check_task(task: Mapping[str, Any], path: str) -> None:
+    name = str(task.get("_name") or task.get("task"))
+    known = TASK_REGISTRY.get(name)
+    is_stock = known is not None and known.__module__.startswith("fairseq.")
+    if name not in _TASKS and not is_stock:
+        raise CheckpointError(
+            f"{path}: was trained with --task {name}, which stock fairseq does not have"
+        )
+
+
 def _stock_task(name: str) -> str:
     return _TASKS[name][0] if name in _TASKS else name
 
@@ -117,12 +132,17 @@ def _rename(model: dict[str, Any]) -> None:
     if "task" in model:
         stock["task"] = _stock_task(model["task"])
     if "criterion" in model:
-        stock["criterion"] = _criterion(model)["_name"]
+        stock["criterion"] = _criterion({**model, "_name": model["criterion"]})["_name"]
     model.update((key, value) for key, value in stock.items() if key in model)
 
 
 def _criterion(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stock criterion with the same loss."""
+    """Return stock's criterion in place of this package's; a stock criterion stays.
+
+    Stock's label smoothing divides epsilon among the other tokens, ours among all.
+    """
+    if settings.get("_name", settings.get("criterion")) not in _OUR_CRITERIONS:
+        return dict(settings)
     smoothing = settings.get("label_smoothing") or 0.0
     criterion = {"_name": "cross_entropy", "sentence_avg": bool(settings.get("sentence_avg"))}
     if smoothing:

@@ -12,6 +12,7 @@ fairseq evaluates some of these arguments as Python when it builds a model: they
 import argparse
 import ast
 import collections
+import numbers
 import os
 import pickle
 import types
@@ -139,7 +140,7 @@ def check_settings(settings: Any) -> None:
         ValueError: a setting contains code; the message names the flag and the code.
     """
     for name, value in _settings(settings):
-        if name in EVALUATED_SETTINGS and isinstance(value, str) and not _is_value(value):
+        if name in EVALUATED_SETTINGS and not _is_value(value):
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag} is {value!r:.80}: code that fairseq would run, not a value")
 
@@ -158,11 +159,22 @@ def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
             pending += part.values()
 
 
-def _is_value(text: str) -> bool:
+def _is_value(setting: Any) -> bool:
+    """Return whether Python's eval cannot run code from a setting: eval also takes bytes."""
+    if isinstance(setting, (omegaconf.DictConfig, omegaconf.ListConfig)):
+        setting = omegaconf.OmegaConf.to_container(setting)
+    if isinstance(setting, Mapping):
+        return all(map(_is_value, setting.values()))
+    if isinstance(setting, (list, tuple)):
+        return all(map(_is_value, setting))
+    if not isinstance(setting, str):
+        return setting is None or isinstance(setting, numbers.Real)
+    if "${" in setting:  # omegaconf would insert another setting, even between quotes
+        return False
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):  # eval says so too; "${name}" is the value of another setting
-        return "${" not in text
+        tree = ast.parse(setting.strip(), mode="eval")
+    except (SyntaxError, ValueError):  # eval says so too
+        return True
     except (RecursionError, MemoryError):
         return False
     return all(isinstance(node, _VALUES) for node in ast.walk(tree))

@@ -137,6 +137,11 @@ def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace)
     if manifest["hypothesis"]:
         raise ValueError(f"{path} was made with --hypothesis: its words are not those of the gold")
     check_length(options.gold, gold, path, manifest["sentences"])
+    if manifest["too_long"]:
+        raise ValueError(
+            f"{path}: {len(manifest['too_long'])} sentences are too long for the model and have no "
+            "links, so all of their gold links would count as missed"
+        )
     if options.words:
         compare_words(path, options)
     check_positions(gold, path, options.gold)
@@ -196,11 +201,8 @@ def folder_table(folder: dict[str, Any]) -> str:
         if kind not in folder:
             continue
         for layer in folder[kind]["layers"]:
-            best = layer["best_head"]
-            rate = layer["heads"][folder["head_numbers"].index(best)] if best else None
-            rows.append(
-                [kind, layer["layer"], best or "-", percent(rate), percent(layer["average"])]
-            )
+            numbers = (percent(layer[name]) for name in ("best", "average"))
+            rows.append([kind, layer["layer"], layer["best_head"] or "-", *numbers])
         means = (percent(folder[kind][name]) for name in ("aoh", "aol"))
         rows.append([kind, "average: AoH, AoL", "", *means])
     header = ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"]

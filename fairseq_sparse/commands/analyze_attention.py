@@ -256,24 +256,22 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
     }
 
 
-def save_plots(folder: Path, results: dict[str, dict[str, Any]]) -> list[Path]:
-    from fairseq_sparse.analysis.attention.attention_curves import save_curves
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return save_curves(folder, results)
-
-
 def run(options: argparse.Namespace) -> None:
     if options.plots:
         from fairseq_sparse.analysis.pictures import require_matplotlib
 
         require_matplotlib()
+        options.plots.mkdir(parents=True, exist_ok=True)
     pairs = zip(options.path, options.names, strict=True)
     results = average_seeds([analyze(path, name, options) for path, name in pairs], options.names)
     if options.json:
         one = len(results) == 1
         write_json(options.json, *results.values() if one else [{"models": results}])
-    pictures = save_plots(options.plots, results) if options.plots else []
+    pictures = []
+    if options.plots:
+        from fairseq_sparse.analysis.attention.attention_curves import save_curves
+
+        pictures = save_curves(options.plots, results)
     for name, result in results.items():
         seeds = result.get("seeds", [result])
         paths = " ".join(model["checkpoint"] for model in seeds)

@@ -32,7 +32,7 @@ from fairseq_sparse.commands.common import (
     with_progress,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_text, write_json
+from fairseq_sparse.files import write_json
 
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it with --criterion entmax_loss or alpha_relu_loss"
@@ -264,6 +264,7 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
 
     if options.plots:
         require_matplotlib()
+        options.plots.mkdir(parents=True, exist_ok=True)
     curves = training_curves(options)
     rows, searched = [], []
     for translator in translators(options, limit(options)):
@@ -324,7 +325,9 @@ def training_curves(options: argparse.Namespace) -> list[dict]:
 
     curves = []
     for log, name in zip(options.log, options.names, strict=False):
-        curve = threshold_curve(read_records(read_text(log)))
+        # A killed process may have left an incomplete character.
+        text = log.read_text(encoding="utf-8", errors="replace")
+        curve = threshold_curve(read_records(text))
         if curve["updates"]:
             curves.append({"name": name, "log": str(log), **curve})
         else:

@@ -16,7 +16,7 @@ import fairseq_sparse
 from fairseq_sparse.commands import common
 
 # Libraries that log what they load; only their warnings are shown.
-QUIET = ("fairseq", "matplotlib", "sacrebleu")
+QUIET = ("fairseq", "fairseq_sparse", "matplotlib", "sacrebleu")
 
 # Subcommands and their descriptions. "analyze output" is in the module analyze_output.
 COMMANDS = {

@@ -84,7 +84,7 @@ def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[s
     """Return a fairseq batch with only the chosen sentence."""
 
     batches = translator.batches(options.subset, max_tokens=100_000)
-    samples = list(with_references(batches, options.subset))
+    samples = list(batches if options.hypothesis else with_references(batches, options.subset))
     if not samples:
         raise AnalysisError(
             f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "

@@ -96,7 +96,10 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
         raise ValueError(f"--data: {error}") from error
     if dataset.tgt is None:
         raise ValueError(f"--data {folder}: the training data have no {task.cfg.target_lang} side")
-    batches = task.get_batch_iterator(dataset, max_tokens=tokens, seed=1)
+    try:
+        batches = task.get_batch_iterator(dataset, max_tokens=tokens, seed=1)
+    except AssertionError as error:  # of fairseq: a sentence is longer than a batch
+        raise ValueError(f"--tokens {tokens}: {error}") from None
     batch = next(iter(batches.next_epoch_itr(shuffle=True)))
     for language, words, ids in (
         (task.cfg.source_lang, task.source_dictionary, batch["net_input"]["src_tokens"]),

@@ -2,8 +2,7 @@
 
 import fairseq  # noqa: F401  # registers all of fairseq_sparse, in the right order
 
-from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
-from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
+from fairseq_sparse.generation.alignment import SparseSequenceScorer
 from fairseq_sparse.generation.normalized_scores import NormalizedScores
 from fairseq_sparse.generation.sparse_search import SparseSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
@@ -15,14 +14,12 @@ from fairseq_sparse.generation.sparse_sequence_generator import (
 )
 
 __all__ = [
-    "ExactSequenceGenerator",
     "NormalizedScores",
     "SparseSearch",
     "SparseSequenceGenerator",
     "SparseSequenceGeneratorWithAlignment",
     "SparseSequenceScorer",
     "is_sparse_model",
-    "moves_padding",
     "scores_are_log_probs",
     "with_distributions",
 ]

@@ -70,16 +70,19 @@ def extract_hard_alignment(
 
 
 class SparseSequenceScorer(SequenceScorer):
-    """fairseq's scorer for ``--score-reference``, without links where attention is null."""
+    """fairseq's scorer for ``--score-reference``, without links where attention is null, and with
+    the attention itself for ``--print-alignment soft``."""
 
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
         hypotheses = super().generate(models, sample, **kwargs)
         if not self.compute_alignment:
             return hypotheses
+        is_soft = self.compute_alignment == "soft"
+        extract = utils.extract_soft_alignment if is_soft else extract_hard_alignment
         sources = attended_source(models, sample["net_input"]["src_tokens"], self.pad)
         for row, (hypothesis,) in enumerate(hypotheses):
             if hypothesis["alignment"] is not None:
-                hypothesis["alignment"] = extract_hard_alignment(
+                hypothesis["alignment"] = extract(
                     hypothesis["attention"],
                     *(sources[row], sample["target"][row]),
                     *(self.pad, self.eos),

@@ -29,7 +29,9 @@ class NextTokens:
     Args:
         models: an ensemble, whose probabilities are averaged.
         encoder_outs: the output of each encoder for the source sentence, a batch of one.
-        pad, eos: of the target dictionary.
+        pad: index of padding.
+        eos: the token that ends a translation.
+        bos: the first token of the decoder's input.
         temperature: divides the logits.
     """
 
@@ -37,20 +39,25 @@ class NextTokens:
     encoder_outs: list[Any]
     pad: int
     eos: int
+    bos: int
     temperature: float = 1.0
 
     @classmethod
     def of_sentence(
-        cls, models: list[nn.Module], encoder_outs: list[Any], row: int, tgt_dict, temperature=1.0
+        cls, models: list[nn.Module], encoder_outs: list[Any], row: int, *options: Any
     ) -> "NextTokens":
-        """Return the distribution for one sentence, given the *encoder_outs* of its whole batch."""
+        """Return the distribution for one sentence, given the *encoder_outs* of its whole batch.
+
+        Args:
+            options: the remaining arguments of the class.
+        """
         device = next((parameter.device for parameter in models[0].parameters()), None)
         index = torch.tensor([row], device=device)
         encoder_outs = [
             model.encoder.reorder_encoder_out(encoder_out, index)
             for model, encoder_out in zip(models, encoder_outs, strict=True)
         ]
-        return cls(models, encoder_outs, tgt_dict.pad(), tgt_dict.eos(), temperature)
+        return cls(models, encoder_outs, *options)
 
     @torch.no_grad()
     def log_probs(self, prefixes: list[tuple[int, ...]]) -> Tensor:
@@ -59,7 +66,7 @@ class NextTokens:
         Raises:
             ValueError: a probability is NaN.
         """
-        rows = [torch.tensor([self.eos, *prefix]) for prefix in prefixes]
+        rows = [torch.tensor([self.bos, *prefix]) for prefix in prefixes]
         tokens = collate_tokens(rows, self.pad)  # [prefixes, longest]
         last = torch.tensor([len(prefix) for prefix in prefixes])
         device = next((parameter.device for parameter in self.models[0].parameters()), None)
@@ -311,20 +318,27 @@ class ExactSequenceGenerator(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, models, sample: dict[str, Any], prefix_tokens=None, constraints=None
+        self,
+        models,
+        sample: dict[str, Any],
+        prefix_tokens=None,
+        constraints=None,
+        bos_token: Optional[int] = None,
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch, one sentence after another; *models* is ignored, as in fairseq."""
         if constraints is not None:
             raise ValueError("--exact-search does not go with --constraints")
         net_input = sample["net_input"]
-        found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens)
+        found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token)
+        bos = self.eos if bos_token is None else bos_token
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
         search = self._build_search(self.beam.length_limit(net_input["src_tokens"].size(1)))
         results = []
         for row, hypotheses in enumerate(found):
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])
             next_tokens = NextTokens.of_sentence(
-                list(self.models), encoder_outs, row, self.tgt_dict, self.beam.temperature
+                *(list(self.models), encoder_outs, row),
+                *(self.beam.pad, self.eos, bos, self.beam.temperature),
             )
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results

@@ -68,7 +68,9 @@ class SparseSequenceGenerator(SequenceGenerator):
       probability was dropped, so the list has all that the model can produce. ``"optimal"``: none
       within the length limits has a better score than the first of the list (always true if the
       list is exact). ``"dropped_mass"``: the probability of everything dropped. Only beam search
-      can tell; with another strategy the first two are None and the mass is NaN;
+      of one fixed model can tell; with another strategy or ``--retain-dropout`` the first two are
+      None and the mass is NaN. The mass is also NaN with a language model or a penalty for unknown
+      tokens, because scores are then not those of probabilities;
     - ``"steps"`` is the number of search steps after which the sentence ended.
 
     A prefix of a language model is a prompt: an EOS in it does not end the hypothesis, and a prompt
@@ -99,7 +101,11 @@ class SparseSequenceGenerator(SequenceGenerator):
         eos = tgt_dict.eos() if kwargs.get("eos") is None else kwargs["eos"]
         super().__init__(SparseEnsemble(models, eos, attention), tgt_dict, *args, **kwargs)
         self.nbest = nbest or self.beam_size
-        self.add_up_mass = add_up_mass
+        self.add_up_mass = add_up_mass and self.lm_model is None and self.unk_penalty == 0
+        # With --retain-dropout, each step is that of another model.
+        self.is_random = any(
+            getattr(module, "apply_during_inference", False) for module in self.model.modules()
+        )
         if self.repeat_ngram_blocker is not None:
             size = self.repeat_ngram_blocker.no_repeat_ngram_size
             self.repeat_ngram_blocker = RepeatedNGramMask(size)
@@ -164,9 +170,11 @@ class SparseSequenceGenerator(SequenceGenerator):
             prefix_tokens = self._checked_prompts(prefix_tokens, sample["net_input"])
         is_beam_search = type(self.search.strategy) is BeamSearchStrategy
         if is_beam_search and not self.match_source_len and constraints is None:
-            return BeamSearch(self, sample["net_input"], prefix_tokens, bos_token).run()
-        # fairseq's loop, which calls is_finished and finalize_hypos.
-        finalized = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            finalized = BeamSearch(self, sample["net_input"], prefix_tokens, bos_token).run()
+            if not self.is_random:
+                return finalized
+        else:  # fairseq's loop, which calls is_finished and finalize_hypos
+            finalized = super()._generate(sample, prefix_tokens, constraints, bos_token)
         for hypotheses in finalized:
             for hypothesis in hypotheses:
                 hypothesis.update(exact=None, optimal=None, dropped_mass=math.nan)

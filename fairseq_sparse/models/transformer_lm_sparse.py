@@ -23,6 +23,7 @@ from fairseq.models.transformer_lm import (
 )
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II
 from torch import Tensor, nn
 
@@ -137,12 +138,13 @@ class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
         scores_only = getattr(cfg.generation, "score_reference", False)
         if scores_only or getattr(task, "supports_sparse_outputs", False):
             return
+        translates = task is not None and not issubclass(task, LanguageModelingTask)
+        remedy = "translation_sparse" if translates else "language_modeling_sparse"
         raise ValueError(
             f"--task {getattr(cfg.task, '_name', None)} can neither search nor evaluate a language "
             f"model trained with --output-transform {transform}: beam search and sampling break on "
             "probabilities of exactly 0, and fairseq-eval-lm leaves tokens of probability 0 out of "
-            "its perplexity, so that a sparser model would look better; use --task "
-            "language_modeling_sparse"
+            f"its perplexity, so that a sparser model would look better; use --task {remedy}"
         )
 
 

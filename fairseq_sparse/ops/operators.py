@@ -70,7 +70,7 @@ def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
     return entmax_rows(z, alpha).p
 
 
-def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True, *, topk: int = 0) -> EntmaxRows:
+def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0) -> EntmaxRows:
     """Solve alpha-entmax by the operator; see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
     distributed = sys.modules.get("torch.distributed.tensor")  # slow to import for all others
     if distributed is not None and isinstance(z, distributed.DTensor):

@@ -166,9 +166,11 @@ class SparseDecodingMixin:
         _check_search(decoding, args)
         align = getattr(args, "print_alignment", False)
         if getattr(args, "score_reference", False):
-            return SparseSequenceScorer(self.target_dictionary, compute_alignment=align)
+            eos = super().build_generator(models, args).eos  # a language token in some tasks
+            return SparseSequenceScorer(self.target_dictionary, compute_alignment=align, eos=eos)
         extra = _with_useful_language_model(extra_gen_cls_kwargs or {})
-        models = _with_log_probs(models) if decoding.score_normalization == "sum" else models
+        if decoding.score_normalization == "sum":
+            models, extra = _with_log_probs(models, extra)
         if decoding.exact_search:
             _check_exact_search(models)
         self.report = SearchReport(decoding.search_report, is_text=self.keeps_prompts)
@@ -322,18 +324,22 @@ def _check_exact_search(models) -> None:
         )
 
 
-def _with_log_probs(models) -> list:
-    """Return the models with probabilities that sum to 1.
+def _with_log_probs(models, options: dict[str, Any]) -> tuple[list, dict[str, Any]]:
+    """Return the models, and the generator's options with the language model, with probabilities
+    that sum to 1.
 
     Raises:
         ValueError: the probabilities of all models sum to 1 already.
     """
-    if all(map(scores_are_log_probs, models)):
+    lm_models = [options["lm_model"]] if "lm_model" in options else []
+    if all(map(scores_are_log_probs, [*models, *lm_models])):
         raise ValueError(
             "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
             "of other models already sum to 1; leave it out"
         )
-    return with_distributions(models)
+    for lm_model in with_distributions(lm_models):
+        options = {**options, "lm_model": lm_model}
+    return with_distributions(models), options
 
 
 def _with_useful_language_model(options: dict[str, Any]) -> dict[str, Any]:

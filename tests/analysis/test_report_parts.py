@@ -13,6 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_sparse.analysis.pictures import colours_of
+from fairseq_sparse.analysis.report.figures import draw_curve
 from fairseq_sparse.analysis.report.page import fill_page, script_json
 from fairseq_sparse.analysis.report.published import (
     differences,
@@ -24,7 +26,7 @@ from fairseq_sparse.analysis.report.published import (
     same_model,
 )
 from fairseq_sparse.analysis.report.report_runs import Run, find_data, short_names
-from fairseq_sparse.analysis.report.sections import attention_section, html_table
+from fairseq_sparse.analysis.report.sections import attention_section, html_table, results_section
 from fairseq_sparse.analysis.report.sentences import encode
 from fairseq_sparse.analysis.runs.columns import Measure, measure_of
 from fairseq_sparse.errors import AnalysisError
@@ -237,6 +239,24 @@ def test_a_figure_is_found_where_data_split_and_metric_are_the_same(
         assert published_text(None, dataset, row, measure) == text
     elif dataset not in ("quickstart", "wmt14_en_fr", "wmt14_en_de_32k"):
         assert differences(recipe, dataset, [measure])
+
+
+def test_the_report_compares_neither_minutes_with_hours_nor_speeds_with_ratios() -> None:
+    summary = {"variant": "softmax", "training": {"seconds": 3600, "words_per_second": 9}}
+    runs = [Run("softmax", Path("a"), Path("a.pt"), summary, [], None)]
+    for dataset in ("iwslt14_de_en", "wmt14_en_de_32k"):
+        section = results_section(runs, dataset, read_published())
+        assert "60.0" in section and "in the paper" not in section.partition("</table>")[0]
+
+
+def test_curves_keep_their_colours_and_names_without_logs_and_validations() -> None:
+    pytest.importorskip("matplotlib")
+    records = [("train_inner", {"epoch": 1, "num_updates": 5, "loss": 2.0})]
+    figure = draw_curve({"no log": [], "one": records, "two": records}, "loss")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+    colours = colours_of(["no log", "one", "two"])
+    assert [each.get_color() for each in figure.axes[0].lines] == [colours["one"], colours["two"]]
 
 
 def test_figures_that_stand_beside_ours_need_no_explanation() -> None:

@@ -178,6 +178,17 @@ def test_the_exponential_average_takes_the_place_of_the_parameters(name, tmp_pat
     assert not {"ema", "ema_fp32_params"} & {*plain["extra_state"]}
 
 
+def test_exponential_averages_are_rounded_once(tmp_path):
+    """Those in fp32 of a model in fp16 are not rounded before their mean is taken."""
+    states = with_exponential_average("ema_fp32_params", 1.0, 1.0)
+    key = "encoder.embed_tokens.weight"
+    for state, value in zip(states, (1.0004, 1.0008), strict=True):
+        state["model"][key] = state["model"][key].half()
+        state["extra_state"]["ema_fp32_params"][key].fill_(value)
+    found = average_checkpoints(write(tmp_path, states), exponential=True)["model"][key]
+    assert found.dtype == torch.float16 and (found == 1 + 2**-10).all()
+
+
 def test_a_checkpoint_without_its_exponential_average_is_refused(tmp_path, capsys):
     (without,) = write(tmp_path, [make_state()])
     output = tmp_path / "average.pt"

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from argparse import Namespace
 
 import pytest
 import torch
@@ -139,6 +140,22 @@ def test_the_task_becomes_stocks(task, tmp_path):
     state["cfg"].update(task={"_name": f"{task}_sparse", **flags}, common={}, criterion={})
     (path,) = write(tmp_path, [state])
     assert export_checkpoint(path)["cfg"]["task"] == {"_name": task, "data": "here"}
+
+
+@pytest.mark.parametrize("kind", [Namespace, dict])
+@pytest.mark.parametrize("task", ["translation_multi_simple_epoch", "multilingual_sparse"])
+def test_a_task_with_add_args_is_stocks_or_refused(task, kind, tmp_path):
+    state = make_state(output_transform="softmax")
+    criterion = {"_name": "adaptive_loss", "sentence_avg": False}
+    settings = kind(_name=task, task=task, sampling_minp=0.0)
+    state["cfg"].update(task=settings, common={}, criterion=criterion)
+    (path,) = write(tmp_path, [state])
+    if task == "multilingual_sparse":
+        with pytest.raises(CheckpointError, match="--task multilingual_sparse, which stock"):
+            export_checkpoint(path)
+    else:
+        cfg = export_checkpoint(path)["cfg"]
+        assert cfg["task"] == kind(_name=task, task=task) and cfg["criterion"] == criterion
 
 
 def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):

@@ -219,6 +219,21 @@ def test_code_in_the_settings_is_refused(tmp_path, code, kind):
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"__import__('os').system('false')",
+        bytearray(b"print()"),
+        np.frombuffer(b"print()", dtype=np.uint8),
+        ["1", b"print()"],
+        "'${.decoder_layers_to_keep}'",  # between quotes, too
+    ],
+)
+def test_code_that_is_no_plain_text_is_refused(value):
+    with pytest.raises(ValueError, match="--encoder-layers is .*: code that fairseq would run"):
+        check_settings({"encoder_layers": value})
+
+
 @pytest.mark.parametrize("value", ["1", "True", "None", "[(512, 3)] * 20", "0.9, -0.98", 6, None])
 def test_values_that_fairseq_evaluates_may_stay(value):
     check_settings(Namespace(encoder_layers=value, save_dir="runs/copy(1)"))

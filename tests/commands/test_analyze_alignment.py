@@ -183,6 +183,9 @@ def test_words_must_agree(gold: Path, tmp_path: Path, capsys) -> None:
 def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
     folder, output = make_folder(tmp_path / "folder"), tmp_path / "out.json"
     shorter = make_folder(tmp_path / "shorter", source=["a b", "c", "d"], target=["A B", "D", "E"])
+    cut = make_folder(tmp_path / "cut")
+    manifest = json.loads((cut / "manifest.json").read_text())
+    (cut / "manifest.json").write_text(json.dumps({**manifest, "too_long": [1]}))
     two = make_folder(tmp_path / "two", source=SOURCE[:2], target=TARGET[:2], lines={})
     own = make_folder(tmp_path / "own", hypothesis=True)
     unfinished = tmp_path / "unfinished"
@@ -198,6 +201,7 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         ([gold, short], f"{gold} has 3 lines, but {short} has 1"),
         ([gold, two], f"{gold} has 3 lines, but {two} has 2"),
         ([gold, wrong], f"{wrong}, line 3: '0-x' is not a link"),
+        ([gold, cut], "cut: 1 sentences are too long for the model and have no links"),
         ([gold, own], "own was made with --hypothesis"),
         ([gold, unfinished], "unfinished is not finished"),
         ([gold, empty], "empty has no manifest.json"),

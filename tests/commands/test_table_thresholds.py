@@ -54,6 +54,12 @@ def test_the_first_batch_of_prepared_data(tmp_path):
     assert row["name"] == str(data) and row["d_model"] == 64
 
 
+def test_a_batch_smaller_than_a_sentence_is_refused_by_name(tmp_path, capsys):
+    data = toy.binarised_text(tmp_path, pairs=4)
+    assert table_thresholds.main(["--data", str(data), "--tokens", "2"]) == 1
+    assert "--tokens 2: " in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_bad_input_is_refused_by_name(tmp_path, capsys):
     assert table_thresholds.main(["--vocabulary", "50", "--model-flags=--nonsense 1"]) == 1
     assert "has no --nonsense" in capsys.readouterr().err

@@ -203,6 +203,26 @@ def test_agrees_with_a_certified_beam_of_a_recurrent_model():
     assert certified >= 6
 
 
+def test_the_first_and_the_last_token_are_those_of_the_beam_search():
+    """Some tasks end translations with the token of a language, or begin them with one."""
+    table = Table(words=6, branching=4, eos=0.0, dead_end=0.0)
+    dictionary = make_dictionary(table.words)
+    models, sample = [TableModel(dictionary, table)], make_sample(SEEDS)
+    last, first = FIRST_WORD + 1, FIRST_WORD + 2
+    wide = make_beam(models, dictionary, eos=last, beam_size=300)
+    expected = wide.generate(None, sample, bos_token=first)
+    generator = ExactSequenceGenerator(make_beam(models, dictionary, eos=last))
+    seen = set()
+    models[0].decoder.register_forward_pre_hook(
+        lambda _, given: seen.update(given[0][:, 0].tolist())
+    )
+    found = generator.generate(None, sample, bos_token=first)
+    assert seen == {first}
+    for hypos, all_hypos in zip(found, expected, strict=True):
+        assert hypos[0]["optimal"] and hypos[0]["tokens"][-1] == last
+        assert hypos[0]["score"] == pytest.approx(all_hypos[0]["score"].item(), abs=1e-5)
+
+
 def test_nan_is_refused():
     with pytest.raises(ValueError, match="probabilities are NaN"):
         translate([BrokenTable(7, branching=4)])

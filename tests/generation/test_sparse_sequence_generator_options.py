@@ -1,10 +1,24 @@
 """The options of fairseq-generate, each with tables of many kinds."""
 
+import math
+from argparse import Namespace
+
 import pytest
 import torch
+from fairseq.modules import FairseqDropout
 from fairseq.token_generation_constraints import pack_constraints
 
-from automata import EOS, FIRST_WORD, Table, dense_table, log_probs
+from automata import (
+    EOS,
+    FIRST_WORD,
+    Table,
+    TableModel,
+    dense_table,
+    log_probs,
+    make_dictionary,
+)
+from fairseq_sparse.generation import SparseSequenceGenerator, scores_are_log_probs
+from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 from table_decoding import (
     SEEDS,
     as_triples,
@@ -84,6 +98,58 @@ def test_score_normalization():
                 total = hypo["positional_scores"].sum().item()
                 expected = total / len(hypo["tokens"]) ** power
                 assert hypo["score"].item() == pytest.approx(expected, abs=1e-5)
+
+
+class UniformLanguageModel(torch.nn.Module):
+    """A language model that gives each of 34 tokens the same probability."""
+
+    def forward(self, tokens):
+        return torch.zeros(*tokens.shape, 34)
+
+    def get_normalized_probs(self, net_output, log_probs, sample):
+        return torch.log_softmax(net_output, dim=-1)
+
+
+@pytest.mark.parametrize(
+    "option", [{"unk_penalty": 3.0}, {"lm_weight": 1.0, "lm_model": UniformLanguageModel()}]
+)
+def test_scores_that_are_no_probabilities_have_no_mass(option):
+    table = Table(words=30, branching=4, eos=0.3)
+    for options in ({}, option):
+        generator = make_generator([table], beam_size=1, max_len_b=6, **options)
+        masses = [hypo["dropped_mass"] for (hypo,) in decode(generator, SEEDS)]
+        assert all(math.isnan(mass) == bool(options) for mass in masses)
+
+
+def test_nothing_is_proven_of_a_search_with_random_models():
+    dictionary = make_dictionary(30)
+    model = TableModel(dictionary, Table(words=30, branching=4, eos=0.3))
+    model.dropout_module = FairseqDropout(0.1, "dropout")
+    for retained in (False, True):  # as --retain-dropout does
+        model.dropout_module.apply_during_inference = retained
+        generator = SparseSequenceGenerator([model], dictionary, beam_size=50, max_len_b=6)
+        for hypos in decode(generator, SEEDS):
+            assert (hypos[0]["exact"] is None) == (hypos[0]["optimal"] is None) == retained
+            assert math.isnan(hypos[0]["dropped_mass"]) == retained
+
+
+def test_score_normalization_includes_the_language_model():
+    dense = Table(words=30, branching=4, eos=0.3, dead_end=0.0)
+    raw = Table(words=30, branching=4, eos=0.3, normalized=False)
+    dictionary = make_dictionary(30)
+    task = TranslationSparseTask(
+        TranslationSparseConfig(score_normalization="sum"), dictionary, dictionary
+    )
+    for tables in ((dense, raw), (raw, dense), (raw, raw)):
+        model, lm_model = (TableModel(dictionary, table) for table in tables)
+        extra = {"lm_model": lm_model, "lm_weight": 1.0}
+        generator = task.build_generator([model], Namespace(beam=2), extra_gen_cls_kwargs=extra)
+        assert all(map(scores_are_log_probs, [*generator.model.models, generator.lm_model]))
+    extra = {"lm_model": TableModel(dictionary, dense), "lm_weight": 1.0}
+    with pytest.raises(ValueError, match="is for --output-transform alpha_relu"):
+        task.build_generator(
+            [TableModel(dictionary, dense)], Namespace(beam=2), extra_gen_cls_kwargs=extra
+        )
 
 
 def test_forced_prefix():

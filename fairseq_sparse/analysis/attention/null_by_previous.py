@@ -12,7 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairseq_sparse.analysis.attention.attention_statistics import watch_attention
+from fairseq_sparse.analysis.attention.attention_statistics import (
+    attention_modules,
+    watch_attention,
+)
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 
@@ -28,6 +31,9 @@ class NullByPrevious:
         merger: finds the words. The row of a word is null if the rows of all its subwords are.
         tags: for each sentence of the data set, the tags of its target words, to count by the tag
             of the word before; None counts by the word itself.
+
+    Raises:
+        AnalysisError: the model has no cross-attention.
     """
 
     def __init__(
@@ -36,6 +42,8 @@ class NullByPrevious:
         merger: SubwordMerger,
         tags: Optional[Sequence[Sequence[str]]] = None,
     ):
+        if not attention_modules(model)["cross"]:
+            raise AnalysisError("the model has no cross-attention")
         self.model, self.merger, self.tags = model.eval(), merger, tags
         self.nulls: dict[str, np.ndarray] = {}  # [layers, heads]
         self.queries: dict[str, int] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairseq_sparse.analysis.decoding import Translator
+from fairseq_sparse.analysis.pictures import font_families
 from fairseq_sparse.generation.exact_search import NextTokens
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def trees_of(
         encoded = [model.encoder.forward_torchscript(sample["net_input"]) for model in models]
     for row, number in enumerate(sample["id"].tolist()):
         words = translator.task.target_dictionary
-        next_tokens = NextTokens.of_sentence(models, encoded, row, words)
+        ends = (words.pad(), words.eos(), words.eos())
+        next_tokens = NextTokens.of_sentence(models, encoded, row, *ends)
         yield number, grow(next_tokens, most_nodes, max_len)
 
 
@@ -185,7 +187,10 @@ def draw(
     longest = max((len(word(token)) for token in shown[1:]), default=0)
     step = min(_STEP + _LETTER * longest, _WIDEST_STEP)
     figure = Figure(figsize=(step * (depth + 1.2), max(_LEAF * height + 0.4, 1.0)))
-    figure.text(0, 1, source, fontsize=9, va="bottom", parse_math=False)
+    words = [word(node.token) for node in tree.root.walk() if node is not tree.root]
+    style = {"fontsize": 9, "fontfamily": font_families("".join([source, *words]))}
+    style["parse_math"] = False
+    figure.text(0, 1, source, va="bottom", **style)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(-0.3, depth + 0.9)
@@ -217,7 +222,7 @@ def draw(
             x,
             y,
             text or "•",
-            fontsize=9,
+            **style,
             ha="center",
             va="center",
             zorder=2,

@@ -39,14 +39,16 @@ def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
     colours = colours_of(list(runs))
     for number, (name, records) in enumerate(runs.items()):
         style = {"color": colours[name], "linestyle": DASHES[number % len(DASHES)]}
+        label = plain(name)
         for tag, more in (
+            ("valid", {"marker": "o", "markersize": 4}),
             ("train_inner", {"linewidth": 0.8, "alpha": 0.7}),
-            ("valid", {"marker": "o", "markersize": 4, "label": plain(name)}),
         ):
             curve = curves(records, tag)
             if statistic in curve:
                 values = [_positive(value, logarithmic) for value in curve[statistic]]
-                axes.plot(curve["updates"], values, **style, **more)
+                axes.plot(curve["updates"], values, **style, **more, label=label)
+                label = None  # once in the legend
     if not axes.lines:
         return None
     if logarithmic:

@@ -38,7 +38,6 @@ class Figure:
 
     Attributes:
         recipe, paper, table: the source of the figure.
-        row, heading: the names of its row and column.
         variants: rows of the recipes, in the form of :func:`same_model`.
         dataset: as the recipes call it.
         measure: metric, split and number of languages.
@@ -49,8 +48,6 @@ class Figure:
     recipe: str
     paper: str
     table: str
-    row: str
-    heading: str
     variants: frozenset[str]
     dataset: Optional[str]
     measure: Measure
@@ -73,8 +70,6 @@ def published_figures() -> tuple[Figure, ...]:
             table["recipe"],
             table["paper"],
             table["table"],
-            row["name"],
-            column["heading"],
             frozenset(map(same_model, row["variants"])),
             column["dataset"],
             Measure(

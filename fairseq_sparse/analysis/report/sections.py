@@ -15,7 +15,14 @@ from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
 from fairseq_sparse.analysis.report.published import differences, published_text, row_of
 from fairseq_sparse.analysis.report.report_runs import Run
-from fairseq_sparse.analysis.runs.columns import COLUMNS, cell, columns_of, conditions, measure_of
+from fairseq_sparse.analysis.runs.columns import (
+    COLUMNS,
+    SPEEDS,
+    cell,
+    columns_of,
+    conditions,
+    measure_of,
+)
 from fairseq_sparse.analysis.runs.training_log import threshold_curve
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 # Messages about missing parts, and how to make them.
 _NO_SUMMARY = "Without summary.json (scores, speeds), which the recipes' stage analyze writes"
 _NO_LOG = "No training log (the recipes keep one; for other trainings, --log)"
+_TOO_LONG = "Sentences left out, because they are too long for the model"
 _NO_ALIGNMENT = "No alignment error rates, which need gold alignments and the recipes' stage align"
 
 
@@ -58,7 +66,7 @@ def results_section(runs: Sequence[Run], dataset: str, published: Sequence[dict[
 
 
 def _published_text(dataset: str, summary: dict[str, Any], column: str) -> Optional[str]:
-    if not summary.get("variant"):
+    if not summary.get("variant") or column in SPEEDS:  # the papers have ratios
         return None
     return published_text(None, dataset, row_of(summary), measure_of(summary, column))
 
@@ -83,8 +91,8 @@ def _has_data(table: dict[str, Any], dataset: str) -> bool:
 
 def training_section(runs: Sequence[Run]) -> str:
     """Show the statistics of the training logs over the updates."""
-    records = {run.name: run.records for run in runs if run.records}
-    if not records:
+    records = {run.name: run.records for run in runs}
+    if not any(records.values()):
         return _names_of([run.name for run in runs], _NO_LOG)
     pictures = [
         html_figure(figures.draw_curve(records, name), f"training-{name}", f"Training: {title}")
@@ -99,7 +107,7 @@ def training_section(runs: Sequence[Run]) -> str:
         "<p>Lines with points: validation set. Thin lines: training "
         "data. fairseq reports cross-entropy in bits, the sparse losses are in nats, and losses "
         "of different criterions cannot be compared.</p>\n"
-        + _names_of([run.name for run in runs if run.name not in records], _NO_LOG)
+        + _names_of([name for name, found in records.items() if not found], _NO_LOG)
         + _gallery(pictures)
     )
 
@@ -128,6 +136,8 @@ def output_section(
             + [f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
         )
     support = html_table(header, cells, "Teacher-forced statistics on the references")
+    left_out = [f"{row['name']} ({row['left_out']:,})" for row in rows if row["left_out"]]
+    support += _names_of(left_out, _TOO_LONG)
     header = ["model", "scores", "p(empty) > p(best) (%)", "p(empty) = 0 (%)"]
     header += ["mean log p(empty)", "mean log p(best)"]
     cells = [

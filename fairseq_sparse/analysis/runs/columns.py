@@ -32,6 +32,7 @@ METRICS = {
     "decoding_speed": "decoding speed as a ratio to softmax",
     "decoding_speed_alone": "decoding speed, one sentence at a time, as a ratio to softmax",
     "hours": "hours of training",
+    "minutes": "minutes of training",
 }
 
 # name: heading, path in summary.json, format; attention has a value for each of its places
@@ -137,7 +138,7 @@ _MEASURES = {
     "parameters": Measure("parameters", None),
     "updates": Measure("updates", "train"),
     "words_per_second": Measure("training_speed", "train"),
-    "training": Measure("hours", "train"),
+    "training": Measure("minutes", "train"),
     "hours": Measure("hours", "train"),
     "watt_hours": Measure("watt_hours", "train"),
     "sentences_per_second": Measure("decoding_speed", "test"),
@@ -162,6 +163,12 @@ def look_up(summary: Summary, path: str) -> Any:
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def number(summary: Summary, column: str) -> Any:
+    """Return what a run has in a column of a single number, in the unit of its heading, or None."""
+    value = look_up(summary, COLUMNS[column][1])
+    return value / _UNITS[column] if column in _UNITS and value is not None else value
 
 
 def measure_of(summary: Summary, column: str) -> Measure:
@@ -216,14 +223,14 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
         return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
-    value = look_up(summary, path)
+    value = number(summary, name)
     if value is None:
         return "-"
     if name == "variant":
         value = summary.get("variant_name") or value
         if summary.get("settings"):
             value = f"{value}, settings of {summary['settings']}"
-    text = form.format(value if name == "variant" else value / _UNITS.get(name, 1))
+    text = form.format(value)
     if name not in SPEEDS:
         return text
     base = look_up(baseline, path) if baseline else None

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.report.published import alphas_of
-from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up
+from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up, number
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 
@@ -104,7 +104,8 @@ class Row:
 
     def values(self, column: str) -> list[float]:
         """Look up a column of a single number in the finished seeds."""
-        return self.values_at(COLUMNS[column][1])
+        found = (number(summary, column) for summary in self.summaries.values())
+        return [value for value in found if value is not None]
 
     def values_at(self, path: str) -> list[float]:
         """Look up a dotted path in the summaries of the finished seeds that have it."""
@@ -288,7 +289,7 @@ def _value(summary: Summary, column: str) -> Any:
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {})
         return {place: part.get(rate) for place, part in places.items()} or None
-    return look_up(summary, path)
+    return number(summary, column)
 
 
 def read_summary(folder: Path) -> Optional[dict[str, Any]]:

@@ -111,7 +111,9 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
         log: the log of fairseq-train (default: that of the recipes).
         best: whether the best checkpoint is used, rather than the last ones.
     """
-    from fairseq_sparse.analysis.runs.training_log import read_records
+    import numpy as np
+
+    from fairseq_sparse.analysis.runs.training_log import read_records, training_seconds
 
     log = log or run / "logs" / "2_train.log"
     # A killed process may have left an incomplete character.
@@ -133,10 +135,11 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
         raise SummaryError(f"{log}: no line of a finished epoch")
     last = epochs[max(epochs)] if epochs else {}
     speeds = speeds or [last.get("wps", 0.0)]
-    seconds = sum(numbers["train_wall"] for numbers in epochs.values())
+    updates = max(int(numbers["num_updates"]) for numbers in counted)
+    seconds = float(np.interp(updates, *zip(*training_seconds(records), strict=True)))
     summary = {
         "epochs": max(int(numbers["epoch"]) for numbers in counted),
-        "updates": max(int(numbers["num_updates"]) for numbers in counted),
+        "updates": updates,
         "seconds": seconds,
         "hours": seconds / 3600,
     }

@@ -45,7 +45,10 @@ def read_records(log: str) -> Records:
 def _read_line(line: str) -> tuple[str, dict[str, Any]]:
     """Return the tag and the fields of a line; no tag if it has no numbers."""
     if match := _JSON_LINE.search(line) or _BARE_JSON_LINE.search(line):
-        fields = json.loads(match["json"])
+        try:
+            fields = json.loads(match["json"])
+        except ValueError:  # cut off when the process was killed
+            return "", {}
         tag = match.groupdict().get("tag")
         if tag is None:
             names = [name for name in fields if name.endswith("_num_updates")]

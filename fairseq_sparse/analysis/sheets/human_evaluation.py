@@ -174,10 +174,11 @@ def _agreement_text(agreement: Mapping[str, Any]) -> str:
         f"{agreement['translations']} translations were judged by both: the same grade for "
         f"{100 * agreement['same']:.1f}%"
     )
+    marked = agreement["marked_kappa"]
+    of_marks = "" if marked is None else f", of the scores with + and - {marked:.3f}"
     if agreement["kappa"] is None:
-        return f"{text}. κ is not defined, because every grade is the same."
+        return f"{text}. Cohen's κ is not defined, because every grade is the same{of_marks}."
     return (
         f"{text}, Cohen's κ {agreement['kappa']:.3f}, with quadratic weights "
-        f"{agreement['quadratic_kappa']:.3f}, of the scores with + and - "
-        f"{agreement['marked_kappa']:.3f}."
+        f"{agreement['quadratic_kappa']:.3f}{of_marks}."
     )

@@ -43,6 +43,12 @@ def count(model, subwords, tags=None, sample=None):
     return counter
 
 
+def test_a_model_without_cross_attention_is_refused():
+    model = toy.model("--no-cross-attention", "--cross-self-attention")
+    with pytest.raises(AnalysisError, match="no cross-attention"):
+        NullByPrevious(model, SubwordMerger(WORDS, WORDS, "none"))
+
+
 def test_tokens_as_in_the_weights(model):
     sample, found = sample_of(), defaultdict(list)
 

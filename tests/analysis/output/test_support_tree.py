@@ -20,6 +20,7 @@ from automata import (
 )
 from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, grow, trees_of
+from fairseq_sparse.analysis.pictures import font_families
 from fairseq_sparse.generation.exact_search import NextTokens
 
 SEED = FIRST_WORD + 3
@@ -41,7 +42,7 @@ def next_tokens(*models: Table) -> NextTokens:
     built = [TableModel(dictionary, table) for table in models]
     net_input = make_sample([SEED])["net_input"]
     encoder_outs = [model.encoder(**net_input) for model in built]
-    return NextTokens(built, encoder_outs, dictionary.pad(), dictionary.eos())
+    return NextTokens(built, encoder_outs, dictionary.pad(), *[dictionary.eos()] * 2)
 
 
 def strings_of(node, prefix=()):
@@ -119,6 +120,18 @@ def test_json_is_the_tree():
     assert content["translations"] == tree.translations and content["complete"] == tree.complete
     (first, *_) = content["root"]["children"]
     assert first["probability"] == first["total"] == tree.root.children[0].probability
+
+
+def test_tokens_are_drawn_as_they_are(tmp_path):
+    """Dollars are no mathematics, and characters that Matplotlib's own font lacks have another."""
+    pytest.importorskip("matplotlib")
+    tree = grow(next_tokens(Table(6, branching=3, dead_end=0.0, salt=2)), most_nodes=40, max_len=4)
+    figure = draw(tree, lambda token: ["$$", "$_$", "犬"][token % 3], source="$x$")
+    figure.savefig(tmp_path / "tree.svg")
+    for text in (*figure.texts, *figure.axes[0].texts):
+        if text.get_text()[:1] in ("$", "犬"):
+            assert not text.get_parse_math()
+            assert text.get_fontfamily() == font_families("$_x犬")
 
 
 def test_drawing_shows_each_node_once(tmp_path):

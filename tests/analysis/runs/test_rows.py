@@ -91,6 +91,9 @@ def test_means_and_deviations_are_those_of_numpy(plan: Path) -> None:
             row for row in content["datasets"]["wmt16_ro_en_32k"]["rows"] if row["row"] == variant
         )
         assert found["mean"]["bleu"] == pytest.approx(np.mean(scores))
+        hours = [0.5 * seed for seed in range(1, len(scores) + 1)]
+        assert found["mean"]["hours"] == pytest.approx(np.mean(hours))
+        assert [each["hours"] for each in found["seeds"].values()][: len(hours)] == hours
         assert rows[variant]["seeds"] == str(len(scores))
         if len(scores) > 1:
             deviation = np.std(scores, ddof=1)

@@ -52,6 +52,13 @@ def test_every_format_of_fairseq_is_read(prefix: bool) -> None:
     assert read_records(text) == [step, valid, ("train", trained), inner, valid]
 
 
+def test_a_record_that_was_cut_off_is_passed_over() -> None:
+    whole = line("valid", loss=3.5, num_updates=6)
+    settings = "2024-01-01 | INFO | fairseq_cli.train | {'_name': None}"
+    text = log(whole, line("valid", loss=3.0, num_updates=9)[:-20] + settings)
+    assert read_records(text) == read_records(log(whole)) != []
+
+
 def test_what_was_given_up_does_not_count_and_what_was_resumed_counts_once() -> None:
     records = read_records(
         log(

@@ -159,4 +159,17 @@ def test_markdown_of_agreement_on_one_score():
     }
     summary = summarize(sheets, scores)
     assert summary["agreement"]["same"] == 1 and summary["agreement"]["kappa"] is None
-    assert "100.0%. κ is not defined" in markdown(summary)
+    text = "100.0%. Cohen's κ is not defined, because every grade is the same."
+    assert text in markdown(summary)
+
+
+def test_marks_have_a_kappa_where_the_grades_have_none():
+    sheets = make_sheets(range(4), range(4))
+    scores = {
+        annotator: {row.id: Judgement(4, (number + shift) % 2) for number, row in enumerate(rows)}
+        for shift, (annotator, rows) in enumerate(sheets.items())
+    }
+    agreement = summarize(sheets, scores)["agreement"]
+    assert agreement["kappa"] is None and agreement["marked_kappa"] is not None
+    expected = f"the same, of the scores with + and - {agreement['marked_kappa']:.3f}."
+    assert expected in markdown(summarize(sheets, scores))
