@@ -71,7 +71,8 @@ def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path,
     for number in range(1, epochs + 1):
         lines += epoch(number, 60, num_updates=10 * number)
     # The time of the updates since the last finished epoch is that of these lines.
-    lines.insert(-1, line("train_inner", epoch=epochs, num_updates=10 * epochs, train_wall=45))
+    ended = {"epoch": epochs, "num_updates": 10 * epochs, "wps": 1, "train_wall": 45}
+    lines.insert(-1, line("train_inner", **ended))
     log = run / "logs" / "2_train.log"
     log.write_text("\n".join(lines[:-1]) + "\n[train] resuming from x\n", encoding="utf-8")
     result = call("summarize_run.py", "train", run)
