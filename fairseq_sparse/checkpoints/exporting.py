@@ -82,7 +82,8 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         task.pop(name, None)
     task.update((name, _stock_task(task[name])) for name in ("_name", "task") if name in task)
     cfg["common"]["user_dir"] = None
-    cfg["criterion"] = _criterion(cfg["criterion"])
+    if not isinstance(cfg["criterion"], Namespace):  # as ours are not
+        cfg["criterion"] = _criterion(cfg["criterion"])
     state.pop("last_optimizer_state", None)
     state["model"] = {
         key: value for key, value in state["model"].items() if not FUSED_COPIES.search(key)

@@ -120,6 +120,19 @@ def test_links_of_an_lstm_with_the_reference_do_not_depend_on_padding(name):
     assert together == alone and len(set(map(tuple, alone))) == len(alone)
 
 
+def test_soft_links_with_the_reference_are_the_attention():
+    words, batch, _ = batch_and_pairs()
+    scorer = SparseSequenceScorer(words, compute_alignment="soft")
+    for (hypothesis,) in scorer.generate([lstm("sparse attention")], batch):
+        attention, rows = hypothesis["attention"], hypothesis["alignment"]
+        # As fairseq-generate prints it: texts, without padding.
+        assert all(isinstance(x, str) for row in rows for x in row)
+        assert len(rows) == len(hypothesis["tokens"])
+        for row, weights in zip(rows, attention, strict=False):
+            shown = [x for x in weights.tolist() if x > 5e-7]
+            assert all(min(abs(float(x) - y) for y in [0, *shown]) < 1e-5 for x in row)
+
+
 def test_attention_whose_padding_is_in_two_places_has_no_mean():
     words, batch, pairs = batch_and_pairs()
     models, scorer = [lstm("stock"), toy.model()], SparseSequenceScorer(words, None, True)

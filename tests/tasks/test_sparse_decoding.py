@@ -8,12 +8,13 @@ import pytest
 import torch
 from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 
 import toy
 from commands import hypotheses
-from fairseq_sparse.generation import SparseSequenceGenerator
+from fairseq_sparse.generation import SparseSequenceGenerator, SparseSequenceScorer
 from fairseq_sparse.tasks import (
     SparseDecodingConfig,
     SparseDecodingMixin,
@@ -101,6 +102,24 @@ def test_a_task_without_source_sentences(nbest, tmp_path):
             length = len(hypothesis["tokens"]) - hypothesis.get("incomplete", False)
             assert hypothesis["tokens"][:length].tolist()[: len(prompt)] == prompt[:length]
     assert len(path.read_text().splitlines()) == len(prompts)
+
+
+def test_references_are_scored_with_the_last_token_of_the_task():
+    """The token of a language, in translation_from_pretrained_bart."""
+
+    class Base(TranslationTask):
+        def build_generator(self, models, args, **options):
+            return SequenceScorer(self.target_dictionary, eos=7)
+
+    class Ours(SparseDecodingMixin, Base):
+        pass
+
+    words = toy.dictionary()
+    scorer = Ours(TranslationSparseConfig(), words, words).build_generator(
+        [], Namespace(score_reference=True)
+    )
+    assert isinstance(scorer, SparseSequenceScorer) and scorer.eos == 7
+    assert 7 in scorer.symbols_to_strip_from_output
 
 
 def test_a_language_model_is_not_searched_exactly():
