@@ -330,15 +330,14 @@ class ExactSequenceGenerator(nn.Module):
             raise ValueError("--exact-search does not go with --constraints")
         net_input = sample["net_input"]
         found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token)
-        bos = self.eos if bos_token is None else bos_token
+        ends = (self.beam.pad, self.eos, self.eos if bos_token is None else bos_token)
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
         search = self._build_search(self.beam.length_limit(net_input["src_tokens"].size(1)))
         results = []
         for row, hypotheses in enumerate(found):
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])
             next_tokens = NextTokens.of_sentence(
-                *(list(self.models), encoder_outs, row),
-                *(self.beam.pad, self.eos, bos, self.beam.temperature),
+                list(self.models), encoder_outs, row, *ends, self.beam.temperature
             )
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results

@@ -87,7 +87,6 @@ def _some_rows(target: Tensor) -> Tensor:
     """Return the positions that the statistics of a training batch are taken from."""
     # Not every n-th: n could be the length of a sentence, and all would be first tokens.
     count = min(target.size(0), TRAINING_STATISTICS_TOKENS)
-    places = torch.linspace(
-        0, target.size(0) - 1, count, dtype=torch.float64, device=target.device
-    )  # half precision, perhaps the default, would round the last one up
-    return places.long()
+    # Not in the default dtype: half precision would round the last position up.
+    exact = {"dtype": torch.float64, "device": target.device}
+    return torch.linspace(0, target.size(0) - 1, count, **exact).long()

@@ -337,8 +337,8 @@ def _with_log_probs(models, options: dict[str, Any]) -> tuple[list, dict[str, An
             "--score-normalization sum is for --output-transform alpha_relu; the probabilities "
             "of other models already sum to 1; leave it out"
         )
-    for lm_model in with_distributions(lm_models):
-        options = {**options, "lm_model": lm_model}
+    if lm_models:
+        options = {**options, "lm_model": with_distributions(lm_models)[0]}
     return with_distributions(models), options
 
 

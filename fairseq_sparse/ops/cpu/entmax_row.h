@@ -57,8 +57,9 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     int64_t count_padded = padded(x, candidates);
     float start = map.rate * (floor - maximum);
     double tau = find_threshold(x, count_padded, start > -1 ? start : -1, map);
-    /* Take the last steps in double precision, until one moves little, and adjust the sums. Where
-    these have kinks (alpha > 1.5), a step may have to be smaller before the next is negligible. */
+    /* Take the last steps in double precision, until one moves tau so little that the next would be
+    negligible, and adjust the sums. The limit is lower where these have kinks (alpha > 1.5),
+    because Newton's method converges more slowly there. */
     sums s;
     double moved;
     int steps = 0;
