@@ -23,7 +23,9 @@ quarter of the rows was drawn in each of fp64, fp32, fp16 and bf16; a row is giv
 own dtype and in all wider ones, so fp64 has the most rows and half precision the fewest.
 The reference is computed with 50 digits (`mpmath`), by a method independent of the ops, and every
 row's exact probabilities are checked to sum to 1 to 50 digits. Most rows have fewer than 18 logits,
-and none has more than 1,500 distinct ones, because the reference is slow.
+and none has more than 1,500 distinct ones, because the reference is slow. The patterns do not
+include thousands of equal logits just above the threshold: there p is accurate to 16 eps, as
+`tests/ops/test_exact.py` checks.
 `entmax 1.00781` is alpha = 1 + 2^-7; the numbers after alpha_relu are alpha and tau. `topk=8` is
 the mapping over the 8 largest logits; with `tensor`, alpha is a tensor and gets a gradient.
 
@@ -80,8 +82,8 @@ _LIMITS = """Large numbers come from the steepness of the problem, not from an i
   thousands of others in the support, each of these has the threshold's rounding error, and the
   largest p absorbs their sum: 10 eps were seen with 4,000 logits and alpha = 2.
 
-**On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. Which figures carry
-over follows from the compiled code, which `scripts/compile_kernels.py` checks. Products are not
+**On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. The compiled code shows
+which figures carry over, and `scripts/compile_kernels.py` checks it: products are not
 fused with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5 and 2 the
 roundings of p, tau, the gradients and alpha-ReLU are those of the interpreter, except that sums are
 taken in another order. For any other alpha each power is exp2(e log2(x)): e log2(x) is rounded, and
@@ -115,10 +117,10 @@ class Figures:
             entry = Entry(error, path, where, rows, total)
             self._worst.setdefault((quantity, dtype), {})[path] = entry
 
-    def worst(self, quantity: str, dtype: str, ways: Optional[Iterable[str]] = None) -> Entry:
+    def worst(self, quantity: str, dtype: str, backends: Optional[Iterable[str]] = None) -> Entry:
         """Return the worst error over all paths, or over the given ones."""
         found = self._worst.get((quantity, dtype), {})
-        entries = [e for path, e in found.items() if ways is None or path in ways]
+        entries = [e for path, e in found.items() if backends is None or path in backends]
         worst = max(entries, key=lambda entry: entry.error, default=Entry(0, "", "", 0, 0))
         return worst._replace(rows=max((entry.rows for entry in entries), default=0))
 
@@ -153,9 +155,9 @@ def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) 
         _LIMITS + "\n",
         "## Ops on features\n",
         _feature_table([f for f in figures if f not in mappings]) + "\n",
-        "## The ways through the package: entmax in fp32, 1.3 <= alpha <= 2\n",
+        "## Backends: entmax in fp32, 1.3 <= alpha <= 2\n",
         "\n".join(f"- **{name}**: {text}." for name, text in paths.DESCRIPTIONS.items()) + "\n",
-        _way_table([f for f in mappings if is_moderate(f.op)]),
+        _backend_table([f for f in mappings if is_moderate(f.op)]),
     ]
     partial = output.with_name(f"{output.name}.partial")
     partial.write_text("\n".join(parts) + "\n", encoding="utf-8")
@@ -186,12 +188,12 @@ def claims(figures: list[Figures]) -> str:
         f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient "
         f"of its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
         f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 logits are searched entirely in fp64.",
-        f"In fp16 and bf16, p is the exact value rounded once: its error is at most {half:.2f} "
-        "eps.",
+        "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is the exact value rounded once: its error "
+        f"is at most {half:.2f} eps.",
         f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
         f"The support is exact, except for logits within {far:.2g} eps of the threshold.",
         f"Rows with an unexpected NaN or infinity, or without an expected one: "
-        f"{nan:.0f}. Every search ended; the slowest batch took {slowest:.1f} s.",
+        f"{nan:.0f}. Every solver terminated; the slowest batch took {slowest:.1f} s.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
@@ -271,7 +273,7 @@ def _feature_table(figures: list[Figures]) -> str:
     return markdown_table(["quantity", *DTYPES], rows)
 
 
-def _way_table(figures: list[Figures]) -> str:
+def _backend_table(figures: list[Figures]) -> str:
     rows = []
     for path in paths.DESCRIPTIONS:
         entries = {
@@ -281,7 +283,7 @@ def _way_table(figures: list[Figures]) -> str:
         count = sum(entry.rows for entry in entries.pop("nan"))
         worst = [_number(max(e.error for e in found)) for found in entries.values()]
         rows.append([path, f"{count:,}", *worst])
-    return markdown_table(["way", "rows", "p", "sum", "loss", "d loss"], rows)
+    return markdown_table(["backend", "rows", "p", "sum", "loss", "d loss"], rows)
 
 
 def _number(value: float) -> str:
