@@ -177,7 +177,8 @@ look() {
           run_command "${command[@]}" >> "$files.txt.partial" || return 1
           command=()
           ;;
-        *) command+=("${word/#STEM/$files}") ;;
+        STEM*) command+=("$files${word#STEM}") ;;
+        *) command+=("$word") ;;
       esac
     done
     mv -f -- "$files.txt.partial" "$files.txt"
@@ -250,7 +251,11 @@ if (( ${#COMMAND[@]} )); then
   (( ${#CHOSEN[@]} == 0 )) || bad_usage "--dataset: this table needs no data"
   RUNS="$(absolute "$RUNS")"
   stem="$RUNS/tables/${PAPER}_$TABLE"
-  command=("${COMMAND[@]/#STEM/$stem}")
+  command=()
+  for word in "${COMMAND[@]}"; do
+    if [[ "$word" == STEM* ]]; then word="$stem${word#STEM}"; fi
+    command+=("$word")
+  done
   if [[ "$ACTION" == dry-run ]]; then
     printf 'to do  fairseq-sparse %s\n' "${command[*]}"
     exit 0

@@ -142,11 +142,13 @@ say "training, translating, analysing, $JOBS at a time: ${VARIANTS[*]}; logs: $R
 make_models
 
 # 3. What came out.
-runs=("${VARIANTS[@]/#/$RUNS_DIR/}")
+runs=() averages=()
+for variant in "${VARIANTS[@]}"; do
+  runs+=("$RUNS_DIR/$variant")
+  averages+=("$RUNS_DIR/$variant/average.pt")
+done
 results="$RUNS_DIR/results.md"
 log="$RUNS_DIR/results.log"
-averages=()
-for run in "${runs[@]}"; do averages+=("$run/average.pt"); done
 measured="$RUNS_DIR/speeds.variants" # the models that the speeds are those of
 if [[ "$(cat -- "$measured" 2>/dev/null)" != "${VARIANTS[*]}" \
   || "$measured" -ot "$(newest "${averages[@]}")" ]]; then

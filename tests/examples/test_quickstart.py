@@ -39,7 +39,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("quick start")
+    folder = tmp_path_factory.mktemp("quick & start")
     return folder, run(folder, "--jobs", "1", *VARIANTS)
 
 

@@ -51,7 +51,7 @@ JSON
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Copy the recipes, and add a table and the stand-in."""
-    folder = tmp_path / "Projekt für, uns"
+    folder = tmp_path / "Projekt für, uns & alle"
     shutil.copytree(recipes.EXAMPLES, folder / "examples")
     for name in ("scripts", "fairseq_sparse"):
         (folder / name).symlink_to(recipes.EXAMPLES.parent / name)
@@ -281,14 +281,15 @@ def test_help_lists_the_tables() -> None:
 
 
 def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
-    command = ("reproduce.sh", "sparse_seq2seq", "fig3", "--runs", tmp_path)
+    runs = tmp_path / "R&D"
+    command = ("reproduce.sh", "sparse_seq2seq", "fig3", "--runs", runs)
     planned = recipes.run(*command, "--dry-run").stdout
     assert planned.startswith("to do  fairseq-sparse draw mappings entmax ")
-    assert f"{tmp_path}" in planned
+    assert f" {runs}/tables/sparse_seq2seq_fig3" in planned
     assert not list(tmp_path.iterdir())
     recipes.run(*command)
-    assert (tmp_path / "tables" / "sparse_seq2seq_fig3.png").stat().st_size > 10_000
-    assert (tmp_path / "tables" / "sparse_seq2seq_fig3.svg").is_file()
+    assert (runs / "tables" / "sparse_seq2seq_fig3.png").stat().st_size > 10_000
+    assert (runs / "tables" / "sparse_seq2seq_fig3.svg").is_file()
     refused = recipes.run(*command, "--dataset", "quickstart", check=False)
     assert refused.returncode == 2 and "this table needs no data" in refused.stdout
 
