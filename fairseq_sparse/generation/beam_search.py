@@ -67,7 +67,7 @@ class BeamSearch:
         self.generator = generator
         self.model, self.lm_model = generator.model, generator.lm_model
         self.beam, self.pad, self.eos = generator.beam_size, generator.pad, generator.eos
-        source = _source(net_input)
+        source = source_of(net_input)
         self.device, batch = source.device, len(source)
         self.max_len = generator.length_limit(source.size(1))
         if generator.min_len > self.max_len:
@@ -340,7 +340,7 @@ class BeamSearch:
         return torch.from_numpy(array).to(self.device)
 
 
-def _source(net_input: dict[str, Any]) -> Tensor:
+def source_of(net_input: dict[str, Any]) -> Tensor:
     """Return the source, text or speech, ``[batch, length, ...]``."""
     for name in ("src_tokens", "source", "features"):
         if name in net_input:

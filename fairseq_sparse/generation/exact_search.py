@@ -9,14 +9,13 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import torch
 from fairseq.data.data_utils import collate_tokens
+from fairseq.search import BeamSearch as BeamSearchStrategy
 from torch import Tensor, nn
 
-from fairseq_sparse.generation.certificate import ROUNDING, ScoreBound
+from fairseq_sparse.generation.beam_search import source_of
+from fairseq_sparse.generation.certificate import ROUNDING
 from fairseq_sparse.generation.frontier import Frontier, Prefix
-from fairseq_sparse.generation.sparse_sequence_generator import (
-    SparseSequenceGenerator,
-    scores_are_log_probs,
-)
+from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 
 # Number of prefixes that are expanded at once.
 BATCH = 64
@@ -71,10 +70,10 @@ class NextTokens:
         last = torch.tensor([len(prefix) for prefix in prefixes])
         device = next((parameter.device for parameter in self.models[0].parameters()), None)
         tokens, last = tokens.to(device), last.to(device)
-        which = torch.zeros(len(prefixes), dtype=torch.long, device=device)
+        sentence = torch.zeros(len(prefixes), dtype=torch.long, device=device)
         found = []
         for model, encoder_out in zip(self.models, self.encoder_outs, strict=True):
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, which)
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, sentence)
             logits, extra = model.decoder(tokens, encoder_out=encoder_out)
             logits = logits[torch.arange(len(prefixes), device=device), last].unsqueeze(1)
             output = (logits / self.temperature, extra)
@@ -83,7 +82,7 @@ class NextTokens:
         if len(found) > 1:
             log_probs = torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
         if log_probs.isnan().any():
-            raise ValueError("probabilities are NaN: the model's parameters are no good")
+            raise ValueError("probabilities are NaN: the model's parameters are NaN or infinite")
         log_probs[:, self.pad] = -math.inf
         return log_probs
 
@@ -116,7 +115,7 @@ class BestTranslations:
         return False
 
     @property
-    def least(self) -> float:
+    def threshold(self) -> float:
         """The score that a translation must exceed to be among the best."""
         return self._heap[0].score if len(self._heap) == self.nbest else -math.inf
 
@@ -165,27 +164,17 @@ class ExactSearch:
     ``proven_length`` says up to which length the first translation is the best.
 
     Args:
-        nbest: number of best translations to find.
-        max_len, min_len: limits of the number of tokens, EOS not counted.
-        len_penalty: scores are divided by length ** len_penalty; None for log-probabilities.
+        beam: the beam search whose scores, limits and *nbest* are used.
+        max_len: maximum number of tokens, EOS not counted.
         node_limit: number of prefixes after which to give up.
-        bounded: whether a token's score is at most 0 (see :class:`ScoreBound`).
     """
 
-    def __init__(
-        self,
-        nbest: int = 1,
-        max_len: int = 200,
-        min_len: int = 1,
-        len_penalty: Optional[float] = None,
-        node_limit: int = 10_000,
-        bounded: bool = True,
-    ):
-        self.nbest = nbest
+    def __init__(self, beam: SparseSequenceGenerator, max_len: int, node_limit: int):
+        self.nbest = beam.nbest
         self.max_len = max_len
-        self.min_len = min_len
+        self.min_len = beam.min_len
         self.node_limit = node_limit
-        self.score_bound = ScoreBound(max_len, len_penalty, bounded)
+        self.score_bound = beam.score_bound(max_len)
 
     def search(
         self,
@@ -239,7 +228,7 @@ class ExactSearch:
         """Take up to *width* prefixes that can still become one of the best."""
         nodes: list[Prefix] = []
         while frontier and len(nodes) < width:
-            if self._bound(*frontier.first()) > best.least:
+            if self._bound(*frontier.first()) > best.threshold:
                 nodes.append(frontier.pop())
             else:
                 frontier.drop()
@@ -258,7 +247,7 @@ class ExactSearch:
         (possible,) = (row > -math.inf).nonzero()
         if length >= self.max_len:
             return complete and not len(possible)
-        useful = self.score_bound.unfinished(node.total + row[possible], length) > best.least
+        useful = self.score_bound.unfinished(node.total + row[possible], length) > best.threshold
         frontier.add(node, possible[useful], row[possible[useful]])
         return complete and bool(useful.all())
 
@@ -273,7 +262,7 @@ class ExactSearch:
         left = frontier.left()
         bounds = [self._bound(*prefix) for prefix in left]
         result.exact &= bool(result.translations) and not left
-        result.bound = max((bound for bound in bounds if bound > best.least), default=-math.inf)
+        result.bound = max((bound for bound in bounds if bound > best.threshold), default=-math.inf)
         result.optimal = bool(result.translations) and max(bounds, default=-math.inf) <= first
         better = [prefix for prefix, bound in zip(left, bounds, strict=True) if bound > first]
         lengths = [self._proven_length(*prefix, first) for prefix in better]
@@ -306,10 +295,19 @@ class ExactSequenceGenerator(nn.Module):
     Args:
         beam: the beam search, which provides the models, limits, scores and *nbest*.
         node_limit: number of prefixes of a sentence after which to give up.
+
+    Raises:
+        ValueError: the beam search has constraints, which the exact search would ignore.
     """
 
     def __init__(self, beam: SparseSequenceGenerator, node_limit: int = 10_000):
         super().__init__()
+        is_plain = type(beam.search.strategy) is BeamSearchStrategy
+        if not is_plain or beam.token_indices_to_suppress is not None:
+            raise ValueError(
+                "--exact-search goes with plain beam search only, without a function that allows "
+                "tokens and without tokens to suppress"
+            )
         self.beam = beam
         self.models = beam.model.models
         self.tgt_dict, self.eos = beam.tgt_dict, beam.eos
@@ -332,7 +330,8 @@ class ExactSequenceGenerator(nn.Module):
         found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token)
         ends = (self.beam.pad, self.eos, self.eos if bos_token is None else bos_token)
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
-        search = self._build_search(self.beam.length_limit(net_input["src_tokens"].size(1)))
+        max_len = self.beam.length_limit(source_of(net_input).size(1))
+        search = ExactSearch(self.beam, max_len, self.node_limit)
         results = []
         for row, hypotheses in enumerate(found):
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])
@@ -341,18 +340,6 @@ class ExactSequenceGenerator(nn.Module):
             )
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results
-
-    def _build_search(self, max_len: int) -> ExactSearch:
-        """Return the search for a batch with this length limit."""
-        beam = self.beam
-        return ExactSearch(
-            beam.nbest,
-            max_len,
-            beam.min_len,
-            beam.len_penalty if beam.normalize_scores else None,
-            self.node_limit,
-            all(map(scores_are_log_probs, self.models)),
-        )
 
     def _start(self, prefix: Tensor) -> tuple[int, ...]:
         return tuple(prefix[prefix != self.tgt_dict.pad()].tolist())

@@ -110,8 +110,10 @@ class SparseDecodingMixin:
     A task with ``add_args`` needs only the second class, without ``dataclass=``.
 
     ``fairseq-generate``, ``fairseq-interactive`` and validation decode with
-    :class:`SparseSequenceGenerator` if any model, also that of ``--lm-path``, is sparse, or if a
-    search report or ``--print-step`` is requested, and otherwise with the task's own generator.
+    :class:`SparseSequenceGenerator` if any model, also that of ``--lm-path``, is sparse, if a
+    search report or ``--print-step`` is requested, or if outputs continue prompts; with
+    :class:`ExactSequenceGenerator` under ``--exact-search``; and otherwise with the task's own
+    generator.
     Under ``--print-alignment``, a target token that attends to no source token gets no link, and an
     LSTM's links do not depend on the padding of the batch.
 
@@ -203,7 +205,7 @@ class SparseDecodingMixin:
         return SparseSequenceGenerator.like(generator, **options) if ours else generator
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
-        """Return the batches of a data set; but in training, no sentence is left out.
+        """Return the batches of a data set. Outside training, no sentence is left out.
 
         fairseq-fixed drops a last batch whose size is no multiple of
         ``--required-batch-size-multiple`` (8): 30 test sentences would become 24 translations.
@@ -231,7 +233,8 @@ class SparseDecodingMixin:
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         total = None
         if isinstance(generator, ExactSequenceGenerator) and self.batches is not None:
-            total = sum(map(len, self.batches.frozen_batches)) if "id" in sample else None
+            shard = self.batches.frozen_batches[self.batches.shard_id :: self.batches.num_shards]
+            total = sum(map(len, shard)) if "id" in sample else None
         self.report.add(self._ids(sample, len(hypotheses)), hypotheses, total)
         is_validation = generator is getattr(self, "sequence_generator", None)
         more = self.batches is not None and self.batches.iterations_in_epoch < len(self.batches)

@@ -228,6 +228,22 @@ def test_nan_is_refused():
         translate([BrokenTable(7, branching=4)])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix_allowed_tokens_fn": lambda sentence, tokens: [FIRST_WORD, EOS]},
+        {"extra_gen_cls_kwargs": {"tokens_to_suppress": ["w1"]}},
+    ],
+)
+def test_a_limited_beam_is_refused(options):
+    """Exact search would return translations that the beam search must not."""
+    dictionary = make_dictionary(4)
+    task = TranslationSparseTask(TranslationSparseConfig(exact_search=True), dictionary, dictionary)
+    models = [TableModel(dictionary, dense_table(4))]
+    with pytest.raises(ValueError, match="--exact-search goes with plain beam search only"):
+        task.build_generator(models, Namespace(beam=2), **options)
+
+
 def test_constraints_are_refused():
     dictionary = make_dictionary(4)
     beam = make_beam([TableModel(dictionary, dense_table(4))], dictionary)

@@ -15,6 +15,7 @@ from fairseq_sparse.generation import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
     SparseSequenceScorer,
+    search_report,
 )
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
@@ -42,13 +43,11 @@ def make_dataset(size=9):
     )
 
 
-def decode_all(task, generator, model, dataset, batch_size=2):
+def decode_all(task, generator, model, dataset, batch_size=2, **shard):
     """Decode as fairseq-generate does."""
-    batches = task.get_batch_iterator(dataset, max_sentences=batch_size).next_epoch_itr(
-        shuffle=False
-    )
+    batches = task.get_batch_iterator(dataset, max_sentences=batch_size, **shard)
     hypotheses = {}
-    for sample in batches:
+    for sample in batches.next_epoch_itr(shuffle=False):
         output = task.inference_step(generator, [model], sample)
         hypotheses.update(zip(sample["id"].tolist(), output, strict=True))
     return hypotheses
@@ -169,6 +168,17 @@ def test_no_sentence_is_left_out(size, subset):
     )
     seen = [number for batch in batches.frozen_batches for number in batch]
     assert sorted(seen) == list(range(size))
+
+
+def test_progress_counts_the_sentences_of_the_shard(caplog, monkeypatch):
+    """Under --num-shards, each process searches a part of the sentences."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(search_report, "_PROGRESS_INTERVAL", -1)
+    task, model = make_task(exact_search=True), make_model()
+    generator = task.build_generator([model], Namespace(beam=2, max_len_b=5))
+    found = decode_all(task, generator, model, make_dataset(10), num_shards=2, shard_id=1)
+    assert len(found) == 5
+    assert "5 of 5 sentences searched" in caplog.text
 
 
 @pytest.mark.parametrize("first", [1, 2, 5])
