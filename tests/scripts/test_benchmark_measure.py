@@ -13,9 +13,9 @@ from benchmark import measure, summarize, targets
 from fairseq_sparse.analysis import measuring
 
 
-def options(tmp_path: Path | None = None, **others: object) -> argparse.Namespace:
+def options(tmp_path: Path | None = None) -> argparse.Namespace:
     path = tmp_path and tmp_path / "out.json"
-    return argparse.Namespace(rounds=2, device="cpu", threads=None, json=path, **others)
+    return argparse.Namespace(rounds=2, device="cpu", threads=None, json=path)
 
 
 def test_jobs_take_turns() -> None:
@@ -65,15 +65,11 @@ def test_memory_is_a_ratio_to_the_first() -> None:
 
 
 def test_record_is_written_after_each_addition(tmp_path: Path) -> None:
-    chosen = options(tmp_path, sizes=[(2, 3)])
+    chosen = options(tmp_path)
     record = measure.Record("name", chosen)
     for count in (1, 2):
         record.add([{"name": "job", "seconds": [1.0]}])
-        content = json.loads(chosen.json.read_text(encoding="utf-8"))
-        assert len(content["results"]) == count
-    assert content["benchmark"] == "name" and content["options"]["sizes"] == [[2, 3]]
-    assert content["machine"]["torch"] == torch.__version__
-    assert torch.__version__ in measure.conditions(content)
+        assert len(json.loads(chosen.json.read_text(encoding="utf-8"))["results"]) == count
 
 
 def test_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
@@ -86,29 +82,6 @@ def test_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
         chosen = argparse.Namespace(**{**vars(options()), "device": device})
         assert measure.main("name", chosen, run, str) == 1
         assert f"--device {device}: choose cpu or cuda" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        (measure.one_of("a", "b"), "b,a,b", ["b", "a"]),
-        (measure.one_of("a", "b"), "a,c", "no c; choose from a, b"),
-        (measure.sizes(2), "3x4,5x6", [(3, 4), (5, 6)]),
-        (measure.sizes(2), "3x4x5", "sizes have 2 numbers"),
-        (measure.numbers, "1,32,1", [1, 32]),
-        (measure.numbers, "0", "must be at least 1"),
-        (measure.seconds, "0.5", 0.5),
-        (measure.seconds, "-1", "must be a number of at least 0"),
-        (measure.seconds, "nan", "must be a number of at least 0"),
-        (measure.seconds, "inf", "must be a number of at least 0"),
-    ],
-)
-def test_arguments(parse, text: str, value: object) -> None:
-    if not isinstance(value, str):
-        assert parse(text) == value
-        return
-    with pytest.raises(argparse.ArgumentTypeError, match=value):
-        parse(text)
 
 
 def record(benchmark: str, results: list[dict], device: str = "cpu") -> dict:
@@ -164,34 +137,6 @@ def test_losses() -> None:
     assert found["entmax_loss, 1.5"].cells()[-2:] == ["1.10 (1.10-1.10)", "no"]
     gpu = list(targets.targets([record("losses", results, "cuda")]))
     assert [target.limit for target in gpu] == [0.6, 1.0]  # other limits, and none for the package
-
-
-def test_layers_and_their_memory() -> None:
-    what = {"dtype": "float32", "tokens": 4, "width": 2, "vocabulary": 9, "state": "trained"}
-    names = {"cross_entropy": [1.0], "linear_alpha_relu_loss": [0.4]}
-    results = timed(names, **what)
-    results[1]["memory"] = 0.31
-    found = targets.targets([record("linear_loss", results)])
-    assert [target.reached for target in found] == [True, False, False, False]
-    assert [target.measured is None for target in found] == [False, False, True, True]
-
-
-def test_whole_models() -> None:
-    training = timed({"stock": [1.0], "alpha_relu": [0.7], "softmax": [1.0]}, key="model")
-    for result in training:
-        result |= {"part": "training", "vocabulary": 8000}
-    beam = {"part": "beam", "beam": 5, "batch": 32}
-    decoding = timed({"softmax": [1.0], "entmax15": [1.25]}, key="model", **beam)
-    decoding.append({**beam, "model": "alpha_relu", "failed": "no"})
-    decoding.append({**decoding[1], "model": "entmax15, stock search"})
-    contents = [record("training_step", training), record("decoding", decoding)]
-    found = {target.what: target for target in targets.targets(contents)}
-    assert {what: target.reached for what, target in found.items()} == {
-        "alpha_relu, V = 8000": True,
-        "entmax15, beam 5, batch 32": False,
-        "alpha_relu, beam 5, batch 32": False,
-    }
-    assert found["alpha_relu, beam 5, batch 32"].measured is None
 
 
 def test_layers_on_a_gpu_against_the_fastest_peer() -> None:
