@@ -27,6 +27,8 @@ from fairseq_sparse.errors import AnalysisError, CheckpointError
 from fairseq_sparse.files import read_json
 
 COMMAND = "table results"
+# The benchmarks whose results have speeds of models.
+BENCHMARKS = ("training_step", "decoding")
 
 
 def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
@@ -52,6 +54,7 @@ def add_speeds(summaries: list[dict], results: list[dict]) -> None:
 # The parts of the summary of a run without recipes, and the source of each.
 PLAIN_PARTS = {
     "training": "speed and updates: --log FILE, the output of fairseq-train",
+    "other": "results beside those of training: give the folder of its run",
     "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
     "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
     "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
@@ -74,21 +77,23 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
     if log is not None:
         read_log(log)
         summary["training"] = summarize_training(run, log)
+    if run.is_file():  # the other files in its folder may be those of another checkpoint
+        return summary, ["other"] if log else ["training", "other"]
     files = {
         "generation": ("generate-test.txt", lambda path: summarize_generation(run)),
         "test": ("validate-test.txt", lambda path: statistics_of(run, "test")),
         "attention": ("attention.json", summarize_attention),
     }
     for part, (file, summarize) in files.items():
-        if (run / file).is_file():  # never true for a checkpoint, whose folder may have others
+        if (run / file).is_file():
             try:
                 summary[part] = summarize(run / file)
             except SummaryError as error:  # the other parts can still be shown
                 print(f"{program(COMMAND)}: {one_line(error)}", file=sys.stderr)
     if any((run / file).is_file() for file in SCORES.values()):
         summary |= read_score(run)
-    missing = [part for part in PLAIN_PARTS if part not in summary and part != "score"]
-    return summary, missing + ([] if summary.keys() & SCORES.keys() else ["score"])
+    found = {*summary, "other", *(["score"] if summary.keys() & SCORES.keys() else [])}
+    return summary, [part for part in PLAIN_PARTS if part not in found]
 
 
 def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
@@ -161,10 +166,10 @@ def read_speeds(paths: list[Path]) -> list[dict]:
     """Read the results of the benchmarks."""
     results: list[dict] = []
     for path in paths:
-        try:
-            results += read_json(path)["results"]
-        except (OSError, ValueError, KeyError) as error:
-            raise AnalysisError(f"--speeds {path}: {error!r}") from error
+        content = read_json(path)
+        if content.get("benchmark") not in BENCHMARKS:
+            raise AnalysisError(f"--speeds {path}: not made by training_step.py or decoding.py")
+        results += content["results"]
     return results
 
 

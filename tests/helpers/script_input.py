@@ -158,7 +158,7 @@ def plan(folder: Path, common: Path) -> None:
 
 def speeds(folder: Path, common: Path) -> None:
     finished_run(folder / "run", common)
-    (folder / "speeds.json").write_text(json.dumps({"results": []}))
+    (folder / "speeds.json").write_text(json.dumps({"benchmark": "decoding", "results": []}))
 
 
 def run_with_model(folder: Path, common: Path) -> None:

@@ -37,6 +37,7 @@ def run(tmp_path: Path) -> Path:
     log = ["[prepare] x", start, *epoch(1, 500), *epoch(2, 500), *epoch(3, 500), *epoch(9, 500)]
     log += [size]
     log += [start, *epoch(1, 60), *epoch(2, 70), "Killed", *epoch(2, 80, 1.5), *epoch(3, 90, 1.25)]
+    log += ["epoch 003:  1 / 3 loss=3.75, ppl=13"]  # cut off, in fairseq's format "simple"
     (run / "logs" / "2_train.log").write_text("\n".join(log) + "\n", encoding="utf-8")
     return run
 
@@ -170,13 +171,17 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         {"part": "beam", "model": "entmax15", "rate": 50, "speed": 1.25},
         {"part": "beam", "model": "softmax"},  # failed
     ]
-    (tmp_path / "speeds.json").write_text(json.dumps({"results": results}))
+    measured = {"benchmark": "training_step", "results": results}
+    (tmp_path / "speeds.json").write_text(json.dumps(measured))
+    losses = {"benchmark": "losses", "results": [{"name": "entmax15_loss"}]}
+    (tmp_path / "losses.json").write_text(json.dumps(losses))
     table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
     assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "50 (1.25)"]
     for flags, message in (
         (["--columns", "no_such"], "no no_such"),
         (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),
         (["--speeds", tmp_path / "none.json"], "none.json"),
+        (["--speeds", tmp_path / "losses.json"], "losses.json: not made by training_step.py or"),
     ):
         result = table_results(*runs, *flags)
         assert result.returncode > 0 and message in result.stdout
@@ -253,8 +258,8 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     assert (first["variant"], first["BLEU"], first["updates"]) == ("save-dir", "35.12", "30")
     checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the BLEU may be another file's
     assert (second["variant"], second["BLEU"], second["updates"]) == checkpoint
-    assert "no BLEU: fairseq-sparse score --json RUN/bleu.json (save-dir/c" in result.stdout
-    assert "RUN/validate-test.txt 2>&1 (save-dir, save-dir/checkpoint_best.pt)" in result.stdout
+    assert "RUN/validate-test.txt 2>&1 (save-dir)" in result.stdout
+    assert "give the folder of its run (save-dir/checkpoint_best.pt)" in result.stdout
     assert "speed and updates" not in result.stdout
     result = table_results(plain, "--log", log, log)
     assert result.returncode == 2 and "1 runs, but 2 logs" in result.stdout
@@ -270,9 +275,11 @@ def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
     plain.mkdir()
     (plain / "checkpoint_best.pt").write_bytes(b"")
     (plain / "generate-test.txt").write_text("H-0\t-0.5\ta b\n")  # stderr was not redirected
-    result = table_results(plain, "--log", run / "logs" / "2_train.log")
+    log = run / "logs" / "2_train.log"
+    result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
     assert result.returncode == 0, result.stdout
     assert "no line 'Translated N sentences'" in result.stdout
+    assert "give the folder of its run (save-dir/checkpoint_best.pt)" in result.stdout
     assert "RUN/generate-test.txt 2>&1 (save-dir)" in result.stdout
     rows = [line for line in rows_of(result.stdout) if len(line) > 1]
     assert dict(zip(rows[0], rows[2], strict=True))["updates"] == "30"

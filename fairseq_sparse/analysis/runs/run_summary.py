@@ -121,7 +121,10 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
     records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
-    speeds = [numbers["wps"] for tag, numbers in records if tag == "train_inner"]
+    # The last line of a killed training may end before its speed.
+    speeds = [
+        numbers["wps"] for tag, numbers in records if tag == "train_inner" and "wps" in numbers
+    ]
     parameters = PARAMETERS.findall(text)
     valid = [numbers for tag, numbers in records if tag == "valid"]
     # If training was killed after saving its last checkpoint, but before logging the end of the
