@@ -52,7 +52,7 @@ def load_subset(task, subset: str):
     try:
         task.load_dataset(subset)
     except (FileNotFoundError, AssertionError, ValueError) as error:
-        raise AnalysisError(f"--subset {subset}: {error} (in {task.cfg.data})") from error
+        raise AnalysisError(f"{task.cfg.data} has no readable part {subset}: {error}") from error
     return task.dataset(subset)
 
 

@@ -74,9 +74,9 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
     """Return the task of prepared data, and the first batch of training.
 
     Raises:
-        ValueError: the data are missing or damaged.
+        AnalysisError, ValueError: the data are missing or damaged.
     """
-    from fairseq_sparse.analysis.trained_models import AnalysisError, load_subset
+    from fairseq_sparse.analysis.trained_models import load_subset
     from fairseq_sparse.tasks.translation_sparse import (
         TranslationSparseConfig,
         TranslationSparseTask,
@@ -90,10 +90,7 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
         task = TranslationSparseTask.setup_task(config)
     except Exception as error:  # fairseq checks nothing, so it fails in many ways
         raise ValueError(f"--data {folder}: {error}") from error
-    try:
-        dataset = load_subset(task, "train")
-    except AnalysisError as error:
-        raise ValueError(f"--data: {error}") from error
+    dataset = load_subset(task, "train")
     if dataset.tgt is None:
         raise ValueError(f"--data {folder}: the training data have no {task.cfg.target_lang} side")
     try:

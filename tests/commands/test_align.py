@@ -272,7 +272,7 @@ def test_bad_input_is_one_line(
     cases = [
         ([data, tmp_path / "none.pt"], "no such file"),
         ([data, f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
-        ([data, checkpoint, "--subset", "tset"], "--subset tset: Dataset not found"),
+        ([data, checkpoint, "--subset", "tset"], "no readable part tset: Dataset not found"),
         ([data, checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
         ([data, checkpoint, "--layers", "1,3"], "--layers 3: the model has 2"),
         ([data, checkpoint, "--heads", "5,mean"], "--heads 5: the model has 2"),

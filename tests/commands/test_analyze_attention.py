@@ -259,7 +259,10 @@ def test_bad_input_is_one_line(
         ([data, "--path", no_model], "could not be loaded"),
         ([tmp_path, "--path", checkpoint], "could not be loaded for the data"),
         ([smaller, "--path", checkpoint], "give the folder of data"),
-        ([data, "--path", checkpoint, "--subset", "tset"], "--subset tset: Dataset not found"),
+        (
+            [data, "--path", checkpoint, "--subset", "tset"],
+            "no readable part tset: Dataset not found",
+        ),
         ([data, "--path", checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
         ([data, "--path", f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
     ]

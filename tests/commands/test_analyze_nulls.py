@@ -143,7 +143,7 @@ def test_bad_input_is_one_line(
         (["--path", checkpoints["stock"]], "softmax cross-attention, which always attends"),
         (["--path", checkpoints["leaky"]], "no query of any pair attends to nothing"),
         (["--path", path, "--layers", "1,3"], "layer 3: the model has 2 with cross-attention"),
-        (["--path", path, "--subset", "tset"], "--subset tset: Dataset not found"),
+        (["--path", path, "--subset", "tset"], "no readable part tset: Dataset not found"),
         (["--path", path, "--max-tokens", 3], "--max-tokens 3: "),
         (["--path", path, "--bad", labels], "has 2 lines for 30 sentence pairs"),
         (["--path", path, "--bad", tmp_path / "none"], "No such file"),

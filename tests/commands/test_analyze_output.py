@@ -235,7 +235,10 @@ def test_bad_input_is_one_line(
     cases = [
         (["empty", data, "--path", tmp_path / "none.pt"], "no such file"),
         (["empty", data, "--path", f"{paths[0]}:{no_model}"], "could not be loaded"),
-        (["empty", data, "--path", paths[0], "--subset", "tset"], "--subset tset: Dataset not"),
+        (
+            ["empty", data, "--path", paths[0], "--subset", "tset"],
+            "no readable part tset: Dataset not",
+        ),
         (["empty", data, "--path", paths[0], "--max-tokens", 3], "--max-tokens 3: "),
         ([*alternatives, "3,30"], "--sentence 30: no such sentence in test"),
         ([*support, "--log", tmp_path / "none.txt"], "none.txt"),

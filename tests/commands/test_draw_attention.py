@@ -159,7 +159,7 @@ def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, cap
     good = [data, "--path", checkpoint, "--output", output]
     cases = [
         ([*good, "--sentence", 30], "--sentence 30: test has no such sentence"),
-        ([*good, "--sentence", 3, "--subset", "tset"], "--subset tset"),
+        ([*good, "--sentence", 3, "--subset", "tset"], "no readable part tset"),
         ([*good, "--sentence", 3, "--layer", 3], "--layer 3: the model has 2 layers"),
         ([*good, "--sentence", 3, "--heads", "1,5"], "--heads 5: the model has 2 heads"),
         ([*good, "--sentence", 3, "--path", f"{checkpoint}:{checkpoint}"], "not an ensemble"),

@@ -207,7 +207,7 @@ def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> Non
         ([folders[0], "--log", settings], f"--log {settings}: no numbers of a training"),
         ([broken], "not a checkpoint"),
         ([folders[0], "--data", tmp_path / "none"], "there is no such folder"),
-        ([folders[0], "--subset", "tset"], "--subset tset"),
+        ([folders[0], "--subset", "tset"], "no readable part tset"),
     ]
     for arguments, message in cases:
         assert call(*arguments, "--output", output) == 1

@@ -60,6 +60,14 @@ def test_a_batch_smaller_than_a_sentence_is_refused_by_name(tmp_path, capsys):
     assert "--tokens 2: " in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_data_without_a_training_part_are_refused_by_name(tmp_path, capsys):
+    data = toy.binarised_text(tmp_path, pairs=4)
+    for path in data.glob("train.*"):
+        path.unlink()
+    assert table_thresholds.main(["--data", str(data)]) == 1
+    assert f"error: {data} has no readable part train: " in capsys.readouterr().err
+
+
 def test_bad_input_is_refused_by_name(tmp_path, capsys):
     assert table_thresholds.main(["--vocabulary", "50", "--model-flags=--nonsense 1"]) == 1
     assert "has no --nonsense" in capsys.readouterr().err
