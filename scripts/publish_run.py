@@ -72,6 +72,7 @@ def publish(run: Path, results: Path, commit: str) -> Path:
         OSError, ValueError: a file cannot be read.
     """
     from fairseq_sparse.analysis.runs.rows import read_summary
+    from fairseq_sparse.analysis.runs.training_log import log_text
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import write_json
 
@@ -84,8 +85,7 @@ def publish(run: Path, results: Path, commit: str) -> Path:
         # Drop folders, which are meaningless on other machines.
         flags = re.sub(r"(?m)(^| )/\S*/", r"\1", path.read_text(encoding="utf-8"))
         parts.append(f"# {path.name}\n{flags.strip()}")
-    log = (run / "logs" / "2_train.log").read_text(encoding="utf-8", errors="replace")
-    training = training_table(log)
+    training = training_table(log_text(run / "logs" / "2_train.log"))
     # All is read before anything is written: a folder without its run would enter the tables.
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)

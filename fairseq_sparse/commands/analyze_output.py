@@ -321,13 +321,11 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
     """Read τ and the norm of the logits over the updates from fairseq's logs."""
-    from fairseq_sparse.analysis.runs.training_log import read_records, threshold_curve
+    from fairseq_sparse.analysis.runs.training_log import log_text, read_records, threshold_curve
 
     curves = []
     for log, name in zip(options.log, options.names, strict=False):
-        # A killed process may have left an incomplete character.
-        text = log.read_text(encoding="utf-8", errors="replace")
-        curve = threshold_curve(read_records(text))
+        curve = threshold_curve(read_records(log_text(log)))
         if curve["updates"]:
             curves.append({"name": name, "log": str(log), **curve})
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.runs.training_log import Records, read_records
+from fairseq_sparse.analysis.runs.training_log import Records, log_text, read_records
 from fairseq_sparse.checkpoints.safety import load_checkpoint, settings_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
@@ -173,7 +173,7 @@ def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> 
     if log is not None:
         records = read_log(log)
     else:
-        records = read_records(_text(recipe_log)) if recipe_log.is_file() else []
+        records = read_records(log_text(recipe_log)) if recipe_log.is_file() else []
     aligned = _read_json(place / "alignment.json").get("folders")
     summary = _read_json(place / "summary.json")
     return Run(name, place, checkpoint, summary, records, aligned[0] if aligned else None)
@@ -186,17 +186,13 @@ def read_log(path: Path) -> Records:
         AnalysisError: it has no numbers.
         OSError: it cannot be read.
     """
-    records = read_records(_text(path))
+    records = read_records(log_text(path))
     if not records:
         raise AnalysisError(
             f"--log {path}: no numbers of a training; give what fairseq-train printed, or its "
             "--log-file"
         )
     return records
-
-
-def _text(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fairseq_sparse.analysis.runs.rows import Row
 from fairseq_sparse.analysis.runs.training_log import (
     Records,
     curves,
+    log_text,
     read_records,
     validation_curve,
 )
@@ -82,8 +83,7 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
         for row in rows
     }
     runs = {
-        # A killed process may have left an incomplete character.
-        name: [read_records(path.read_text("utf-8", "replace")) for path in paths if path.is_file()]
+        name: [read_records(log_text(path)) for path in paths if path.is_file()]
         for name, paths in logs.items()
     }
     runs = {name: several for name, several in runs.items() if several}

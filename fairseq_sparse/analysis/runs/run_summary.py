@@ -113,11 +113,10 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
     """
     import numpy as np
 
-    from fairseq_sparse.analysis.runs.training_log import read_records, training_seconds
+    from fairseq_sparse.analysis.runs.training_log import log_text, read_records, training_seconds
 
     log = log or run / "logs" / "2_train.log"
-    # A killed process may have left an incomplete character.
-    text = read(log, lambda path: path.read_text(encoding="utf-8", errors="replace"))
+    text = read(log, log_text)
     records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}

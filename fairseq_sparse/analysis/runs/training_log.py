@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -20,6 +21,11 @@ _SUBSET = re.compile(r"valid on '(\w+)' subset")
 TRAINING_STARTS = "[train] training from the start"
 
 Records = list[tuple[str, dict[str, float]]]
+
+
+def log_text(path: Path) -> str:
+    """Return the text of a log; a killed process may have left an incomplete character."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def read_records(log: str) -> Records:
