@@ -60,6 +60,9 @@ for seed in "${seeds[@]}"; do
 done
 
 CONFIG="${CONFIG:-$(default_config)}"
+score="$(VARIANT=entmax DATA_DIR=- RUN_DIR=-; load_recipe; printf '%s' "$SCORE")"
+[[ "$score" != measures ]] \
+  || bad_usage "$DATASET is for language models, which have no score that sweep.sh compares"
 SWEEP_DIR="${SWEEP_DIR:-$ROOT/runs/$DATASET/sweep-$CONFIG}"
 SWEEP_DIR="$(make_absolute "$SWEEP_DIR" --sweep-dir)"
 check_folder "$SWEEP_DIR"
