@@ -42,11 +42,16 @@ raw_list() {
 # Print the names of the files needed for the data: those in the list or, without a list, the text
 # files, plain or gzip.
 needed_names() {
-  local prefix language name prefixes=("${TRAIN_PREFIX:-}" "${TEST_PREFIX:-}")
+  local prefix language name word flag="" prefixes=("${TRAIN_PREFIX:-}" "${TEST_PREFIX:-}")
   if [[ -n "$CHECKSUMS" ]]; then
     raw_list | awk '{ print $2 }'
   elif (( ${#CORPUS[@]} )); then
     corpus_files
+  elif [[ "$TEXT" == text ]]; then
+    for word in "${TEXT_FLAGS[@]}"; do
+      case "$flag" in --single | --train | --valid | --test) printf '%s\n' "${word%%!*}" ;; esac
+      flag="$word"
+    done | sort -u
   else
     if [[ -z "$HOLD_OUT" ]]; then prefixes+=("$VALID_PREFIX"); fi
     for prefix in "${prefixes[@]}"; do

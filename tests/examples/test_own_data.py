@@ -25,6 +25,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "archives.sh").write_text(
         'SOURCE_LANG=ja TARGET_LANG=en BPE_MERGES=50\nCORPUS=("train text a.tgz!x b.tgz!x#1")\n'
     )
+    (folder / "verse.sh").write_text(
+        "TEXT_FLAGS=(--single verse.txt --tokens space) PROMPTS=()\n"
+        "TOKENS_PER_SAMPLE=64 SAMPLE_BREAK_MODE=eos CONTEXT_WINDOW=0\n"
+        'source "$EXAMPLES/datasets/shared/language_model.sh"\n'
+    )
     return root
 
 
@@ -76,6 +81,16 @@ def test_four_files_are_enough(project: Path, raw: Path, tmp_path: Path) -> None
     (raw / "train.ja").write_text("else\n" * 60)  # other data are noticed
     result = prepare(project, "mine", tmp_path, RAW_DIR=raw)
     assert result.returncode == 1 and "other settings" in result.stdout
+
+
+def test_a_file_is_enough_for_a_language_model(project: Path, raw: Path, tmp_path: Path) -> None:
+    result = prepare(project, "verse", tmp_path, RAW_DIR=raw)
+    assert result.returncode == 1
+    assert f"RAW_DIR: no such file: {raw}/verse.txt (needed: verse.txt)" in result.stdout
+    (raw / "train.en").rename(raw / "verse.txt")
+    result = prepare(project, "verse", tmp_path, RAW_DIR=raw)
+    assert result.returncode == 0, result.stdout
+    assert "raw verse.txt " in (tmp_path / "data" / "prepared" / "settings").read_text("utf-8")
 
 
 def test_what_is_missing_is_named(project: Path, raw: Path, tmp_path: Path) -> None:
