@@ -54,7 +54,7 @@ VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
 
 ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"
-export DATASET VARIANT VARIANT_NAME SETTINGS CONFIG MEMBERS
+export DATASET DATASET_NOTE VARIANT VARIANT_NAME SETTINGS CONFIG MEMBERS
 "$PYTHON" "$ROOT/scripts/summarize_run.py" ensemble "$RUN_DIR" \
   || fail "the results could not be summarised (see above)"
 "$PYTHON" -m fairseq_sparse table results "$RUN_DIR" >&2

@@ -19,6 +19,7 @@ def summarize(folder: Path) -> str:
     """Write the files, and return the text of sweep.md."""
     from fairseq_sparse.analysis.pictures import MISSING, require_matplotlib, save_png_and_svg
     from fairseq_sparse.analysis.runs import alpha_grid
+    from fairseq_sparse.analysis.runs.columns import conditions
     from fairseq_sparse.analysis.runs.curves import draw_alphas
     from fairseq_sparse.analysis.runs.rows import read_sweep
     from fairseq_sparse.errors import AnalysisError
@@ -28,6 +29,8 @@ def summarize(folder: Path) -> str:
     content = alpha_grid.as_json(rows)
     parts = [f"# {content['dataset']}: alphas of output and attention"]
     parts += [f"{title}\n\n{table}" for title, table in alpha_grid.tables(rows)]
+    summaries = [summary for row in rows for summary in row.summaries.values()]
+    parts += [f"{label}: {value}" for label, value in conditions(summaries)]
     text = "\n\n".join(parts) + "\n"
     write_text(folder / "sweep.md", text)
     write_json(folder / "sweep.json", content)

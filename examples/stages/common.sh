@@ -139,7 +139,7 @@ check_finished() {
     || fail "$1 is not a finished run: it has no summary.json or no average.pt"
 }
 
-# Set DATASET, CONFIG, SETTINGS and VARIANT to those of the first of several finished runs on one
+# Set DATASET, DATASET_NOTE, CONFIG, SETTINGS and VARIANT to those of the first of several finished runs on one
 # data set, and VARIANT_NAME to all variants: recipe_of RUN_DIR...
 recipe_of() {
   local recipe
@@ -154,11 +154,15 @@ for name in ("dataset", "settings"):
         sys.exit(f"the runs differ in {name}: {', '.join(sorted(values))}")
 variants = list(dict.fromkeys(run.get("variant_name") or run["variant"] for run in runs))
 first = runs[0]
-print(first["dataset"], first["variant"], first["config"], first.get("settings", ""), sep="\n")
+print(first["dataset"], first.get("dataset_note", ""), first["variant"], sep="\n")
+print(first["config"], first.get("settings", ""), sep="\n")
 print(" + ".join(variants))
 PY
   )" || fail "the runs do not go together (see above)"
-  { read -r DATASET; read -r VARIANT; read -r CONFIG; read -r SETTINGS; read -r VARIANT_NAME; } <<<"$recipe"
+  {
+    read -r DATASET; read -r DATASET_NOTE; read -r VARIANT; read -r CONFIG; read -r SETTINGS
+    read -r VARIANT_NAME
+  } <<<"$recipe"
 }
 
 # Print flags with their values, one per line, so that a difference names the flag.

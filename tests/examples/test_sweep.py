@@ -65,7 +65,10 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(raw: Path, tmp_path: 
     assert list(other["seeds"]) == ["1"]
     members = (sweep / "output-1.5-attention-1/ensemble/settings/generate").read_text()
     assert members.count("member ") == 2
-    assert "ensembles of the seeds" in (sweep / "sweep.md").read_text(encoding="utf-8")
+    table = (sweep / "sweep.md").read_text(encoding="utf-8")
+    summary = json.loads((sweep / "output-1.5-attention-1/ensemble/summary.json").read_text())
+    assert "ensembles of the seeds" in table
+    assert "not comparable" in summary["dataset_note"] and summary["dataset_note"] in table
 
 
 @pytest.mark.slow
@@ -92,6 +95,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(raw: Path, tmp_path: Pat
         ((), "a data set is needed"),
         (("nonsense",), "unknown data set 'nonsense'"),
         ((DATASET, "quickstart"), "one data set"),
+        (("multi30k_en", "--cpu"), "multi30k_en is for language models"),
         ((DATASET, "--jobs", "0"), "--jobs must be a positive number, got '0'"),
         ((DATASET, "--seeds", "1 x"), "a seed must be a number, got 'x'"),
         ((DATASET, "--output-alphas", "1.5 0.5"), "an alpha must be at least 1, got '0.5'"),

@@ -37,6 +37,7 @@ def sweep(tmp_path):
                 write(
                     folder / f"seed-{seed}" / "summary.json",
                     dataset="words",
+                    dataset_note="a part",
                     inflection={"accuracy": score(output, attention, seed)},
                     training={"valid": {"sentence_accuracy": valid(output, attention, seed)}},
                     test={"nonzeros": 100 / output},
@@ -81,7 +82,10 @@ def test_what_is_not_finished_is_left_out(sweep):
 
 def test_the_script_writes_the_tables_the_figures_and_the_picture(sweep, capsys):
     assert summarize_sweep.main([str(sweep)]) == 0
-    assert capsys.readouterr().out == (sweep / "sweep.md").read_text(encoding="utf-8")
+    text = (sweep / "sweep.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == text and text.endswith(
+        "|\n\ndata: words\n\nnote on the data: a part\n"
+    )
     content = json.loads((sweep / "sweep.json").read_text())
     assert content["score"] == "word accuracy (%)" and len(content["grid"]) == 6
     for cell in content["grid"]:
