@@ -47,7 +47,8 @@ setup(
     author="fairseq_sparse authors",
     packages=find_packages(include=["fairseq_sparse", "fairseq_sparse.*"]),
     package_data={
-        "fairseq_sparse.analysis.report": ["page.*", "published.json"],
+        "fairseq_sparse.analysis.report": ["page.*"],
+        "fairseq_sparse.analysis.runs": ["published.json"],
         "fairseq_sparse.ops.cpu": ["*.c", "*.h"],
     },
     entry_points={"console_scripts": ["fairseq-sparse = fairseq_sparse.commands.cli:main"]},

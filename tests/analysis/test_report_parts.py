@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report.figures import draw_curve
 from fairseq_sparse.analysis.report.page import fill_page, script_json
-from fairseq_sparse.analysis.report.published import (
+from fairseq_sparse.analysis.report.report_runs import Run, find_data, short_names
+from fairseq_sparse.analysis.report.sections import attention_section, html_table, results_section
+from fairseq_sparse.analysis.report.sentences import encode
+from fairseq_sparse.analysis.runs.columns import Measure, measure_of
+from fairseq_sparse.analysis.runs.published import (
     differences,
     find_figure,
     published_figures,
@@ -25,10 +29,6 @@ from fairseq_sparse.analysis.report.published import (
     row_of,
     same_model,
 )
-from fairseq_sparse.analysis.report.report_runs import Run, find_data, short_names
-from fairseq_sparse.analysis.report.sections import attention_section, html_table, results_section
-from fairseq_sparse.analysis.report.sentences import encode
-from fairseq_sparse.analysis.runs.columns import Measure, measure_of
 from fairseq_sparse.errors import AnalysisError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

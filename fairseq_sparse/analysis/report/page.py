@@ -10,7 +10,6 @@ from typing import Any
 
 from fairseq_sparse.analysis.pictures import require_matplotlib
 from fairseq_sparse.analysis.report.measurements import Measurements
-from fairseq_sparse.analysis.report.published import read_published
 from fairseq_sparse.analysis.report.report_runs import name_of_data
 from fairseq_sparse.analysis.report.sections import (
     attention_section,
@@ -18,6 +17,7 @@ from fairseq_sparse.analysis.report.sections import (
     results_section,
     training_section,
 )
+from fairseq_sparse.analysis.runs.published import read_published
 from fairseq_sparse.errors import AnalysisError
 
 

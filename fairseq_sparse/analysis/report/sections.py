@@ -13,7 +13,6 @@ from fairseq_sparse.analysis.attention import attention_curves
 from fairseq_sparse.analysis.output import output_plots
 from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
-from fairseq_sparse.analysis.report.published import differences, published_text, row_of
 from fairseq_sparse.analysis.report.report_runs import Run
 from fairseq_sparse.analysis.runs.columns import (
     COLUMNS,
@@ -23,6 +22,7 @@ from fairseq_sparse.analysis.runs.columns import (
     conditions,
     measure_of,
 )
+from fairseq_sparse.analysis.runs.published import differences, published_text, row_of
 from fairseq_sparse.analysis.runs.training_log import threshold_curve
 
 if TYPE_CHECKING:

@@ -6,14 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from fairseq_sparse.analysis.report.published import (
-    Figure,
-    differences,
-    find_figure,
-    published_text,
-    read_published,
-    sources,
-)
 from fairseq_sparse.analysis.runs.columns import (
     COLUMNS,
     Measure,
@@ -21,6 +13,14 @@ from fairseq_sparse.analysis.runs.columns import (
     conditions,
     look_up,
     measure_of,
+)
+from fairseq_sparse.analysis.runs.published import (
+    Figure,
+    differences,
+    find_figure,
+    published_text,
+    read_published,
+    sources,
 )
 from fairseq_sparse.analysis.runs.rows import Row
 

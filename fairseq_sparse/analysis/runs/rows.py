@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.report.published import alphas_of
 from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up, number
+from fairseq_sparse.analysis.runs.published import alphas_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 
