@@ -14,8 +14,14 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
-from fairseq_sparse.commands.sheets_make import find_systems
+from fairseq_sparse.commands.common import (
+    check_outputs,
+    command_parser,
+    find_systems,
+    finish,
+    output_file,
+    refuse_overwriting,
+)
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json
 
@@ -43,11 +49,11 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.samples.printed import read_hypotheses
 
     paths = list(find_systems([*options.samples, *options.text], reference=False).items())
-    if options.json and options.json.resolve() in {path.resolve() for _, path in paths}:
-        raise AnalysisError(f"{options.json} is an input, and would be overwritten")
+    if options.json:
+        refuse_overwriting(options.json, [path for _, path in paths])
     rows = []
-    for place, (name, path) in enumerate(paths):
-        if place < len(options.samples):
+    for index, (name, path) in enumerate(paths):
+        if index < len(options.samples):
             texts = [text for sentence in read_hypotheses(path, "H") for text in sentence]
         else:
             texts = lines_of(path)

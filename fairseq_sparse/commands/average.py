@@ -7,10 +7,8 @@ fairseq-sparse average --inputs a.pt b.pt --output average.pt
 from __future__ import annotations
 
 import argparse
-import os
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
-from fairseq_sparse.errors import CheckpointError
+from fairseq_sparse.commands.common import command_parser, finish, positive, refuse_overwriting
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -71,10 +69,7 @@ def run(options: argparse.Namespace) -> None:
             by="epoch" if options.num_epoch_checkpoints else "update",
             upper_bound=options.checkpoint_upper_bound,
         )
-    if os.path.realpath(options.output) in map(os.path.realpath, paths):
-        raise CheckpointError(
-            f"{options.output}: is one of the inputs, and would be lost: give another --output"
-        )
+    refuse_overwriting(options.output, paths)
     state = averaging.average_checkpoints(
         paths, progress=lambda line: print(line, flush=True), exponential=options.ema
     )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
+# The translations in the folder of a recipe's run.
+HYPOTHESES = "hyp.detok.txt"
+
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1, for argparse."""
@@ -111,6 +114,41 @@ def check_outputs(
         if path.resolve() in others:
             parser.error(f"{path} is named twice, and would be overwritten")
         others.append(path.resolve())
+
+
+def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse an output file that is also an input.
+
+    Raises:
+        AnalysisError: it is.
+    """
+    if os.path.realpath(output) in map(os.path.realpath, inputs):
+        raise AnalysisError(f"{output} is an input, and would be overwritten: name another file")
+
+
+def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
+    """Return the file of each system, by the system's name.
+
+    Args:
+        texts: the arguments, ``[NAME=]SYSTEM``.
+        reference: whether there is a reference beside the systems, whose name is reserved.
+
+    Raises:
+        AnalysisError: a name is given twice, or is reserved.
+    """
+    from fairseq_sparse.analysis.sheets.annotation_sheets import REFERENCE
+
+    systems: dict[str, Path] = {}
+    for text in texts:
+        named = "=" in text and not Path(text).exists()
+        name, _, place = text.rpartition("=") if named else ("", "", text)
+        path = Path(place)
+        whole = path.resolve()
+        name = name or (whole.name if path.is_dir() else whole.stem)
+        if name in systems or (reference and name == REFERENCE):
+            raise AnalysisError(f"{text}: another one is called {name}; put NAME= before it")
+        systems[name] = path / HYPOTHESES if path.is_dir() else path
+    return systems
 
 
 def seed(text: str) -> int:

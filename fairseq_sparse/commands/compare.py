@@ -14,12 +14,12 @@ from pathlib import Path
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
+    find_systems,
     finish,
     output_file,
     positive,
+    refuse_overwriting,
 )
-from fairseq_sparse.commands.sheets_make import find_systems
-from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json
 
 
@@ -46,8 +46,8 @@ def compare(options: argparse.Namespace) -> str:
     from fairseq_sparse.analysis.sheets.side_by_side import as_text, compare
 
     systems = find_systems(options.systems)
-    if options.json and options.json.resolve() in {path.resolve() for path in systems.values()}:
-        raise AnalysisError(f"{options.json} is a system, and would be overwritten")
+    if options.json:
+        refuse_overwriting(options.json, systems.values())
     paths = [options.source, options.reference, *systems.values()]
     pairs = compare(*(lines_of(path) for path in paths))
     names = list(systems)

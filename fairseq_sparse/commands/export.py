@@ -8,15 +8,13 @@ output or attention other than softmax is refused.
 from __future__ import annotations
 
 import argparse
-import os
 
-from fairseq_sparse.commands.common import command_parser, finish
-from fairseq_sparse.errors import CheckpointError
+from fairseq_sparse.commands.common import command_parser, finish, refuse_overwriting
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("export", __doc__)
-    parser.add_argument("input", metavar="CHECKPOINT", help="of a model of this package")
+    parser.add_argument("input", metavar="CHECKPOINT", help="checkpoint of a model of this package")
     parser.add_argument("output", metavar="OUTPUT", help="the checkpoint to write")
     return parser.parse_args(arguments)
 
@@ -25,8 +23,7 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.checkpoints.averaging import save_checkpoint
     from fairseq_sparse.checkpoints.exporting import export_checkpoint
 
-    if os.path.realpath(options.output) == os.path.realpath(options.input):
-        raise CheckpointError(f"{options.output}: is the checkpoint itself: give another OUTPUT")
+    refuse_overwriting(options.output, [options.input])
     save_checkpoint(export_checkpoint(options.input), options.output)
     print(f"wrote {options.output}")
 

@@ -13,7 +13,6 @@ lower case.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from fairseq_sparse.commands.common import (
     output_file,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import lines_of, write_text
+from fairseq_sparse.files import lines_of, write_json, write_text
 
 # sacreBLEU's own default.
 TOKENIZE = "13a"
@@ -113,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
         references = read_lines(options.tokenized_reference, tokens, options.generated)
         result |= score_tokens(tokens, references)
     write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))
-    write_text(options.json, json.dumps(result, indent=2) + "\n")
+    write_json(options.json, result)
     print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
     print(f"chrF2 = {result['chrf']:.2f}  {result['chrf_signature']}")
     if options.tokenized_reference:

@@ -18,14 +18,20 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
-from fairseq_sparse.commands.common import command_parser, finish, not_negative, positive, seed
+from fairseq_sparse.commands.common import (
+    command_parser,
+    find_systems,
+    finish,
+    not_negative,
+    positive,
+    seed,
+)
 from fairseq_sparse.files import lines_of, replacing
 
 # The sizes of the paper.
 SENTENCES, SHARED = 135, 45
-
-HYPOTHESES = "hyp.detok.txt"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -39,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=positive,
         default=SENTENCES,
         metavar="N",
-        help="for each annotator (default: 135, as in the paper)",
+        help="sentences per annotator (default: 135, as in the paper)",
     )
     parser.add_argument(
         "--shared",
@@ -49,6 +55,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="number of these that both judge (default: 45, as in the paper)",
     )
     parser.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
+    add_separator(parser)
+    return parser.parse_args(arguments)
+
+
+def add_separator(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--separator",
         choices=("comma", "semicolon", "tab"),
@@ -56,36 +67,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="between cells; give semicolon for annotators who use Excel in a language that writes "
         "0,5 for 0.5 (default: comma)",
     )
-    return parser.parse_args(arguments)
 
 
-def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
-    """Return the file of each system, by the system's name.
-
-    Args:
-        texts: the arguments, ``[NAME=]SYSTEM``.
-        reference: whether there is a reference beside the systems, whose name is reserved.
-
-    Raises:
-        SheetError: a name is given twice, or is reserved.
-    """
-    from fairseq_sparse.analysis.sheets.annotation_sheets import REFERENCE, SheetError
-
-    systems: dict[str, Path] = {}
-    for text in texts:
-        named = "=" in text and not Path(text).exists()
-        name, _, place = text.rpartition("=") if named else ("", "", text)
-        path = Path(place)
-        whole = path.resolve()
-        name = name or (whole.name if path.is_dir() else whole.stem)
-        if name in systems or (reference and name == REFERENCE):
-            raise SheetError(f"{text}: another one is called {name}; put NAME= before it")
-        systems[name] = path / HYPOTHESES if path.is_dir() else path
-    return systems
-
-
-def write_new(files: dict[Path, bytes]) -> None:
-    """Write files, each whole or not at all, unless one exists with different content.
+def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> None:
+    """Write the key and other files, each whole or not at all, unless one exists with different
+    content.
 
     Raises:
         SheetError: a file exists with different content.
@@ -93,14 +79,17 @@ def write_new(files: dict[Path, bytes]) -> None:
     """
     from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
 
-    for path, content in files.items():
+    text = json.dumps(key, indent=2, ensure_ascii=False) + "\n"
+    files = {"key.json": text.encode(), **files}
+    contents = {folder / name: content for name, content in files.items()}
+    for path, content in contents.items():
         if path.exists() and path.read_bytes() != content:
             raise SheetError(
                 f"{path} exists with different content; choose another folder, or move this one "
                 "away"
             )
-    for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
         with replacing(path, binary=True) as file:
             file.write(content)
 
@@ -127,16 +116,15 @@ def make(options: argparse.Namespace) -> str:
         "seed": options.seed,
         **annotation_sheets.to_key(sheets),
     }
-    folder, separator = options.output, annotation_sheets.SEPARATORS[options.separator]
-    files = {folder / "key.json": json.dumps(key, indent=2, ensure_ascii=False).encode() + b"\n"}
-    for annotator, rows in sheets.items():
-        files[folder / f"{annotator}.csv"] = annotation_sheets.sheet(rows, separator).encode(
-            "utf-8-sig"
-        )
-    files[folder / "instructions.txt"] = annotation_sheets.instructions().encode()
-    write_new(files)
+    separator = annotation_sheets.SEPARATORS[options.separator]
+    files = {
+        f"{annotator}.csv": annotation_sheets.sheet(rows, separator).encode("utf-8-sig")
+        for annotator, rows in sheets.items()
+    }
+    files["instructions.txt"] = annotation_sheets.instructions().encode()
+    write_new(options.output, key, files)
     counts = " and ".join(str(len(rows)) for rows in sheets.values())
-    return f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself"
+    return f"wrote sheets with {counts} translations to {options.output}; keep key.json to yourself"
 
 
 def run(options: argparse.Namespace) -> None:

@@ -12,8 +12,6 @@ from; keep it from the judge.
 from __future__ import annotations
 
 import argparse
-import io
-import json
 from pathlib import Path
 
 from fairseq_sparse.commands.common import (
@@ -24,7 +22,7 @@ from fairseq_sparse.commands.common import (
     positive,
     seed,
 )
-from fairseq_sparse.commands.sheets_make import write_new
+from fairseq_sparse.commands.sheets_make import add_separator, write_new
 from fairseq_sparse.files import read_json, write_json
 
 # The sizes of the paper.
@@ -38,7 +36,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     part.add_argument("ranking", type=Path, metavar="TSV", help="written by analyze nulls")
     part.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     part.add_argument(
-        "--pairs", type=positive, default=PAIRS, metavar="N", help="of each end (default: 100)"
+        "--pairs",
+        type=positive,
+        default=PAIRS,
+        metavar="N",
+        help="pairs to draw from each end (default: 100)",
     )
     part.add_argument(
         "--ends",
@@ -48,7 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="pairs at each end of the ranking to draw from (default: 10000)",
     )
     part.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
-    part.add_argument("--separator", choices=("comma", "semicolon", "tab"), default="comma")
+    add_separator(part)
     part.set_defaults(run=draw)
     part = commands.add_parser("score", help="score the completed sheet")
     part.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheet")
@@ -67,28 +69,20 @@ def draw(options: argparse.Namespace) -> str:
     from fairseq_sparse.analysis.sheets.ranking_sample import (
         draw_sample,
         read_ranking,
-        sheet_rows,
-        write_sheet,
+        sheet,
     )
 
     ranking = read_ranking(options.ranking)
     sample = draw_sample(ranking, options.pairs, options.ends, options.seed)
     key = {"ranking": str(options.ranking), "seed": options.seed, "sample": sample}
-    text = io.StringIO()
-    write_sheet(sheet_rows(sample), text, SEPARATORS[options.separator])
-    write_new(
-        {
-            options.output / "key.json": json.dumps(key, indent=2, ensure_ascii=False).encode()
-            + b"\n",
-            options.output / "sheet.csv": text.getvalue().encode("utf-8-sig"),
-        }
-    )
+    text = sheet(sample, SEPARATORS[options.separator])
+    write_new(options.output, key, {"sheet.csv": text.encode("utf-8-sig")})
     return f"wrote a sheet with {len(sample)} pairs to {options.output}; keep key.json to yourself"
 
 
 def score(options: argparse.Namespace) -> str:
     """Return the results of the completed sheet as a table, and write the figures."""
-    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
+    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError, parse_sheet
     from fairseq_sparse.analysis.sheets.ranking_sample import (
         answers_table,
         read_answers,
@@ -98,12 +92,7 @@ def score(options: argparse.Namespace) -> str:
     sample = read_json(options.key).get("sample")
     if not isinstance(sample, list) or not all({"id", "end"} <= {*row} for row in sample):
         raise SheetError(f"{options.key} is not a key that was written with a sheet")
-    try:
-        answers = read_answers(options.sheet.read_text("utf-8-sig"), sample)
-    except UnicodeDecodeError as error:
-        raise SheetError(f"{options.sheet} is not in UTF-8; save it as CSV UTF-8") from error
-    except SheetError as error:
-        raise SheetError(f"{options.sheet}: {error}") from error
+    answers = parse_sheet(options.sheet, lambda text: read_answers(text, sample))
     summary = summarize_answers(sample, answers)
     if options.json:
         write_json(options.json, summary)

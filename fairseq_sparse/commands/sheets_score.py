@@ -38,7 +38,12 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SheetError: the sheets cannot be scored.
     """
-    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError, from_key, read_sheet
+    from fairseq_sparse.analysis.sheets.annotation_sheets import (
+        SheetError,
+        from_key,
+        parse_sheet,
+        read_sheet,
+    )
     from fairseq_sparse.analysis.sheets.human_evaluation import summarize
 
     try:
@@ -47,12 +52,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
         raise SheetError(f"{options.key}: {error}") from error
     scores: dict[str, dict[str, Any]] = {}
     for path in options.sheets:
-        try:
-            annotator, found = read_sheet(path.read_text("utf-8-sig"), sheets)
-        except UnicodeDecodeError as error:
-            raise SheetError(f"{path} is not in UTF-8; save it as CSV UTF-8") from error
-        except SheetError as error:
-            raise SheetError(f"{path}: {error}") from error
+        annotator, found = parse_sheet(path, lambda text: read_sheet(text, sheets))
         if annotator in scores:
             raise SheetError(f"{path}: there is another sheet of {annotator}")
         scores[annotator] = found

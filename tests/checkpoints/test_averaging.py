@@ -18,7 +18,7 @@ from fairseq_sparse.checkpoints.averaging import (
     last_checkpoints,
     save_checkpoint,
 )
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
 from fairseq_sparse.commands import average as script
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
@@ -376,7 +376,7 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     before = Path(first).read_bytes()
     result = run_command("--inputs", first, "--output", first)
     assert result.returncode == 1
-    assert "is one of the inputs" in result.stderr
+    assert "is an input, and would be overwritten" in result.stderr
     assert Path(first).read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {
         "checkpoint1.pt",

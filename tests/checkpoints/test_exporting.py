@@ -17,7 +17,7 @@ import toy
 from checkpoints import make_state, write
 from commands import hypotheses
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
 from fairseq_sparse.commands import export as script
 from fork_python import PYTHON
 
@@ -165,7 +165,7 @@ def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="not a checkpoint of a fairseq_sparse model"):
         export_checkpoint(path)
     assert script.main([path, path]) == 1
-    assert "is the checkpoint itself" in capsys.readouterr().err
+    assert "is an input, and would be overwritten" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_all_settings_is_refused(tmp_path):

@@ -13,9 +13,10 @@ takes it for a formula, a date or a number, and an empty translation is visible.
 import csv
 import io
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from fairseq_sparse.errors import AnalysisError
@@ -134,11 +135,18 @@ def draw_sheets(
 def sheet(rows: Sequence[Row], separator: str = ",") -> str:
     """Return the CSV file for an annotator, who fills in the scores. Write it as UTF-8 with a
     BOM."""
+    cells = [
+        [row.id, in_brackets(row.source), in_brackets(row.translation), "", ""] for row in rows
+    ]
+    return as_csv(COLUMNS, cells, separator)
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Sequence[str]], separator: str) -> str:
+    """Return rows with a header as CSV, in the form that spreadsheet programs read."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        writer.writerow([row.id, in_brackets(row.source), in_brackets(row.translation), "", ""])
+    writer.writerow(columns)
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -235,6 +243,21 @@ def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[Judge
     if not any(scores.values()):
         raise SheetError("no row has a score")
     return annotator, scores
+
+
+def parse_sheet(path: Path, parse: Callable[[str], Any]) -> Any:
+    """Return the result of ``parse`` for the text of a sheet that came back.
+
+    Raises:
+        SheetError: the file is not in UTF-8, or ``parse`` refuses it; the message names the file.
+        OSError: the file cannot be read.
+    """
+    try:
+        return parse(path.read_text("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise SheetError(f"{path} is not in UTF-8; save it as CSV UTF-8") from error
+    except SheetError as error:
+        raise SheetError(f"{path}: {error}") from error
 
 
 def new_id(draw: random.Random, used: set[str]) -> str:

@@ -8,7 +8,6 @@ The sheet is a CSV file for spreadsheet programs, like those of :mod:`annotation
 not show which end a pair is from.
 """
 
-import csv
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Optional
 from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.analysis.sheets.annotation_sheets import (
     SheetError,
+    as_csv,
     in_brackets,
     new_id,
     read_cells,
@@ -83,12 +83,13 @@ def draw_sample(
     ]
 
 
-def sheet_rows(sample: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """Return the rows of the sheet, without its header."""
-    return [
+def sheet(sample: Sequence[Mapping[str, str]], separator: str) -> str:
+    """Return the CSV file for the annotator, who fills in the column ``correct``."""
+    rows = [
         [row["id"], in_brackets(row["source"]), in_brackets(row["target"]), "", ""]
         for row in sample
     ]
+    return as_csv(COLUMNS, rows, separator)
 
 
 def read_answers(text: str, sample: Sequence[Mapping[str, str]]) -> dict[str, Optional[bool]]:
@@ -143,10 +144,3 @@ def answers_table(summary: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     header = ["pairs with the", "drawn", "judged", "correct (%)", "WMT'14 En-De in the paper (%)"]
     return markdown_table(header, rows)
-
-
-def write_sheet(rows: Sequence[Sequence[str]], file: Any, separator: str) -> None:
-    """Write the CSV file for the annotator, who fills in the column ``correct``."""
-    writer = csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows)
