@@ -1,6 +1,5 @@
 """The report's measurements of a model, computed once and kept in the folder of its run."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -21,7 +20,7 @@ from fairseq_sparse.analysis.output.empty_translations import (
 from fairseq_sparse.analysis.output.output_statistics import follow_translations, force_references
 from fairseq_sparse.analysis.report.report_runs import Run
 from fairseq_sparse.analysis.report.sentences import look_into
-from fairseq_sparse.files import write_json
+from fairseq_sparse.files import sha256_of, write_json
 
 BEAM = 5
 MAX_TOKENS = 4000
@@ -171,8 +170,8 @@ class Measurements:
             for path in Path(self.data).glob(pattern)
         )
         return {
-            "checkpoint": _digest([self.run.checkpoint]),
-            "data": _digest(data),
+            "checkpoint": sha256_of(self.run.checkpoint),
+            "data": sha256_of(*data),
             "subset": self.subset,
             "format": FORMAT,
         }
@@ -195,12 +194,3 @@ class Measurements:
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"made_from": made_from, "result": result})
         return result
-
-
-def _digest(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

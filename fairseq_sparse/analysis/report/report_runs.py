@@ -1,6 +1,5 @@
 """Trained models for the report: runs of the recipes, and those of plain ``fairseq-train``."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +7,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.runs.training_log import Records, log_text, read_records
-from fairseq_sparse.checkpoints.safety import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_json
+from fairseq_sparse.files import read_json, sha256_of
 
 _AVERAGE = "average.pt"
 # The models that a folder may have, in order of preference.
@@ -143,7 +142,7 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
     elif not Path(data).is_dir():
         raise AnalysisError(f"--data {data}: there is no such folder")
     settings = Path(data).resolve().parent / "settings"
-    known = hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else None
+    known = sha256_of(settings) if settings.is_file() else None
     for run in runs:
         known = known or run.trained_on
         if run.trained_on not in (None, known):
