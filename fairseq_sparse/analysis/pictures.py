@@ -41,6 +41,15 @@ def require_matplotlib() -> None:
         raise AnalysisError(MISSING) from error
 
 
+def prepare_plots(folder: Path) -> None:
+    """Make a folder for pictures; raise an AnalysisError if they cannot be drawn.
+
+    Call it before anything is computed.
+    """
+    require_matplotlib()
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture in the format of its suffix (.png, .svg, .pdf); nothing is cut off.
 

@@ -258,10 +258,9 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 
 def run(options: argparse.Namespace) -> None:
     if options.plots:
-        from fairseq_sparse.analysis.pictures import require_matplotlib
+        from fairseq_sparse.analysis.pictures import prepare_plots
 
-        require_matplotlib()
-        options.plots.mkdir(parents=True, exist_ok=True)
+        prepare_plots(options.plots)
     pairs = zip(options.path, options.names, strict=True)
     results = average_seeds([analyze(path, name, options) for path, name in pairs], options.names)
     if options.json:

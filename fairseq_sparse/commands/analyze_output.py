@@ -233,6 +233,7 @@ def describe(translator, subset: str) -> dict:
 
 
 def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.markdown import markdown_table
     from fairseq_sparse.analysis.output.empty_translations import (
         count_empty_translations,
         empty_table,
@@ -250,21 +251,21 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
                 counts = {"left_out": left_out, "scores": name}
                 rows.append({**describe(translator, subset), **counts, **found})
     result = {"data": options.data, "beam": options.beam, "lenpen": options.lenpen, "rows": rows}
-    return result, empty_table(rows)
+    return result, markdown_table(*empty_table(rows))
 
 
 def run_support(options: argparse.Namespace) -> tuple[dict, str]:
+    from fairseq_sparse.analysis.markdown import markdown_table
     from fairseq_sparse.analysis.output.output_plots import save_plots
     from fairseq_sparse.analysis.output.output_statistics import (
         certified_table,
         output_table,
         training_table,
     )
-    from fairseq_sparse.analysis.pictures import require_matplotlib
+    from fairseq_sparse.analysis.pictures import prepare_plots
 
     if options.plots:
-        require_matplotlib()
-        options.plots.mkdir(parents=True, exist_ok=True)
+        prepare_plots(options.plots)
     curves = training_curves(options)
     rows, searched = [], []
     for translator in translators(options, limit(options)):
@@ -272,7 +273,7 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
             rows += statistics_of_steps(translator, subset, options)
         if options.beams:
             searched.append(certify(translator, options))
-    tables = [output_table(rows)]
+    tables = [markdown_table(*output_table(rows))]
     if searched:
         tables.append(certified_table(searched))
     if curves:
@@ -360,11 +361,10 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
 def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
     from fairseq_sparse.analysis.output.alternatives import source_texts
     from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, trees_of
-    from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
+    from fairseq_sparse.analysis.pictures import prepare_plots, save_png_and_svg
 
     if options.plots:
-        require_matplotlib()
-        options.plots.mkdir(parents=True, exist_ok=True)
+        prepare_plots(options.plots)
     texts, rows = [], []
     for translator in translators(options, options.sentence):
         words = translator.task.target_dictionary

@@ -147,14 +147,14 @@ def results_of(
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:
     from fairseq_sparse.analysis.decoding import load_translator
-    from fairseq_sparse.analysis.pictures import require_matplotlib
+    from fairseq_sparse.analysis.pictures import prepare_plots
     from fairseq_sparse.analysis.runs.decoding_plots import save_plots
     from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
     try:
         if options.plots:
-            require_matplotlib()
+            prepare_plots(options.plots)
         translators = [
             load_translator(path, options.data, cpu, chosen, name)
             for path, name in zip(options.path, options.names, strict=True)

@@ -104,7 +104,7 @@ def merge_subwords(
     pieces = np.diff([*target.starts, rows.shape[-2]]).astype(weights.dtype)
     merged = merged / pieces[:, None]
     if np.isnan(merged).any():
-        raise ValueError("attention weights are NaN: the model's parameters are no good")
+        raise ValueError("attention weights are NaN: the model's parameters are NaN or infinite")
     return merged
 
 

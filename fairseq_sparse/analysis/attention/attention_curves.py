@@ -21,7 +21,6 @@ from fairseq_sparse.analysis.pictures import (
     add_legend,
     new_figure,
     plain,
-    require_matplotlib,
     save_png_and_svg,
 )
 
@@ -46,17 +45,15 @@ def save_curves(folder: Path, results: Results) -> list[Path]:
     """Draw all results of ``fairseq-sparse analyze attention``, as PNG and SVG.
 
     Args:
-        folder: where to write; it must exist.
+        folder: where to write, see :func:`prepare_plots`.
         results: as for :func:`draw_sparsity`.
 
     Returns:
         The files.
 
     Raises:
-        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
-    require_matplotlib()
     figures = {"sparsity": draw_sparsity(results), "null_rates": draw_null_rates(results)}
     diverse = with_diversity(results)
     if diverse:

@@ -94,7 +94,9 @@ def _check(panels, titles, shape, masked) -> None:
         if weights.shape != shape:
             raise ValueError(f"{shape} queries and keys, but an array of size {weights.shape}")
         if not np.isfinite(weights).all():
-            raise ValueError("attention weights are not finite: the model's parameters are no good")
+            raise ValueError(
+                "attention weights are not finite: the model's parameters are NaN or infinite"
+            )
 
 
 def _columns(panels: int, shape: tuple[int, int]) -> int:

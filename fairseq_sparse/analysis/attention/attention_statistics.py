@@ -352,7 +352,9 @@ def _layer_measures(
         counts.tolist(), sinks.tolist(), strict=True
     ):
         if nans > 0:
-            raise ValueError("attention weights are NaN: the model's parameters are no good")
+            raise ValueError(
+                "attention weights are NaN: the model's parameters are NaN or infinite"
+            )
         nonzeros = (pairs - zeros) / queries
         head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
         means = [share / attending if attending else 0.0 for share in shares]

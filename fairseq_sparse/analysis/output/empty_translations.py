@@ -12,8 +12,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.analysis.decoding import Translator, score_strings, search
-from fairseq_sparse.analysis.markdown import markdown_table
+from fairseq_sparse.analysis.decoding import Translator, refuse_nan, score_strings, search
 from fairseq_sparse.errors import AnalysisError
 
 
@@ -74,8 +73,7 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
     Raises:
         ValueError: a log-probability is NaN.
     """
-    if torch.stack([empty, found]).isnan().any():
-        raise ValueError("probabilities are NaN: the model's parameters are no good")
+    refuse_nan(torch.stack([empty, found]))
     return {
         "sentences": len(empty),
         "empty_is_best": _share(empty > found),
@@ -86,18 +84,19 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
     }
 
 
-def empty_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of results, each with its ``name``, ``output``, ``subset`` and ``scores``."""
+def empty_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the cells of a table of results, each with its ``name``, ``output``,
+    ``subset`` and ``scores``."""
     header = ["model", "output", "subset", "sentences", "scores", "p(empty) > p(best) (%)"]
     header += ["p(empty) = 0 (%)", "mean log p(empty)", "mean log p(best)"]
     lines = []
     for row in rows:
-        names = [row[key] for key in ("name", "output", "subset", "sentences", "scores")]
+        names = [row["name"], row["output"], row["subset"], f"{row['sentences']:,}", row["scores"]]
         shares = [f"{100 * row[key]:.2f}" for key in ("empty_is_best", "empty_is_impossible")]
         means = [row[key] for key in ("log_p_empty", "log_p_found")]
         means = ["-" if mean is None else f"{mean:.2f}" for mean in means]
         lines.append([*names, *shares, *means])
-    return markdown_table(header, lines)
+    return header, lines
 
 
 def _log_p(hypothesis: dict[str, Any]) -> Tensor:

@@ -15,7 +15,6 @@ from fairseq_sparse.analysis.pictures import (
     colours_of,
     new_figure,
     plain,
-    require_matplotlib,
     save_png_and_svg,
 )
 
@@ -34,7 +33,7 @@ def save_plots(
     """Draw all figures that the results allow, as PNG and SVG.
 
     Args:
-        folder: made if it does not exist.
+        folder: where to write, see :func:`prepare_plots`.
         rows: results of ``OutputStatistics``, each with ``name``, ``output`` and ``subset``.
         curves: for each training run ``name``, and lists ``updates``, ``tau`` and ``logit_norm`` of
             the same length, with None where the log has no such number.
@@ -43,11 +42,8 @@ def save_plots(
         The files.
 
     Raises:
-        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
-    require_matplotlib()
-    folder.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(part["name"] for part in [*rows, *curves]))
     colours = colours_of(names)
     figures = {

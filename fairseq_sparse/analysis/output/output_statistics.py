@@ -19,6 +19,7 @@ from fairseq_sparse.analysis.decoding import (
     ForcedSteps,
     Translator,
     forced_steps,
+    refuse_nan,
     search,
     with_best_translations,
 )
@@ -57,8 +58,7 @@ class OutputStatistics:
         """
         nonzeros = (steps.log_p > -math.inf).sum(1).cpu()
         sums = steps.log_p.exp().sum(1, dtype=torch.float64).cpu()
-        if sums.isnan().any():
-            raise ValueError("probabilities are NaN: the model's parameters are no good")
+        refuse_nan(sums)
         self.nonzeros += torch.bincount(nonzeros, minlength=len(self.nonzeros))
         self.gold_zero += int(steps.token_log_p.isneginf().sum())
         bins = (sums / SUM_WIDTH + 0.5).floor().clamp(max=SUM_BINS - 1).long()
@@ -204,8 +204,8 @@ def count_certified(
     This is about translations with at least one word, within fairseq-generate's length limits.
 
     Returns:
-        ``exact``: the share of sentences for which no string of nonzero probability was dropped;
-        ``single``: the share for which, besides, there is only one string. Both are None if the
+        ``exact``: the share of sentences for which no hypothesis of nonzero probability was
+        dropped; ``single``: the share for which, besides, there is only one. Both are None if the
         search does not report it, as fairseq's own, or if no token can have probability 0.
 
     Raises:
@@ -227,24 +227,27 @@ def count_certified(
     return {"exact": exact / sentences, "single": single / sentences}
 
 
-def output_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of results, each with its ``name``, ``output`` and ``subset``.
+def output_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the cells of a table of results.
 
-    ``of`` says whose steps were counted: ``references``, or the model's ``translations``.
+    Args:
+        rows: the results, each with its ``name``, ``output`` and ``subset``. ``of`` says whose
+            steps were counted: ``references``, or the model's ``translations``.
     """
     header = ["model", "output", "subset", "of", "steps", "nonzeros per step", "5 / 50 / 95 %"]
-    header += ["zeros (%)", "given token at p = 0 (%)", "Σp (sd)", "attended per step"]
+    header += ["zeros (%)", "gold at p=0 (%)", "Σp (sd)", "attended per step"]
     lines = []
     for row in rows:
         nonzeros, sums = row["nonzeros"], row["prob_sum"]
-        quantiles = " / ".join(f"{nonzeros['quantiles'][q]}" for q in ("0.05", "0.5", "0.95"))
+        quantiles = " / ".join(f"{nonzeros['quantiles'][q]:,}" for q in ("0.05", "0.5", "0.95"))
         lines.append(
-            [row["name"], row["output"], row["subset"], row.get("of", "references"), row["steps"]]
-            + [f"{nonzeros['mean']:.1f}", quantiles, f"{100 * row['zeros']:.2f}"]
+            [row["name"], row["output"], row["subset"], row.get("of", "references")]
+            + [f"{row['steps']:,}", f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
+            + [f"{100 * row['zeros']:.2f}"]
             + [f"{100 * row['gold_zero']:.2f}", f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
             + ["-" if row["attended"] is None else f"{row['attended']:.2f}"]
         )
-    return markdown_table(header, lines)
+    return header, lines
 
 
 def certified_table(rows: Sequence[dict[str, Any]]) -> str:

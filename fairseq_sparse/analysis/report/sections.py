@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.attention import attention_curves
 from fairseq_sparse.analysis.output import output_plots
+from fairseq_sparse.analysis.output.empty_translations import empty_table
+from fairseq_sparse.analysis.output.output_statistics import output_table
 from fairseq_sparse.analysis.pictures import colours_of
 from fairseq_sparse.analysis.report import figures
 from fairseq_sparse.analysis.report.report_runs import Run
@@ -117,35 +119,15 @@ def output_section(
     decoded: Sequence[dict[str, Any]],
     empty: Sequence[dict[str, Any]],
 ) -> str:
-    """Show the sparsity of the output, given the references and in beam search.
+    """Show the sparsity of the output, teacher-forced and in beam search.
 
     Args:
         rows, decoded, empty: the results of these methods of :class:`Measurements`, for all models
             (``rows``: of ``output``).
     """
-    header = ["model", "output", "sentences", "steps", "tokens with p > 0", "5 / 50 / 95 %"]
-    header += ["p = 0 (%)", "reference at p = 0 (%)", "Σp (sd)"]
-    cells = []
-    for row in rows:
-        nonzeros, sums = row["nonzeros"], row["prob_sum"]
-        quantiles = " / ".join(f"{nonzeros['quantiles'][q]:,}" for q in ("0.05", "0.5", "0.95"))
-        cells.append(
-            [row["name"], row["output"], f"{row['sentences']:,}", f"{row['steps']:,}"]
-            + [f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
-            + [f"{100 * row['zeros']:.2f}", f"{100 * row['gold_zero']:.2f}"]
-            + [f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
-        )
-    support = html_table(header, cells, "Teacher-forced statistics on the references")
+    support = html_table(*output_table(rows), "Teacher-forced statistics on the references")
     left_out = [f"{row['name']} ({row['left_out']:,})" for row in rows if row["left_out"]]
     support += _names_of(left_out, _TOO_LONG)
-    header = ["model", "scores", "p(empty) > p(best) (%)", "p(empty) = 0 (%)"]
-    header += ["mean log p(empty)", "mean log p(best)"]
-    cells = [
-        [row["name"], row["scores"]]
-        + [f"{100 * row[key]:.2f}" for key in ("empty_is_best", "empty_is_impossible")]
-        + [_or_dash(row[key]) for key in ("log_p_empty", "log_p_found")]
-        for row in empty
-    ]
     caption = "The empty translation and the best that beam search (beam 5) finds"
     colours = colours_of([row["name"] for row in rows])
     pictures = [
@@ -165,7 +147,7 @@ def output_section(
             "Sum of p at the steps of decoding, beam 5 (Speeding Up Entmax, Fig. 9)",
         ),
     ]
-    return "\n".join([support, html_table(header, cells, caption), _gallery(pictures)])
+    return "\n".join([support, html_table(*empty_table(empty), caption), _gallery(pictures)])
 
 
 def attention_section(

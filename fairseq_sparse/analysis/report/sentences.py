@@ -83,7 +83,9 @@ def encode(weights: Tensor) -> str:
     """
     exact = weights.numpy()
     if not np.isfinite(exact).all():
-        raise ValueError("attention weights are not finite: the model's parameters are no good")
+        raise ValueError(
+            "attention weights are not finite: the model's parameters are NaN or infinite"
+        )
     half = exact.clip(-_LARGEST, _LARGEST).astype("<f2")
     vanished = (half == 0) & (exact != 0)
     half[vanished] = np.copysign(_TINY, exact[vanished])

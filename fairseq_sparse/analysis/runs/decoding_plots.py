@@ -17,7 +17,6 @@ from fairseq_sparse.analysis.pictures import (
     colours_of,
     new_figure,
     plain,
-    require_matplotlib,
     save_png_and_svg,
 )
 
@@ -32,16 +31,13 @@ def save_plots(folder: Path, results: Results) -> list[Path]:
     """Draw the results of ``benchmark/decoding.py`` as PNG and SVG, and return the files.
 
     Args:
-        folder: made if it does not exist.
+        folder: where to write, see :func:`prepare_plots`.
         results: with ``seconds`` and ``speed``, or neither if the model failed; ``group`` is the
             number of the group of source lengths.
 
     Raises:
-        AnalysisError: Matplotlib is not installed.
         OSError: a file cannot be written.
     """
-    require_matplotlib()
-    folder.mkdir(parents=True, exist_ok=True)
     figures = {"beams": draw_beams(results), "source_lengths": draw_source_lengths(results)}
     return [
         path

@@ -70,6 +70,6 @@ def test_speeds_by_length_are_ratios_to_the_first_model() -> None:
 
 def test_only_what_has_several_points_is_drawn(tmp_path: Path) -> None:
     one = [beam("softmax", 4, [1.0]), length("softmax", 0, "3-9", 1.0)]
-    assert save_plots(tmp_path / "a", one) == []
+    assert save_plots(tmp_path, one) == []
     two = [*one, beam("softmax", 5, [1.0])]
-    assert [path.name for path in save_plots(tmp_path / "b", two)] == ["beams.png", "beams.svg"]
+    assert [path.name for path in save_plots(tmp_path, two)] == ["beams.png", "beams.svg"]
