@@ -48,6 +48,7 @@ def test_reductions_and_ignored_targets(kind):
     assert (grad[~kept] == 0).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("ignore_index", [-100, -1, 0, 1, 11])
 @each_smoothing
 @each_loss
@@ -64,54 +65,32 @@ def test_any_ignore_index(kind, label_smoothing, ignore_index):
     assert (z.grad[~kept] == 0).all() and (z.grad[kept] != 0).any(-1).all()
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-@pytest.mark.parametrize("alpha", [1, 1.5])
 @each_loss
-def test_all_targets_ignored(kind, alpha, reduction):
-    if isinstance(kind, AlphaReLULoss) and alpha == 1:
-        alpha = 2.0
+def test_all_targets_ignored(kind):
     z, _ = batch(2, 3)
     z.requires_grad_()
     target = torch.full((2, 3), -100)
-    loss = kind.loss(z, target, alpha, reduction=reduction)
-    assert (loss == 0).all()
-    loss.sum().backward()
-    assert (z.grad == 0).all()
+    for alpha in (1.5, 2.0 if isinstance(kind, AlphaReLULoss) else 1):
+        for reduction in ("none", "sum", "mean"):
+            loss = kind.loss(z, target, alpha, reduction=reduction)
+            assert (loss == 0).all()
+            assert (torch.autograd.grad(loss.sum(), z)[0] == 0).all()
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0), (3,), (2, 3), (2, 3, 4)])
 @each_loss
-def test_shapes(kind, shape, reduction):
+def test_shapes(kind, shape):
     z, target = batch(*shape)
     z.requires_grad_()
-    loss = kind.loss(z, target, reduction=reduction)
-    assert loss.shape == (shape if reduction == "none" else ())
-    loss.sum().backward()
-    assert z.grad.shape == z.shape and torch.isfinite(z.grad).all()
-    if target.numel():
-        exact = kind.naive_loss(z.detach(), target)
-        expected = {"none": exact, "sum": exact.sum(), "mean": exact.mean()}[reduction]
-        torch.testing.assert_close(loss.detach(), expected)
-
-
-@each_loss
-def test_layouts(kind):
-    z, target = batch(4, 5)
-    expected = kind.loss(z, target, reduction="none")
-    time_first = kind.loss(z.transpose(0, 1), target.t(), reduction="none")
-    torch.testing.assert_close(time_first, expected.t())
-    wide = torch.zeros(4, 5, 24, dtype=torch.float64)
-    wide[..., ::2] = z
-    wide.requires_grad_()
-    losses = kind.loss(wide[..., ::2], target, reduction="none")
-    torch.testing.assert_close(losses, expected)
-    losses.sum().backward()
-    torch.testing.assert_close(wide.grad[..., ::2], kind.naive_gradient(z, target))
-    repeated = z[:, :1].expand(4, 5, 12).detach().requires_grad_()
-    kind.loss(repeated, target).backward()
-    expected = kind.naive_gradient(z[:, :1].expand(4, 5, 12), target) / 20
-    torch.testing.assert_close(repeated.grad, expected)
+    for reduction in ("none", "sum", "mean"):
+        loss = kind.loss(z, target, reduction=reduction)
+        assert loss.shape == (shape if reduction == "none" else ())
+        (gradient,) = torch.autograd.grad(loss.sum(), z)
+        assert gradient.shape == z.shape and torch.isfinite(gradient).all()
+        if target.numel():
+            exact = kind.naive_loss(z.detach(), target)
+            expected = {"none": exact, "sum": exact.sum(), "mean": exact.mean()}[reduction]
+            torch.testing.assert_close(loss.detach(), expected)
 
 
 @each_loss
@@ -242,11 +221,9 @@ def test_a_scaled_loss_does_not_overflow_the_gradient(kind, dtype):
     assert (z.grad[exact == 0] == 0).all()
 
 
-@pytest.mark.parametrize("dtype", HALF_DTYPES)
 @each_loss
-def test_autocast(kind, dtype):
-    if dtype == torch.float16:
-        pytest.skip("older versions of torch have no fp16 autocast on a CPU")
+def test_autocast(kind):
+    dtype = torch.bfloat16  # older versions of torch have no fp16 autocast on a CPU
     layer = torch.nn.Linear(8, 30)
     x, target = torch.randn(5, 8), torch.randint(30, (5,))
     for alpha in (1.5, 2.0):

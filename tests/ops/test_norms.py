@@ -140,19 +140,6 @@ def test_an_empty_batch(op, naive, vectors, shape):
 
 
 @each_norm
-def test_layout_in_memory_does_not_matter(op, naive, vectors):
-    z, *rest = inputs(4, 5, 6, vectors=vectors)
-    turned = z.transpose(0, 1).contiguous().transpose(0, 1)
-    assert not turned.is_contiguous()
-    torch.testing.assert_close(op(turned, *rest), op(z, *rest))
-    grad = logits(4, 5, 6)
-    for actual, expected in zip(
-        gradients(op, turned, *rest, grad), gradients(op, z, *rest, grad), strict=True
-    ):
-        torch.testing.assert_close(actual, expected)
-
-
-@each_norm
 def test_the_argument_is_left_alone(op, naive, vectors):
     arguments = inputs(4, 6, vectors=vectors)
     copies = [x.clone() for x in arguments]
