@@ -1,6 +1,5 @@
 import math
 
-import entmax as package
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,27 +91,6 @@ def test_agrees_with_the_defining_formulas(kind, alpha, label_smoothing, scale, 
 
     assert_close_to_naive(losses.detach(), naive, z.detach(), target, slack=4)
     assert_close_to_naive(z.grad, naive_gradient, z.detach(), target, slack=4)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_agrees_with_the_package(masked):
-    z, target = batch(30, size=20)
-    if masked:
-        mask = torch.rand(z.shape) < 0.5
-        z = z.masked_fill(mask.scatter_(-1, target.unsqueeze(-1), False), -1e3)
-    z.requires_grad_()
-
-    def agree(ours, theirs, atol):
-        gradients = [torch.autograd.grad(losses.sum(), z)[0] for losses in (ours, theirs)]
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
-        torch.testing.assert_close(*gradients, rtol=0, atol=atol)
-
-    none = {"reduction": "none"}
-    agree(entmax_loss(z, target, 2.0, **none), package.sparsemax_loss(z, target), 1e-11)
-    agree(entmax_loss(z, target, 1.5, **none), package.entmax15_loss(z, target), 1e-11)
-    for alpha in (1.2, 1.7, 2.0):
-        theirs = package.entmax_bisect_loss(z, target, alpha, n_iter=100)
-        agree(entmax_loss(z, target, alpha, **none), theirs, 1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -277,8 +255,9 @@ def test_bad_arguments(kind):
             kind.loss(z, wrong)
     with pytest.raises(ValueError, match="need a target"):
         kind.loss(torch.tensor(1.0), torch.tensor(0))
-    with pytest.raises(ValueError, match="target must be int64, got torch.int32"):
-        kind.loss(z, target.int())
+    for dtype in (torch.int32, torch.int16, torch.uint8, torch.float32):
+        with pytest.raises(ValueError, match=f"target must be int64, got {dtype}"):
+            kind.loss(z, target.to(dtype))
     for label_smoothing in (-0.1, 1.1, NAN, INF):
         with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\], got"):
             kind.loss(z, target, label_smoothing=label_smoothing)
@@ -303,14 +282,6 @@ def test_bad_arguments_of_one_loss():
     for tau in (torch.zeros(3), torch.zeros(3, 1), torch.zeros(12), torch.zeros(0)):
         with pytest.raises(ValueError, match="tau must have one element, got shape"):
             alpha_relu_loss(z, target, tau)
-
-
-def test_a_class_out_of_range_is_refused():
-    z, _ = batch(2)
-    for target in ([0, 12], [-1, 0]):
-        for loss in (entmax_loss, lambda z, y: alpha_relu_loss(z, y, 0.1)):
-            with pytest.raises((RuntimeError, IndexError)):
-                loss(z, torch.tensor(target))
 
 
 def test_the_naive_loss_is_not_exact_in_fp32():
