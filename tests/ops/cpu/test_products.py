@@ -9,8 +9,6 @@ from fairseq_sparse.ops.cpu.products import SparseRows
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-WIDTHS = (1, 2, 3, 15, 16, 17, 31, 48, 100, 257, 300)
-
 
 def sparse_rows(lengths, size):
     """Return rows of these lengths; some columns occur twice in a row, and some values are 0."""
@@ -46,17 +44,6 @@ LENGTHS = {
 each_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@each_lengths
-def test_times_a_dense_matrix(lengths, width):
-    matrix = sparse_rows(lengths, 11)
-    dense, base = torch.randn(11, width), torch.randn(2 * width)[::2]
-    exact = base.double() + as_dense(matrix) @ dense.double()
-    absolute = matrix._replace(values=matrix.values.abs())
-    magnitude = base.abs().double() + as_dense(absolute) @ dense.abs().double()
-    assert_close(matrix.times(dense, base), exact, magnitude)
-
-
 @pytest.mark.parametrize("size", [1, 2, 11, 300])
 @each_lengths
 def test_transposed(lengths, size):
@@ -73,17 +60,6 @@ def test_transposed(lengths, size):
     for column in range(size):
         rows = transposed.columns[transposed.start[column] : transposed.start[column + 1]]
         assert (rows.diff() >= 0).all()
-
-
-@pytest.mark.parametrize("base", [0.0, -0.25])
-@pytest.mark.parametrize("size", [1, 2, 11, 300])
-@each_lengths
-def test_dense(lengths, size, base):
-    matrix = sparse_rows(lengths, size)
-    row_scale = torch.randn(len(lengths))
-    row_scale[::3] = 0
-    exact = row_scale.double()[:, None] * (as_dense(matrix) + base)
-    torch.testing.assert_close(matrix.dense(row_scale, base).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_concatenated():
@@ -103,21 +79,28 @@ def test_concatenated():
 
 
 @given(
-    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=9),
-    size=st.integers(1, 40),
-    width=st.integers(1, 70),
+    lengths=st.lists(st.integers(0, 12), max_size=9),
+    size=st.integers(1, 40) | st.just(300),
+    width=st.integers(1, 70) | st.sampled_from([100, 257, 300]),
+    number=st.sampled_from([0.0, -0.25]),
 )
-def test_any_shape(lengths, size, width):
+def test_any_shape(lengths, size, width, number):
     matrix = sparse_rows(lengths, size)
     scale = torch.randn(len(lengths))
-    exact = as_dense(matrix) * scale.double()[:, None]
-    x, w = torch.randn(len(lengths), width), torch.randn(size, width)
-    close = {"rtol": 1e-5, "atol": 1e-4}
-    product = matrix.transposed(scale).times(x, torch.zeros(width))
-    torch.testing.assert_close(product.double(), exact.t() @ x.double(), **close)
-    product = matrix.times(w, torch.zeros(width)) * scale[:, None]
-    torch.testing.assert_close(product.double(), exact @ w.double(), **close)
-    torch.testing.assert_close(matrix.dense(scale, 0.0).double(), exact, **close)
+    scale[::3] = 0
+    exact, absolute = (
+        as_dense(matrix._replace(values=values)) for values in (matrix.values, matrix.values.abs())
+    )
+    x, w, base = torch.randn(len(lengths), width), torch.randn(size, width), torch.randn(2 * width)
+    base = base[::2]
+    magnitude = base.abs().double() + absolute @ w.abs().double()
+    assert_close(matrix.times(w, base), base.double() + exact @ w.double(), magnitude)
+    rows = scale.double()[:, None]
+    product = matrix.transposed(scale).times(x, torch.zeros(width)).double()
+    expected = (exact * rows).t() @ x.double()
+    torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-4)
+    found, expected = matrix.dense(scale, number).double(), (exact + number) * rows
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
