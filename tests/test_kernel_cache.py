@@ -102,12 +102,11 @@ def test_a_file_that_another_user_could_have_written_is_made_anew(cache, monkeyp
     assert path.stat().st_mode & 0o022 == 0
 
 
-@pytest.mark.parametrize("share", [0, 0.5, 0.99])
-def test_a_damaged_file_is_made_anew(cache, share):
+def test_a_damaged_file_is_made_anew(cache):
     # Loading a truncated file would kill the process with SIGBUS.
     path = build._compiled()
     right = path.read_bytes()
-    path.write_bytes(right[: int(len(right) * share)])
+    path.write_bytes(right[: len(right) // 2])
     assert build.library().solve_entmax
     assert path.read_bytes() == right and list(cache.iterdir()) == [path]
 
