@@ -170,25 +170,21 @@ def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> di
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Average the rates of models with the same name; "seeds" has the rates of each model."""
-    from fairseq_sparse.analysis.attention.attention_seeds import mean_of
+    from fairseq_sparse.analysis.attention.attention_seeds import group_by_name, mean_of
 
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for result, name in zip(results, names, strict=True):
-        groups.setdefault(name, []).append(result)
     return {
         name: {**mean_of([{kind: x[kind] for kind in KINDS} for x in group]), "seeds": group}
-        for name, group in groups.items()
+        for name, group in group_by_name(results, names).items()
     }
-
-
-def cell(part: dict[str, Any], name: str) -> str:
-    text = f"{100 * part[name]:.2f}"
-    return f"{text} ± {100 * part['deviation'][name]:.2f}" if "deviation" in part else text
 
 
 def tables(models: dict[str, dict[str, Any]]) -> str:
     """Return Table 5, and the same by layer."""
+    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
     from fairseq_sparse.analysis.markdown import markdown_table
+
+    def cell(part: dict[str, Any], name: str) -> str:
+        return with_deviation(part, name, 2, 100)
 
     columns = [(kind, key) for kind in KINDS for key in READINGS]
     titles = [f"{kind}, {READINGS[key]}" for kind, key in columns]

@@ -55,7 +55,6 @@ from fairseq_sparse.commands.common import (
     positive,
     print_left_out,
     seed,
-    subword_merger,
     with_progress,
     with_references,
 )
@@ -102,18 +101,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def shown(part: dict[str, Any], name: str, digits: int, factor: float = 1) -> str:
-    """Format a number, with its standard deviation over the seeds if there are several."""
-    if name not in part:
-        return "-"
-    cell = f"{factor * part[name]:.{digits}f}"
-    if "deviation" in part:
-        cell += f" ± {factor * part['deviation'][name]:.{digits}f}"
-    return cell
-
-
 def table(result: dict[str, Any]) -> str:
     """Return the measures of a model, first the means of each place and then its layers."""
+    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
     from fairseq_sparse.analysis.markdown import markdown_table
 
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
@@ -122,13 +112,14 @@ def table(result: dict[str, Any]) -> str:
     header += ["diversity (nats)", "on the first (%)", "on EOS (%)"]
 
     def rates(part: dict[str, Any]) -> list[str]:
-        return [shown(part, "null", 2, 100), shown(part, "null_variance", 4)]
+        return [with_deviation(part, "null", 2, 100), with_deviation(part, "null_variance", 4)]
 
     def row(place: str, name: object, kind: str, part: dict, shuffled: dict | None) -> list:
-        cells = [place, name, kind, shown(part, "sparsity", 2, 100), shown(part, "nonzeros", 2)]
-        cells += [*rates(part), shown(part, "layer_null", 2, 100)]
-        cells += [*(rates(shuffled) if shuffled else []), shown(part, "diversity", 3)]
-        return [*cells, shown(part, "first", 2, 100), shown(part, "eos", 2, 100)]
+        cells = [place, name, kind]
+        cells += [with_deviation(part, "sparsity", 2, 100), with_deviation(part, "nonzeros", 2)]
+        cells += [*rates(part), with_deviation(part, "layer_null", 2, 100)]
+        cells += [*(rates(shuffled) if shuffled else []), with_deviation(part, "diversity", 3)]
+        return [*cells, with_deviation(part, "first", 2, 100), with_deviation(part, "eos", 2, 100)]
 
     means, layers = [], []
     for place, part in result["attention"].items():
@@ -143,6 +134,7 @@ def table(result: dict[str, Any]) -> str:
 
 def temperature_table(result: dict[str, Any]) -> str:
     """Return the diversities of weights that do not sum to 1; empty if there are none."""
+    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
     from fairseq_sparse.analysis.markdown import markdown_table
 
     rows, temperatures = [], []
@@ -155,7 +147,7 @@ def temperature_table(result: dict[str, Any]) -> str:
                 temperatures = max(temperatures, names, key=len)
     header = ["place", "layer", *(f"diversity, τ = {value}" for value in temperatures)]
     cells = [
-        [place, name, *(shown(values, value, 3) for value in temperatures)]
+        [place, name, *(with_deviation(values, value, 3) for value in temperatures)]
         for place, name, values in rows
     ]
     return markdown_table(header, cells) if rows else ""
@@ -181,6 +173,7 @@ def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
     """Count the null rows of cross-attention by the previous word, or by its tag."""
+    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
 
     batches = translator.batches(options.subset, options.max_tokens)
@@ -189,7 +182,8 @@ def count_by_previous(
         tags = [line.split() for line in lines_of(options.tags)]
         if len(tags) != sentences:
             raise AnalysisError(f"{options.tags} has {len(tags)} lines for {sentences} sentences")
-    merger = subword_merger(translator, options.subwords)
+    task = translator.task
+    merger = SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
     counter = NullByPrevious(translator.models[0], merger, tags)
     for sample in with_progress(batches, f"{label}, by the previous word"):
         counter.add_batch(sample)
@@ -201,9 +195,10 @@ def measure(
 ) -> AttentionStatistics:
     """Measure the attention of a translator's first model over all sentences."""
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.attention.attention_words import subword_merger
 
     padding = translator.task.source_dictionary.pad()
-    merger = None if options.subwords == "none" else subword_merger(translator, options.subwords)
+    merger = subword_merger(translator.task, options.subwords)
     statistics = AttentionStatistics(translator.models[0], padding, diversity, merger=merger)
     batches = translator.batches(options.subset, options.max_tokens)
     for sample in with_references(with_progress(batches, label), options.subset):
@@ -245,14 +240,11 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the numbers of each model by its name; models with one name are averaged."""
-    from fairseq_sparse.analysis.attention.attention_seeds import mean_over_seeds
+    from fairseq_sparse.analysis.attention.attention_seeds import group_by_name, mean_over_seeds
 
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for result, name in zip(results, names, strict=True):
-        groups.setdefault(name, []).append(result)
     return {
         name: group[0] if len(group) == 1 else mean_over_seeds(group)
-        for name, group in groups.items()
+        for name, group in group_by_name(results, names).items()
     }
 
 

@@ -27,7 +27,6 @@ from fairseq_sparse.commands.common import (
     positive,
     print_left_out,
     seed,
-    subword_merger,
     with_progress,
     with_references,
 )
@@ -106,13 +105,14 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """Measure the null rate of each pair, by its number."""
+    from fairseq_sparse.analysis.attention.attention_words import subword_merger
     from fairseq_sparse.analysis.attention.null_ranking import check_layers, null_rates
 
     (model,), task = translator.models, translator.task
     layers = check_layers(model, options.layers)
     batches = translator.batches(options.subset, options.max_tokens)
     batches = with_references(with_progress(batches, options.subset), options.subset)
-    merger = None if options.subwords == "none" else subword_merger(translator, options.subwords)
+    merger = subword_merger(task, options.subwords)
     rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers, merger))
     print_left_out(count_left_out(translator, options.subset, len(rates)))
     return rates

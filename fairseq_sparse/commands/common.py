@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.errors import AnalysisError, CheckpointError
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.decoding import Translator
 
 # The translations in the folder of a recipe's run.
@@ -68,14 +67,6 @@ def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") 
         default=default,
         help=f"work on whole words, whose subwords are marked by @@ or by ▁ (default: {shown})",
     )
-
-
-def subword_merger(translator: Translator, subwords: str) -> SubwordMerger:
-    """Return the subword merger for a translator's data; with ``none``, each token is a word."""
-    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
-
-    task = translator.task
-    return SubwordMerger(task.source_dictionary, task.target_dictionary, subwords)
 
 
 def output_file(text: str) -> Path:

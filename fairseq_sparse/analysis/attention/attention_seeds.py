@@ -10,12 +10,30 @@ _PARTS = ("attention", "shuffled")
 _OF_ONE_SEED = ("checkpoint", "by_previous")
 
 
+def group_by_name(results: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the results of the models with each name, which are seeds of one model."""
+    groups: dict[str, list[Any]] = {}
+    for result, name in zip(results, names, strict=True):
+        groups.setdefault(name, []).append(result)
+    return groups
+
+
+def with_deviation(part: Mapping[str, Any], name: str, digits: int, factor: float = 1) -> str:
+    """Format a number, with its standard deviation over the seeds if there are several."""
+    if name not in part:
+        return "-"
+    cell = f"{factor * part[name]:.{digits}f}"
+    if "deviation" in part:
+        cell += f" ± {factor * part['deviation'][name]:.{digits}f}"
+    return cell
+
+
 def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Average the results of ``fairseq-sparse analyze attention`` over the seeds of a model.
 
     Args:
-        results: one for each seed, with ``attention`` and perhaps ``shuffled``, as from
-            :meth:`AttentionStatistics.rates`.
+        results: one for each of at least two seeds, with ``attention`` and perhaps ``shuffled``,
+            as from :meth:`AttentionStatistics.rates`.
 
     Returns:
         The same structure with means. Each place and each layer has, under ``deviation``, the
@@ -23,11 +41,8 @@ def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         head 2 of one seed does not correspond to head 2 of another. ``seeds`` holds ``results``.
 
     Raises:
-        AnalysisError: there is only one seed, or the models differ in places, layers or kinds of
-            attention.
+        AnalysisError: the models differ in places, layers or kinds of attention.
     """
-    if len(results) < 2:
-        raise AnalysisError("means over seeds need at least two models")
     first = results[0]
     merged = {name: value for name, value in first.items() if name not in _OF_ONE_SEED}
     for part in _PARTS:

@@ -11,6 +11,7 @@ that fairseq begins with.
 """
 
 from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -49,6 +50,13 @@ class SubwordMerger:
     def _words(self, tokens: Tensor, side: int) -> Words:
         dictionary = self.dictionaries[side]
         return words_of([dictionary[token] for token in tokens.tolist()], self.subwords)
+
+
+def subword_merger(task: Any, subwords: str) -> Optional[SubwordMerger]:
+    """Return the merger for the data of a task; None for ``none``, which measures tokens."""
+    if subwords == "none":
+        return None
+    return SubwordMerger(task.source_dictionary, task.target_dictionary, subwords)
 
 
 class BatchWords:

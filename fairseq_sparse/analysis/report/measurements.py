@@ -10,7 +10,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     AttentionStatistics,
     attention_modules,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+from fairseq_sparse.analysis.attention.attention_words import subword_merger
 from fairseq_sparse.analysis.attention.shuffled_references import derange, with_reordered_references
 from fairseq_sparse.analysis.decoding import Translator, load_translator
 from fairseq_sparse.analysis.output.empty_translations import (
@@ -41,7 +41,7 @@ class Measurements:
         run: the model.
         data: folder that ``fairseq-preprocess`` made.
         subset: part of the data.
-        subwords: how words were split (see :class:`SubwordMerger`): attention is measured between
+        subwords: how words were split (see :func:`subword_merger`): attention is measured between
             words; ``none``: between tokens.
         cpu: do not use a GPU.
         progress: see ``Progress``.
@@ -129,11 +129,9 @@ class Measurements:
     def _attention_statistics(
         self, translator: Translator, what: str, diversity: bool = True
     ) -> AttentionStatistics:
-        (model,), words = translator.models, translator.task.source_dictionary
-        merger = None
-        if self.subwords != "none":
-            merger = SubwordMerger(words, translator.task.target_dictionary, self.subwords)
-        statistics = AttentionStatistics(model, words.pad(), diversity, merger=merger)
+        (model,), task = translator.models, translator.task
+        padding, merger = task.source_dictionary.pad(), subword_merger(task, self.subwords)
+        statistics = AttentionStatistics(model, padding, diversity, merger=merger)
         for sample in self._batches(translator, what):
             statistics.add_batch(sample["net_input"])
         return statistics

@@ -7,7 +7,7 @@ import pytest
 import toy
 from fairseq_sparse.analysis.attention.attention_seeds import mean_over_seeds
 from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def result_of(seed, *flags):
@@ -46,7 +46,6 @@ def test_every_number_has_its_mean_and_its_deviation():
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ([], "at least two"),
         ([["--attention", "rela_i"]], "their attention is rela_g, rela_i"),
         ([["--attention", "rela_g", "--encoder-layers", 3]], "same number of layers"),
         ([["--attention", "softmax"]], "same attention"),

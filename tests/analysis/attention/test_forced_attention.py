@@ -52,8 +52,6 @@ def test_asks_for_places_that_are_there() -> None:
     sample = toy.batch(task.source_dictionary)
     pair = next(forced_attention(model, sample, task.source_dictionary.pad()))
     assert set(pair.weights) == {"cross"}
-    with pytest.raises(ValueError, match="places self: choose from encoder, decoder, cross"):
-        next(forced_attention(model, sample, task.source_dictionary.pad(), ["self"]))
     language_model = toy.model("--no-cross-attention", for_task=task).eval()
     with pytest.raises(ValueError, match="no cross attention"):
         next(forced_attention(language_model, sample, task.source_dictionary.pad()))
