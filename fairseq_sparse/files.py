@@ -33,20 +33,19 @@ def lines_of(path: Path) -> list[str]:
         OSError: the file cannot be read.
         ValueError: the file is not in UTF-8, or is not text.
     """
-    text = read_text(path)
-    check_no_nul(path, text)
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    return split_lines(path, read_text(path))
 
 
-def check_no_nul(path: Path, text: str) -> None:
-    """Refuse a text with a NUL character.
+def split_lines(path: Path, text: str) -> list[str]:
+    """Return the lines of the text of a file, as :func:`lines_of` does.
 
     Raises:
-        ValueError: there is one; the message names the file and the line.
+        ValueError: it has a NUL character; the message names the file and the line.
     """
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise ValueError(f"{path}, line {number}: has a NUL character: not a text file")
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -60,9 +59,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path}: no JSON ({error}); make it again") from error
+        raise ValueError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} has no JSON object: is it the right file?")
+        raise ValueError(f"{path} is not a JSON object: is it the right file?")
     return content
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional, TypeVar
 
 from fairseq_sparse.analysis.alignment.alignment_folder import MEAN, Reading
 from fairseq_sparse.analysis.alignment.word_alignment import Link, from_pharaoh, from_talp
-from fairseq_sparse.files import check_no_nul
+from fairseq_sparse.files import split_lines
 
 Parsed = TypeVar("Parsed")
 
@@ -110,9 +110,7 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
         if encoding:
             raise ValueError(f"{path}: not in {encoding}: {error}") from error
         text = content.decode("latin-1")
-    check_no_nul(path, text)
-    lines = text.split("\n")
-    return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
+    return split_lines(path, text)
 
 
 def alignment_score(gold: Sequence[GoldLinks], proposed: Sequence[set[Link]]) -> AlignmentScore:

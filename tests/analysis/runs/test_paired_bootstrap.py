@@ -13,7 +13,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap, reference_of
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 WORDS = "the a big small red dog cat house , sees holds near . don't".split()
 
@@ -97,5 +97,5 @@ def test_the_reference_is_that_of_the_run(tmp_path: Path) -> None:
 def test_a_damaged_score_is_named(tmp_path, references):
     runs = [make_run(tmp_path / name, references, references) for name in ("a", "b")]
     (runs[1] / "bleu.json").write_text('{"bleu": 3')
-    with pytest.raises(ValueError, match=f"{runs[1] / 'bleu.json'}: no JSON"):
+    with pytest.raises(ValueError, match=f"{runs[1] / 'bleu.json'}: not valid JSON"):
         paired_bootstrap(runs, write(tmp_path / "ref", references), 10)

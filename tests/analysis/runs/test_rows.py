@@ -372,7 +372,7 @@ def test_wrong_plans_and_runs_are_named(plan: Path, capsys) -> None:
         gather(read_plan(plan))
     settings.unlink()
     (plan.parent / "softmax-1" / "summary.json").write_text("{")
-    with pytest.raises(ValueError, match="softmax-1/summary.json: no JSON"):
+    with pytest.raises(ValueError, match="softmax-1/summary.json: not valid JSON"):
         gather(read_plan(plan))
 
 
