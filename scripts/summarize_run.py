@@ -4,14 +4,17 @@
 summarize_run.py train RUN_DIR      logs/2_train.log         -> train.json
 summarize_run.py all RUN_DIR        train.json, bleu.json or
                                     accuracy.json,
-                                    bleu-long.json, if there,
                                     generate-test.txt,
                                     validate-test.txt,
-                                    attention.json, and of the
-                                    validation set, if there,
+                                    attention.json, and if there
+                                    bleu-long.json,
+                                    alignment.json,
                                     validate-valid.txt,
                                     attention-valid.json,
-                                    search-valid.jsonl       -> summary.json
+                                    search-valid.jsonl;
+                                    of a language model,
+                                    train.json,
+                                    measures.json            -> summary.json
 summarize_run.py ensemble RUN_DIR   bleu.json or accuracy.json,
                                     generate-test.txt        -> summary.json
 summarize_run.py text RUN_DIR       of a language model,
@@ -30,12 +33,12 @@ from pathlib import Path
 
 from command_line import exit_status, one_line
 from fairseq_sparse.analysis.runs.run_summary import (
-    SummaryError,
     summarize_all,
     summarize_ensemble,
     summarize_text,
     summarize_training,
 )
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json
 
 
@@ -62,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             members = os.environ.get("MEMBERS", "").split()
             name, summary = "summary.json", summarize_ensemble(args.run, names, members)
         write_json(args.run / name, summary)
-    except (SummaryError, OSError, ValueError) as error:
+    except (AnalysisError, OSError, ValueError) as error:
         print(f"summarize_run: {one_line(error)}", file=sys.stderr)
         return 1
     return 0

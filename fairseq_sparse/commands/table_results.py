@@ -15,7 +15,6 @@ from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.analysis.runs.columns import COLUMNS, SPEEDS, cell, columns_of, conditions
 from fairseq_sparse.analysis.runs.run_summary import (
     SCORES,
-    SummaryError,
     read_score,
     statistics_of,
     summarize_attention,
@@ -68,7 +67,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
 
     Raises:
         AnalysisError: the folder has no checkpoint, or the log no numbers.
-        OSError, ValueError, SummaryError: a file cannot be read.
+        OSError, ValueError: a file cannot be read.
     """
     from fairseq_sparse.analysis.report.report_runs import find_checkpoint, read_log
 
@@ -88,7 +87,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
         if (run / file).is_file():
             try:
                 summary[part] = summarize(run / file)
-            except SummaryError as error:  # the other parts can still be shown
+            except AnalysisError as error:  # the other parts can still be shown
                 print(f"{program(COMMAND)}: {one_line(error)}", file=sys.stderr)
     if any((run / file).is_file() for file in SCORES.values()):
         summary |= read_score(run)

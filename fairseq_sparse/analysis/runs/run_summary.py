@@ -44,16 +44,17 @@ SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
 LONG = "bleu-long.json"
 
 
-class SummaryError(AnalysisError):
-    """A file that the summary needs is missing or incomplete; the message names it."""
-
-
 def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
-    """Return the content of a file: its text or, with ``read_json``, its JSON object."""
+    """Return the content of a file: its text or, with ``read_json``, its JSON object.
+
+    Raises:
+        AnalysisError: the file is missing.
+        OSError, ValueError: it cannot be read.
+    """
     try:
         return reader(path)
     except FileNotFoundError as error:
-        raise SummaryError(f"{path} is missing") from error
+        raise AnalysisError(f"{path} is missing") from error
 
 
 def summarize_text(run: Path) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def summarize_text(run: Path) -> dict[str, Any]:
         path = run / f"evaluate-{subset}.txt"
         found = MEASURES.findall(read(path))
         if not found:
-            raise SummaryError(f"{path} has no measures")
+            raise AnalysisError(f"{path} has no measures")
         summary[subset] = json.loads(found[-1])
     samples = SAMPLE.findall(read(run / "samples-raw.txt"))
     texts = [LINE_BREAK.sub("\n", text.strip()) for text in samples]
@@ -134,7 +135,7 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
         if tag in ("train", "valid") and {"epoch", "num_updates"} <= numbers.keys()
     ]
     if not counted:
-        raise SummaryError(f"{log}: no line of a finished epoch")
+        raise AnalysisError(f"{log}: no line of a finished epoch")
     last = epochs[max(epochs)] if epochs else {}
     speeds = speeds or [last.get("wps", 0.0)]
     updates = max(int(numbers["num_updates"]) for numbers in counted)
@@ -143,7 +144,6 @@ def summarize_training(run: Path, log: Path | None = None, best: bool = False) -
         "epochs": max(int(numbers["epoch"]) for numbers in counted),
         "updates": updates,
         "seconds": seconds,
-        "hours": seconds / 3600,
     }
     if "watt_hours" in last:
         summary["watt_hours"] = last["watt_hours"]  # the total over all parts
@@ -179,7 +179,7 @@ def summarize_generation(run: Path) -> dict[str, object]:
     text = read(run / "generate-test.txt")
     match = GENERATE_SPEED.search(text)
     if not match:
-        raise SummaryError(
+        raise AnalysisError(
             f"{run / 'generate-test.txt'}: no line 'Translated N sentences', which "
             "fairseq-generate logs to stderr at its end; run it (or the stage generate) again"
         )
@@ -192,11 +192,11 @@ def summarize_generation(run: Path) -> dict[str, object]:
 
 
 def read_score(run: Path) -> dict[str, object]:
-    """Read the score of the test set, under its name, and that of long sentences, if they have
-    one."""
+    """Return the score of the test set under its name and, if present, that of the long
+    sentences."""
     found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
     if not found:
-        raise SummaryError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
+        raise AnalysisError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
     if (run / LONG).is_file():
         found["long"] = run / LONG
     return {name: read(path, read_json) for name, path in found.items()}
@@ -206,7 +206,7 @@ def summarize_attention(path: Path) -> dict[str, object]:
     """Summarize the mean rates of each place of attention over layers and heads."""
     rates = read(path, read_json).get("attention")
     if not rates:
-        raise SummaryError(f"{path} has no rates: run the stage analyze again")
+        raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     return {
         place: {
             name: part[name]
@@ -235,7 +235,7 @@ def statistics_of(run: Path, subset: str) -> dict[str, float]:
     path = run / f"validate-{subset}.txt"
     found = [numbers for tag, numbers in read_records(read(path)) if tag == subset]
     if not found:
-        raise SummaryError(f"{path}: no statistics of the subset {subset}")
+        raise AnalysisError(f"{path}: no statistics of the subset {subset}")
     return select_statistics(found[-1])
 
 
@@ -248,7 +248,7 @@ def summarize_search(path: Path) -> dict[str, object]:
     """
     lines = [json.loads(line) for line in read(path).splitlines()]
     if not lines:
-        raise SummaryError(f"{path} is empty: run the stage analyze again")
+        raise AnalysisError(f"{path} is empty: run the stage analyze again")
     exact = [line for line in lines if line.get("exact")]
     return {
         "sentences": len(lines),
