@@ -14,7 +14,8 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_sparse.analysis.trained_models import AnalysisError, load_batches, load_models
+from fairseq_sparse.analysis.trained_models import load_batches, load_models
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (

@@ -14,7 +14,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
 )
 from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.null_by_previous import BEGINNING, NullByPrevious
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 # Few symbols, so that each occurs several times; the next token continues those with @@.
 WORDS = Dictionary()

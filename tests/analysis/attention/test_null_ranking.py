@@ -24,7 +24,7 @@ from fairseq_sparse.analysis.attention.null_ranking import (
     rank,
     read_labels,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 PAD = toy.dictionary().pad()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import toy
 from fairseq_sparse.analysis.attention.shuffled_references import derange, reorder_references
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 SEEDS = st.integers(0, 2**31)
 

@@ -14,7 +14,7 @@ from fairseq_sparse.analysis.output.alternatives import (
     find_alternatives,
     number_text,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import WORDS, translator_of
 

@@ -13,7 +13,7 @@ from fairseq_sparse.analysis.output.empty_translations import (
     count_empty_translations,
     empty_table,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import SEEDS, WIDE, WORDS, finite_table, samples, strings_of, translator_of
 

@@ -25,7 +25,7 @@ from fairseq_sparse.analysis.output.output_statistics import (
     output_table,
     quantile,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import WIDE, WORDS, finite_table, samples, strings_of, translator_of
 

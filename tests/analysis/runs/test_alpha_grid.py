@@ -10,7 +10,7 @@ import summarize_sweep
 from fairseq_sparse.analysis.runs import alpha_grid
 from fairseq_sparse.analysis.runs.curves import draw_alphas
 from fairseq_sparse.analysis.runs.rows import read_sweep
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 OUTPUTS, ATTENTIONS, SEEDS = (1.0, 1.5, 2.0), (1.0, 1.25), (1, 2, 10)
 

@@ -13,7 +13,7 @@ from fairseq_sparse.analysis.runs.training_log import (
     training_seconds,
     validation_curve,
 )
-from fairseq_sparse.analysis.trained_models import AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def line(tag: str, **numbers: object) -> str:

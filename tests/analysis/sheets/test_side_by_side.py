@@ -7,8 +7,8 @@ import pytest
 import sacrebleu
 
 from fairseq_sparse.analysis.sheets.side_by_side import as_text, compare
-from fairseq_sparse.analysis.trained_models import AnalysisError
 from fairseq_sparse.commands.compare import main
+from fairseq_sparse.errors import AnalysisError
 
 SOURCE = ["der Hund", "die Katze", "das Tor", "ein Haus"]
 REFERENCE = ["the dog", "the cat", "the gate", "a house"]
