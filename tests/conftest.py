@@ -13,7 +13,7 @@ import torch
 import fork_python  # noqa: F401  so that pytest's workers share one server
 
 # The assertions of these helpers then show the compared values.
-pytest.register_assert_rewrite("recipes", "table_decoding")
+pytest.register_assert_rewrite("recipes", "table_options")
 
 HERE = Path(__file__).parent
 # Files that take long, longest first: pytest's workers begin with them. A new one may be missing.

@@ -22,7 +22,7 @@ from automata import (
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
 from fairseq_sparse.generation.certificate import ScoreBound
-from table_decoding import make_generator
+from table_options import make_generator
 
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
 MAX_LEN = 4

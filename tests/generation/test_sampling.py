@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from automata import EOS, FIRST_WORD, Script
-from table_decoding import as_triples, build_generator, decode
+from table_options import as_triples, build_generator, decode
 
 A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
 # The weights of a step sum to 1.8, 1, 0.5 or 2, as alpha-ReLU's may; other tokens have weight 0.

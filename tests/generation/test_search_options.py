@@ -30,6 +30,7 @@ from table_options import (
     UNK,
     WORDS,
     WithOptions,
+    as_triples,
     assert_sound,
     complete,
     decode,
@@ -54,17 +55,18 @@ prefixes = st.lists(
     tables=ensembles,
     beam=st.integers(1, 5),
     nbest=st.integers(1, 5),
-    limits=st.tuples(st.integers(1, 5), st.integers(0, 3)),
+    limits=st.tuples(st.integers(0, 5), st.integers(0, 3)),
     temperature=st.sampled_from([1.0, 0.3, 3.0]),
     unk_penalty=st.sampled_from([0.0, 1.5, -1.5]),
     lm=language_models,
     lm_weight=st.sampled_from([0.3, 1.0]),
     len_penalty=st.sampled_from([None, 0.0, 0.6, 1.0, 2.0]),
     prefixes=st.one_of(st.just([[]] * len(SEEDS)), prefixes),
-    diversity_rate=st.sampled_from([None, 0.4]),
+    diversity_rate=st.sampled_from([None, 0.0, 0.4]),
+    one=st.integers(0, len(SEEDS) - 1),
 )
 def test_options_together(
-    tables, beam, nbest, limits, len_penalty, prefixes, diversity_rate, **changes
+    tables, beam, nbest, limits, len_penalty, prefixes, diversity_rate, one, **changes
 ):
     """With any mixture of options that change scores, search is beam search over those scores."""
     max_len, min_len = limits[0], min(limits)
@@ -89,6 +91,9 @@ def test_options_together(
     width = max(map(len, prefixes))
     padded = torch.tensor([prefix + [PAD] * (width - len(prefix)) for prefix in prefixes])
     output = decode(generator, prefix_tokens=padded if width else None)
+    prefix = padded[one : one + 1] if width else None
+    (alone,) = decode(generator, SEEDS[one : one + 1], prefix_tokens=prefix)
+    assert as_triples(alone) == as_triples(output[one])
     for seed, prefix, hypos in zip(SEEDS, prefixes, output, strict=True):
         table = WithOptions(
             tables,
@@ -106,7 +111,7 @@ def test_options_together(
         ]
         expected = sorted(expected, reverse=True)[:nbest]
         assert len(hypos) >= len(expected)
-        for hypo, (score, tokens, whole) in zip(hypos, expected, strict=False):
+        for hypo, (score, tokens, whole) in zip(hypos, expected, strict=nbest >= beam):
             assert hypo["score"].item() == pytest.approx(score, abs=1e-4)
             assert tuple(hypo["tokens"].tolist()) == tokens
             assert hypo.get("incomplete", False) == (not whole)

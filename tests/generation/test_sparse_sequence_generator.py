@@ -1,18 +1,15 @@
 import math
+from functools import partial
 
 import pytest
 import torch
 from fairseq import search
-from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from hypothesis import given
-from hypothesis import strategies as st
 
 from automata import (
     EOS,
     FIRST_WORD,
     Script,
-    SparseLSTM,
     Table,
     TableModel,
     beam_search,
@@ -25,24 +22,13 @@ from fairseq_sparse.generation import (
     SparseSequenceGeneratorWithAlignment,
     is_sparse_model,
 )
-from table_decoding import (
+from table_options import (
     SEEDS,
     as_triples,
     assert_same,
-    assert_sound,
     build_generator,
     decode,
     make_generator,
-)
-
-tables_strategy = st.builds(
-    Table,
-    words=st.integers(6, 12),
-    branching=st.integers(1, 5),
-    eos=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-    dead_end=st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]),
-    normalized=st.booleans(),
-    salt=st.integers(0, 10**6),
 )
 
 
@@ -68,23 +54,6 @@ def test_beam_that_is_large_enough_finds_every_string(normalized, members):
     assert complete > 100
 
 
-@given(
-    tables=st.lists(tables_strategy, min_size=1, max_size=2),
-    beam=st.sampled_from([1, 2, 3, 5]),
-    max_len=st.integers(1, 7),
-    batch=st.integers(1, 6),
-)
-def test_random_tables(tables, beam, max_len, batch):
-    tables = [Table(**{**vars(table), "words": 10}) for table in tables]
-    generator = make_generator(tables, beam_size=beam, max_len_b=max_len)
-    seeds = SEEDS[:batch]
-    for seed, hypos in zip(seeds, decode(generator, seeds), strict=True):
-        assert_sound(hypos, beam, max_len, tables, seed)
-        assert_same(as_triples(hypos), beam_search(tables, seed, beam, max_len))
-        alone = decode(generator, [seed])[0]
-        assert as_triples(hypos) == as_triples(alone)
-
-
 def test_beam_as_wide_as_the_vocabulary():
     table = Table(
         words=3, branching=3, eos=0.7
@@ -101,7 +70,7 @@ def test_stock_search_fails_where_this_one_does_not():
         for salt in range(8):
             table = Table(words=10, branching=3, eos=0.5, dead_end=0.05, salt=salt)
             ours = as_triples(decode(make_generator([table], beam_size=3, max_len_b=5), [seed])[0])
-            stock = make_generator([table], SequenceGenerator, beam_size=3, max_len_b=5)
+            stock = make_generator([table], None, SequenceGenerator, beam_size=3, max_len_b=5)
             try:
                 assert ours == as_triples(decode(stock, [seed])[0])
                 outcomes.add("equal")
@@ -128,19 +97,13 @@ def test_dense_table_decodes_as_stock_does(options, strategy):
     table = dense_table(10)
     outputs = []
     for generator_class in (SequenceGenerator, SparseSequenceGenerator):
-        dictionary = make_dictionary(table.words)
         strategies = {
-            "beam": search.BeamSearch(dictionary),
-            "siblings": search.DiverseSiblingsSearch(dictionary, diversity_rate=0.2),
-            "sampling": search.Sampling(dictionary, sampling_topk=5),
+            "beam": search.BeamSearch,
+            "siblings": partial(search.DiverseSiblingsSearch, diversity_rate=0.2),
+            "sampling": partial(search.Sampling, sampling_topk=5),
         }
         generator = make_generator(
-            [table],
-            generator_class,
-            beam_size=4,
-            max_len_b=6,
-            search_strategy=strategies[strategy],
-            **options,
+            [table], strategies[strategy], generator_class, beam_size=4, max_len_b=6, **options
         )
         torch.manual_seed(1)
         outputs.append([as_triples(hypos) for hypos in decode(generator, SEEDS)])
@@ -153,7 +116,7 @@ def test_dense_table_decodes_as_stock_does_with_alignment():
     table = dense_table(10)
     outputs = []
     for generator_class in (SequenceGeneratorWithAlignment, SparseSequenceGeneratorWithAlignment):
-        generator = make_generator([table], generator_class, beam_size=4, max_len_b=6)
+        generator = make_generator([table], None, generator_class, beam_size=4, max_len_b=6)
         outputs.append(decode(generator, SEEDS))
     for stock, sparse in zip(*outputs, strict=True):
         assert as_triples(sparse) == as_triples(stock)
@@ -198,14 +161,6 @@ def test_sentence_ends_with_its_last_live_hypothesis():
     assert steps == 2  # the step that finishes both is the last
 
 
-def test_ensemble_of_sparse_and_softmax():
-    sparse, dense = Table(words=10, branching=2, dead_end=0.4), dense_table(10)
-    for tables in ([sparse, dense], [dense, sparse]):
-        generator = make_generator(tables, beam_size=4, max_len_b=5)
-        for seed, hypos in zip(SEEDS, decode(generator, SEEDS), strict=True):
-            assert_same(as_triples(hypos), beam_search(tables, seed, 4, 5))
-
-
 def test_sampled_sentences_follow_the_model():
     # Half of the samples reach a dead end and give no hypothesis; all others are kept.
     table = Script({(): {A: 0.5, B: 0.5}, (A,): {}, (B,): {EOS: 1.0}}, words=12)
@@ -214,43 +169,6 @@ def test_sampled_sentences_follow_the_model():
     output = decode(generator, [A] * 50)
     assert {triple[1] for hypos in output for triple in as_triples(hypos)} == {(B, EOS)}
     assert 4 < sum(map(len, output)) / 50 < 8
-
-
-def test_incremental_decoder():
-    torch.manual_seed(1)
-    dictionary = make_dictionary(20)
-    model = SparseLSTM(dictionary).eval()
-    generator = SparseSequenceGenerator([model], dictionary, beam_size=4, max_len_b=8)
-    lengths = [torch.randint(2, 9, ()).item() for _ in range(24)]
-    sources = [torch.cat([torch.randint(4, 24, (n - 1,)), torch.tensor([EOS])]) for n in lengths]
-
-    def decode_sources(sources):
-        sources = sorted(sources, key=len, reverse=True)
-        src_tokens = collate_tokens(sources, dictionary.pad(), left_pad=True)
-        src_lengths = torch.tensor([len(source) for source in sources])
-        net_input = {"src_tokens": src_tokens, "src_lengths": src_lengths}
-        output = generator.generate(None, {"net_input": net_input})
-        return dict(zip((tuple(source.tolist()) for source in sources), output, strict=True))
-
-    output = decode_sources(sources)
-    kinds = set()
-    for source in sources:
-        hypos = output[tuple(source.tolist())]
-        assert_sound(hypos, 4, 8)
-        alone = decode_sources([source])[tuple(source.tolist())]
-        assert_same(as_triples(hypos), as_triples(alone))
-        for hypo in hypos:
-            kinds.add((hypo.get("incomplete", False), len(hypos) < 4))
-            tokens = hypo["tokens"].unsqueeze(0)
-            previous = torch.cat([torch.tensor([[EOS]]), tokens[:, :-1]], dim=1)
-            with torch.no_grad():
-                net_output = model(source.unsqueeze(0), torch.tensor([len(source)]), previous)
-            log_p = model.get_normalized_probs(net_output, log_probs=True)[0]
-            expected = log_p.gather(1, tokens.T).squeeze(1)
-            length = tokens.size(1) - hypo.get("incomplete", False)
-            actual = hypo["positional_scores"][:length]
-            assert torch.allclose(actual, expected[:length], atol=1e-4)
-    assert kinds == {(True, True), (False, True), (False, False)}  # (incomplete, fewer than beam)
 
 
 def test_is_sparse_model():

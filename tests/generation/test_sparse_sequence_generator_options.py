@@ -6,55 +6,37 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.modules import FairseqDropout
-from fairseq.token_generation_constraints import pack_constraints
 
 from automata import (
     EOS,
     FIRST_WORD,
     Table,
     TableModel,
-    dense_table,
     log_probs,
     make_dictionary,
 )
 from fairseq_sparse.generation import SparseSequenceGenerator, scores_are_log_probs
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
-from table_decoding import (
+from table_options import (
     SEEDS,
+    WithOptions,
     as_triples,
     assert_sound,
     build_generator,
     decode,
     make_generator,
+    words_of,
 )
 
 OPTIONS = {
     "plain": {},
-    "beam 1": {"beam": 1},
-    "beam 20": {"beam": 20},
-    "max-len-b": {"max_len_b": 2},
-    "nbest": {"nbest": 5},
-    "temperature 0.1": {"temperature": 0.1},
-    "temperature 0.3": {"temperature": 0.3},
-    "min-len": {"min_len": 3},
-    "unkpen": {"unkpen": 2.0},
-    "lenpen": {"lenpen": 0.0},
-    "unnormalized": {"unnormalized": True},
     "no-repeat-ngram-size": {"no_repeat_ngram_size": 1},
     "print-alignment hard": {"print_alignment": "hard"},
     "print-alignment soft": {"print_alignment": "soft"},
     "prefix function": {"prefix_allowed_tokens_fn": lambda batch, tokens: [EOS, *range(5, 11)]},
-    "sampling": {"sampling": True},
-    "sampling-topk": {"sampling": True, "sampling_topk": 3},
-    "sampling-topp": {"sampling": True, "sampling_topp": 0.7},
-    "diverse-beam-groups": {"beam": 4, "diverse_beam_groups": 2},
-    "diversity-rate": {"diversity_rate": 0.3},
-    "match-source-len": {"match_source_len": True},
 }
-CHANGED_SCORES = ("diverse", "diversity", "match")  # stock itself scores these in its own way
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", ["usual", "never ends", "dead at once", "not normalized"])
 def test_option(name, kind):
@@ -64,40 +46,22 @@ def test_option(name, kind):
         "dead at once": Table(words=30, dead_end=1.0),
         "not normalized": Table(words=30, branching=4, eos=0.3, normalized=False),
     }[kind]
-    options = {"beam": 5, "max_len_b": 6, **OPTIONS[name]}
-    generator = build_generator(table, **options)
-    torch.manual_seed(1)
-    # Sentences are numbered within the data set, not within the batch.
-    output = decode(generator, SEEDS, first_id=1000)
-    assert len(output) == len(SEEDS)
-    for seed, hypos in zip(SEEDS, output, strict=True):
-        if name == "match-source-len":
-            assert 1 <= len(hypos) <= options["beam"]
-            continue
-        exact = {"tables": [table], "seed": seed, "temperature": options.get("temperature", 1.0)}
-        if name.startswith(CHANGED_SCORES):
-            exact = {}
-        assert_sound(hypos, options["beam"], options["max_len_b"], **exact)
+    generator = build_generator(table, beam=5, max_len_b=6, **OPTIONS[name])
+    for seed, hypos in zip(SEEDS, decode(generator), strict=True):
+        assert_sound(hypos, WithOptions([table], 6), seed, 6)
+        assert len(hypos) <= 5
         if kind in ("never ends", "dead at once"):
             assert [hypo["incomplete"] for hypo in hypos] == [True]
         if kind == "dead at once":
-            assert hypos[0]["tokens"].tolist() == [EOS]
-            assert hypos[0]["score"] == 0
-        if "print_alignment" in options:
-            # a source of one word: hard links are (0, word), soft ones a row for each token
-            lengths = {"hard": -1, "soft": 0}[options["print_alignment"]]
-            for hypo in hypos:
-                assert len(hypo["alignment"]) == len(hypo["tokens"]) + lengths
-
-
-def test_score_normalization():
-    table = Table(words=30, branching=4, eos=0.3)
-    for options, power in ({"unnormalized": True}, 0), ({"lenpen": 2.0}, 2), ({}, 1):
-        for hypos in decode(build_generator(table, beam=5, max_len_b=6, **options), SEEDS):
-            for hypo in hypos:
-                total = hypo["positional_scores"].sum().item()
-                expected = total / len(hypo["tokens"]) ** power
-                assert hypo["score"].item() == pytest.approx(expected, abs=1e-5)
+            assert as_triples(hypos) == [(0.0, (EOS,), False)]
+        for hypo, tokens in zip(hypos, words_of(hypos), strict=True):
+            if name == "no-repeat-ngram-size":
+                assert len(set(tokens)) == len(tokens)
+            if name == "prefix function":
+                assert set(tokens) <= {EOS, *range(5, 11)}
+            if name.startswith("print-alignment"):
+                # A source of one word: hard links are (0, word), soft ones a row for each token.
+                assert len(hypo["alignment"]) == len(tokens) - name.endswith("hard")
 
 
 class UniformLanguageModel(torch.nn.Module):
@@ -164,7 +128,7 @@ def test_forced_prefix():
     output = decode(generator, SEEDS, prefix_tokens=torch.tensor(prefixes))
     for seed, prefix, possible, hypos in zip(SEEDS, prefixes, alive, output, strict=True):
         if possible:
-            assert_sound(hypos, 3, 6, [table], seed)
+            assert_sound(hypos, WithOptions([table], 6), seed, 6)
             assert all(hypo["tokens"].tolist()[:1] == prefix for hypo in hypos)
         else:
             assert as_triples(hypos) == [(0.0, (EOS,), False)]
@@ -180,27 +144,3 @@ def test_forced_prefix_that_contains_eos(eos):
     hypos = decode(generator, SEEDS[:1], prefix_tokens=prefix_tokens)[0]
     assert {tuple(hypo["tokens"].tolist()) for hypo in hypos} == {(word, EOS)}
     assert hypos[0].get("incomplete", False) == (eos == 0)
-
-
-@pytest.mark.parametrize("representation", ["ordered", "unordered"])
-def test_lexical_constraints(representation):
-    table = Table(words=12, branching=8, eos=0.8, dead_end=0.0)
-    generator = build_generator(table, beam=5, max_len_b=6, constraints=representation)
-    seeds = SEEDS[:6]
-    words = [[torch.tensor([FIRST_WORD + seed % 12])] for seed in seeds]
-    output = decode(generator, seeds, constraints=pack_constraints(words))
-    complete = 0
-    for seed, word, hypos in zip(seeds, words, output, strict=True):
-        assert_sound(hypos, 5, 6, [table], seed)
-        for hypo in hypos:
-            if not hypo.get("incomplete", False):
-                complete += 1
-                assert word[0].item() in hypo["tokens"].tolist()
-    assert complete > 5
-
-
-def test_diverse_groups_have_no_finished_hypothesis_go_on():
-    table = dense_table(20)
-    generator = build_generator(table, beam=6, max_len_b=6, diverse_beam_groups=3)
-    for hypos in decode(generator, SEEDS, first_id=1000):
-        assert_sound(hypos, 6, 6)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from argparse import Namespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from automata import (
     make_sample,
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
+from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
 PAD, UNK = 1, 3
 WORDS = 8
@@ -131,8 +133,35 @@ def make_generator(
     return generator_class(models, dictionary, **options)
 
 
+def build_generator(table, **options):
+    """Return the generator that the task builds from command-line options."""
+    dictionary = make_dictionary(table.words)
+    config = TranslationSparseConfig(score_normalization=options.pop("score_normalization", "none"))
+    task = TranslationSparseTask(config, dictionary, dictionary)
+    prefix_allowed_tokens_fn = options.pop("prefix_allowed_tokens_fn", None)
+    return task.build_generator(
+        [TableModel(dictionary, table)],
+        Namespace(**options),
+        prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+    )
+
+
 def decode(generator, seeds=SEEDS, **kwargs):
+    # Sentences are numbered within the data set, not within the batch.
     return generator.generate(None, make_sample(seeds, first_id=1000), **kwargs)
+
+
+def as_triples(hypos):
+    return [
+        (hypo["score"].item(), tuple(hypo["tokens"].tolist()), not hypo.get("incomplete", False))
+        for hypo in hypos
+    ]
+
+
+def assert_same(actual, expected):
+    assert [triple[1:] for triple in actual] == [triple[1:] for triple in expected]
+    scores = [triple[0] for triple in expected]
+    assert [triple[0] for triple in actual] == pytest.approx(scores, abs=1e-5)
 
 
 def words_of(hypos):
