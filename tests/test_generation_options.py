@@ -155,18 +155,12 @@ OPTIONS = """
 --beam 1
 --beam 20 --nbest 20
 --beam 20 --nbest 20 --temperature 0.1
---temperature 3 --nbest 5
 --max-len-a 0 --max-len-b 3 --beam 2
---max-len-a 0 --max-len-b 1 --nbest 5
---max-len-b 0 --min-len 0
 --min-len 0 --nbest 5
---min-len 5 --nbest 5
---lenpen 0.6 --nbest 5
---unnormalized --nbest 5
+--min-len 5 --unnormalized --nbest 5
 --unkpen -9 --nbest 5
 --prefix-size 1 --nbest 5
 --no-repeat-ngram-size 2
---diversity-rate 0 --nbest 5
 --sampling --nbest 5 --temperature 0.3
 --sampling --sampling-topk 3 --nbest 5
 --sampling --sampling-topp 0.6 --nbest 5

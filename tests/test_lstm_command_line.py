@@ -8,7 +8,6 @@ import torch
 from fairseq_cli import interactive
 
 import toy
-from commands import hypotheses
 from fairseq_sparse.analysis.trained_models import load_batches, load_models
 from printed_translations import Scorer, run_here
 
@@ -71,60 +70,6 @@ def test_scores_are_those_of_the_models(run, data, paths, names, beam):
             else:
                 assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
     assert incomplete == output.incomplete() < SENTENCES
-
-
-@pytest.mark.slow
-def test_exact_search_is_no_worse_than_a_beam_and_agrees_with_what_it_proves(run, tmp_path):
-    reports = {}
-    for name, flags in {
-        "beam": ["--beam", 5],
-        "exact": ["--exact-search", "--exact-search-nodes", 300],
-    }.items():
-        report = tmp_path / f"{name}.jsonl"
-        flags += ["--temperature", 0.2, "--nbest", 5]  # few strings are possible
-        run(["lstm_sparse"], *flags, "--search-report", report)
-        lines = [json.loads(line) for line in report.read_text().splitlines()]
-        reports[name] = {line["id"]: line for line in lines}
-        assert sorted(reports[name]) == list(range(SENTENCES))
-    assert any(line["optimal"] for line in reports["exact"].values())
-    for number, exact in reports["exact"].items():
-        beam = reports["beam"][number]
-        if beam["incomplete"]:
-            continue
-        assert not exact["incomplete"] and exact["score"] >= beam["score"] - 1e-4
-        if beam["optimal"]:
-            assert exact["optimal"] and exact["score"] == pytest.approx(beam["score"], abs=1e-4)
-
-
-@pytest.mark.slow
-def test_references_are_scored_and_aligned_as_one_by_one(run, data, paths):
-    flags = ["--score-reference", "--print-alignment"]
-    together = run(["lstm_sparse"], *flags)
-    alone = run(["lstm_sparse"], *flags, "--batch-size", 1)
-    assert together.lines("A") == alone.lines("A") and len(together.lines("A")) == SENTENCES
-    scorer = Scorer(data, [paths["lstm_sparse"]])
-    for number, (hypo,) in together.hypotheses().items():
-        (expected,) = scorer.positional([number], [scorer.reference(number)])
-        assert hypo.positional == pytest.approx(expected.tolist(), abs=2e-3)
-
-
-@pytest.mark.slow_except("lstm_sparse")
-@pytest.mark.parametrize("name", ["lstm_sparse", "lstm"])
-def test_translations_are_aligned_as_one_by_one(run, name):
-    flags = ["--beam", 3, "--print-alignment"]
-    outputs = [run([name], *flags, *size) for size in ([], ["--batch-size", 1])]
-    assert outputs[0].lines("A") == outputs[1].lines("A")
-    assert len(set(map(tuple, outputs[0].lines("A").values()))) > 1
-
-
-@pytest.mark.slow
-def test_interactive_translates_as_generate_does(run, data):
-    expected = hypotheses(run(["lstm_sparse"], "--beam", 3).text)
-    source = ["--input", data.parent / "test.de", "--buffer-size", 9]
-    found = hypotheses(run(["lstm_sparse"], "--beam", 3, *source, command=interactive).text)
-    assert sorted(found) == sorted(expected)
-    for number, ((score, words),) in expected.items():
-        assert found[number][0] == (pytest.approx(score, abs=1e-3), words)
 
 
 @pytest.mark.slow_except("exact0")
