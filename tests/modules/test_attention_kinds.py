@@ -80,27 +80,6 @@ def test_weights_are_computed_in_fp32(case, dtype):
 
 
 @each_case
-def test_derivative_where_keys_are_hidden(case):
-    z = logits(2, 2, 4, 6).requires_grad_()
-
-    def weights(z, *alpha):
-        return weights_function(case)(z.masked_fill(HIDDEN, -INF), *alpha)
-
-    assert gradcheck(weights, (z, *learned_alpha(case)))
-
-
-@each_case
-def test_the_gradient_of_hidden_keys_is_zero(case):
-    """Also where -inf was added to the scores, which does not stop the gradient."""
-    z = scores().requires_grad_()
-    alpha = learned_alpha(case)
-    weights_function(case)(z, *alpha).square().sum().backward()
-    assert (z.grad[HIDDEN.expand_as(z)] == 0).all()
-    for x in (z, *alpha):
-        assert torch.isfinite(x.grad).all() and (x.grad != 0).any()
-
-
-@each_case
 def test_extreme_scores(case):
     z = torch.tensor(
         [[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [-INF, -1e4, -INF]]
