@@ -35,13 +35,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
+    add_hypothesis,
     add_max_tokens,
     add_model_arguments,
     add_subwords,
     command_parser,
     finish,
     load_one_model,
-    positive,
+    numbers,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of
@@ -49,19 +50,19 @@ from fairseq_sparse.files import sha256_of
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.decoding import Translator
 
-# Sentences in a part, which an interruption can cost at most.
+# Sentences per part: the most work that an interruption can lose.
 PART = 1000
 
 
-def numbers(text: str) -> str | list[int]:
+def layers(text: str) -> str | list[int]:
     """Parse `all`, or numbers from 1, for argparse."""
-    return text if text == "all" else sorted({positive(part) for part in text.split(",")})
+    return text if text == "all" else sorted(numbers(text))
 
 
 def heads(text: str) -> str | list[int | str]:
     """Parse `all`, or numbers from 1 and `mean`, which comes last, for argparse."""
     parts = set(text.split(","))
-    chosen = numbers(",".join(parts - {"mean"})) if parts != {"mean"} else []
+    chosen = layers(",".join(parts - {"mean"})) if parts != {"mean"} else []
     return chosen if chosen == "all" else [*chosen, *({"mean"} & parts)]
 
 
@@ -77,15 +78,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("align", __doc__)
     add_model_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
-    parser.add_argument(
-        "--hypothesis", action="store_true", help="align the model's translations, not references"
-    )
-    parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
-    )
+    add_hypothesis(parser, "align the model's translations, not references")
     parser.add_argument(
         "--layers",
-        type=numbers,
+        type=layers,
         default="all",
         metavar="all|N,...",
         help="layers to use, numbered from 1 (default: all)",
@@ -162,6 +158,7 @@ def extract(options: argparse.Namespace) -> str:
     from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder, link_files
 
     translator = load_one_model(options.path, options)
+    # Load the data, and refuse a --max-tokens that is too small before the folder is made.
     translator.batches(options.subset, options.max_tokens)
     dataset = translator.task.dataset(options.subset)
     if not options.hypothesis and len(dataset) and dataset[0].get("target") is None:

@@ -16,7 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.commands.common import (
+    add_json,
+    check_outputs,
+    command_parser,
+    finish,
+)
 from fairseq_sparse.files import write_json
 
 if TYPE_CHECKING:
@@ -57,9 +62,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="the tokenised sentences that the links in GOLD refer to: they must have as many "
         "words as those of the folders",
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     options = parser.parse_args(arguments)
     if options.words and not any(path.is_dir() for path in options.hypotheses):
         parser.error("--words: only folders have words to compare with")

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
+    add_json,
     add_max_tokens,
     add_model_arguments,
     add_subwords,
@@ -51,7 +52,6 @@ from fairseq_sparse.commands.common import (
     finish,
     load_one_model,
     name_models,
-    output_file,
     positive,
     print_left_out,
     seed,
@@ -89,9 +89,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="one line per sentence, with a tag for each target word: --by-previous uses the tags",
     )
     add_max_tokens(parser)
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     options = parser.parse_args(arguments)
     name_models(parser, options)

@@ -23,8 +23,8 @@ from fairseq_sparse.commands.common import (
     count_left_out,
     finish,
     load_one_model,
+    numbers,
     output_file,
-    positive,
     print_left_out,
     seed,
     with_progress,
@@ -44,7 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--layers",
-        type=lambda text: sorted({positive(part) for part in text.split(",")}),
+        type=numbers,
         metavar="N,...",
         help="use these layers, numbered from 1 (default: all)",
     )
@@ -61,7 +61,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--bad",
         type=Path,
         metavar="FILE",
-        help="says which pairs are bad: one line for each, 0 or 1",
+        help="file with one line per pair: 1 if the pair is bad, else 0",
     )
     known.add_argument(
         "--shuffle",
@@ -131,13 +131,13 @@ def write_table(
     with replacing(options.output) as file:
         header = ["rank", "sentence", "null_rate", *(["bad"] if bad is not None else [])]
         print(*header, "source", "target", sep="\t", file=file)
-        for place, number in enumerate(ranking, start=1):
+        for rank, number in enumerate(ranking, start=1):
             pair = dataset[number]
             source = task.source_dictionary.string(pair["source"], options.post_process)
             target = task.target_dictionary.string(pair["target"], options.post_process)
             label = [int(number in bad)] if bad is not None else []
             rate = f"{rates[number]:.4f}"
-            print(place, number, rate, *label, source, target, sep="\t", file=file)
+            print(rank, number, rate, *label, source, target, sep="\t", file=file)
 
 
 def precision_table(found: dict[str, Any]) -> str:

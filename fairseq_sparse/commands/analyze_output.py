@@ -20,13 +20,15 @@ import sys
 from pathlib import Path
 
 from fairseq_sparse.commands.common import (
+    add_hypothesis,
+    add_json,
     add_max_tokens,
     check_outputs,
     command_parser,
     count_left_out,
     finish,
     name_models,
-    output_file,
+    numbers,
     positive,
     print_left_out,
     with_progress,
@@ -76,9 +78,7 @@ def add_command(commands, name: str, run, description: str) -> argparse.Argument
     )
     add_max_tokens(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     return parser
 
 
@@ -93,7 +93,9 @@ def add_empty(commands) -> None:
         commands, "empty", run_empty, "count how often the empty translation beats the beam's best"
     )
     add_limit(parser)
-    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument(
+        "--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)"
+    )
     parser.add_argument(
         "--lenpen",
         type=float,
@@ -115,14 +117,19 @@ def add_support(commands) -> None:
         "--steps",
         choices=("references", "decoding", "both"),
         default="references",
-        help="of the references, of the model's translations, or of both (default: references)",
+        help="steps to measure: those of the references (teacher-forced), of the model's "
+        "translations, or both (default: references)",
     )
     parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="of --steps decoding (default: 5)"
+        "--beam",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="beam size for --steps decoding (default: 5)",
     )
     parser.add_argument(
         "--beams",
-        type=lambda text: [positive(part) for part in text.split(",")],
+        type=numbers,
         default=[1, 5, 10],
         metavar="N,...",
         help="search the first subset with these beam sizes (default: 1,5,10)",
@@ -149,14 +156,7 @@ def add_alternatives(commands) -> None:
         "list the possible tokens at each step of a sentence",
     )
     add_sentence(parser)
-    parser.add_argument(
-        "--hypothesis",
-        action="store_true",
-        help="give the model its own best translation instead of the reference",
-    )
-    parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
-    )
+    add_hypothesis(parser, "give the model its own best translation instead of the reference")
     parser.add_argument(
         "--most",
         type=positive,
@@ -293,17 +293,17 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
     )
 
     rows = []
-    for of in ("references", "translations"):
-        if options.steps not in ("both", {"translations": "decoding"}.get(of, of)):
+    for source in ("references", "translations"):
+        if options.steps not in ("both", {"translations": "decoding"}.get(source, source)):
             continue
-        data = batches(translator, subset, options, of)
-        if of == "references":
+        data = batches(translator, subset, options, source)
+        if source == "references":
             found, sentences = force_references(translator, data, subset)
         else:
             found, sentences = follow_translations(translator, data, subset, options.beam)
         left_out = count_left_out(translator, subset, sentences)
         print_left_out(left_out)
-        counts = {"of": of, "sentences": sentences, "left_out": left_out}
+        counts = {"of": source, "sentences": sentences, "left_out": left_out}
         rows.append({**describe(translator, subset), **counts, **found})
     return rows
 
@@ -344,7 +344,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
         for subset in options.subset:
             found = find_alternatives(
                 translator,
-                batches(translator, subset, options, "forced decoding"),
+                batches(translator, subset, options, "teacher-forced"),
                 subset,
                 options.most,
                 options.beam if options.hypothesis else 0,
@@ -395,7 +395,6 @@ def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def check_found(options: argparse.Namespace, subset: str, found: set[int]) -> None:
-
     missing = set(options.sentence) - found
     if missing:
         raise AnalysisError(f"--sentence {min(missing)}: no such sentence in {subset}, or too long")

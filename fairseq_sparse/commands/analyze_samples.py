@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 
 from fairseq_sparse.commands.common import (
+    add_json,
     check_outputs,
     command_parser,
     find_systems,
     finish,
-    output_file,
     refuse_overwriting,
 )
 from fairseq_sparse.errors import AnalysisError
@@ -34,9 +34,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", nargs="+", default=[], metavar="[NAME=]FILE", help="plain text, a sample a line"
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     options = parser.parse_args(arguments)
     if not options.samples and not options.text:
         parser.error("give SAMPLES or --text")

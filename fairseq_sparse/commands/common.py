@@ -30,6 +30,11 @@ def positive(text: str) -> int:
     return value
 
 
+def numbers(text: str) -> list[int]:
+    """Parse different whole numbers of at least 1, separated by commas, for argparse."""
+    return list(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
 def not_negative(text: str) -> int:
     """Parse a whole number of at least 0, for argparse."""
     value = int(text)
@@ -54,12 +59,37 @@ def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) 
 
 def add_max_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max-tokens", type=positive, default=4000, metavar="N", help="in a batch (default: 4000)"
+        "--max-tokens",
+        type=positive,
+        default=4000,
+        metavar="N",
+        help="maximum number of tokens per batch (default: 4000)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+
+
+def add_hypothesis(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add --hypothesis, which uses the model's own translation, and its beam size."""
+    parser.add_argument("--hypothesis", action="store_true", help=help)
+    parser.add_argument(
+        "--beam",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="beam size for --hypothesis (default: 5)",
     )
 
 
 def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") -> None:
-    """Add the flag that says how words were split; None: as the recipe of the runs did."""
+    """Add the flag that says how words were split.
+
+    With ``default=None``, the value recorded by the runs' recipe is used.
+    """
     shown = default or "as in the recipe of the first run, if there is one"
     parser.add_argument(
         "--subwords",
@@ -198,7 +228,7 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
             "scripts/setup_env.sh), and activate that environment"
         )
     except MemoryError:
-        message = "there is not enough memory; is each line of the input one sentence?"
+        message = "there is not enough memory"
     except KeyboardInterrupt:
         message = "interrupted"
     print(f"{name or Path(sys.argv[0]).stem}: {message}", file=sys.stderr)

@@ -12,12 +12,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
+    add_hypothesis,
     add_model_arguments,
     check_outputs,
     command_parser,
     finish,
     load_one_model,
     not_negative,
+    numbers,
     output_file,
     positive,
     with_references,
@@ -36,7 +38,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def choice_of_heads(text: str) -> str | list[int]:
     """Parse `all`, `mean`, or numbers of heads from 1, for argparse."""
-    return text if text in ("all", "mean") else [positive(part) for part in text.split(",")]
+    return text if text in ("all", "mean") else numbers(text)
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -49,9 +51,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="number of the sentence, from 0, as fairseq-generate prints it: S-N",
     )
-    parser.add_argument("--place", choices=("cross", "encoder", "decoder"), default="cross")
     parser.add_argument(
-        "--layer", type=positive, metavar="N", help="its number, from 1 (default: the last)"
+        "--place",
+        choices=("cross", "encoder", "decoder"),
+        default="cross",
+        help="cross-attention, or self-attention of the encoder or decoder (default: cross)",
+    )
+    parser.add_argument(
+        "--layer", type=positive, metavar="N", help="layer number, from 1 (default: the last)"
     )
     parser.add_argument(
         "--heads",
@@ -60,12 +67,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="all|mean|N,...",
         help="draw a panel for each head, for their mean, or for these, from 1 (default: all)",
     )
-    parser.add_argument(
-        "--hypothesis", action="store_true", help="the model's translation, not the reference"
-    )
-    parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="for --hypothesis (default: 5)"
-    )
+    add_hypothesis(parser, "draw the attention for the model's own translation")
     parser.add_argument(
         "--output",
         required=True,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_sparse.commands.common import (
+    add_json,
     check_outputs,
     command_parser,
     finish,
@@ -67,9 +68,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="number of draws of the paired bootstrap (default: 1000)",
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     options = parser.parse_args(arguments)
     if options.baseline and not options.reference:
         parser.error("--baseline needs --reference")

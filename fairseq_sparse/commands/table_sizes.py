@@ -27,7 +27,12 @@ import shlex
 import sys
 from argparse import Namespace
 
-from fairseq_sparse.commands.common import command_parser, finish, output_file, positive
+from fairseq_sparse.commands.common import (
+    add_json,
+    command_parser,
+    finish,
+    positive,
+)
 from fairseq_sparse.files import write_json
 
 BASELINE = "softmax"
@@ -77,9 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--kinds", help=f"values of --attention, or {LEARNED}, comma-separated (default: all)"
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
+    add_json(parser)
     options = parser.parse_args(arguments)
     if options.share == "all" and options.source_vocabulary != options.target_vocabulary:
         parser.error("--share all needs one vocabulary: give both the same number of entries")
