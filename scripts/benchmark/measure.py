@@ -135,7 +135,7 @@ def sizes(count: int) -> Callable[[str], list[tuple[int, ...]]]:
 
 
 def begin(options: argparse.Namespace) -> None:
-    """Set threads and seed.
+    """Set threads, seed and CUDA's current device, on which models are put.
 
     Raises:
         ValueError: there is no such device.
@@ -149,9 +149,11 @@ def begin(options: argparse.Namespace) -> None:
     if not options.device.startswith(("cpu", "cuda")):
         raise ValueError(f"--device {options.device}: choose cpu or cuda")
     try:
-        torch.empty(1, device=options.device)
+        device = torch.empty(1, device=options.device).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 # Comparisons

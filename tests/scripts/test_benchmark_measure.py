@@ -84,6 +84,17 @@ def test_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
         assert f"--device {device}: choose cpu or cuda" in capsys.readouterr().err
 
 
+def test_the_device_is_the_current_one_of_what_takes_no_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current: list[torch.device] = []
+    tensor = argparse.Namespace(device=torch.device("cuda:1"))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: tensor)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    measure.begin(argparse.Namespace(threads=None, device="cuda:1"))
+    assert current == [tensor.device]
+
+
 def record(benchmark: str, results: list[dict], device: str = "cpu") -> dict:
     machine = {"hardware": "a CPU", "cores": 2, "threads": 2, "torch": "2", "fairseq": None}
     return {
