@@ -171,7 +171,7 @@ def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.
         until = time.monotonic() + chance.uniform(0, seconds)
         return lambda: time.monotonic() > until
     if moment == "averaging":
-        return lambda: any(recipe.run.glob("average.pt.*.tmp"))
+        return lambda: (recipe.run / "average.pt.partial").exists()
     if moment == "finishing":
         return _after_training(recipe, chance.uniform(0, 0.2 * seconds))
     signs = {
@@ -237,7 +237,7 @@ def cut_the_copy(folder: Path, chance: random.Random) -> bool:
 
 def result_of(recipe: Recipe) -> dict[str, Any]:
     """Return all results that must not depend on kills, by name."""
-    from fairseq_sparse.checkpoints.safety import load_checkpoint
+    from fairseq_sparse.checkpoints.loading import load_checkpoint
     from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 
     last = load_checkpoint(recipe.checkpoints / "checkpoint_last.pt")
@@ -335,6 +335,7 @@ class Stress:
         number = 0
         while self.left() > 0:
             number += 1
+            before = self.record.all_kills()
             prepares = number % 3 == 1
             name = f"run{number}"
             data = self.folder / (f"{name}-data" if prepares else "data")
@@ -351,6 +352,8 @@ class Stress:
             except StressError as error:
                 self.record.failures.append(f"{name}: {error}")
                 self.report(f"{name}: FAILED: {error}")
+                if self.record.all_kills() == before:
+                    break  # kills are not the cause: the next run would fail as well
         return self.record
 
     def disturb(self, recipe: Recipe, moments: list[str], stages: str) -> None:

@@ -79,6 +79,21 @@ def test_a_moment_comes_after_so_many_signs():
     assert [has_come() for _ in range(5)] == [False, False, False, False, True]
 
 
+def test_a_recipe_that_fails_before_any_kill_is_not_tried_for_ever(monkeypatch, tmp_path):
+    tries = []
+
+    def disturb(*_):
+        assert not tries
+        tries.append(True)
+        raise kills.StressError("it went wrong")
+
+    monkeypatch.setattr(kills.Recipe, "finish", lambda *_: 1.0)
+    monkeypatch.setattr(kills, "result_of", lambda _: {"updates": 1})
+    monkeypatch.setattr(kills.Stress, "disturb", disturb)
+    record = kills.Stress(kills.parse_arguments([]), tmp_path, lambda _: None).run_all()
+    assert record.failures == ["run1: it went wrong"]
+
+
 SANITIZERS_LOG = """\
 /tmp/native/power.h:57:24: runtime error: left shift of negative value -1
 /tmp/native/power.h:57:24: runtime error: left shift of negative value -7
