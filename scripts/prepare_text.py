@@ -21,9 +21,9 @@ A training pair is left out, and counted, if a side is empty, has more than --ma
 more than --max-ratio times as many as the other; validation and test lines are never left out. With
 --hold-out N, every N-th remaining training pair becomes a validation pair.
 
-Memory does not grow with the number of sentences. Existing files are kept: delete a file, or the
-folder, to make it again. After a kill, tokenising and splitting resume after the last 100,000 lines
-that were completely written; merges are learned from the beginning.
+Memory does not grow with the number of sentences. Existing files, except reference/test.LANG, are
+kept: delete a file, or the folder, to make it again. After a kill, tokenising and splitting resume
+after the last 100,000 lines that were completely written; merges are learned from the beginning.
 """
 
 from __future__ import annotations
