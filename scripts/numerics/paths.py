@@ -62,4 +62,5 @@ def taken(path: str, library: Optional[ctypes.CDLL] = None) -> Iterator[None]:
         if path == TRITON:
             changed.enter_context(backends.use("gpu"))
             changed.enter_context(mock.patch.object(backends, "_device_of", lambda tensors: "gpu"))
+            changed.enter_context(mock.patch.object(backends, "runs_kernels", lambda device: True))
         yield
