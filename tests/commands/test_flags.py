@@ -11,8 +11,8 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 import fairseq_sparse.__main__ as command
+from fairseq_sparse.commands.flags import list_flags
 from fairseq_sparse.criterions.sparse_criterion import SparseCriterionConfig
-from fairseq_sparse.flag_list import list_flags
 
 
 def flags(add_args):
