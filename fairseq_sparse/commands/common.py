@@ -268,11 +268,37 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
     return translator
 
 
+def translators(options: argparse.Namespace, chosen: Sequence[int] | None) -> Iterator[Translator]:
+    """Load the models of --path, one after the other."""
+    from fairseq_sparse.analysis.decoding import load_translator
+
+    for path, name in zip(options.path, options.names, strict=True):
+        yield load_translator(path, options.data, options.cpu, chosen, name)
+
+
 def with_progress(batches: Iterable[Any], label: str, unit: str = "batch") -> Iterable[Any]:
     """Show a progress bar while the batches, or other units, are read."""
     from tqdm import tqdm
 
     return tqdm(batches, desc=label, unit=unit, mininterval=1)
+
+
+def batches(
+    translator: Translator, subset: str, options: argparse.Namespace, what: str
+) -> Iterable[Any]:
+    """Return the batches of a part of the data, with a progress bar."""
+    label = f"{translator.name}, {subset}, {what}"
+    return with_progress(translator.batches(subset, options.max_tokens), label)
+
+
+def describe(translator: Translator, subset: str) -> dict[str, Any]:
+    """Return what a result in JSON is of."""
+    return {
+        "name": translator.name,
+        "checkpoints": translator.checkpoints,
+        "output": translator.describe_output(),
+        "subset": subset,
+    }
 
 
 def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from fairseq_sparse.analysis.pictures import font_families
 from fairseq_sparse.generation.exact_search import NextTokens
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Prefixes that are expanded at once: few, so that the most probable ones come first.
@@ -83,7 +84,7 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = MAX_LEN
     """
     root = SupportNode(-1, 1.0, 1.0)
     waiting = [(-1.0, 0, (), root)]
-    born = expanded = 0
+    created = expanded = 0
     while waiting and expanded < most_nodes:
         width = min(_AT_ONCE, len(waiting), most_nodes - expanded)
         chosen = [heapq.heappop(waiting) for _ in range(width)]
@@ -95,9 +96,9 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = MAX_LEN
                 p = row[token].item()
                 child = SupportNode(token, p, node.total * p, expanded=token == next_tokens.eos)
                 node.children.append(child)
-                born += 1
+                created += 1
                 if token != next_tokens.eos and len(prefix) < max_len:
-                    heapq.heappush(waiting, (-child.total, born, (*prefix, token), child))
+                    heapq.heappush(waiting, (-child.total, created, (*prefix, token), child))
     complete = all(node.expanded for node in root.walk())
     return SupportTree(root, next_tokens.eos, complete)
 
@@ -105,7 +106,7 @@ def grow(next_tokens: NextTokens, most_nodes: int = 1000, max_len: int = MAX_LEN
 def trees_of(
     translator: Translator, sample: dict[str, Any], most_nodes: int
 ) -> Iterator[tuple[int, SupportTree]]:
-    """Return the tree of each sentence of a batch, with the sentence's number in the data set."""
+    """Yield the number in the data set, and the tree, of each sentence of a batch."""
     models = translator.models
     # Learned positions are limited, and the EOS that begins each prefix takes the first.
     max_len = min(MAX_LEN, *(model.max_decoder_positions() - 1 for model in models))
@@ -116,6 +117,15 @@ def trees_of(
         ends = (words.pad(), words.eos(), words.eos())
         next_tokens = NextTokens.of_sentence(models, encoded, row, *ends)
         yield number, grow(next_tokens, most_nodes, max_len)
+
+
+def title_of(tree: SupportTree, sentence: str, source: str) -> str:
+    """Return two lines about a tree: which sentence it is of, how large it is, and the source."""
+    whole = "all" if tree.complete else "only some of the"
+    return (
+        f"{sentence}: {whole} translations, {tree.translations} with total probability "
+        f"{tree.mass:.4g}\nsource: {source}"
+    )
 
 
 def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -> str:
@@ -136,9 +146,9 @@ def as_text(tree: SupportTree, word: Callable[[int], str], least: float = 0.0) -
         shown = [child for child in node.children if child.total >= least]
         for child in shown:
             add(child, depth + (node is not tree.root))
-        hidden = len(node.children) - len(shown)
-        if hidden:
-            lines.append(f"{'  ' * (depth + (node is not tree.root))}... {hidden} more")
+        omitted = len(node.children) - len(shown)
+        if omitted:
+            lines.append(f"{'  ' * (depth + (node is not tree.root))}... {omitted} more")
 
     add(tree.root, 0)
     return "\n".join(lines)
@@ -198,42 +208,42 @@ def draw(
     for node in tree.root.walk():
         if id(node) not in places:
             continue
-        x, y = places[id(node)]
-        for child in node.children:
-            if id(child) in places:
-                cx, cy = places[id(child)]
-                width = 0.6 + 5 * min(child.total, 1.0)
-                axes.plot([x, cx], [y, cy], color="#9db8d2", linewidth=width, zorder=1)
-                middle = (x + 0.42 * (cx - x), y + 0.42 * (cy - y))
-                axes.text(
-                    *middle,
-                    f"{child.probability:.2g}",
-                    fontsize=7,
-                    ha="center",
-                    color="#444444",
-                    va="bottom",
-                    zorder=3,
-                )
+        place = places[id(node)]
+        shown = [child for child in node.children if id(child) in places]
+        for child in shown:
+            _draw_branch(axes, child, place, places[id(child)])
         text = "" if node is tree.root else word(node.token)
-        hidden = any(id(child) not in places for child in node.children)
-        text += " …" if hidden or not node.expanded else ""
-        ends = node.token == tree.eos
-        axes.text(
-            x,
-            y,
-            text or "•",
-            **style,
-            ha="center",
-            va="center",
-            zorder=2,
-            bbox={
-                "boxstyle": "round,pad=0.22",
-                "facecolor": "#f4e3c8" if ends else "white",
-                "edgecolor": "#888888",
-                "linewidth": 0.6,
-            },
-        )
+        text += " …" if len(shown) < len(node.children) or not node.expanded else ""
+        _draw_node(axes, place, text or "•", node.token == tree.eos, style)
     return figure
+
+
+def _draw_branch(
+    axes: "Axes", child: SupportNode, start: tuple[float, float], end: tuple[float, float]
+) -> None:
+    """Draw the branch to a node, labelled with the node's probability."""
+    (x, y), (cx, cy) = start, end
+    width = 0.6 + 5 * min(child.total, 1.0)
+    axes.plot([x, cx], [y, cy], color="#9db8d2", linewidth=width, zorder=1)
+    axes.text(
+        x + 0.42 * (cx - x),
+        y + 0.42 * (cy - y),
+        f"{child.probability:.2g}",
+        fontsize=7,
+        ha="center",
+        color="#444444",
+        va="bottom",
+        zorder=3,
+    )
+
+
+def _draw_node(
+    axes: "Axes", place: tuple[float, float], text: str, ends: bool, style: dict[str, Any]
+) -> None:
+    """Draw a node's token in a box, which has another colour where a translation ends."""
+    box = {"boxstyle": "round,pad=0.22", "edgecolor": "#888888", "linewidth": 0.6}
+    box["facecolor"] = "#f4e3c8" if ends else "white"
+    axes.text(*place, text, **style, ha="center", va="center", zorder=2, bbox=box)
 
 
 def _places(tree: SupportTree, least: float) -> dict[int, tuple[float, float]]:
