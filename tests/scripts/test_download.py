@@ -102,16 +102,7 @@ def assert_complete(result: subprocess.CompletedProcess[str], output: Path) -> N
     assert list(output.parent.iterdir()) == [output]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        ("--sha256", SHA256),
-        ("--sha256", SHA256.upper()),
-        ("--md5", MD5),
-        ("--md5", MD5.upper()),
-    ],
-)
+@pytest.mark.parametrize("options", [("--sha256", SHA256.upper()), ("--md5", MD5)])
 def test_success(server: Server, output: Path, options: tuple[str, ...]) -> None:
     assert_complete(download(server, output, *options), output)
 
@@ -123,24 +114,19 @@ def test_second_time_asks_for_nothing(server: Server, output: Path) -> None:
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("length", [1, 100_000, len(CONTENT) - 1])
-def test_partial_file_is_resumed(server: Server, output: Path, length: int) -> None:
-    leave_part(output, CONTENT[:length])
+def test_partial_file_is_resumed(server: Server, output: Path) -> None:
+    leave_part(output, CONTENT[:100_000])
     assert_complete(download(server, output, "--sha256", SHA256), output)
-    assert server.requests == [f"bytes={length}-"]
+    assert server.requests == ["bytes=100000-"]
 
 
-@pytest.mark.parametrize("options", [(), ("--sha256", SHA256)])
-def test_partial_file_that_is_whole(server: Server, output: Path, options) -> None:
+def test_partial_file_that_is_whole(server: Server, output: Path) -> None:
     leave_part(output, CONTENT)
-    assert_complete(download(server, output, *options), output)
+    assert_complete(download(server, output, "--sha256", SHA256), output)
 
 
-@pytest.mark.parametrize("length", [1000, len(CONTENT), len(CONTENT) + 1])
-def test_partial_file_of_something_else_is_replaced(
-    server: Server, output: Path, length: int
-) -> None:
-    leave_part(output, b"x" * length)
+def test_partial_file_of_something_else_is_replaced(server: Server, output: Path) -> None:
+    leave_part(output, b"x" * 1000)
     assert_complete(download(server, output, "--sha256", SHA256), output)
 
 
@@ -196,20 +182,18 @@ def fail_with(status: int, times: int) -> Callable[[int, http.server.BaseHTTPReq
     return behave
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_passing_error_is_tried_again(server: Server, output: Path, status: int) -> None:
-    server.behave = fail_with(status, times=2)
+def test_passing_error_is_tried_again(server: Server, output: Path) -> None:
+    server.behave = fail_with(503, times=2)
     result = download(server, output)
     assert_complete(result, output)
-    assert result.stdout.count(f"HTTP status {status}") == 2
+    assert result.stdout.count("HTTP status 503") == 2
 
 
-@pytest.mark.parametrize("status", [403, 404])
-def test_lasting_error_is_not_tried_again(server: Server, output: Path, status: int) -> None:
-    server.behave = fail_with(status, times=99)
+def test_lasting_error_is_not_tried_again(server: Server, output: Path) -> None:
+    server.behave = fail_with(404, times=99)
     result = download(server, output)
     assert result.returncode == 1
-    assert f"{server.url}: HTTP status {status}" in result.stdout
+    assert f"{server.url}: HTTP status 404" in result.stdout
     assert len(server.requests) == 1
     assert not output.exists() and not part(output).exists()
 
@@ -220,13 +204,6 @@ def test_wrong_checksum_is_refused(server: Server, output: Path) -> None:
     assert SHA256 in result.stdout and "0" * 64 in result.stdout
     assert list(output.parent.iterdir()) == []  # nothing in the way of the next try
     assert_complete(download(server, output, "--sha256", SHA256), output)
-
-
-def test_wrong_md5_is_refused(server: Server, output: Path) -> None:
-    result = download(server, output, "--md5", "0" * 32)
-    assert result.returncode == 1
-    assert f"the md5 is {MD5}" in result.stdout and "0" * 32 in result.stdout
-    assert list(output.parent.iterdir()) == []
 
 
 def test_existing_file_with_wrong_checksum_is_not_touched(server: Server, output: Path) -> None:
@@ -246,10 +223,9 @@ def test_nobody_listens(output: Path) -> None:
     assert "gave up after 2 tries" in result.stdout
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1/file", "/etc/hostname", "file:///etc/hostname"])
-def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
+def test_other_addresses_are_refused(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, SCRIPT, url, "--output", tmp_path / "file"],
+        [sys.executable, SCRIPT, "file:///etc/hostname", "--output", tmp_path / "file"],
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
@@ -275,9 +251,8 @@ def test_a_server_may_lead_elsewhere(server: Server, output: Path) -> None:
     assert_complete(download(server, output), output)
 
 
-@pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/file"])
-def test_a_server_cannot_lead_out_of_http(server: Server, output: Path, address: str) -> None:
-    server.behave = lead_to(address)
+def test_a_server_cannot_lead_out_of_http(server: Server, output: Path) -> None:
+    server.behave = lead_to("file:///etc/hostname")
     result = download(server, output)
     assert result.returncode == 1
     assert result.stdout.splitlines()[-1].startswith(f"download: {server.url}: ")
@@ -305,16 +280,13 @@ def test_a_server_cannot_lead_out_of_encryption(
     assert_complete(download(server, output), output)
 
 
-@pytest.mark.parametrize("span", ["bytes x-3/4", "bytes 0-999/512000", "bytes 2000-511999/512000"])
-def test_a_range_that_was_not_asked_for_is_not_used(
-    server: Server, output: Path, span: str
-) -> None:
+def test_a_range_that_was_not_asked_for_is_not_used(server: Server, output: Path) -> None:
     leave_part(output, CONTENT[:1000])
 
     def behave(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
         if number == 1:
             handler.send_response(206)
-            handler.send_header("Content-Range", span)
+            handler.send_header("Content-Range", "bytes 2000-511999/512000")
             handler.send_header("Content-Length", "4")
             handler.end_headers()
             handler.wfile.write(b"1234")
@@ -340,8 +312,7 @@ def test_a_machine_without_curl(
     assert result.returncode == 1 and "curl is not installed" in result.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("checksum", [("--sha256", MD5), ("--md5", SHA256), ("--md5", "x" * 32)])
-def test_what_is_no_checksum_is_refused(server: Server, output: Path, checksum) -> None:
-    result = download(server, output, *checksum)
-    assert result.returncode == 2 and f"is no {checksum[0].lstrip('-')}" in result.stdout
+def test_what_is_no_checksum_is_refused(server: Server, output: Path) -> None:
+    result = download(server, output, "--sha256", MD5)
+    assert result.returncode == 2 and "is no sha256" in result.stdout
     assert not server.requests
