@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from command_line import replacing
+from corpus_workers import WorkerLost
 
 BLOCK = 1 << 20
 # A file without line feeds, which is no text, would fill the memory.
@@ -147,9 +148,20 @@ def add_fetched(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def explain(error: Exception, fetched: bool) -> str:
-    """Return what an error says; a damaged file that was fetched is set aside."""
-    return error.set_aside() if fetched and isinstance(error, DamagedFile) else str(error)
+def run(program: str, work: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
+    """Do the work and return the exit status; log errors in one line.
+
+    A damaged file is set aside with ``--fetched``.
+    """
+    try:
+        work(args)
+    except DamagedFile as error:
+        log(f"{program}: {error.set_aside() if args.fetched else error}")
+    except (CorpusError, WorkerLost, OSError) as error:
+        log(f"{program}: {error}")
+    else:
+        return 0
+    return 1
 
 
 def read_lines(folder: Path, place: str) -> Iterator[bytes]:

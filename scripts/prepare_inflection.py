@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from command_line import exit_status, replacing
-from corpus_files import CorpusError, add_fetched, damage_named, explain, log, open_atomically
+from corpus_files import CorpusError, add_fetched, damage_named, log, open_atomically, run
 
 SETTINGS = ("low", "medium", "high")
 FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
@@ -226,13 +226,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        prepare(args)
-    except (CorpusError, OSError) as error:
-        log(f"prepare_inflection: {explain(error, args.fetched)}")
-        return 1
-    return 0
+    return run("prepare_inflection", prepare, parse_args(argv))
 
 
 if __name__ == "__main__":

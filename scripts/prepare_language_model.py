@@ -22,7 +22,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from command_line import exit_status, positive
-from corpus_files import CorpusError, add_fetched, decode, explain, log, open_atomically, read_lines
+from corpus_files import CorpusError, add_fetched, decode, log, open_atomically, read_lines, run
 from corpus_tokens import Tokenize, tokenizer
 
 SPLITS = ("train", "valid", "test")
@@ -136,13 +136,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        prepare(args)
-    except (CorpusError, OSError) as error:
-        log(f"prepare_language_model: {explain(error, args.fetched)}")
-        return 1
-    return 0
+    return run("prepare_language_model", prepare, parse_args(argv))
 
 
 if __name__ == "__main__":

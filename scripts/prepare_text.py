@@ -47,13 +47,13 @@ from corpus_files import (
     add_fetched,
     damage_named,
     decompressed,
-    explain,
     log,
     open_atomically,
     read_lines,
+    run,
 )
 from corpus_tokens import jieba_is_there, remove_diacritics, tokenizer
-from corpus_workers import WorkerLost, count_words, map_items, map_tasks
+from corpus_workers import count_words, map_items, map_tasks
 
 SPLITS = ("train", "valid", "test")
 LINES_PER_SAVE = 100_000
@@ -374,13 +374,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        prepare(args)
-    except (CorpusError, WorkerLost, OSError) as error:
-        log(f"prepare_text: {explain(error, args.fetched)}")
-        return 1
-    return 0
+    return run("prepare_text", prepare, parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ from corpus_files import (
     CorpusError,
     add_fetched,
     decode,
-    explain,
     log,
     open_atomically,
     read_lines,
+    run,
 )
 
 # The small ones first, so that missing files are found sooner.
@@ -229,13 +229,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        unpack(args)
-    except (CorpusError, OSError) as error:
-        log(f"unpack_corpus: {explain(error, args.fetched)}")
-        return 1
-    return 0
+    return run("unpack_corpus", unpack, parse_args(argv))
 
 
 if __name__ == "__main__":

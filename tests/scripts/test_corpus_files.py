@@ -6,11 +6,12 @@ Reading from archives is tested with unpack_corpus.py.
 from __future__ import annotations
 
 import gzip
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from corpus_files import LONGEST_LINE, CorpusError, DamagedFile, FilesInStep, explain, read_lines
+from corpus_files import LONGEST_LINE, CorpusError, DamagedFile, FilesInStep, read_lines, run
 
 
 def write(files: FilesInStep, numbers: range, save_every: int) -> None:
@@ -68,13 +69,20 @@ def test_files_of_bad_input_begin_anew(tmp_path: Path) -> None:
     assert paths[0].read_text() == "Zeile 0\nZeile 1\n"
 
 
-def test_damaged_file_is_set_aside_only_if_it_was_fetched(tmp_path: Path) -> None:
+def test_damaged_file_is_set_aside_only_if_it_was_fetched(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     path = tmp_path / "corpus.tgz"
     path.write_bytes(b"<html>")
-    error = DamagedFile(path, f"{path} is not a complete gzip archive")
-    assert explain(error, fetched=False).endswith("delete it and fetch it again")
+
+    def work(_: Namespace) -> None:
+        raise DamagedFile(path, f"{path} is not a complete gzip archive")
+
+    assert run("unpack", work, Namespace(fetched=False)) == 1
+    assert capsys.readouterr().err.endswith("delete it and fetch it again\n")
     assert names(tmp_path) == {"corpus.tgz"}
-    assert "it is now called corpus.tgz.damaged" in explain(error, fetched=True)
+    assert run("unpack", work, Namespace(fetched=True)) == 1
+    assert "it is now called corpus.tgz.damaged" in capsys.readouterr().err
     assert names(tmp_path) == {"corpus.tgz.damaged"}
 
 
