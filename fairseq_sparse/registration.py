@@ -22,7 +22,7 @@ def register_with_fairseq() -> None:
 
 def _register() -> None:
     """Import every module that registers something."""
-    from fairseq_sparse.checkpoints.safety import allow_fairseq_checkpoints
+    from fairseq_sparse.checkpoints.loading import allow_fairseq_checkpoints
     from fairseq_sparse.criterions import sparse_criterion  # noqa: F401
     from fairseq_sparse.models import (  # noqa: F401
         lstm_sparse,

@@ -206,7 +206,7 @@ def row_cases(size: int, dtype: torch.dtype, alpha: float):
         loss = FenchelYoungLoss(alpha, tau, 0.1 * (size % 16 == 0), -100, "sum")
 
         def value_and_gradient(loss=loss):
-            losses.losses_of_rows(z.clone().requires_grad_(), target, loss).sum().backward()
+            losses.row_losses(z.clone().requires_grad_(), target, loss).sum().backward()
 
         def linear(loss=loss):
             width = 20 if size % 16 else 64

@@ -6,7 +6,7 @@ import pytest
 
 import toy
 from commands import generate, hypotheses, logged, train
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 
 ADAPTIVE = ("--attention", "rela_g", "--attention-cross", "entmax", "--attention-alpha-learnable")
 CRITERION = ("--criterion", "alpha_relu_loss", "--output-transform", "alpha_relu")
@@ -49,34 +49,3 @@ def test_averaged_model_translates_and_aligns(data, run):
         for link in line.split():
             source, target = map(int, link.split("-"))
             assert source < len(sources[number].split()) and target < len(words)
-
-
-@pytest.mark.slow
-def test_checkpoints_of_different_attention_are_not_averaged(data, run, tmp_path):
-    train(data, tmp_path, *CRITERION, "--attention", "entmax15", "--max-update", "2")
-    train(data, tmp_path / "other", *CRITERION, "--attention", "sparsemax", "--max-update", "2")
-    paths = [folder / "checkpoint_last.pt" for folder in (tmp_path, tmp_path / "other")]
-    refused = toy.command(
-        "average",
-        "--inputs",
-        *paths,
-        "--output",
-        tmp_path / "mean.pt",
-        check=False,
-    )
-    assert refused.returncode != 0 and "attention" in refused.stderr
-    assert not (tmp_path / "mean.pt").exists()
-
-
-@pytest.mark.slow_except("flags2-are for --attention entmax")
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--attention-enc", "linear"), "--attention-enc linear is unknown"),
-        (("--attention", "entmax", "--attention-alpha", "1"), "--attention-alpha: alpha must be"),
-        (("--attention-alpha-learnable",), "are for --attention entmax"),
-    ],
-)
-def test_bad_flags_are_refused_at_the_start(data, tmp_path, flags, message):
-    refused = train(data, tmp_path, *CRITERION, *flags, check=False)
-    assert refused.returncode != 0 and message in refused.stdout + refused.stderr

@@ -8,7 +8,7 @@ import torch
 
 import toy
 from commands import generate, hypotheses, logged, output_flags, train
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fork_python import PYTHON
 

@@ -19,7 +19,7 @@ CALLS = re.compile(
 # Evaluates expressions for sizes from the package's own C sources.
 EVALUATES_SOURCES = "fairseq_sparse/ops/cpu/boundary.py"
 # The only place that reads checkpoints.
-LOADS = {"fairseq_sparse/checkpoints/safety.py": {"torch.load"}}
+LOADS = {"fairseq_sparse/checkpoints/loading.py": {"torch.load"}}
 
 
 def calls(path):

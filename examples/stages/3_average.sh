@@ -28,7 +28,7 @@ if [[ -n "$EXPONENTIAL" ]]; then
 fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
-rm -f -- "$artefact".*.tmp # left by a killed averaging
+rm -f -- "$artefact.partial" # left by a killed averaging
 rm -f -- "$RUN_DIR/empty.json" # an analysis of the last average
 
 "$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact" \

@@ -6,7 +6,7 @@ from typing import Any, Union
 
 from fairseq import checkpoint_utils, utils
 
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.errors import AnalysisError as AnalysisError
 
 

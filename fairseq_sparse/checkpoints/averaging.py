@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint, settings_of
+from fairseq_sparse.files import replacing
 
 _EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -159,19 +161,12 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
         OSError: the folder cannot be made or the file cannot be written.
     """
     check_output(path)
-    path = os.path.abspath(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        raise
+    path = Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, binary=True) as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _averaged(key: str, value: Tensor) -> bool:
@@ -249,7 +244,7 @@ class _Reference:
             if key not in model:
                 raise CheckpointError(f"{path} has no {key}, which {self.path} has")
             if key not in self.entries:
-                raise CheckpointError(f"{path} has {key}, which {self.path} has not")
+                raise CheckpointError(f"{path} has {key}, which {self.path} lacks")
         for key, (shape, dtype) in self.entries.items():
             self._equal(path, f"the shape of {key}", tuple(model[key].shape), shape)
             self._equal(path, f"the dtype of {key}", model[key].dtype, dtype)

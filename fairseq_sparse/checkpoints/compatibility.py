@@ -12,7 +12,7 @@ from typing import Any, Optional
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint, settings_of
 from fairseq_sparse.modules.attention_config import FLAG_PLACES
 from fairseq_sparse.modules.output_transforms import transforms_with
 
@@ -41,7 +41,7 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
         return  # fairseq reports the error itself
     settings = settings_of(state, "model")
     if is_resumed and settings:
-        _check_resumed(path, _described(settings), _described(args))
+        _check_resumed(path, _transform_flags(settings), _transform_flags(args))
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
             model.check_checkpoint(state["model"])
@@ -66,7 +66,7 @@ def check_resumed_run(run: DictConfig) -> None:
     except CheckpointError:
         return  # fairseq has just read it
     if settings:
-        _check_resumed(path, _described(settings), _described(run["model"]))
+        _check_resumed(path, _transform_flags(settings), _transform_flags(run["model"]))
 
 
 def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
@@ -91,7 +91,7 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     return getattr(options, "finetune_from_model", None), False
 
 
-def _described(settings: Any) -> dict[str, str]:
+def _transform_flags(settings: Any) -> dict[str, str]:
     """Return the flags that say how a model maps scores to weights, with their values."""
     if OmegaConf.is_config(settings):
         settings = OmegaConf.to_container(settings)

@@ -11,7 +11,7 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from fairseq.tasks.translation import TranslationConfig
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 from fairseq_sparse.modules.attention_config import (
     FLAG_PLACES,
@@ -24,7 +24,7 @@ from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _OUR_MODELS = re.compile(r"^(transformer|transformer_lm|lstm)_sparse")
 _OUR_CRITERIONS = ("entmax_loss", "alpha_relu_loss")
-# Stock's lstm with other sizes, which the checkpoint has.
+# Architectures that are stock's lstm with other sizes; the checkpoint stores the sizes.
 _LSTM_SIZES = ("lstm_morph", "lstm_mt")
 
 

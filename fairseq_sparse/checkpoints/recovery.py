@@ -15,7 +15,7 @@ from typing import Optional
 
 from fairseq.checkpoint_utils import checkpoint_paths
 
-from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
 
 LAST = "checkpoint_last.pt"
 # checkpoint3.pt, checkpoint_2_150.pt, checkpoint_best.pt, checkpoint.best_loss_2.345.pt
@@ -70,7 +70,7 @@ def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
     if not os.path.exists(last) or not is_damaged(last):
         return None
     damaged = f"{last}.damaged"
-    newest = max(_whole_checkpoints(folder), default=None)
+    newest = max(_intact_checkpoints(folder), default=None)
     if newest is None:
         os.replace(last, damaged)
         return Recovery(damaged)
@@ -130,7 +130,7 @@ def is_damaged(path: str | os.PathLike) -> bool:
         return True
 
 
-def _whole_checkpoints(folder: str | os.PathLike) -> list[tuple[int, str]]:
+def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[int, str]]:
     """Return the updates and paths of the other checkpoints that training can be resumed from."""
     found = []
     for name in os.listdir(folder):

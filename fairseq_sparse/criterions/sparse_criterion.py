@@ -47,7 +47,7 @@ class SparseCriterion(FairseqCriterion):
     each batch (``TRAINING_STATISTICS_TOKENS``).
 
     If the task has an attribute ``perplexity_epsilon`` (``language_modeling_sparse``), also
-    ``ppl``, ``eps_ppl``, ``sparsemax_score`` and ``js_divergence``: see :func:`text_measures`.
+    ``ppl``, ``eps_ppl``, ``sparsemax_score`` and ``js_divergence``: see :func:`lm_measures`.
     ``ppl`` of a sparse output is its eps-perplexity, because it would be infinite otherwise.
     """
 
@@ -125,7 +125,7 @@ class SparseCriterion(FairseqCriterion):
         ntokens = total("ntokens")
         metrics.log_scalar("loss", total("loss") / ntokens, ntokens, round=4)
         for name, source, of, factor, digits in (
-            ("sentence_accuracy", "right_sentences", "nsentences", 100, 2),
+            ("sentence_accuracy", "correct_sentences", "nsentences", 100, 2),
             ("accuracy", "correct", "statistics_tokens", 100, 2),
             ("nonzeros", "nonzeros", "statistics_tokens", 1, 2),
             ("gold_zero", "gold_zero", "statistics_tokens", 100, 2),

@@ -3,14 +3,16 @@
 import fairseq  # noqa: F401  # registers all of fairseq_sparse, in the right order
 
 from fairseq_sparse.generation.alignment import SparseSequenceScorer
-from fairseq_sparse.generation.normalized_scores import NormalizedScores
+from fairseq_sparse.generation.normalized_scores import (
+    NormalizedScores,
+    is_sparse_model,
+    scores_are_log_probs,
+    with_distributions,
+)
 from fairseq_sparse.generation.sparse_search import SparseSearch
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
-    is_sparse_model,
-    scores_are_log_probs,
-    with_distributions,
 )
 
 __all__ = [

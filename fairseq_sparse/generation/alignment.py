@@ -1,4 +1,5 @@
-"""Word links from attention that can be null, or whose padding is not where the source's is."""
+"""Word alignments from attention that can be null, or that has its padding in another place than
+the source."""
 
 from collections.abc import Sequence
 from typing import Any

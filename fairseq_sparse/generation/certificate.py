@@ -85,7 +85,7 @@ class Certificate:
         add_up_mass: whether to add up the probability of what is dropped.
     """
 
-    def __init__(self, score_bound: ScoreBound, batch: int, beam: int, add_up_mass: bool = True):
+    def __init__(self, score_bound: ScoreBound, batch: int, beam: int, add_up_mass: bool):
         self.score_bound = score_bound
         self.batch = batch
         self.beam = beam
@@ -102,8 +102,8 @@ class Certificate:
         sentences: np.ndarray,
         log_probs: Tensor,
         prefix_scores: Tensor,
-        unlimited: Optional[Tensor] = None,
-        sums_to_one: bool = False,
+        unlimited: Optional[Tensor],
+        sums_to_one: bool,
     ) -> None:
         """Add up all continuations at a step, before candidates are chosen.
 

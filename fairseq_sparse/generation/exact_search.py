@@ -259,7 +259,7 @@ class ExactSearch:
         """Enter into the result what is proven, given what is left on the frontier."""
         result.translations = best.sorted()
         first = result.translations[0].score if result.translations else -math.inf
-        left = frontier.left()
+        left = frontier.remaining()
         bounds = [self._bound(*prefix) for prefix in left]
         result.exact &= bool(result.translations) and not left
         result.bound = max((bound for bound in bounds if bound > best.threshold), default=-math.inf)

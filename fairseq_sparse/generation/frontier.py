@@ -55,7 +55,7 @@ class Frontier:
     def __init__(self):
         self._queue: list[tuple[float, int, _Continuations]] = []
         self._count = self._size = 0
-        self._put_away: list[tuple[float, int]] = []
+        self._discarded: list[tuple[float, int]] = []
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -100,17 +100,17 @@ class Frontier:
             end = int((part.totals() >= least).sum())
             if end < len(part.tokens):
                 lost = part.totals()[max(end, part.next)]
-                self._put_away.append((float(lost), part.length))
+                self._discarded.append((float(lost), part.length))
             part.tokens, part.log_probs = part.tokens[:end].copy(), part.log_probs[:end].copy()
             if part.next < end:
                 self._push(part)
         self._size = sum(len(part.tokens) for _, _, part in self._queue)
 
-    def left(self) -> list[tuple[float, int]]:
+    def remaining(self) -> list[tuple[float, int]]:
         """Return the log-probability and length of the most probable prefix of each length that
         was neither popped nor dropped, including those that :meth:`shrink` discarded."""
         best: dict[int, float] = {}
         queued = [(part.total, part.length) for _, _, part in self._queue]
-        for total, length in queued + self._put_away:
+        for total, length in queued + self._discarded:
             best[length] = max(best.get(length, total), total)
         return [(total, length) for length, total in best.items()]

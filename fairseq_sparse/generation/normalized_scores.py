@@ -1,5 +1,7 @@
-"""Search on probabilities that were divided by their sum (``--score-normalization sum``)."""
+"""What a model's scores are for a search, and scores on probabilities divided by their sum
+(``--score-normalization sum``)."""
 
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
@@ -40,3 +42,24 @@ class NormalizedScores(nn.Module):
         total = torch.logsumexp(scores, dim=-1, keepdim=True)
         scores = scores - total.masked_fill(torch.isneginf(total), 0.0)
         return scores if log_probs else scores.exp()
+
+
+def is_sparse_model(model: Optional[nn.Module]) -> bool:
+    """Return whether *model* can give a token probability 0, as its output projection says."""
+    return getattr(_output_projection(model), "is_sparse", False)
+
+
+def scores_are_log_probs(model: nn.Module) -> bool:
+    """Return whether the scores of a model are log-probabilities; False for raw alpha-ReLU."""
+    if isinstance(model, NormalizedScores):
+        return True
+    return getattr(_output_projection(model), "scores_are_log_probs", True)
+
+
+def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Wrap those models whose probabilities do not sum to 1 in :class:`NormalizedScores`."""
+    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
+
+
+def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
+    return getattr(getattr(model, "decoder", None), "output_projection", None)

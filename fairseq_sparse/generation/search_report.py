@@ -26,16 +26,16 @@ class SearchReport:
             its ``unit`` (nats; fairseq prints bits), ``incomplete``, and those of ``exact``,
             ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` that the
             generator provides (null if infinite, or if the search cannot tell).
-        is_text: whether the outputs are texts of a language model, which need not end, rather than
-            translations.
+        continues_prompts: whether the outputs are texts of a language model, which need not end,
+            rather than translations.
 
     Raises:
         ValueError: the file cannot be written, or exists and is not a report.
     """
 
-    def __init__(self, path: Optional[str] = None, is_text: bool = False):
+    def __init__(self, path: Optional[str] = None, continues_prompts: bool = False):
         self.path = path
-        self.is_text = is_text
+        self.continues_prompts = continues_prompts
         self.reset()
         if path is not None:
             with self._naming_the_file():
@@ -75,7 +75,9 @@ class SearchReport:
             ValueError: the file cannot be written.
         """
         best = [hypos[0] for hypos in hypotheses]
-        counted = [hypo for hypos in hypotheses for hypo in hypos] if self.is_text else best
+        counted = (
+            [hypo for hypos in hypotheses for hypo in hypos] if self.continues_prompts else best
+        )
         self.decoded += len(best)
         self.counted += len(counted)
         self.incomplete += sum(hypo.get("incomplete", False) for hypo in counted)
@@ -95,7 +97,7 @@ class SearchReport:
 
     def finish(self) -> None:
         """Log the counts, and reset them."""
-        if self.incomplete > 0 and self.is_text:
+        if self.incomplete > 0 and self.continues_prompts:
             logger.info(
                 f"{self.incomplete} of {self.counted} texts are cut off at the length limit "
                 "(--max-len-a, --max-len-b), or where no token has nonzero probability"
@@ -109,11 +111,11 @@ class SearchReport:
             )
         if self.judged > 0:
             logger.info(
-                f"certified: {self._share(self.exact)} exact (the list has every string that the "
-                f"model and the options allow), {self._share(self.optimal)} optimal (nothing "
+                f"certified: {self._share(self.exact)} exact (the list has every translation that "
+                f"the model and the options allow), {self._share(self.optimal)} optimal (nothing "
                 "has a better score than the first)"
             )
-        if self.unjudged > 0 and not self.is_text:
+        if self.unjudged > 0 and not self.continues_prompts:
             logger.info(
                 "certified: nothing, because this kind of search cannot tell what it leaves out; "
                 "plain beam search and --exact-search can"

@@ -38,21 +38,21 @@ class SparseSearch(Search):
         tgt_dict (~fairseq.data.Dictionary): target dictionary
         strategy (~fairseq.search.Search): the strategy that chooses the candidates
         eos (int, optional): index of the symbol that ends a hypothesis (default: *tgt_dict*'s)
-        keep_cut (bool): whether a sample without a possible continuation ends there and keeps its
-            score, instead of being dead
+        keep_truncated (bool): whether a sample without a possible continuation ends there and
+            keeps its score, instead of being dead
 
     Attributes:
         sentences: batch indices of the active sentences.
-        exhausted: the rows of the active sentences that must end at this step.
+        finished: the rows of the active sentences that must end at this step.
         incomplete: those of these rows whose only active candidate is their best prefix.
-        cut: (row, beam) of the samples that end at this step for want of a continuation.
+        truncated: (row, beam) of the samples that end at this step for want of a continuation.
     """
 
     def __init__(
-        self, tgt_dict, strategy: Search, eos: Optional[int] = None, keep_cut: bool = False
+        self, tgt_dict, strategy: Search, eos: Optional[int] = None, keep_truncated: bool = False
     ):
         super().__init__(tgt_dict)
-        self.keep_cut = keep_cut
+        self.keep_truncated = keep_truncated
         self.strategy = _with_active_candidates(strategy, tgt_dict)
         self.eos = tgt_dict.eos() if eos is None else eos
         self.supports_constraints = strategy.supports_constraints
@@ -63,9 +63,9 @@ class SparseSearch(Search):
     def begin(self, batch: int) -> None:
         """Start with a new batch of sentences."""
         self.sentences = list(range(batch))
-        self.exhausted: set[int] = set()
+        self.finished: set[int] = set()
         self.incomplete: set[int] = set()
-        self.cut: set[tuple[int, int]] = set()
+        self.truncated: set[tuple[int, int]] = set()
         # The number of candidates that the strategy gave each sentence, and the positions in its
         # order of the candidates that step returned, [batch, 2 * beam].
         self.offered = 0
@@ -96,10 +96,10 @@ class SparseSearch(Search):
             self.begin(len(lprobs))
         candidates = self._candidates(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         cand_scores, cand_tokens, cand_beams = candidates
-        # Copied to the CPU once, and few operations where nothing has died.
+        # Copy to the CPU once; as few operations as possible when no candidate is dead.
         dead = cand_scores.numpy(force=True) == -math.inf
         is_eos = cand_tokens.numpy(force=True) == self.eos
-        self.exhausted = set((is_eos | dead).all(axis=1).nonzero()[0].tolist())
+        self.finished = set((is_eos | dead).all(axis=1).nonzero()[0].tolist())
         self.incomplete = set(dead[:, 0].nonzero()[0].tolist())
         if dead.any():
             cand_tokens = cand_tokens.masked_fill(cand_scores.isneginf(), self.eos)
@@ -121,7 +121,8 @@ class SparseSearch(Search):
             original_batch_idxs = torch.tensor(self.sentences, device=lprobs.device)
             lprobs = F.pad(lprobs, (0, self.strategy.num_groups), value=-math.inf)
         is_sampling = isinstance(self.strategy, Sampling)
-        if is_sampling:  # cannot draw from a row of zeros: let it draw EOS, and discard that below
+        # Sampling cannot draw from a row of zeros. It draws EOS instead, which is discarded below.
+        if is_sampling:
             is_dead_end = lprobs.isneginf().all(dim=2)  # [batch, beam]
             lprobs[:, :, self.eos].masked_fill_(is_dead_end, 0.0)
             # Tokens are drawn from p / sum p. The division is only needed for --sampling-topp,
@@ -135,8 +136,8 @@ class SparseSearch(Search):
         )
         if is_sampling:  # scores are those of p, not of p / sum p
             found = found + log_sums.gather(1, beams)
-        if is_sampling and self.keep_cut:
-            self.cut = {(row, beam) for row, beam in is_dead_end.nonzero().tolist()}
+        if is_sampling and self.keep_truncated:
+            self.truncated = {(row, beam) for row, beam in is_dead_end.nonzero().tolist()}
         elif is_sampling:
             found = found.masked_fill(is_dead_end.gather(1, beams), -math.inf)
         self.offered = found.size(1)

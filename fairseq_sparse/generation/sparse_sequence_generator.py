@@ -1,7 +1,6 @@
 """fairseq's ``SequenceGenerator`` for models whose probabilities can be exactly zero."""
 
 import math
-from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
@@ -12,12 +11,12 @@ from fairseq.sequence_generator import (
     SequenceGenerator,
     SequenceGeneratorWithAlignment,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.beam_search import BeamSearch
 from fairseq_sparse.generation.certificate import ScoreBound
-from fairseq_sparse.generation.normalized_scores import NormalizedScores
+from fairseq_sparse.generation.normalized_scores import NormalizedScores, scores_are_log_probs
 from fairseq_sparse.generation.repeated_ngrams import RepeatedNGramMask
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
@@ -26,27 +25,6 @@ from fairseq_sparse.generation.sparse_search import SparseSearch
 _SETTINGS = ("beam_size", "max_len_a", "max_len_b", "max_len", "min_len", "normalize_scores")
 _SETTINGS += ("len_penalty", "unk_penalty", "temperature", "match_source_len", "eos")
 _SETTINGS += ("symbols_to_strip_from_output", "lm_model", "lm_weight")
-
-
-def is_sparse_model(model: Optional[nn.Module]) -> bool:
-    """Return whether *model* can give a token probability 0, as its output projection says."""
-    return getattr(_output_projection(model), "is_sparse", False)
-
-
-def scores_are_log_probs(model: nn.Module) -> bool:
-    """Return whether the scores of a model are log-probabilities; False for raw alpha-ReLU."""
-    if isinstance(model, NormalizedScores):
-        return True
-    return getattr(_output_projection(model), "scores_are_log_probs", True)
-
-
-def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Wrap those models whose probabilities do not sum to 1 in :class:`NormalizedScores`."""
-    return [model if scores_are_log_probs(model) else NormalizedScores(model) for model in models]
-
-
-def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
-    return getattr(getattr(model, "decoder", None), "output_projection", None)
 
 
 class SparseSequenceGenerator(SequenceGenerator):
@@ -115,7 +93,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos, self.continues_prompts)
 
     @classmethod
-    def like(cls, generator: SequenceGenerator, **options) -> "SparseSequenceGenerator":
+    def from_generator(cls, generator: SequenceGenerator, **options) -> "SparseSequenceGenerator":
         """Return a generator that searches with the models and settings of another one.
 
         Args:
@@ -232,7 +210,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         return lprobs, tokens, scores
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:
-        return unfin_idx in self.search.exhausted or super().is_finished(step, unfin_idx, *args)
+        return unfin_idx in self.search.finished or super().is_finished(step, unfin_idx, *args)
 
     def finalize_hypos(
         self,
@@ -255,7 +233,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         for row, hypotheses in enumerate(unfinished):
             beams = [each % self.beam_size for each in rows if each // self.beam_size == row]
             for beam, hypothesis in zip(beams, hypotheses[before[row] :], strict=False):
-                if (row, beam) in self.search.cut:
+                if (row, beam) in self.search.truncated:
                     hypothesis["incomplete"] = True
         for row in newly_finished:
             hypotheses = unfinished[row]
@@ -300,10 +278,12 @@ class SparseSequenceGeneratorWithAlignment(SequenceGeneratorWithAlignment, Spars
             self.extract_alignment = extract_hard_alignment
 
     @classmethod
-    def like(cls, generator: SequenceGeneratorWithAlignment, **options) -> SparseSequenceGenerator:
+    def from_generator(
+        cls, generator: SequenceGeneratorWithAlignment, **options
+    ) -> SparseSequenceGenerator:
         """Return a generator that searches with the models and settings of another one."""
         left_pad_target = getattr(generator, "left_pad_target", False)
-        return super().like(generator, left_pad_target=left_pad_target, **options)
+        return super().from_generator(generator, left_pad_target=left_pad_target, **options)
 
     @torch.no_grad()
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:

@@ -146,7 +146,7 @@ class ConstantTau:
             )
 
     def _apply(self, fn, *args, **kwargs):
-        # half() and its like must not round tau.
+        # half() and similar methods must not round tau.
         tau: Tensor = self._buffers["tau"]
         super()._apply(fn, *args, **kwargs)
         device = self._buffers["tau"].device

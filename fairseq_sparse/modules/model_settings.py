@@ -47,8 +47,8 @@ def check_size_of_alpha(flag: str, alpha: float) -> None:
     """
     if alpha > LARGEST_ALPHA:
         raise ValueError(
-            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: from 1000 on only the "
-            "largest entry is left"
+            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: above about 1000 only "
+            "the largest entry has a nonzero probability anyway"
         )
 
 
@@ -78,11 +78,12 @@ def _complete(name: str, defaults: Architecture, args: Union[Namespace, DictConf
     ARCH_MODEL_REGISTRY[name].add_args(parser)
     flags = {action.dest: action for action in parser._actions}
     given = OmegaConf.to_container(args, resolve=True)
-    # Complete settings are those of a checkpoint, perhaps of another fairseq: they are not checked.
+    # A complete set of settings comes from a checkpoint, perhaps of another version of fairseq,
+    # and is not checked.
     if not vars(filled).keys() <= given.keys():
         unknown = given.keys() - flags.keys() - vars(filled).keys() - {"_name", "arch", *_OF_TASK}
         if unknown:
-            raise ValueError(f"model.{sorted(unknown)[0]} is no setting of {name}")
+            raise ValueError(f"model.{sorted(unknown)[0]} is not a setting of {name}")
     settings = Namespace(**{key: _value(flags.get(key), value) for key, value in given.items()})
     defaults(settings)
     settings.base_layers = getattr(settings, "base_layers", 0)  # the trainer asks for it

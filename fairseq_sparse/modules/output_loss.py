@@ -45,7 +45,7 @@ class OutputLoss:
 
         Returns:
             The loss in nats, and the sums of :meth:`OutputTransform.statistics`; in evaluation
-            also ``right_sentences``, the number of sentences in which every target token has the
+            also ``correct_sentences``, the number of sentences in which every target token has the
             largest logit.
         """
         features = features.reshape(-1, features.size(-1))  # [batch * length, d]
@@ -58,8 +58,8 @@ class OutputLoss:
         if not projection.training:
             logits = projection(features)
             statistics = self._statistics(projection, logits.detach(), target)
-            statistics["right_sentences"] = self._right_sentences(logits)
-            return projection.loss(logits, target, **options), statistics
+            statistics["correct_sentences"] = self._correct_sentences(logits)
+            return projection.transform.loss(logits, target, **options), statistics
         projection.transform.prepare(projection, features, target, self.padding)
         rows = _some_rows(target)
         if self.fused and projection.is_sparse:
@@ -69,7 +69,7 @@ class OutputLoss:
         else:
             logits = projection(features)
             sample = logits.detach()[rows]
-            loss = projection.loss(logits, target, **options)
+            loss = projection.transform.loss(logits, target, **options)
         return loss, self._statistics(projection, sample, target[rows])
 
     def _statistics(
@@ -77,10 +77,10 @@ class OutputLoss:
     ) -> dict[str, Tensor]:
         return projection.transform.statistics(logits, target, self.padding, self.epsilon)
 
-    def _right_sentences(self, logits: Tensor) -> Tensor:
+    def _correct_sentences(self, logits: Tensor) -> Tensor:
         """Return the number of sentences in which every target token has the largest logit."""
-        right = logits.argmax(-1).view_as(self.target).eq(self.target)
-        return (right | self.target.eq(self.padding)).all(dim=1).sum()
+        correct = logits.argmax(-1).view_as(self.target).eq(self.target)
+        return (correct | self.target.eq(self.padding)).all(dim=1).sum()
 
 
 def _some_rows(target: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class OutputProjection(nn.Module):
         self.linear = linear
         self.transform = OUTPUT_TRANSFORMS[transform](transform, alpha, topk, tau)
         self.is_sparse = self.transform.is_sparse
-        # Whether log_probs() are those of a distribution: search adds them up.
+        # Whether the transform's log_probs() are those of a distribution: search adds them up.
         self.scores_are_log_probs = self.transform.sums_to_one
 
     @property
@@ -65,47 +65,15 @@ class OutputProjection(nn.Module):
         """Return the logits ``[..., V]`` of features ``[..., d]``."""
         return self.linear(features)
 
-    def probs(self, logits: Tensor) -> Tensor:
-        """Return the transform's probabilities of logits."""
-        return self.transform.probs(logits)
-
-    def log_probs(self, logits: Tensor) -> Tensor:
-        """Return the logarithm of :meth:`probs`, exactly -inf where that is 0."""
-        return self.transform.log_probs(logits)
-
-    def loss(
-        self,
-        logits: Tensor,
-        target: Tensor,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "sum",
-    ) -> Tensor:
-        """Return the transform's loss of logits, in nats.
-
-        For the arguments see :func:`fairseq_sparse.ops.entmax_loss`.
-        """
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        return self.transform.loss(logits, target, **options, reduction=reduction)
-
-    def loss_of_features(
-        self,
-        features: Tensor,
-        target: Tensor,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        reduction: str = "sum",
-    ) -> Tensor:
-        """Return ``loss(linear(features), ...)``, if possible without keeping the logits.
+    def loss_of_features(self, features: Tensor, target: Tensor, **options: Any) -> Tensor:
+        """Return the transform's loss of ``linear(features)``, if possible without keeping the
+        logits; for the options see :meth:`OutputTransform.loss`.
 
         A layer that is quantised or has hooks is called, so its logits are kept.
         """
-        if not self._is_plain():
-            logits = self.linear(features)
-            return self.loss(logits, target, label_smoothing, ignore_index, reduction)
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        options["reduction"] = reduction
-        return self.transform.loss_of_features(features, self.linear, target, **options)
+        if self._is_plain():
+            return self.transform.loss_of_features(features, self.linear, target, **options)
+        return self.transform.loss(self.linear(features), target, **options)
 
     def _is_plain(self) -> bool:
         """Return whether the layer computes ``F.linear`` of its parameters and nothing else."""

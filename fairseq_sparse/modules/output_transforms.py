@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.constant_tau import ConstantTau
-from fairseq_sparse.modules.text_measures import text_measures
+from fairseq_sparse.modules.lm_measures import lm_measures
 from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
@@ -129,7 +129,7 @@ class OutputTransform(nn.Module):
             (the gold token has the largest logit), ``nonzeros``, ``gold_zero`` (the gold token has
             probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), ``tau`` if there is a
             threshold, and with *epsilon* ``sparsemax_score``, ``js_divergence`` and ``eps_nll`` of
-            :func:`text_measures` and ``nll``, the negative log-likelihood for the perplexity,
+            :func:`lm_measures` and ``nll``, the negative log-likelihood for the perplexity,
             smoothed by epsilon if the transform is sparse. Nothing is synchronised.
         """
         counts = target != ignore_index
@@ -147,7 +147,7 @@ class OutputTransform(nn.Module):
         if threshold is not None:
             values["tau"] = threshold
         if epsilon is not None:
-            measures = text_measures(p, known, epsilon)
+            measures = lm_measures(p, known, epsilon)
             del measures["gold"]
             values |= measures
             values["nll"] = measures["eps_nll"]
@@ -198,8 +198,8 @@ class OutputTransform(nn.Module):
             fixed = "no alpha" if self.alpha is None else f"alpha = {self.alpha}"
             raise ValueError(
                 f"--output-transform {self.name} has {fixed}, so --output-alpha {alpha} has no "
-                f"effect; use --output-transform {_listed(transforms_with('takes_alpha'), 'or')}, "
-                "or leave --output-alpha out"
+                "effect; use --output-transform "
+                f"{_join_with(transforms_with('takes_alpha'), 'or')}, or leave --output-alpha out"
             )
 
     def _check_topk(self, topk: int) -> None:
@@ -207,7 +207,7 @@ class OutputTransform(nn.Module):
             raise ValueError(f"--output-topk must be 0 (exact) or a positive number, got {topk}")
         if topk and not self.takes_topk:
             raise ValueError(
-                f"--output-topk {topk} is for {_listed(transforms_with('takes_topk'), 'and')}; "
+                f"--output-topk {topk} is for {_join_with(transforms_with('takes_topk'), 'and')}; "
                 f"--output-transform {self.name} takes none, leave it out"
             )
 
@@ -330,6 +330,6 @@ def transforms_with(attribute: str, value: Any = True) -> list[str]:
     return [name for name, kind in OUTPUT_TRANSFORMS.items() if getattr(kind, attribute) == value]
 
 
-def _listed(names: Iterable[str], conjunction: str) -> str:
+def _join_with(names: Iterable[str], conjunction: str) -> str:
     *most, last = names
     return f"{', '.join(most)} {conjunction} {last}" if most else last

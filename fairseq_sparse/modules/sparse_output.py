@@ -11,7 +11,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from fairseq_sparse.checkpoints.safety import check_settings
+from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.model_settings import as_namespace
@@ -151,8 +151,8 @@ class SparseOutputModel:
             theirs = state_dict.get(name, parameter)
             if rest == "embed_tokens.weight" and len(theirs) != len(parameter):
                 raise ValueError(
-                    f"the {part} of the checkpoint was trained with {len(theirs)} words, but the "
-                    f"dictionary has {len(parameter)}: give the folder of data, with its dict "
+                    f"the {part} of the checkpoint has a dictionary of {len(theirs)} tokens, but "
+                    f"this dictionary has {len(parameter)}: give the folder of data, with its dict "
                     "files, that the model was trained on"
                 )
 
@@ -183,24 +183,24 @@ def _check_attention_parameters(model: nn.Module, state_dict: dict[str, Tensor])
         if name not in theirs and f"{place}.q_proj.weight" in present
     )
     if missing:
-        kinds = _listed({attention[ours[name]].attention_kind for name in missing})
-        plain = _listed(kind for kind, entry in ATTENTION_KINDS.items() if entry.norm is None)
+        kinds = _sorted_list({attention[ours[name]].attention_kind for name in missing})
+        plain = _sorted_list(kind for kind, entry in ATTENTION_KINDS.items() if entry.norm is None)
         adds = f"--attention {kinds} (or --attention-enc, -dec, -cross) adds"
         if all(name.endswith("alpha_logit") for name in missing):
             adds = "--attention-alpha-learnable adds"
         elif all("query_scale." in name for name in missing):
             adds = "--attention-scale-queries adds"
         raise ValueError(
-            f"the checkpoint has no {_listed(missing)}, which {adds}: it was trained with another "
-            f"attention. Its parameters fit --attention {plain} with a fixed alpha and without "
-            "--attention-scale-queries; any other "
-            "must be trained from scratch, without --finetune-from-model"
+            f"the checkpoint has no {_sorted_list(missing)}, which {adds}: it was trained with "
+            f"another attention. Its parameters fit --attention {plain} with a fixed alpha and "
+            "without --attention-scale-queries; any other attention must be trained from scratch, "
+            "without --finetune-from-model"
         )
     surplus = sorted(theirs - ours.keys())
     if surplus:
         raise ValueError(
-            f"the checkpoint has {_listed(surplus)}, which the attention of this model does not "
-            "have: give the --attention (or --attention-enc, -dec, -cross), "
+            f"the checkpoint has {_sorted_list(surplus)}, which the attention of this model does "
+            "not have: give the --attention (or --attention-enc, -dec, -cross), "
             "--attention-alpha-learnable and --attention-scale-queries that it was trained with"
         )
 
@@ -210,7 +210,7 @@ def _any_layer(name: str) -> str:
     return re.sub(r"\.\d+\.", ".*.", name)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _sorted_list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 

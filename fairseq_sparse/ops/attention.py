@@ -40,9 +40,9 @@ def attend(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return ``weights(scale query key^T + bias) value`` for each head.
 
-    Unless the weights are requested, long inputs are processed in parts whose scores are recomputed
-    for the gradient, so that not all of them are in memory at once. There is then no second
-    derivative.
+    Unless the weights are requested, long inputs are processed in chunks, whose scores are
+    recomputed for the gradient, so that not all of them are in memory at once. There is then no
+    second derivative.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``.
@@ -57,8 +57,8 @@ def attend(
         masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.
         bias: ``[queries, keys]``, or four dimensions that broadcast over the scores; added to
             them, with ``MASKED`` or less where a key is masked. It gets no gradient.
-        causal: whether to mask the keys after each query's own position. With a ``bias``, a promise
-            that it is this mask, ``[queries, keys]``, which GPU kernels then need not read.
+        causal: whether to mask the keys after each query's own position. If ``bias`` is given
+            too, it must be exactly this mask, ``[queries, keys]``; GPU kernels do not read it.
         dropout: probability of dropping a weight.
         sums_to_one: whether the weights of a custom function sum to 1. If not, they are unbounded,
             and in fp16 the weighted sum is returned in fp32, in which it cannot overflow.
@@ -73,11 +73,11 @@ def attend(
         ValueError: the name of the weights is unknown, a tensor has a wrong shape or dtype, or
             alpha is missing or given to weights that take none.
     """
-    weights, alpha = _named(weights, alpha, sums_to_one)
+    weights, alpha = _resolve_weights(weights, alpha, sums_to_one)
     _check_shapes(query, key, value)
     _check_masks(query, key, masked, bias, causal)
     if alpha is not None:
-        alpha = _of_heads(alpha, query.size(1))
+        alpha = _alpha_per_head(alpha, query.size(1))
     query, key, value = as_autocast(query, key, value)
     widen = not weights.sums_to_one and value.dtype == torch.float16
     options = AttentionOptions(
@@ -87,7 +87,7 @@ def attend(
     return backend.attend(query, key, value, options)
 
 
-def _named(
+def _resolve_weights(
     weights: Weights, alpha: Optional[Alpha], sums_to_one: bool
 ) -> tuple[AttentionWeights, Optional[Tensor]]:
     """Return the kind of weights, which includes alpha if it is a number, and a tensor alpha.
@@ -119,7 +119,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _of_heads(alpha: Tensor, heads: int) -> Tensor:
+def _alpha_per_head(alpha: Tensor, heads: int) -> Tensor:
     """Return alpha as ``[heads, 1, 1]``; raise ValueError where it has another shape."""
     try:
         return alpha.expand(heads, 1, 1)

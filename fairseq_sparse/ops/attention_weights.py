@@ -103,11 +103,11 @@ def _leaky_relu(scores: Tensor) -> Tensor:
 
 
 def _relu_length(scores: Tensor) -> Tensor:
-    return _relu(scores) / _count_visible(scores)
+    return _relu(scores) / _count_unmasked(scores)
 
 
 def _sigmoid(scores: Tensor) -> Tensor:
-    return torch.sigmoid(at_least_fp32(scores) - _count_visible(scores).log())
+    return torch.sigmoid(at_least_fp32(scores) - _count_unmasked(scores).log())
 
 
 def _softpick(scores: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _softpick(scores: Tensor) -> Tensor:
     return torch.where(scores > 0, size, 0.0) / (size.sum(-1, True) + SOFTPICK_EPSILON)
 
 
-def _count_visible(scores: Tensor) -> Tensor:
+def _count_unmasked(scores: Tensor) -> Tensor:
     """Count the keys of each query that are not masked, ``[..., 1]``; 1 where all are."""
     count = scores.isneginf().logical_not().sum(-1, keepdim=True).clamp(min=1)
     return count.to(at_least_fp32(scores[..., :0]).dtype)

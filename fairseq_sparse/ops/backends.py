@@ -9,8 +9,8 @@ their callers combine other ops, or leave them to PyTorch. Nothing here reads a 
         entmax15(z)
     backends.last_used()  # {"entmax": "reference"}
 
-``FAIRSEQ_SPARSE_NATIVE=0`` and ``FAIRSEQ_SPARSE_TRITON=0`` turn the kernels for CPUs and for GPUs
-off. The first use of a backend for an op is logged at level DEBUG.
+``FAIRSEQ_SPARSE_NATIVE=0`` and ``FAIRSEQ_SPARSE_TRITON=0`` turn off the kernels for CPUs and for
+GPUs. The first use of a backend for an op is logged at level DEBUG.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def choose(op: str, tensors: Tensors, **options: Any) -> ModuleType:
         if kernels is not None and rule(tensors, **options):
             backend = kernels
     if _last.get(op) is not backend:
-        _note(op, backend)
+        _record_use(op, backend)
     return backend
 
 
@@ -104,7 +104,7 @@ def use(choice: str) -> Iterator[None]:
     finally:
         with _lock:
             _choices[:] = [other for other in _choices if other is not entered]
-            _obey_last()
+            _apply_last_choice()
 
 
 def last_used() -> dict[str, str]:
@@ -119,11 +119,11 @@ def _enter(choice: str) -> list[str]:
     entered = list(_CHOICES[choice])
     with _lock:
         _choices.append(entered)
-        _obey_last()
+        _apply_last_choice()
     return entered
 
 
-def _obey_last() -> None:
+def _apply_last_choice() -> None:
     global _allowed
     _allowed = _choices[-1]
     capture.kernels_are_off = not _allowed
@@ -134,26 +134,23 @@ _lock = threading.Lock()
 _choices: list[list[str]] = []
 _allowed: list[str] = []
 _last: dict[str, ModuleType] = {}
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
-def _note(op: str, backend: ModuleType) -> None:
+def _record_use(op: str, backend: ModuleType) -> None:
     """Record the backend that an op was last computed by, and log its first use."""
     _last[op] = backend
-    use_of_it = op, backend.NAME
-    if use_of_it not in _told:
-        _told.add(use_of_it)
-        logger.debug("%s: computed by %s", *use_of_it)
+    key = op, backend.NAME
+    if key not in _logged:
+        _logged.add(key)
+        logger.debug("%s: computed by %s", *key)
 
 
 def _device_of(tensors: Tensors) -> str:
     """Return whose kernels can read these tensors, ``cpu`` or ``gpu``, or another text if none."""
-    is_cpu = is_gpu = True
-    for x in tensors:
-        if x is not None:
-            is_cpu = is_cpu and x.is_cpu
-            is_gpu = is_gpu and x.is_cuda
-    return "cpu" if is_cpu else "gpu" if is_gpu else "another, or several"
+    devices = {x.device for x in tensors if x is not None}
+    found = devices.pop().type if len(devices) == 1 else "several"
+    return "gpu" if found == "cuda" else found
 
 
 def _kernels_for(device: str, tensors: Tensors) -> Optional[ModuleType]:
@@ -243,10 +240,10 @@ def _cpu_entmax(tensors: Tensors, alpha) -> bool:
 
 
 def _cpu_alpha_relu(tensors: Tensors, alpha: float, tau) -> bool:
-    return _is_one(tau) and _cpu_entmax(tensors, alpha)
+    return _has_one_element(tau) and _cpu_entmax(tensors, alpha)
 
 
-def _is_one(tau) -> bool:
+def _has_one_element(tau) -> bool:
     return not torch.is_tensor(tau) or tau.numel() == 1
 
 
@@ -265,10 +262,10 @@ def _cpu_row_losses(tensors: Tensors, loss, tau) -> bool:
 
 
 def _cpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
-    return _fit(*tensors) and _cpu_row_losses(tensors, loss, tau)
+    return _shapes_fit(*tensors) and _cpu_row_losses(tensors, loss, tau)
 
 
-def _fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> bool:
+def _shapes_fit(x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor) -> bool:
     """Return whether the inputs fit each other and are not empty; PyTorch handles all others."""
     return (
         x.numel() > 0
@@ -329,7 +326,7 @@ def _gpu_entmax_gradient(tensors: Tensors, alpha: float) -> bool:
 
 
 def _gpu_alpha_relu(tensors: Tensors, alpha: float, tau) -> bool:
-    return _is_one(tau)
+    return _has_one_element(tau)
 
 
 def _gpu_alpha_relu_gradient(tensors: Tensors) -> bool:
@@ -341,7 +338,7 @@ def _gpu_row_losses(tensors: Tensors, loss, tau) -> bool:
 
 
 def _gpu_linear_losses(tensors: Tensors, loss, tau) -> bool:
-    return loss.topk == 0 and loss.alpha != 1 and _fit(*tensors)
+    return loss.topk == 0 and loss.alpha != 1 and _shapes_fit(*tensors)
 
 
 def _gpu_attention(tensors: Tensors, options) -> bool:

@@ -22,7 +22,7 @@ def check_alpha(alpha: float) -> None:
     """Raise an error unless ``alpha`` is a finite number above 1.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: it is not a number.
         ValueError: it is out of range.
     """
     if type(alpha) is not float and not isinstance(alpha, Real):  # the latter takes its time
@@ -32,7 +32,7 @@ def check_alpha(alpha: float) -> None:
 
 
 def check_tau(tau: Tau) -> None:
-    """Raise an error if ``tau`` is no number, or not finite; values of tensors are not checked."""
+    """Raise an error if ``tau`` is not a finite number; values of tensors are not checked."""
     if torch.is_tensor(tau):
         return
     if type(tau) is not float and not isinstance(tau, Real):

@@ -50,7 +50,7 @@ def entmax_loss(
     reduction: str = "mean",
     topk: int = 0,
 ) -> Tensor:
-    """Compute the alpha-entmax loss, see the head of this file.
+    """Compute the alpha-entmax loss, see the docstring of this module.
 
     Args:
         z: logits ``[..., V]``, any floating dtype; the loss is computed in fp32 or better.
@@ -71,7 +71,7 @@ def entmax_loss(
         ValueError: an argument is out of range or the shapes do not fit.
     """
     loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
-    return loss_of_logits(z, target, loss)
+    return _fenchel_young_loss(z, target, loss)
 
 
 def alpha_relu_loss(
@@ -83,7 +83,7 @@ def alpha_relu_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Compute the alpha-ReLU loss, see the head of this file.
+    """Compute the alpha-ReLU loss, see the docstring of this module.
 
     Args:
         tau: the threshold of ``(alpha - 1) * z``, a finite number or a tensor with one element.
@@ -92,7 +92,7 @@ def alpha_relu_loss(
     The other arguments, the result and the errors are those of :func:`entmax_loss`.
     """
     loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
-    return loss_of_logits(z, target, loss)
+    return _fenchel_young_loss(z, target, loss)
 
 
 def linear_entmax_loss(
@@ -118,7 +118,7 @@ def linear_entmax_loss(
     :func:`fairseq_sparse.ops.entmax_loss`.
     """
     loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
-    return loss_of_features(features, weight, bias, target, loss)
+    return _linear_fenchel_young_loss(features, weight, bias, target, loss)
 
 
 def linear_alpha_relu_loss(
@@ -138,10 +138,10 @@ def linear_alpha_relu_loss(
     :func:`fairseq_sparse.ops.alpha_relu_loss`.
     """
     loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
-    return loss_of_features(features, weight, bias, target, loss)
+    return _linear_fenchel_young_loss(features, weight, bias, target, loss)
 
 
-def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
+def _fenchel_young_loss(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     """Compute the loss of logits ``[..., V]``, of any mapping and on any device."""
     check_logits(z)
     loss = loss.checked(tuple(z.shape), target)
@@ -165,7 +165,7 @@ def loss_of_logits(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     return loss.reduced(losses, target)
 
 
-def loss_of_features(
+def _linear_fenchel_young_loss(
     features: Tensor,
     weight: Tensor,
     bias: Optional[Tensor],
@@ -181,7 +181,7 @@ def loss_of_features(
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     backend = choose("linear_losses", (x, w, bias, target), loss=loss, tau=loss.tau)
     if backend.NAME == "reference":  # separate product and loss; the loss chooses again
-        return loss_of_logits(F.linear(features, weight, bias), target, loss)
+        return _fenchel_young_loss(F.linear(features, weight, bias), target, loss)
     loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
     with without_autocast(x):
         losses = backend.linear_losses(x, w, bias, target.reshape(-1), loss)

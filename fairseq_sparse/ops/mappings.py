@@ -82,7 +82,7 @@ def entmax15(z: Tensor, dim: int = -1, topk: int = 0) -> Tensor:
 
 
 def entmax(z: Tensor, alpha: Alpha, dim: int = -1) -> Tensor:
-    """Apply alpha-entmax for any alpha > 1, see the head of this file.
+    """Apply alpha-entmax for any alpha > 1, see the docstring of this module.
 
     Args:
         z: logits of any shape and floating dtype.
@@ -106,7 +106,7 @@ def entmax(z: Tensor, alpha: Alpha, dim: int = -1) -> Tensor:
 
 
 def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
-    """Apply alpha-ReLU, see the head of this file.
+    """Apply alpha-ReLU, see the docstring of this module.
 
     Args:
         z: logits of any shape and floating dtype; computed in fp32 or better.
@@ -120,7 +120,7 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
 
     Raises:
         ValueError: ``alpha`` is <= 1 or not finite, or ``tau`` is a number that is not finite.
-        TypeError: ``z`` is not floating point, or ``alpha`` or ``tau`` is no number.
+        TypeError: ``z`` is not floating point, or ``alpha`` or ``tau`` is not a number.
     """
     check_logits(z)
     check_alpha(alpha)

@@ -29,7 +29,7 @@ EPSILON = 1e-8
 
 
 def rms_norm(z: Tensor, gain: Tensor, eps: float = EPSILON) -> Tensor:
-    """Apply RMSNorm over the last dimension, see the head of this file.
+    """Apply RMSNorm over the last dimension, see the docstring of this module.
 
     Args:
         z: ``[..., d]``, any floating dtype; computed in fp32 or better.
@@ -46,7 +46,7 @@ def rms_norm(z: Tensor, gain: Tensor, eps: float = EPSILON) -> Tensor:
 
 
 def gated_rms_norm(z: Tensor, gain: Tensor, gate: Tensor, eps: float = EPSILON) -> Tensor:
-    """Apply gated RMSNorm over the last dimension, see the head of this file and :func:`rms_norm`.
+    """Apply gated RMSNorm over the last dimension; see also :func:`rms_norm`.
 
     Args:
         gate: ``w``, ``[d]``.
@@ -80,7 +80,7 @@ def _widened(z: Tensor, *parameters: Optional[Tensor]) -> list[Optional[Tensor]]
 
 
 class _RMSNorm(Function):
-    """Both norms as one function; autograd would keep and pass over three times as many tensors."""
+    """Both norms as one function; autograd would save and traverse three times as many tensors."""
 
     @staticmethod
     def forward(ctx, z, gain, gate, eps):

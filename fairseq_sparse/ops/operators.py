@@ -72,7 +72,8 @@ def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
 
 def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0) -> EntmaxRows:
     """Solve alpha-entmax by the operator; see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
-    distributed = sys.modules.get("torch.distributed.tensor")  # slow to import for all others
+    # If it was never imported, z cannot be a DTensor; importing it is slow.
+    distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(z, distributed.DTensor):
         _share_rows()
     each = (alpha, 0.0) if torch.is_tensor(alpha) else (None, float(alpha))

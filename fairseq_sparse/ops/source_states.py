@@ -29,9 +29,9 @@ class SourceStates:
 
     def __init__(self, states: Tensor, steps: int):
         # Where PyTorch captures the operations, it makes the gradient itself.
-        self._leaves_gradient = is_captured(states)
+        self._is_captured = is_captured(states)
         by_batch = states.transpose(0, 1)  # [batch, source length, size]
-        self._states = by_batch if self._leaves_gradient else by_batch.detach()
+        self._states = by_batch if self._is_captured else by_batch.detach()
         if steps > 1:  # a copy is faster to read, but takes as long to make as two steps
             self._states = self._states.contiguous()
         # The queries and weights of the steps, each with its version when it was used.
@@ -39,7 +39,7 @@ class SourceStates:
         self._weights: list[tuple[Tensor, int]] = []
         self._score_steps: tuple[Tensor, ...] = ()
         self._context_steps: tuple[Tensor, ...] = ()
-        if self._leaves_gradient:
+        if self._is_captured:
             return
         if torch.is_grad_enabled() and states.requires_grad:
             found = _Gradient.apply(states, steps, self._queries, self._weights)
@@ -51,9 +51,9 @@ class SourceStates:
         Args:
             query: ``[batch, size]``.
         """
-        if self._leaves_gradient or not torch.is_grad_enabled():
+        if self._is_captured or not torch.is_grad_enabled():
             return _scores(query, self._states)
-        step = self._next(self._score_steps, self._queries, query)
+        step = self._record_step(self._score_steps, self._queries, query)
         return _Product.apply(query, step, self._states, _scores, _context)
 
     def context(self, weights: Tensor) -> Tensor:
@@ -62,12 +62,14 @@ class SourceStates:
         Args:
             weights: ``[batch, source length]``.
         """
-        if self._leaves_gradient or not torch.is_grad_enabled():
+        if self._is_captured or not torch.is_grad_enabled():
             return _context(weights, self._states)
-        step = self._next(self._context_steps, self._weights, weights)
+        step = self._record_step(self._context_steps, self._weights, weights)
         return _Product.apply(weights, step, self._states, _context, _scores)
 
-    def _next(self, steps, seen: list[tuple[Tensor, int]], value: Tensor) -> Optional[Tensor]:
+    def _record_step(
+        self, steps, seen: list[tuple[Tensor, int]], value: Tensor
+    ) -> Optional[Tensor]:
         """Record a step; return the placeholder through which its gradient reaches the states."""
         if not steps:
             return None
@@ -94,9 +96,10 @@ class _Gradient(Function):
         steps = len(gradients) // 2
         # For each step: the gradient of its scores and its query; its weights and the gradient of
         # its context.
+        # Fewer steps may have been taken than were announced.
         pairs = [
-            *zip(gradients[:steps], _unchanged(ctx.queries), strict=False),  # some are not taken
-            *zip(_unchanged(ctx.weights), gradients[steps:], strict=False),
+            *zip(gradients[:steps], _checked_unchanged(ctx.queries), strict=False),
+            *zip(_checked_unchanged(ctx.weights), gradients[steps:], strict=False),
         ]
         pairs = [(left, right) for left, right in pairs if left is not None and right is not None]
         if not pairs:
@@ -106,7 +109,7 @@ class _Gradient(Function):
         return torch.bmm(left, right).transpose(0, 1), None, None, None
 
 
-def _unchanged(seen: list[tuple[Tensor, int]]) -> list[Tensor]:
+def _checked_unchanged(seen: list[tuple[Tensor, int]]) -> list[Tensor]:
     """Return the tensors of the steps; refuse changed ones, which autograd does not check here."""
     if any(x._version != version for x, version in seen):
         raise RuntimeError(

@@ -75,7 +75,7 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         # A run that resumes within an epoch must use the last validation when an uninterrupted one
         # does: after the next update.
         if epoch > self.epoch:
-            self._follow(self.epoch)
+            self._use_validation(self.epoch)
             self.epoch = epoch
 
     def step(self, epoch: int, val_loss: Optional[float] = None) -> float:
@@ -84,16 +84,16 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         *val_loss* is a value of ``--best-checkpoint-metric``, or None if there was no validation;
         the value itself is not used.
         """
-        return super().step(epoch) if val_loss is None else self._follow(epoch)
+        return super().step(epoch) if val_loss is None else self._use_validation(epoch)
 
     def step_update(self, num_updates: int) -> float:
         """Update the learning rate after an update, which may follow a validation."""
         if num_updates > self.num_updates:
             self.num_updates = num_updates
-            self._follow(self.epoch)
+            self._use_validation(self.epoch)
         return super().step_update(num_updates)
 
-    def _follow(self, epoch: int) -> float:
+    def _use_validation(self, epoch: int) -> float:
         """Shrink the learning rate if there was a bad validation since the last call; return it."""
         loss = self._new_loss()
         if loss is None:
@@ -109,7 +109,7 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
         return rate
 
     def _new_loss(self) -> Optional[float]:
-        """Return the mean loss of a validation that was not looked at yet; None without one."""
+        """Return the mean loss of the last validation that has not been used yet, or None."""
         meter = metrics.get_meter("valid", "loss")
         if meter is None or not meter.count:
             return self.pending

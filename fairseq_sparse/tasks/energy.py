@@ -1,20 +1,56 @@
-"""Measures the energy of training, which the tasks of this package log as ``watt_hours``."""
+"""The energy of training, which the tasks of this package log as ``watt_hours``."""
 
 import ctypes
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
-
-if TYPE_CHECKING:
-    from fairseq.optim import FairseqOptimizer
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.optim import FairseqOptimizer
 
 logger = logging.getLogger(__name__)
 
-_MILLIJOULES = 3_600_000  # in a watt-hour
+_MILLIJOULES_PER_WATT_HOUR = 3_600_000
 _KEY = "watt_hours"
+
+
+class LogsEnergy:
+    """Mixin that lets a fairseq task log ``watt_hours``; list it before the task's class.
+
+    The figure is the energy that the GPUs of all workers have used since the run began, across
+    resumptions and without validation. It is absent if NVML cannot measure it.
+    """
+
+    energy: Optional["EnergyMeter"] = None
+
+    def build_energy_meter(self, model, optimizer, update_num: int) -> "EnergyMeter":
+        """Build the meter for the training that begins or resumes now."""
+        device = next(model.parameters()).device
+        return EnergyMeter(gpu_counter(device), device, optimizer, update_num)
+
+    def train_step(
+        self, sample, model, criterion, optimizer, update_num, ignore_grad=False, ema_model=None
+    ):
+        if self.energy is None:
+            self.energy = self.build_energy_meter(model, optimizer, update_num)
+        self.energy.resume()
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def valid_step(self, *args, **kwargs):
+        if self.energy is not None:
+            self.energy.pause()
+        return super().valid_step(*args, **kwargs)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.energy is not None and criterion.training:
+            watt_hours = self.energy.total()
+            if watt_hours is not None:
+                # weight 0: the latest value, not a mean
+                metrics.log_scalar("watt_hours", watt_hours, weight=0, priority=810, round=4)
 
 
 class EnergyUnknown(Exception):
@@ -44,7 +80,7 @@ class EnergyMeter:
         self,
         counter: Callable[[], float],
         device: torch.device,
-        optimizer: "FairseqOptimizer",
+        optimizer: FairseqOptimizer,
         update_num: int,
     ):
         self._counter = counter
@@ -73,12 +109,10 @@ class EnergyMeter:
             return None
         self._advance()
         used = self._own
-        from fairseq.distributed import utils as distributed_utils
-
         if distributed_utils.get_data_parallel_world_size() > 1:
             group = distributed_utils.get_data_parallel_group()
             used = distributed_utils.all_reduce_dict({_KEY: used}, self._device, group)[_KEY].item()
-        total = self._before + used / _MILLIJOULES
+        total = self._before + used / _MILLIJOULES_PER_WATT_HOUR
         if math.isnan(total):
             self._unknown = True
             self._options.pop(_KEY, None)  # a later part of the run must not add to it
@@ -110,14 +144,14 @@ def nvml_counter(bus_id: str) -> Callable[[], float]:
     try:
         import pynvml
     except ImportError as error:
-        raise EnergyUnknown("it needs the package nvidia-ml-py") from error
+        raise EnergyUnknown("the package nvidia-ml-py is not installed") from error
     try:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
         divided = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) > 0
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except pynvml.NVMLError as error:
-        raise EnergyUnknown(f"GPU {bus_id} has no counter of energy ({error})") from error
+        raise EnergyUnknown(f"GPU {bus_id} has no energy counter ({error})") from error
     if divided:
         raise EnergyUnknown(f"GPU {bus_id} is divided (MIG), and its counter covers all parts")
 

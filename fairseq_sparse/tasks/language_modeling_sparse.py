@@ -17,18 +17,18 @@ from fairseq.data import (
     NumelDataset,
     PadDataset,
     PrependTokenDataset,
+    TokenBlockDataset,
     data_utils,
 )
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
-from fairseq_sparse.generation.sparse_sequence_generator import with_distributions
-from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON
-from fairseq_sparse.tasks.sentence_blocks import SentenceBlocks
+from fairseq_sparse.generation.normalized_scores import with_distributions
+from fairseq_sparse.modules.lm_measures import DEFAULT_EPSILON
+from fairseq_sparse.tasks.lm_evaluation import LMEvaluation, MeasuredBatches
 from fairseq_sparse.tasks.sparse_decoding import SamplingConfig, SparseDecodingMixin
 from fairseq_sparse.tasks.sparse_training import SparseTrainingMixin
-from fairseq_sparse.tasks.text_evaluation import MeasuredBatches, TextEvaluation
 
 
 @dataclass
@@ -59,9 +59,9 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         ValueError: a flag is out of range.
     """
 
-    keeps_prompts = True
+    continues_prompts = True
     # The evaluation of a running fairseq-eval-lm, if there is one.
-    evaluation: Optional[TextEvaluation] = None
+    evaluation: Optional[LMEvaluation] = None
 
     def __init__(self, args, *rest, **kwargs):
         super().__init__(args, *rest, **kwargs)
@@ -141,7 +141,7 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         ignored = [self.target_dictionary.pad()]
         if self.args.add_bos_token:  # which fairseq-eval-lm does not count either
             ignored.append(self.target_dictionary.bos())
-        self.evaluation = TextEvaluation(self.perplexity_epsilon, ignored)
+        self.evaluation = LMEvaluation(self.perplexity_epsilon, ignored)
         options = {"context_window": context_window, **kwargs}
         batches = super().eval_lm_dataloader(
             dataset, max_tokens, batch_size, max_positions, *args, **options
@@ -188,3 +188,28 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
             pad_to_bsz=batch_size if args.pad_to_fixed_bsz else None,
         )
         return self.datasets[split]
+
+
+class SentenceBlocks(TokenBlockDataset):
+    """A text with one block per line: fairseq's ``TokenBlockDataset`` with ``break_mode="eos"``,
+    made to work under NumPy 2.
+
+    An item is the triple (source, target, past target).
+
+    Args:
+        dataset: the lines, each a tensor of tokens.
+        sizes: their lengths.
+        pad, eos: indices of padding and of the end of a line.
+    """
+
+    def __init__(self, dataset, sizes, pad: int, eos: int):
+        options = {"break_mode": "eos", "include_targets": True}
+        super().__init__(dataset, sizes, None, pad, eos, **options)
+
+    @staticmethod
+    def _build_slice_indices(sizes, break_mode, document_sep_len, block_size):
+        sizes = np.asarray(sizes).astype(np.int64)
+        rows, ends = np.arange(len(sizes)), sizes.cumsum()
+        # Each block begins at offset 0 of the line with its number, and ends in that line.
+        places = np.stack([rows, np.zeros_like(rows), rows], axis=1)
+        return sizes, places, np.stack([ends - sizes, ends], axis=1)

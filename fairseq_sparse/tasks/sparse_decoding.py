@@ -12,13 +12,15 @@ from fairseq.search import Sampling
 
 from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
+from fairseq_sparse.generation.normalized_scores import (
+    is_sparse_model,
+    scores_are_log_probs,
+    with_distributions,
+)
 from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
     SparseSequenceGeneratorWithAlignment,
-    is_sparse_model,
-    scores_are_log_probs,
-    with_distributions,
 )
 from fairseq_sparse.generation.truncated_sampling import TruncatedSampling
 from fairseq_sparse.modules.sparse_attention import has_sparse_attention
@@ -123,7 +125,7 @@ class SparseDecodingMixin:
 
     supports_sparse_outputs = True
     # Whether outputs continue prompts, so that dense models need our generator, too.
-    keeps_prompts = False
+    continues_prompts = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -170,12 +172,12 @@ class SparseDecodingMixin:
         if getattr(args, "score_reference", False):
             eos = super().build_generator(models, args).eos  # a language token in some tasks
             return SparseSequenceScorer(self.target_dictionary, compute_alignment=align, eos=eos)
-        extra = _with_useful_language_model(extra_gen_cls_kwargs or {})
+        extra = _without_zero_weight_lm(extra_gen_cls_kwargs or {})
         if decoding.score_normalization == "sum":
             models, extra = _with_log_probs(models, extra)
         if decoding.exact_search:
             _check_exact_search(models)
-        self.report = SearchReport(decoding.search_report, is_text=self.keeps_prompts)
+        self.report = SearchReport(decoding.search_report, continues_prompts=self.continues_prompts)
         # fairseq-interactive does not tell the task when its input ends.
         weakref.finalize(self, self.report.finish)
         self.first_line = self.lines = 0
@@ -192,17 +194,17 @@ class SparseDecodingMixin:
         nbest, has_report = getattr(args, "nbest", 1), decoding.search_report is not None
         if decoding.exact_search:
             options = {"nbest": nbest, "add_up_mass": False, "attention": False}
-            beam = SparseSequenceGenerator.like(generator, **options)
+            beam = SparseSequenceGenerator.from_generator(generator, **options)
             return ExactSequenceGenerator(beam, decoding.exact_search_nodes)
-        ours = self.keeps_prompts
+        ours = self.continues_prompts
         ours |= any(is_sparse_model(model) for model in [*models, extra.get("lm_model")])
         ours |= has_report or getattr(args, "print_step", False)  # fairseq's has no "steps"
         options = {"nbest": nbest, "add_up_mass": has_report, "attention": bool(align)}
         misaligns = any(has_sparse_attention(m) or moves_padding(m) for m in models)
         if align and (ours or misaligns):
             options["print_alignment"] = align
-            return SparseSequenceGeneratorWithAlignment.like(generator, **options)
-        return SparseSequenceGenerator.like(generator, **options) if ours else generator
+            return SparseSequenceGeneratorWithAlignment.from_generator(generator, **options)
+        return SparseSequenceGenerator.from_generator(generator, **options) if ours else generator
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
         """Return the batches of a data set. Outside training, no sentence is left out.
@@ -345,7 +347,7 @@ def _with_log_probs(models, options: dict[str, Any]) -> tuple[list, dict[str, An
     return with_distributions(models), options
 
 
-def _with_useful_language_model(options: dict[str, Any]) -> dict[str, Any]:
+def _without_zero_weight_lm(options: dict[str, Any]) -> dict[str, Any]:
     """Return the generator's options without a language model whose weight is 0.
 
     The search would still multiply its log-probabilities by the weight: 0 * -inf is NaN.

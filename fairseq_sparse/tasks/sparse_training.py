@@ -1,8 +1,8 @@
 """Additions of this package's tasks to the training of fairseq's tasks."""
 
 from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
-from fairseq_sparse.checkpoints.safety import check_settings
-from fairseq_sparse.tasks.energy_logging import LogsEnergy
+from fairseq_sparse.checkpoints.loading import check_settings
+from fairseq_sparse.tasks.energy import LogsEnergy
 
 
 class SparseTrainingMixin(LogsEnergy):

@@ -40,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, random_data
+from command_line import script_parser
 
 EXAMPLES = measure.ROOT / "examples"
 STOCK = "stock"
@@ -53,7 +54,7 @@ RANDOM_SENTENCES = 4000
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "data",
         nargs="?",
@@ -220,7 +221,7 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     from fairseq.trainer import Trainer
 
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.checkpoints.safety import CheckpointError, load_checkpoint
+    from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
 
     parser = fairseq_options.get_training_parser()
     flags = training_flags(variant, precision, options)

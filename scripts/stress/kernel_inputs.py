@@ -87,7 +87,7 @@ def linear_losses(most: int, seed: int) -> Iterator[int]:
                 with ExitStack() as changed:
                     for name, value in (("_SCREENED_SHARE", share), ("_DENSE_SHARE", 1 - share)):
                         changed.enter_context(mock.patch.object(linear_loss, name, value))
-                    does = mock.patch.object(linear_loss, "_screens", return_value=screens)
+                    does = mock.patch.object(linear_loss, "_should_screen", return_value=screens)
                     changed.enter_context(does)
                     alpha = any_of(ALPHAS)
                     options = {"label_smoothing": 0.1, "reduction": "none"}

@@ -41,7 +41,7 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import exit_status, one_line, output_file, positive, seed
+from command_line import exit_status, one_line, output_file, positive, script_parser, seed
 
 ROOT = Path(__file__).resolve().parents[2]
 # The kills of a run: those in training, which are shuffled, and those at the end, in this order.
@@ -68,9 +68,7 @@ PATIENCE = 600  # seconds for one start of the recipe
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--kills", type=positive, default=50, metavar="N", help="total (default: 50)"
     )
@@ -397,7 +395,6 @@ class Stress:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    sys.path.insert(0, str(ROOT))
     from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json
 

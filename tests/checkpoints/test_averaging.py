@@ -221,7 +221,7 @@ def change_field(field, value):
     ("change", "named"),
     [
         (drop_entry("decoder.half"), ["has no decoder.half"]),
-        (change_entry("decoder.new", torch.zeros(1)), ["decoder.new", "has not"]),
+        (change_entry("decoder.new", torch.zeros(1)), ["decoder.new", "lacks"]),
         (
             change_entry("encoder.embed_tokens.weight", torch.zeros(4, 3)),
             ["shape of encoder.embed_tokens.weight", "(4, 3)", "(2, 3)"],

@@ -36,7 +36,9 @@ def test_loss_is_the_sum_over_target_tokens_of_the_model_s_own_loss(transform, l
     loss, sample_size, log = criterion(model.eval(), sample)
     logits, target = model(**sample["net_input"])[0], sample["target"]
     real = target != 1
-    expected = model.decoder.output_projection.loss(logits[real], target[real], label_smoothing)
+    expected = model.decoder.output_projection.transform.loss(
+        logits[real], target[real], label_smoothing=label_smoothing, reduction="sum"
+    )
     torch.testing.assert_close(loss, expected)
     assert sample_size == log["ntokens"] == int(real.sum())
     each = criterion(model, sample, reduce=False)[0]
@@ -73,7 +75,7 @@ def test_the_fused_loss_never_asks_the_model_for_logits(transform, monkeypatch):
     criterion, model, sample = build(transform)
     projection = model.decoder.output_projection
     given = []
-    monkeypatch.setattr(projection, "loss", lambda *_, **__: given.append("loss"))
+    monkeypatch.setattr(projection.transform, "loss", lambda *_, **__: given.append("loss"))
     criterion(model.train(), sample)[0].backward()
     assert not given
     logits = model(**sample["net_input"])[0]  # afterwards the model gives logits again
@@ -115,7 +117,7 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
         loss += value.item()
         logs.append(log)
     logits, target = torch.cat(logits), torch.cat(targets)
-    p = model.decoder.output_projection.probs(logits)
+    p = model.decoder.output_projection.transform.probs(logits)
     with metrics.aggregate() as logged:
         criterion.reduce_metrics(logs)
     values = logged.get_smoothed_values()
@@ -220,8 +222,8 @@ def test_sentence_accuracy_is_the_share_that_greedy_search_gets_right(transform)
         target[1, last] = (best[1, last] + 1) % logits.size(-1)
         assert (target[2][real[2]] != best[2][real[2]]).any()
         log = criterion(model, sample)[2]
-        assert log["statistics_right_sentences"] == 1
+        assert log["statistics_correct_sentences"] == 1
         with metrics.aggregate() as values:
-            criterion.reduce_metrics([log, log, {**log, "statistics_right_sentences": 3}])
+            criterion.reduce_metrics([log, log, {**log, "statistics_correct_sentences": 3}])
         assert values["sentence_accuracy"].avg == pytest.approx(100 * 5 / 9)
-    assert "statistics_right_sentences" not in criterion(model.train(), sample)[2]
+    assert "statistics_correct_sentences" not in criterion(model.train(), sample)[2]

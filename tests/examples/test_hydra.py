@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 import toy
 from commands import generate, hypotheses, logged
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 
 FOLDER = toy.ROOT / "examples" / "hydra"
 TRANSLATION = (
@@ -123,7 +123,7 @@ def test_a_named_architecture_is_that_of_the_command_line(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"output_transfrom": "entmax15"}, "model.output_transfrom is no setting of"),
+        ({"output_transfrom": "entmax15"}, "model.output_transfrom is not a setting of"),
         ({"output_transform": "entmax2"}, "model.output_transform must be one of softmax"),
         ({"output_alpha": "much"}, "model.output_alpha must be of type float, got 'much'"),
         ({"encoder_layers": 2.5}, "model.encoder_layers must be of type int, got 2.5"),

@@ -251,7 +251,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     shutil.copyfile(checkpoints / "checkpoint2.pt", checkpoints / "checkpoint_best.pt")
     part = (checkpoints / "checkpoint2.pt").read_bytes()[:5000]
     (checkpoints / "checkpoint_last.pt").write_bytes(part)
-    (tmp_path / "average.pt.123.tmp").write_bytes(part)
+    (tmp_path / "average.pt.partial").write_bytes(part)
 
     options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
     output = run(*options, "--stages", "2-3", RAW_DIR=raw).stdout
@@ -268,7 +268,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
         for folder in (undisturbed, tmp_path)
     ]
     assert updates[0] == updates[1]
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> None:

@@ -166,5 +166,5 @@ def test_no_model_is_promised_a_number_of_rows_for_a_sentence() -> None:
     promised = []
     model.set_beam_size = promised.append
     stock = SequenceGenerator([model], words, beam_size=4)
-    SparseSequenceGenerator.like(stock)
+    SparseSequenceGenerator.from_generator(stock)
     assert promised == [4, 1]

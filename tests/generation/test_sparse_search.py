@@ -52,7 +52,7 @@ def test_active_candidates_come_first_and_dead_ones_fill_up():
     assert scores == [[-3.0, -1.0, DEAD, DEAD]]  # in the strategy's order, not by score
     assert tokens == [[B, C, EOS, EOS]]
     assert beams[0][:2] == [0, 1]
-    assert sparse.exhausted == sparse.incomplete == set()
+    assert sparse.finished == sparse.incomplete == set()
 
 
 def test_candidates_of_beam_search_are_left_as_they_are():
@@ -73,7 +73,7 @@ def test_exhausted_sentences():
     )
     scores = torch.tensor([[-0.5, -0.7], [-0.5, -0.7], [DEAD, -0.3]]).unsqueeze(2)
     sparse, (scores, tokens, beams) = take_step(strategy, scores=scores, batch=3)
-    assert sparse.exhausted == {1, 2}  # the second has just found its only string
+    assert sparse.finished == {1, 2}  # the second has just found its only string
     assert sparse.incomplete == {2}
     assert (scores[2][0], tokens[2][0], beams[2][0]) == (pytest.approx(-0.3), EOS, 1)
     assert scores[2][1:] == [DEAD] * 3

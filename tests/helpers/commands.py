@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import toy
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fork_python import PYTHON
 
 # In fairseq 0.12.2: a tensor that is never filled, and copies of parameters that it makes for its

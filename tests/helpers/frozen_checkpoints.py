@@ -12,7 +12,7 @@ from fairseq_cli import generate, train
 
 from commands import hypotheses
 from fairseq_sparse.analysis.trained_models import load_batches, load_models
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 
 FOLDER = Path(__file__).parents[1] / "data"
 DATA = FOLDER / "bin"

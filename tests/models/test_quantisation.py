@@ -63,7 +63,7 @@ def test_dynamic_quantisation_reaches_the_output_and_search_still_knows_its_zero
 
     output = quantised(**sample["net_input"])
     probs = quantised.get_normalized_probs(output, log_probs=False)
-    assert torch.equal(probs, model.decoder.output_projection.probs(output[0]))
+    assert torch.equal(probs, model.decoder.output_projection.transform.probs(output[0]))
     log_probs = quantised.get_normalized_probs(output, log_probs=True)
     assert torch.equal(log_probs.isneginf(), probs == 0) and (probs == 0).any()
     generator = task.build_generator([quantised], GenerationConfig(beam=3, nbest=3, max_len_b=8))

@@ -11,7 +11,7 @@ from fairseq.modules import AdaptiveInput
 
 import toy
 from commands import logged, output_flags
-from fairseq_sparse.checkpoints.safety import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
@@ -66,7 +66,7 @@ def test_every_transform_gives_its_probabilities(transform):
     projection = sparse.decoder.output_projection
     output = sparse(tokens())
     probs = sparse.get_normalized_probs(output, log_probs=False)
-    assert torch.equal(probs, projection.probs(output[0]))
+    assert torch.equal(probs, projection.transform.probs(output[0]))
     assert (transform == "softmax") == bool((probs > 0).all())
     torch.testing.assert_close(
         sparse.get_normalized_probs(output, log_probs=True), probs.log(), rtol=1e-5, atol=1e-5
@@ -278,7 +278,9 @@ def _validate(checkpoint, text):
         with torch.no_grad():
             logits = models[0].eval()(**sample["net_input"])[0][0]
         target = sample["target"][0]
-        total += projection.loss(logits, target).item()
-        impossible += int((projection.probs(logits).gather(1, target[:, None]) == 0).sum())
+        total += projection.transform.loss(logits, target, reduction="sum").item()
+        impossible += int(
+            (projection.transform.probs(logits).gather(1, target[:, None]) == 0).sum()
+        )
         count += len(target)
     return total / count, impossible / count

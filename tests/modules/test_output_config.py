@@ -73,7 +73,7 @@ def test_more_than_the_vocabulary_is_all_of_it() -> None:
         toy.model("--output-transform", "entmax15", "--output-topk", k).decoder.output_projection
         for k in (0, 10**20)
     )
-    torch.testing.assert_close(more.probs(logits), exact.probs(logits))
+    torch.testing.assert_close(more.transform.probs(logits), exact.transform.probs(logits))
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_probs_and_log_probs_are_those_of_the_transform(transform, options, mapp
     layer = projection(transform, **options)
     logits, _ = logits_and_target(layer)
     expected = mapping(logits)
-    torch.testing.assert_close(layer.probs(logits), expected)
-    log_probs = layer.log_probs(logits)
+    torch.testing.assert_close(layer.transform.probs(logits), expected)
+    log_probs = layer.transform.log_probs(logits)
     torch.testing.assert_close(log_probs, expected.log())
     assert layer.is_sparse == (transform != "softmax")
     assert bool(torch.isneginf(log_probs).any()) == layer.is_sparse
@@ -76,10 +76,13 @@ def test_gradient_of_the_loss_is_p_minus_q(transform, label_smoothing):
     layer = projection(transform)
     logits, target = logits_and_target(layer)
     logits.requires_grad_()
-    layer.loss(logits, target, label_smoothing, ignore_index=PAD).backward()
+    options = {"label_smoothing": label_smoothing, "ignore_index": PAD, "reduction": "sum"}
+    layer.transform.loss(logits, target, **options).backward()
     q = F.one_hot(target, logits.size(-1)) * (1 - label_smoothing)
     q = q + label_smoothing / logits.size(-1)
-    expected = (layer.probs(logits.detach()) - q).masked_fill((target == PAD).unsqueeze(-1), 0.0)
+    expected = (layer.transform.probs(logits.detach()) - q).masked_fill(
+        (target == PAD).unsqueeze(-1), 0.0
+    )
     torch.testing.assert_close(logits.grad, expected)
 
 
@@ -89,7 +92,7 @@ def test_statistics_agree_with_counting_by_hand(transform):
     logits, target = logits_and_target(layer)
     statistics = layer.transform.statistics(logits, target, PAD)
     rows = [row for row in range(len(target)) if target[row] != PAD]
-    p = layer.probs(logits)
+    p = layer.transform.probs(logits)
     assert statistics["tokens"] == len(rows)
     assert statistics["correct"] == sum(logits[row].argmax() == target[row] for row in rows)
     assert statistics["nonzeros"] == sum(int((p[row] > 0).sum()) for row in rows)
@@ -218,7 +221,8 @@ def test_tau_is_in_fp32_whatever_dtype_and_device_it_comes_by():
 def test_tau_must_be_known_before_it_is_used():
     layer = projection("alpha_relu", tau="data")
     logits, target = logits_and_target(layer)
-    for use in (layer.probs, layer.log_probs, lambda z: layer.loss(z, target)):
+    transform = layer.transform
+    for use in (transform.probs, transform.log_probs, lambda z: transform.loss(z, target)):
         with pytest.raises(RuntimeError, match="tau of alpha_relu is not set"):
             use(logits)
     features, _ = features_and_target(layer)

@@ -138,10 +138,12 @@ def test_zeros_and_gradients_of_the_new_transform(squares):
     layer = OutputProjection(nn.Linear(8, 20), "squares", alpha=1.1)
     features = 3 * torch.randn(5, 8)
     target = torch.randint(20, (5,))
-    log_probs = layer.log_probs(layer(features))
-    torch.testing.assert_close(log_probs, layer.probs(layer(features)).log())
+    log_probs = layer.transform.log_probs(layer(features))
+    torch.testing.assert_close(log_probs, layer.transform.probs(layer(features)).log())
     assert log_probs.isneginf().any()
-    loss = layer.loss_of_features(features, target)
-    torch.testing.assert_close(loss, layer.loss(layer(features), target))
+    options = {"label_smoothing": 0.0, "ignore_index": 1, "reduction": "sum"}
+    loss = layer.loss_of_features(features, target, **options)
+    expected = layer.transform.loss(layer(features), target, **options)
+    torch.testing.assert_close(loss, expected)
     loss.backward()
     assert layer.weight.grad.abs().sum() > 0

@@ -19,7 +19,7 @@ from attention_cases import (
 )
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS
-from fairseq_sparse.ops.reference import attention_parts
+from fairseq_sparse.ops.reference import chunked_attention
 from op_cases import HALF_DTYPES, logits
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 3, 4, 5, 4
@@ -34,10 +34,10 @@ WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
 )
 
 
-def limit_parts(monkeypatch, scores, queries):
+def limit_chunks(monkeypatch, scores, queries):
     for device in ("cpu", "meta"):
-        monkeypatch.setitem(attention_parts._PART_SCORES, device, scores)
-    monkeypatch.setattr(attention_parts, "_PART_QUERIES", queries)
+        monkeypatch.setitem(chunked_attention._CHUNK_SCORES, device, scores)
+    monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", queries)
 
 
 def inputs(batch=BATCH, heads=HEADS, queries=QUERIES, keys=KEYS, width=WIDTH):
@@ -126,7 +126,7 @@ def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypa
 
     whole = values_and_gradients()
     for limits in (QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES):
-        limit_parts(monkeypatch, *limits)
+        limit_chunks(monkeypatch, *limits)
         with torch.no_grad():
             context, _ = attend(*tensors, **options, **masks)
         for actual, expected in zip(
@@ -182,7 +182,7 @@ def test_one_alpha_for_all_heads(shape, monkeypatch):
 
     gradients = []
     for limits in (WHOLE, QUERY):
-        limit_parts(monkeypatch, *limits)
+        limit_chunks(monkeypatch, *limits)
         context, _ = attend(*tensors, "entmax", alpha=alpha.requires_grad_())
         torch.testing.assert_close(context, expected)
         gradients += [*torch.autograd.grad(total(alpha), alpha), torch.func.grad(total)(alpha)]
@@ -216,7 +216,7 @@ def test_a_function_of_one_s_own_may_have_an_alpha(queries):
 @pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES])
 def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
     """Unless the minimum number of queries has more; weights are computed part by part."""
-    limit_parts(monkeypatch, scores, queries)
+    limit_chunks(monkeypatch, scores, queries)
     seen = []
 
     def weights(scores):
@@ -235,7 +235,7 @@ def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
 @pytest.mark.parametrize("case", ["softmax", "rela_g_leaky_relu"])
 def test_large_negative_biases_hide_as_minus_infinity_does(case, limits, monkeypatch):
     """fairseq's masks have -1e4 and -1e8."""
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = inputs()
     options, _ = options_of(case)
     expected, _ = attend(*tensors, **options, bias=causal())
@@ -247,7 +247,7 @@ def test_large_negative_biases_hide_as_minus_infinity_does(case, limits, monkeyp
 
 
 def test_weights_are_returned_whatever_the_limit(monkeypatch):
-    limit_parts(monkeypatch, *QUERY)
+    limit_chunks(monkeypatch, *QUERY)
     options, _ = options_of("relu")
     weights = attend(*inputs(), **options, need_weights=True)[1]
     assert weights.shape == (BATCH, HEADS, QUERIES, KEYS)
@@ -255,7 +255,7 @@ def test_weights_are_returned_whatever_the_limit(monkeypatch):
 
 @pytest.mark.parametrize("scores", [1 << 20, 20])
 def test_weights_are_not_returned_unless_asked_for(scores, monkeypatch):
-    limit_parts(monkeypatch, scores, 1)
+    limit_chunks(monkeypatch, scores, 1)
     options, _ = options_of("relu")
     assert attend(*inputs(), **options)[1] is None
 
@@ -270,7 +270,7 @@ def test_padding_does_not_matter(case, monkeypatch):
     value = value.detach().masked_fill(masked[:, None, :, None], 1e6)
     key = key.detach().masked_fill(masked[:, None, :, None], 1e6)
     for limits in (WHOLE, SOME_QUERIES):
-        limit_parts(monkeypatch, *limits)
+        limit_chunks(monkeypatch, *limits)
         together, _ = attend(query, key, value, **options, masked=masked)
         for row, length in enumerate(lengths):
             one = slice(row, row + 1)
@@ -288,7 +288,7 @@ def test_rows_without_a_visible_key_are_zero_with_finite_gradients(case, hiding,
     blind = (full_bias(**masks) == -INF).all(-1)
     assert blind.any() and not blind.all()
     for limits in (WHOLE, SOME_QUERIES):
-        limit_parts(monkeypatch, *limits)
+        limit_chunks(monkeypatch, *limits)
         context, _ = attend(*tensors, **options, **masks)
         assert (context[blind] == 0).all()
         for gradient in torch.autograd.grad(context.square().sum(), [*tensors, *alpha]):
@@ -299,7 +299,7 @@ def test_rows_without_a_visible_key_are_zero_with_finite_gradients(case, hiding,
 @pytest.mark.parametrize("limits", [WHOLE, (6, 1)], ids=["whole", "parts"])
 @each_case
 def test_derivative(case, limits, monkeypatch):
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = inputs(batch=1, queries=3, keys=3, width=2)
     options, alpha = options_of(case)
     masks = {"bias": causal(3, 3), "masked": hidden_keys(1, keys=3)}
@@ -316,7 +316,7 @@ def test_derivative(case, limits, monkeypatch):
 def test_dropout_falls_on_the_weights_and_the_gradient_knows_which(case, limits, monkeypatch):
     """With the identity as values, the result is the weights after dropout, and the gradient of
     the values their transpose times the gradient of the result."""
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     query, key, _ = inputs(queries=12)
     value = torch.eye(KEYS, dtype=torch.float64).expand(BATCH, HEADS, -1, -1).clone()
     value.requires_grad_()
@@ -336,7 +336,7 @@ def test_dropout_falls_on_the_weights_and_the_gradient_knows_which(case, limits,
 @pytest.mark.parametrize("limits", [WHOLE, (6, 1)], ids=["whole", "parts"])
 @pytest.mark.parametrize("case", ["softmax", "entmax_learned", "relu"])
 def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monkeypatch):
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = inputs(batch=1, queries=3, keys=3, width=1)
     options, _ = options_of(case)
 
@@ -361,7 +361,7 @@ def test_the_weights_that_are_returned_are_not_dropped():
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @each_case
 def test_half_precision_sums_of_many_large_weights_are_finite(case, dtype, limits, monkeypatch):
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = [(30 * x.detach()).to(dtype).requires_grad_() for x in inputs(keys=1000)]
     options, _ = options_of(case)
     _, weights = attend(*tensors, **options, need_weights=True)
@@ -384,7 +384,7 @@ def test_half_precision_sums_of_many_large_weights_are_finite(case, dtype, limit
 @pytest.mark.parametrize("limits", [WHOLE, SOME_QUERIES], ids=["whole", "parts"])
 @each_case
 def test_autocast_rounds_the_arguments_and_nothing_else(case, limits, monkeypatch):
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = [x.detach().float().requires_grad_() for x in inputs()]
     options, _ = options_of(case)
     options |= {"bias": causal()}
@@ -416,7 +416,7 @@ def test_an_empty_batch(case):
 )
 def test_no_value_is_looked_at(case, limits, monkeypatch):
     """Reading one would stall a GPU; on the meta device, tensors have no values to read."""
-    limit_parts(monkeypatch, *limits)
+    limit_chunks(monkeypatch, *limits)
     tensors = [x.detach().float().to("meta") for x in inputs(batch=2, queries=4)]
     masks = {"bias": causal(4).float().to("meta"), "masked": hidden_keys(1, 2).to("meta")}
     options, alpha = options_of(case)
@@ -426,7 +426,7 @@ def test_no_value_is_looked_at(case, limits, monkeypatch):
 
 
 def test_the_arguments_are_left_alone(monkeypatch):
-    limit_parts(monkeypatch, *SOME_QUERIES)
+    limit_chunks(monkeypatch, *SOME_QUERIES)
     tensors = [x.detach() for x in inputs()]
     masks = HIDING["causal, padding"]()
     copies = [x.clone() for x in (*tensors, *masks.values())]

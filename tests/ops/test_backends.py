@@ -185,7 +185,7 @@ def test_a_choice_of_the_environment_is_checked():
 
 
 def test_each_backend_of_an_op_is_logged_once(monkeypatch, caplog):
-    monkeypatch.setattr(backends, "_told", set())
+    monkeypatch.setattr(backends, "_logged", set())
     monkeypatch.setattr(backends, "_last", {})
     caplog.set_level(logging.DEBUG, "fairseq_sparse.ops.backends")
     for _ in range(2):

@@ -178,7 +178,7 @@ def test_counter_that_fails_ends_the_measurement():
 
 
 def test_reasons_for_no_counter(nvml, monkeypatch):
-    with pytest.raises(energy.EnergyUnknown, match="0000:07:00.0 has no counter.*Not Found"):
+    with pytest.raises(energy.EnergyUnknown, match="0000:07:00.0 has no energy counter.*Not Found"):
         energy.nvml_counter("0000:07:00.0")
     import pynvml
 

@@ -15,9 +15,9 @@ import toy
 from commands import logged, output_flags
 from fairseq_sparse.generation.search_report import SearchReport
 from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
-from fairseq_sparse.modules.text_measures import DEFAULT_EPSILON, text_measures
+from fairseq_sparse.modules.lm_measures import DEFAULT_EPSILON, lm_measures
 from fairseq_sparse.tasks import LanguageModelingSparseConfig, LanguageModelingSparseTask
-from fairseq_sparse.tasks.text_evaluation import TextEvaluation
+from fairseq_sparse.tasks.lm_evaluation import LMEvaluation
 
 SIZES = [
     f"--{name.replace('_', '-')}={value}"
@@ -84,7 +84,7 @@ def naive(checkpoint, text, epsilon=DEFAULT_EPSILON, **overrides):
         rows.append(p)
         golds.append(sample["target"][0])
     p, target = torch.cat(rows), torch.cat(golds)
-    measures = {name: value.mean() for name, value in text_measures(p, target, epsilon).items()}
+    measures = {name: value.mean() for name, value in lm_measures(p, target, epsilon).items()}
     gold = p.gather(1, target[:, None])
     return {
         "tokens": len(target),
@@ -221,7 +221,7 @@ def test_eval_lm_sees_the_context_window_and_counts_each_token_once(text, checkp
         with torch.no_grad():
             output = models[0].eval()(source[None, begin:end])
         p = models[0].get_normalized_probs(output, log_probs=False)[0, start - begin :]
-        total += text_measures(p, target[start:end], DEFAULT_EPSILON)["eps_nll"].sum()
+        total += lm_measures(p, target[start:end], DEFAULT_EPSILON)["eps_nll"].sum()
     assert measures["tokens"] == len(target)
     assert loss == pytest.approx(total.item() / len(target), abs=1e-4)
 
@@ -314,7 +314,7 @@ def test_an_ensemble_is_refused_by_eval_lm():
     """Its scorer averages probabilities, for which no measures are computed."""
     model = toy.language_model(output_transform="entmax15").eval()
     tokens = torch.tensor([[5, 6, 7]])
-    sample = {"target": tokens, "evaluation": TextEvaluation(1e-6, [])}
+    sample = {"target": tokens, "evaluation": LMEvaluation(1e-6, [])}
     with torch.no_grad():
         output = model(tokens)
     assert model.get_normalized_probs(output, True, sample).isfinite().all()
@@ -323,13 +323,13 @@ def test_an_ensemble_is_refused_by_eval_lm():
 
 
 def test_a_model_without_measures_is_named(caplog):
-    TextEvaluation(1e-6, []).report()
+    LMEvaluation(1e-6, []).report()
     assert "no measures: the model is not of this package" in caplog.text
 
 
 def test_texts_that_are_cut_off_are_all_counted(caplog):
     caplog.set_level("INFO")
-    report = SearchReport(is_text=True)
+    report = SearchReport(continues_prompts=True)
     cut, whole = {"incomplete": True, "exact": None}, {"exact": None}
     report.add([0, 1], [[whole, cut, cut], [whole, cut, whole]])
     report.finish()

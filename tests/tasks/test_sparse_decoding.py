@@ -162,7 +162,7 @@ def test_a_generator_is_like_the_one_of_the_task():
         **{"symbols_to_strip_from_output": {7}, "tokens_to_suppress": ("w2",)},
     }
     stock = SequenceGenerator([toy.model()], words, lm_model=language_model(), **options)
-    ours = SparseSequenceGenerator.like(stock, nbest=2)
+    ours = SparseSequenceGenerator.from_generator(stock, nbest=2)
     for name, value in options.items():
         if name not in ("no_repeat_ngram_size", "tokens_to_suppress"):
             assert getattr(ours, name) == getattr(stock, name), name

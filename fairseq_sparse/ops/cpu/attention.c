@@ -44,7 +44,7 @@ typedef struct {
     const uint8_t *masked; /* [batch, keys] or NULL */
     const float *bias;     /* [queries, keys] or NULL; MASKED or less masks a key */
     double *solution;      /* [4, batch, heads, queries], SHIFT to CUT of entmax */
-    int64_t keys, width;   /* those of the options, which are looked at most */
+    int64_t keys, width;   /* copies of the options that are read most often */
 } attention;
 
 static const float MASKED = -1e4f;
@@ -62,8 +62,8 @@ typedef struct {
     int64_t queries, pitch, blocks;
 } workspace;
 
-/* Lay the workspace out from an address on; returns how many floats it takes. If the address is
-NULL, there is no memory yet, and only the size is computed. */
+/* Lay out the workspace at an address; return its size in floats. If the address is NULL, there is
+no memory yet, and only the size is computed. */
 static int64_t lay_out(workspace *w, float *from, const attention_options *options,
                        int backward) {
     int64_t keys = options->keys, dim = options->width, padded_keys = up_to(keys ? keys : 1, PANEL);
@@ -179,7 +179,7 @@ static uint64_t place_of(const attention *a, int64_t b, int64_t h, int64_t query
 }
 
 /* List the nonzero weights of a row of scores. */
-static void weigh(const attention *a, workspace *w, int64_t query, const float *scores,
+static void list_weights(const attention *a, workspace *w, int64_t query, const float *scores,
                   int64_t visible, solved_row row, mapping map) {
     int32_t *ends = w->ends + query * (w->blocks + 1);
     float cut = a->options->alpha ? row.cut : 0;
@@ -226,7 +226,7 @@ static void forward_block(const attention *a, workspace *w, int64_t b, int64_t h
                     a->solution[k * rows + row + i] = found[k];
                 solution = solved(a->solution, rows, row + i);
             }
-            weigh(a, w, i - first, scores, visible, solution, map);
+            list_weights(a, w, i - first, scores, visible, solution, map);
         }
     }
     memset(w->sums, 0, (last - first) * dim * sizeof(float));
@@ -276,7 +276,7 @@ int64_t attend_forward(const attention_options *options, /* struct */
 }
 
 /* From the gradients of a row's nonzero weights to those of its products with keys, in place.
-slopes: memory for as many numbers. */
+slopes: scratch space for count numbers. */
 static void through_mapping(const attention *a, mapping map, const float *weights, int64_t count,
                             float *slopes, float *grad) {
     float scale = (float)a->options->scale;
@@ -364,7 +364,7 @@ static void backward_block(const attention *a, workspace *w, int64_t b, int64_t 
             solved_row solution = {0};
             if (a->options->alpha)
                 solution = solved(a->solution, rows, row + i);
-            weigh(a, w, i - first, w->scores + (i - start) * step, visible, solution, map);
+            list_weights(a, w, i - first, w->scores + (i - start) * step, visible, solution, map);
         }
         gradients_of_products(a, w, map, b, h, first, start - first, end - start, visible);
     }

@@ -35,7 +35,7 @@ static void score(const float *query, const float *keys, int64_t step, int64_t c
 }
 
 /* List the nonzero weights; returns how many there are. */
-static int64_t weigh(workspace w, int64_t keys, double alpha) {
+static int64_t list_weights(workspace w, int64_t keys, double alpha) {
     if (!alpha) {
         int64_t count = select_above(w.scores, keys, 0, w.places);
         for (int64_t k = 0; k < count; k++)
@@ -75,7 +75,7 @@ int64_t attend_step(const step_sizes *sizes, /* struct */
             int64_t b = head / heads, h = head % heads;
             score(query + head * dim, row_at(key_rows, b, h, 0), key_rows.step[2], keys, dim,
                   (float)scale, masked ? masked + b * keys : NULL, w.scores);
-            int64_t count = weigh(w, keys, alpha);
+            int64_t count = list_weights(w, keys, alpha);
             memset(result + head * dim, 0, dim * sizeof *result);
             add_rows(result + head * dim, w.places, w.weights, count, row_at(value_rows, b, h, 0),
                      value_rows.step[2], dim);

@@ -56,13 +56,13 @@ _DTYPES = {
 _is_forked_child = False
 
 
-def _note_fork() -> None:
+def _mark_forked() -> None:
     global _is_forked_child
     _is_forked_child = True
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_note_fork)
+    os.register_at_fork(after_in_child=_mark_forked)
 
 
 class KernelArgumentError(Exception):
@@ -85,7 +85,7 @@ class _Struct(NamedTuple):
 
 
 class _Kernel:
-    """A function of the library, with what its source states of its parameters."""
+    """A function of the library, and what its C source declares about the parameters."""
 
     def __init__(self, library: ctypes.CDLL, result: str, name: str, parameters: str):
         found = _PARAMETER.findall(parameters)
@@ -122,16 +122,16 @@ class _Kernel:
         for i, (position, _, dtype, optional, is_strided) in enumerate(self._pointers):
             x = arguments[position]
             if isinstance(x, Tensor):
-                if x.dtype is not dtype or not x.is_cpu or not _lies_as(x, sizes[i], is_strided):
-                    raise KernelArgumentError(self._complaint(i, sizes[i], x))
+                if x.dtype is not dtype or not x.is_cpu or not _has_layout(x, sizes[i], is_strided):
+                    raise KernelArgumentError(self._message(i, sizes[i], x))
                 addresses[position] = x.data_ptr()
             elif not (optional if x is None else _holds_int64s(x, dtype, sizes[i])):
-                raise KernelArgumentError(self._complaint(i, sizes[i], x))
+                raise KernelArgumentError(self._message(i, sizes[i], x))
         failure = self._function(*addresses)
         if failure:
             raise _error(self._name, failure, threads=arguments[-1])
 
-    def _complaint(self, i: int, size: object, x: object) -> str:
+    def _message(self, i: int, size: object, x: object) -> str:
         pointer = self._pointers[i]
         found = repr(x)
         if isinstance(x, Tensor):
@@ -139,7 +139,7 @@ class _Kernel:
         return f"{self._name}: {pointer.name} must be {size} x {pointer.dtype}, got {found}"
 
 
-def _lies_as(x: Tensor, size: object, is_strided: bool) -> bool:
+def _has_layout(x: Tensor, size: object, is_strided: bool) -> bool:
     """Return whether a tensor has the layout and size that a kernel's source states."""
     if is_strided:
         shape, steps = size

@@ -87,7 +87,7 @@ def _compiled() -> Path:
     name = f"kernels-{_digest(repr(parts).encode())}"
     folder = _cache_folder()
     for path in folder.glob(f"{name}-*.so"):
-        if _is_whole(path):
+        if _is_intact(path):
             return path
     # Two processes may compile at once, so each compiles in its own folder and moves the result
     # into place. A damaged file is replaced but never removed: it may have been replaced already.
@@ -116,7 +116,7 @@ def _digest(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     """Return whether a cached file is what the compiler wrote, and nobody else can change it."""
     try:
         return _is_ours_alone(path) and path.stem.endswith(_digest(path.read_bytes()))

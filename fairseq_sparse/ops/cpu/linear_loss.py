@@ -4,7 +4,7 @@ With a sparse p nearly all of ``R = p - q`` is exactly 0: it is kept as a list o
 the products ``R W`` and ``R^T x`` use these alone. Label smoothing adds to R the same constant
 everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``.
 
-The logits are computed for some rows at a time, and dropped as soon as these rows are solved.
+The logits are computed in chunks of rows, and discarded once the chunk is solved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairseq_sparse.ops.cpu.losses import solve
 from fairseq_sparse.ops.cpu.products import SparseRows
 from fairseq_sparse.ops.cpu.screen import (
     PackedRows,
-    candidates,
+    find_candidates,
     multiplies_bfloat16,
     round_rows,
 )
@@ -75,7 +75,7 @@ class _LinearLosses(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, counts, loss):
-        screen = _Screen(x, weight, loss) if _screens(x, bias) else None
+        screen = _Screen(x, weight, loss) if _should_screen(x, bias) else None
         sums, sparse, dense = [], [], {}
         for rows in _row_chunks(x, weight):
             found = None if screen is None else screen.candidates(rows, target[rows])
@@ -157,12 +157,12 @@ class _Screen:
         found = None
         if self._helps:
             x = self._x.rows(rows)
-            found = candidates(x, self._weight, label, self._alpha, self._tau, _SCREENED_SHARE)
+            found = find_candidates(x, self._weight, label, self._alpha, self._tau, _SCREENED_SHARE)
             self._helps = found is not None
         return found
 
 
-def _screens(x: Tensor, bias: Optional[Tensor]) -> bool:
+def _should_screen(x: Tensor, bias: Optional[Tensor]) -> bool:
     worth_it = x.dtype == torch.float32 and x.size(0) >= _SCREENED_ROWS and bias is None
     return worth_it and multiplies_bfloat16()
 

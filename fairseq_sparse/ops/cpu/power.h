@@ -69,7 +69,7 @@ static inline float positive_power(float x, float exponent, power_kind kind) {
     return is_normal ? power : x;
 }
 
-/* 1 / (1 + e ** -x), to an absolute error of 1e-38. */
+/* 1 / (1 + e ** -x). Clamping x to [-88.3, 87] changes the result by less than 1e-38. */
 static inline float sigmoid(float x) {
     x = x < -88.3f ? -88.3f : x > 87 ? 87 : x;
     float n = nearbyintf(x * -1.44269504f);

@@ -67,7 +67,7 @@ class SolvedRows:
             gold: the weight of the target.
             counts: ``[rows]``, bool.
         """
-        z, from_start, rows, longest = _described(self.z)
+        z, from_start, rows, longest = _layout(self.z)
         columns, size = None, longest
         if isinstance(self.z, PackedRows):
             columns, size = self.z.columns, self.z.size
@@ -86,7 +86,7 @@ def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
 
     ``alpha`` is a number or a tensor ``[rows, 1]``, in [1.05, 2].
     """
-    described = _described(z)
+    described = _layout(z)
     table = empty(6, described[2], dtype=torch.float64)
     call("solve_entmax", described[0].numel(), *described, *_alpha_of_rows(alpha), table)
     return SolvedRows(z, alpha, table)
@@ -94,7 +94,7 @@ def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
 
 def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
     """Solve alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
-    described = _described(z)
+    described = _layout(z)
     table = empty(6, described[2], dtype=torch.float64)
     arguments = (*described, alpha, tau, table)
     call("solve_alpha_relu", described[0].numel(), *arguments)
@@ -133,7 +133,7 @@ def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> T
     return out.view(z.shape)
 
 
-def _described(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
+def _layout(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
     """Return the logits, starts of rows (None: equally long), number of rows, greatest length."""
     if not isinstance(z, PackedRows):
         return z, None, *z.shape

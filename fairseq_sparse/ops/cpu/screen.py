@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.products import starts_of
 
-# There is room for one in this many of a row's logits; if a row has more, it is searched again.
+# A row's list has room for 1 / _ROOM of its logits; a row with more candidates is searched again.
 _ROOM = 8
 
 
@@ -60,13 +60,13 @@ class PackedRows(NamedTuple):
     size: int  # how many logits a whole row has
 
 
-def candidates(
+def find_candidates(
     features: RoundedRows,
     weight: RoundedRows,
     target: Tensor,
     alpha: float,
     tau: Optional[float],
-    most: float,
+    max_share: float,
 ) -> Optional[tuple[PackedRows, Tensor]]:
     """Find the logits that can be in the support, and those of the targets.
 
@@ -75,27 +75,27 @@ def candidates(
         weight: ``[V, d]``.
         target: ``[rows]``, int64, all in range.
         tau: the threshold of alpha-ReLU, None for alpha-entmax.
-        most: the largest share of all logits that may be candidates.
+        max_share: the largest share of all logits that may be candidates.
 
     Returns:
         The candidates and the targets' logits ``[rows]``, or None if there are too many candidates.
     """
-    about = features.half @ weight.half.t()  # [rows, V]
-    rows, size = about.shape
-    cut, gold = about.new_empty(2, rows, dtype=torch.float32)
+    approximate = features.half @ weight.half.t()  # [rows, V]
+    rows, size = approximate.shape
+    cut, gold = approximate.new_empty(2, rows, dtype=torch.float32)
     count = empty(rows, dtype=torch.int64)
-    screen = (about, rows, size, features.norm, features.error, weight.norm, weight.error)
+    screen = (approximate, rows, size, features.norm, features.error, weight.norm, weight.error)
     threshold = math.nan if tau is None else tau
     room = max(1, size // _ROOM)
     found = empty(rows, room, dtype=torch.int32)
     arguments = (*screen, alpha, threshold, room, cut, count, found)
-    call("find_candidates", about.numel(), *arguments)
+    call("find_candidates", approximate.numel(), *arguments)
     start = starts_of(count)
     total = int(start[-1])
-    if total > most * about.numel():
+    if total > max_share * approximate.numel():
         return None
     columns, z = empty(total, dtype=torch.int32), empty(total)
     matrices = (features.full, weight.full, weight.full.size(1))
     arguments = (*screen, cut, room, found, *matrices, target, start, columns, z, gold)
-    call("fill_candidates", about.numel(), *arguments)
+    call("fill_candidates", approximate.numel(), *arguments)
     return PackedRows(z, start, columns, size), gold

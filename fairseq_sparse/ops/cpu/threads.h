@@ -28,7 +28,7 @@ static int thread_number(void) {
 #endif
 }
 
-/* Whether places up to this one, and a few vectors behind it, have a number of 32 bits. */
+/* Whether indices up to size, plus a few vectors, fit into 32 bits. */
 static int fits_32_bits(int64_t size) { return size <= INT32_MAX - 64; }
 
 /* Let only the first `length` numbers of a list be touched, of the `step` up to the next list. */

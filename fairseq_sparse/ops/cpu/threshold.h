@@ -136,8 +136,8 @@ static float find_threshold(const float *x, int64_t count, float tau, mapping ma
             break;
         float moved = next - tau;
         tau = next;
-        /* The error left is of the square of so small a step, unless (alpha > 1.5) the slope jumps
-        where an entry leaves the support. */
+        /* After so small a step the remaining error is of the order of its square, unless
+        (alpha > 1.5) the slope jumps where an entry leaves the support. */
         if (map.alpha <= 1.5 && moved * map.beta < -1e-4f * tau)
             break;
     }

@@ -9,7 +9,7 @@ from fairseq_sparse.ops.gpu.attention import adasplash, attend
 from fairseq_sparse.ops.gpu.entmax import entmax_probabilities, entmax_rows
 from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient, entmax_gradient
 from fairseq_sparse.ops.gpu.linear_loss import linear_losses
-from fairseq_sparse.ops.gpu.losses import losses_of_rows as row_losses
+from fairseq_sparse.ops.gpu.losses import row_losses
 
 NAME = "gpu"
 

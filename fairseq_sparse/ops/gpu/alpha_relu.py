@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, as_computed, factors, rate_of
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, factors, rate_of, to_compute_dtype
 
 BLOCK = 1024
 
@@ -27,7 +27,7 @@ def alpha_relu_weights(z: Tensor, tau: float | Tensor, alpha: float) -> Tensor:
             rates, constant = alpha_arguments(alpha, z)
             _weights_kernel[elementwise_grid(z)](
                 z,
-                as_computed(tau, z),
+                to_compute_dtype(tau, z),
                 rates,
                 p,
                 z.numel(),

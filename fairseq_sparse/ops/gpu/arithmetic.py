@@ -23,19 +23,19 @@ def alpha_arguments(alpha: Alpha, z: Tensor) -> tuple[Tensor, float]:
     """
     if not torch.is_tensor(alpha) and alpha in (1.5, 2.0):
         return z.new_empty(1), float(alpha)
-    return as_computed(alpha - 1, z), 0.0
+    return to_compute_dtype(alpha - 1, z), 0.0
 
 
-def as_computed(x: float | Tensor, z: Tensor) -> Tensor:
+def to_compute_dtype(x: float | Tensor, z: Tensor) -> Tensor:
     """Return a number or a tensor as the kernels read it: in the precision that they compute in, on
     the device of ``z``, with no synchronisation."""
-    dtype = precise_dtype(z)
+    dtype = compute_dtype(z)
     if torch.is_tensor(x):
         return x.detach().to(z.device, dtype)
     return torch.full((), x, dtype=dtype, device=z.device)
 
 
-def precise_dtype(z: Tensor) -> torch.dtype:
+def compute_dtype(z: Tensor) -> torch.dtype:
     """Return the dtype that kernels compute in: fp64 for fp64, otherwise fp32."""
     return torch.float64 if z.dtype == torch.float64 else torch.float32
 

@@ -28,12 +28,12 @@ from torch import Tensor
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu.arithmetic import (
     alpha_arguments,
-    as_computed,
+    compute_dtype,
     divide,
     factors,
-    precise_dtype,
     rate_of,
     sums_of_two,
+    to_compute_dtype,
 )
 from fairseq_sparse.ops.gpu.entmax_search import norm_power
 
@@ -75,7 +75,7 @@ def find_candidates(
     Args:
         x: ``[rows, d]``, contiguous.
         weight: ``[V, d]``, contiguous, in the same dtype.
-        bias: ``[V]`` in :func:`precise_dtype`, or None.
+        bias: ``[V]`` in :func:`compute_dtype`, or None.
         target: ``[rows]``. Rows that are ignored have no candidates.
 
     If a row has a NaN or +inf, its list is marked as not complete.
@@ -88,7 +88,7 @@ def find_candidates(
     parts = triton.cdiv(tiles, tiles_each)
     # A multiple of 16: Triton compiles a kernel anew for other sizes.
     length = -(-math.ceil(_PLACES * math.sqrt(tiles_each * options["CLASSES"])) // 16) * 16
-    dtype = precise_dtype(x)
+    dtype = compute_dtype(x)
     found = Candidates(
         torch.empty(rows, parts * length, dtype=torch.int32, device=x.device),
         torch.full((rows, parts * length), -float("inf"), dtype=dtype, device=x.device),
@@ -104,7 +104,7 @@ def find_candidates(
             weight,
             x if bias is None else bias,
             target,
-            rates if loss.tau is None else as_computed(loss.tau, x),
+            rates if loss.tau is None else to_compute_dtype(loss.tau, x),
             rates,
             *found[:5],
             rows,

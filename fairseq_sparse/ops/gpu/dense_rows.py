@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, precise_dtype, rate_of
+from fairseq_sparse.ops.gpu.arithmetic import alpha_arguments, compute_dtype, rate_of
 from fairseq_sparse.ops.gpu.candidates import is_exact, logits_of_tile, tile_options
 from fairseq_sparse.ops.gpu.entmax import sweep_options
 from fairseq_sparse.ops.gpu.residual import write_residual
@@ -33,7 +33,7 @@ _SHARED = ("PRECISION", "DTYPE", "num_warps", "enable_fp_fusion")
 _FEATURES = 128
 
 
-def part_of_rows(rows: int, classes: int, dtype: torch.dtype) -> int:
+def rows_per_chunk(rows: int, classes: int, dtype: torch.dtype) -> int:
     """Return how many rows have their logits in memory at a time."""
     fit = _PART_BYTES // (classes * dtype.itemsize)
     return min(-(-rows // _TILE), max(1, fit // _TILE)) * _TILE
@@ -70,8 +70,8 @@ class DenseRows:
             The place of its first row in ``order``, and the logits.
         """
         rows, classes = self.x.size(0), self.weight.size(0)
-        dtype = precise_dtype(self.x)
-        part = part_of_rows(rows, classes, dtype)
+        dtype = compute_dtype(self.x)
+        part = rows_per_chunk(rows, classes, dtype)
         logits = torch.empty(part, classes, dtype=dtype, device=self.x.device)
         options = tile_options(self.x, self.bias)
         grid = triton.cdiv(part, options["ROWS"]), triton.cdiv(classes, options["CLASSES"])
@@ -103,7 +103,7 @@ class DenseRows:
         """Add the gradients of features, weight and bias, without the part of label smoothing.
 
         Args:
-            gradients: the three to add to, in :func:`precise_dtype`; None for one not wanted.
+            gradients: the three to add to, in :func:`compute_dtype`; None for one not wanted.
             target: ``[rows]``.
             found: maximum, tau and total of each row, ``[3, rows]``.
             scale: the gradient of each row's loss, ``[rows]``, 0 where the target is ignored.

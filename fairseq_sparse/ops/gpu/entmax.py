@@ -28,10 +28,10 @@ from torch import Tensor
 from fairseq_sparse.ops.gpu.arithmetic import (
     alpha_arguments,
     any_of,
+    compute_dtype,
     divide,
     factors,
     positive_power,
-    precise_dtype,
 )
 from fairseq_sparse.ops.gpu.entmax_search import (
     LANES,
@@ -66,7 +66,7 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
     z = contiguous_rows(z)
     rows, size = z.shape
     p = torch.empty_like(z, memory_format=torch.contiguous_format)
-    found = torch.zeros(3, rows, dtype=precise_dtype(z), device=z.device)
+    found = torch.zeros(3, rows, dtype=compute_dtype(z), device=z.device)
     if p.numel() > 0:
         options = row_options(size, z.dtype)
         at_a_time = 1

@@ -24,7 +24,8 @@ _MAX_STEPS = tl.constexpr(64)
 # Blocks of a long row that are being loaded at a time.
 STAGES = tl.constexpr(3)
 
-# What a search runs over: the largest entry of each lane, all three, or the row in memory.
+# The entries to search: the largest of each lane, the three largest of each lane, or the whole row
+# in memory.
 LARGEST = tl.constexpr(0)
 LANES = tl.constexpr(1)
 ROW = tl.constexpr(2)
@@ -127,7 +128,7 @@ def load_rows(z, there, start, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def reachable(logits, maximum, rate):
-    """Return ``x``, at least -1: lower entries are never in the support, and 0 * -inf is spared."""
+    """Return ``x``, at least -1: lower entries are not in the support. This avoids 0 * -inf."""
     return tl.maximum((logits - maximum) * rate, -1.0)
 
 

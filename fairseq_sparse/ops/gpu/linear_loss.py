@@ -39,7 +39,7 @@ from torch.autograd import Function
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.first_order import first_order
-from fairseq_sparse.ops.gpu.arithmetic import as_computed, precise_dtype
+from fairseq_sparse.ops.gpu.arithmetic import compute_dtype, to_compute_dtype
 from fairseq_sparse.ops.gpu.candidates import Candidates, find_candidates
 from fairseq_sparse.ops.gpu.dense_rows import DenseRows
 from fairseq_sparse.ops.gpu.support import Rows, Support, solve_dense, solve_lists
@@ -70,7 +70,7 @@ class _LinearLosses(Function):
     @staticmethod
     def forward(ctx, x, weight, bias, target, loss):
         x, weight, target = x.contiguous(), weight.contiguous(), target.contiguous()
-        precise = None if bias is None else bias.to(precise_dtype(x)).contiguous()
+        precise = None if bias is None else bias.to(compute_dtype(x)).contiguous()
         found = find_candidates(x, weight, precise, target, loss)
         rows = _empty_rows(found, target, weight.size(0), loss)
         support = solve_lists(found, rows, loss, any(ctx.needs_input_grad))
@@ -91,7 +91,7 @@ class _LinearLosses(Function):
         with without_autocast(x):
             scale = grad.masked_fill(~loss.counts(target), 0.0)
             gradients = _of_lists(x, weight, Support(*support), scale, loss, needed)
-            precise = None if bias is None else bias.to(precise_dtype(x)).contiguous()
+            precise = None if bias is None else bias.to(compute_dtype(x)).contiguous()
             dense = DenseRows(x, weight, precise, support[-1])
             dense.add_gradients(gradients, target, found, scale, loss)
             gradients = [
@@ -103,7 +103,7 @@ class _LinearLosses(Function):
 
 def _empty_rows(found: Candidates, target: Tensor, classes: int, loss: FenchelYoungLoss) -> Rows:
     gold = found.gold
-    constant = as_computed(loss.constant(classes), gold)
+    constant = to_compute_dtype(loss.constant(classes), gold)
     solved = torch.empty_like(gold), gold.new_empty(3, gold.size(0))
     return Rows(target, gold, found.sums, classes, constant, *solved)
 
@@ -117,7 +117,7 @@ def _of_lists(
     needed: tuple[bool, bool, bool],
 ) -> list[Optional[Tensor]]:
     """Return the gradients of features, weight and bias, without those of dense rows."""
-    dtype = precise_dtype(x)
+    dtype = compute_dtype(x)
     constant = -loss.label_smoothing / weight.size(0)
 
     def smoothed(total: Callable[[], Tensor], *shape: int) -> Tensor:

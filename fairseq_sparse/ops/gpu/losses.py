@@ -20,17 +20,17 @@ from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.gpu.arithmetic import (
     alpha_arguments,
-    as_computed,
     divide,
     factors,
     rate_of,
+    to_compute_dtype,
 )
 from fairseq_sparse.ops.gpu.entmax import contiguous_rows, load_block, row_options, solve_row
 from fairseq_sparse.ops.gpu.entmax_search import STAGES
 from fairseq_sparse.ops.gpu.residual import residual_of_rows
 
 
-def losses_of_rows(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
+def row_losses(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
     """Return the loss of each row, with its gradient.
 
     Args:
@@ -49,7 +49,7 @@ class _Losses(Function):
     @staticmethod
     def forward(ctx, z, target, loss):
         rows, size = z.shape
-        constant = as_computed(loss.constant(size), z)
+        constant = to_compute_dtype(loss.constant(size), z)
         losses, found = constant.repeat(rows), constant.new_empty(3, rows)
         if z.numel() > 0:
             with torch.cuda.device_of(z):
@@ -57,7 +57,7 @@ class _Losses(Function):
                 _losses_kernel[(rows,)](
                     z,
                     target,
-                    constant if loss.tau is None else as_computed(loss.tau, z),
+                    constant if loss.tau is None else to_compute_dtype(loss.tau, z),
                     constant,
                     losses,
                     found,

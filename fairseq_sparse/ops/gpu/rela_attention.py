@@ -135,7 +135,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         queries,
         keys,
         mask.reach,
-        HAS_HIDDEN=mask.masked is not None,
+        HAS_MASKED=mask.masked is not None,
         DROPS=mask.dropout > 0,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
@@ -171,7 +171,7 @@ def _configuration(own: int, warps: int, stages: int) -> triton.Config:
 # For inputs longer than this, timing the kernels is worth it.
 _LONG = 256
 _TIMED = [_configuration(*x) for x in ((64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3))]
-_timed = triton.autotune(_TIMED, key=["HAS_HIDDEN", "DROPS", "HEAD_DIM", "OTHER"])
+_timed = triton.autotune(_TIMED, key=["HAS_MASKED", "DROPS", "HEAD_DIM", "OTHER"])
 
 
 def _precision(query: Tensor) -> str:
@@ -230,11 +230,11 @@ def _store(
 
 
 @triton.jit
-def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_HIDDEN: tl.constexpr):
+def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_MASKED: tl.constexpr):
     """Return where weights are positive, or NaN; ``query`` and ``key`` are positions in a tile."""
     attended = (scores <= 0) == 0
     attended &= key <= query + reach
-    if HAS_HIDDEN:
+    if HAS_MASKED:
         place = masked + (row // heads).to(tl.int64) * keys + key
         attended &= tl.load(place, mask=key < keys, other=1) == 0
     return attended
@@ -269,7 +269,7 @@ def _forward(
     queries,
     keys,
     reach,
-    HAS_HIDDEN: tl.constexpr,
+    HAS_MASKED: tl.constexpr,
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -289,7 +289,7 @@ def _forward(
         k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
         if DROPS:
             attended &= _kept(seed, row, q_at, k_at, dropout)
         weights = tl.where(attended, scores, 0.0).to(v.dtype)
@@ -314,7 +314,7 @@ def _backward_query(
     queries,
     keys,
     reach,
-    HAS_HIDDEN: tl.constexpr,
+    HAS_MASKED: tl.constexpr,
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -335,7 +335,7 @@ def _backward_query(
         k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
         if DROPS:
             attended &= _kept(seed, row, q_at, k_at, dropout)
         grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
@@ -362,7 +362,7 @@ def _backward_key_value(
     queries,
     keys,
     reach,
-    HAS_HIDDEN: tl.constexpr,
+    HAS_MASKED: tl.constexpr,
     DROPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -384,7 +384,7 @@ def _backward_key_value(
         q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
         g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_HIDDEN)
+        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
         if DROPS:
             attended &= _kept(seed, row, q_at, k_at, dropout)
         weights = tl.where(attended, scores, 0.0).to(g.dtype)

@@ -16,10 +16,10 @@ from torch import Tensor
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu.arithmetic import (
     alpha_arguments,
-    as_computed,
     divide,
     factors,
     rate_of,
+    to_compute_dtype,
 )
 from fairseq_sparse.ops.gpu.candidates import Candidates
 from fairseq_sparse.ops.gpu.entmax import load_block, row_options
@@ -104,7 +104,7 @@ def solve_dense(
 
 def _arguments(rows: Rows, loss: FenchelYoungLoss) -> tuple:
     target, gold, sums, classes, constant, losses, found = rows
-    tau = gold if loss.tau is None else as_computed(loss.tau, gold)
+    tau = gold if loss.tau is None else to_compute_dtype(loss.tau, gold)
     rates, _ = alpha_arguments(loss.alpha, gold)
     numbers = found.size(1), sums.size(1), classes, loss.ignore_index
     return target, gold, sums, constant, losses, found, tau, rates, *numbers

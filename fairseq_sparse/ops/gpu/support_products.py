@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.gpu.arithmetic import precise_dtype
+from fairseq_sparse.ops.gpu.arithmetic import compute_dtype
 from fairseq_sparse.ops.gpu.support import Support
 
 # Rows that a program gathers at a time, and how much of each. The loops are not pipelined: most
@@ -31,7 +31,7 @@ def times_weight(support: Support, scale: Tensor, weight: Tensor, start: Tensor)
         start: ``[d]``.
     """
     rows, width = scale.size(0), weight.size(1)
-    result = torch.empty(rows, width, dtype=precise_dtype(weight), device=weight.device)
+    result = torch.empty(rows, width, dtype=compute_dtype(weight), device=weight.device)
     options = _options(support, width)
     with torch.cuda.device_of(weight):
         _features_kernel[(rows, triton.cdiv(width, options["FEATURES"]))](
@@ -63,7 +63,7 @@ def transposed_times_features(
         start: ``[d]``, None if the first result is not wanted.
         start_bias: ``[]``, None if the second is not wanted.
     """
-    width, dtype = x.size(1), precise_dtype(x)
+    width, dtype = x.size(1), compute_dtype(x)
     # Sort the entries by class, then by row; those of no class come last.
     ordered, order = torch.sort(support.columns.view(-1), stable=True)
     every = torch.arange(classes + 1, dtype=ordered.dtype, device=x.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_sparse.ops.capture import is_captured
 from fairseq_sparse.ops.masks import apply_masks, causal_mask
 from fairseq_sparse.ops.precision import without_autocast
-from fairseq_sparse.ops.reference.attention_parts import AttendInParts, are_too_many
+from fairseq_sparse.ops.reference.chunked_attention import ChunkedAttention, needs_chunks
 
 if TYPE_CHECKING:
     from fairseq_sparse.ops.attention_weights import AttentionOptions
@@ -30,11 +30,11 @@ def attend(
     # Elsewhere dropout could not be drawn again for the gradient.
     can_repeat = dropout == 0 or query.device.type in ("cpu", "cuda")
     given = [x for x in (query, key, value, alpha, masked, bias) if x is not None]
-    in_parts = can_repeat and not need_weights and not is_captured(*given)
+    in_chunks = can_repeat and not need_weights and not is_captured(*given)
     with without_autocast(query):
-        if in_parts and are_too_many(query, key):
+        if in_chunks and needs_chunks(query, key):
             arguments = (alpha, weights, masked, bias, dropout, widen)
-            return AttendInParts.apply(query, key, value, *arguments), None
+            return ChunkedAttention.apply(query, key, value, *arguments), None
         scores = apply_masks(query @ key.transpose(-2, -1), masked, bias)
         chosen = weights(scores, alpha)  # [batch, heads, queries, keys]
         kept = F.dropout(chosen, dropout) if dropout > 0 else chosen

@@ -89,7 +89,7 @@ def _threshold(x: Tensor, alpha: Alpha) -> Tensor:
 def _newton(x: Tensor, alpha: Alpha) -> Tensor:
     """Take Newton steps from the left end; for alpha <= 2."""
     tau = torch.full_like(x[:, :1], -1.0)
-    # Entries below -1 are never in the support; this spares us 0 * -inf.
+    # Entries below -1 are never in the support; this avoids 0 * -inf.
     reachable = x.clamp(min=-1)
     for _ in range(_MAX_STEPS[x.dtype]):
         above = torch.sub(reachable, tau).clamp_(min=0)
@@ -125,8 +125,8 @@ def _above_threshold(x: Tensor, tau: Tensor, alpha: Alpha) -> Tensor:
 
     Each entry of a large support has this error, so the total mass has it many times over. Dividing
     by the mass would put the errors of all entries on the largest one. The correction takes Newton
-    steps, too. It starts a little to the left of tau, because one that was rounded up can lie above
-    entries of the support, which would not count.
+    steps, too. It starts slightly to the left of tau: if tau was rounded up, the sums would miss
+    entries of the support.
     """
     if not torch.is_tensor(alpha) and alpha > 2:
         return (x - tau).clamp_(min=0)

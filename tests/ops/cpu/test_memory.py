@@ -12,7 +12,7 @@ import torch
 from fairseq_sparse.ops import alpha_relu_loss, entmax15, entmax_loss
 from fairseq_sparse.ops.cpu import boundary, build, norms, rows
 from fairseq_sparse.ops.cpu.attention import attend_step
-from fairseq_sparse.ops.cpu.screen import candidates, round_rows
+from fairseq_sparse.ops.cpu.screen import find_candidates, round_rows
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -58,9 +58,9 @@ def everything():
         "loss": lambda: value_and_gradient(lambda z: entmax_loss(z, target), z),
         "alpha-ReLU": lambda: value_and_gradient(lambda z: alpha_relu_loss(z, target, 0.3), z),
         "norm": lambda: norms.rms_norm_gradients(x, x, gain, gain, 1e-6),
-        "candidates": lambda: candidates(round_rows(x), round_rows(w), target, 1.5, None, 1.0)[0][
-            :3
-        ],
+        "candidates": lambda: find_candidates(round_rows(x), round_rows(w), target, 1.5, None, 1.0)[
+            0
+        ][:3],
         "step": lambda: attend_step(query, key, value, 1.5),
     }
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import references
 from fairseq_sparse.ops.cpu.rows import solve_alpha_relu, solve_entmax
-from fairseq_sparse.ops.cpu.screen import candidates, round_rows
+from fairseq_sparse.ops.cpu.screen import find_candidates, round_rows
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -52,7 +52,7 @@ def rounded(x, w):
 
 def found(x, w, alpha=1.5, tau=None, target=None, most=1.0):
     target = torch.zeros(len(x), dtype=torch.int64) if target is None else target
-    return candidates(*rounded(x, w), target, alpha, tau, most)
+    return find_candidates(*rounded(x, w), target, alpha, tau, most)
 
 
 def support(x, w, alpha, tau):
@@ -332,7 +332,7 @@ def test_rows_with_more_candidates_than_there_is_room_for(room, monkeypatch):
     torch.testing.assert_close((*packed[:3], again), (*expected[:3], gold), rtol=0, atol=0)
 
 
-def test_none_where_there_are_too_many():
+def test_none_where_there_needs_chunks():
     x, w = drawn("random", 10, 100, 8)
     assert found(x * 0, w, most=0.999) is None  # all are in the support
     assert found(x * 0, w, most=1.0)[0].z.numel() == 1000

@@ -67,7 +67,7 @@ def other_values_compile_nothing():
             loss = FenchelYoungLoss(alpha, tau, 0.1, ignore_index, "none")
             yield (
                 lambda loss=loss: (
-                    losses.losses_of_rows(z.clone().requires_grad_(), target, loss).sum().backward()
+                    losses.row_losses(z.clone().requires_grad_(), target, loss).sum().backward()
                 )
             )
             yield lambda loss=loss: linear_losses(x, weight, None, target, loss).sum().backward()
@@ -116,7 +116,7 @@ def loops_are_pipelined():
     calls = (
         lambda: entmax.entmax_rows(z.detach(), 1.5),
         lambda: gradients.entmax_gradient(z.detach(), z.detach(), 1.5),
-        lambda: losses.losses_of_rows(z, target, loss).sum().backward(),
+        lambda: losses.row_losses(z, target, loss).sum().backward(),
         lambda: find_candidates(x, weight, None, target, loss),
         lambda: rela_attention(heads, heads, heads, causal=True).sum().backward(),
     )

@@ -329,7 +329,7 @@ def test_no_tensor_is_as_large_as_the_logits(way, most, monkeypatch):
 @pytest.mark.parametrize("classes", [100, 32000, 256000])
 def test_the_dense_way_has_a_bounded_part_of_the_logits(rows, classes, monkeypatch):
     monkeypatch.undo()  # the real sizes
-    part = dense_rows.part_of_rows(rows, classes, torch.float32)
+    part = dense_rows.rows_per_chunk(rows, classes, torch.float32)
     assert part % 128 == 0 and part < rows + 128
     assert part == 128 or part * classes * 4 <= 256 << 20
 

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.gpu.losses import losses_of_rows
+from fairseq_sparse.ops.gpu.losses import row_losses
 from op_cases import DTYPES, LOSSES, TAU, batch
 from references import INF, assert_close_to_naive
 
@@ -34,7 +34,7 @@ def drawn(*shape, **draw):
 
 def losses_and_gradient(z, target, loss):
     z = z.detach().requires_grad_()
-    losses = losses_of_rows(z, target, loss)
+    losses = row_losses(z, target, loss)
     return losses.detach(), torch.autograd.grad(losses.sum(), z)[0]
 
 
@@ -89,7 +89,7 @@ def test_value_and_gradient_fit(kind, label_smoothing):
     z, target = drawn(3, size=5)
     target[1] = 4
     loss = options(kind, 1.5, label_smoothing, ignore_index=4)
-    assert gradcheck(lambda z: losses_of_rows(z, target, loss), z.requires_grad_())
+    assert gradcheck(lambda z: row_losses(z, target, loss), z.requires_grad_())
 
 
 @each_smoothing
@@ -123,7 +123,7 @@ def test_rows_at_the_edge(kind, label_smoothing):
 def test_a_target_that_is_no_class_gives_nan(kind):
     z, target = drawn(3, size=6)
     target[:2] = torch.tensor([6, -3])
-    losses = losses_of_rows(z, target, options(kind))
+    losses = row_losses(z, target, options(kind))
     assert losses[:2].isnan().all() and losses[2] >= 0
 
 
@@ -138,9 +138,9 @@ def test_any_layout(kind):
         again, same_grad = losses_and_gradient(same, target, loss)
         assert torch.equal(again, losses) and torch.equal(same_grad, grad)
     one = z[:1].expand(5, 8).clone().detach()
-    of_expanded = losses_of_rows(z[:1].expand(5, 8), target, loss)
-    assert torch.equal(of_expanded, losses_of_rows(one, target, loss))
-    assert losses_of_rows(z[:0], target[:0], loss).shape == (0,)
+    of_expanded = row_losses(z[:1].expand(5, 8), target, loss)
+    assert torch.equal(of_expanded, row_losses(one, target, loss))
+    assert row_losses(z[:0], target[:0], loss).shape == (0,)
 
 
 @each_loss
@@ -152,7 +152,7 @@ def test_each_row_has_its_gradient_scaled_before_it_is_rounded(kind):
     weights = torch.tensor([1.0, -2.0, 0.0, 1e5], device=DEVICE)  # 1e5 is too large for fp16
     z.data[3] = 0
     z.data[3, target[3]] = 6.5  # near the target: a small residual
-    (grad,) = torch.autograd.grad((losses_of_rows(z, target, loss) * weights).sum(), z)
+    (grad,) = torch.autograd.grad((row_losses(z, target, loss) * weights).sum(), z)
     torch.testing.assert_close(grad[:3], expected[:3] * weights[:3, None].half())
     if str(kind) == "entmax":
         assert torch.isfinite(grad[3]).all()

@@ -173,7 +173,7 @@ def _is_value(setting: Any) -> bool:
         return False
     try:
         tree = ast.parse(setting.strip(), mode="eval")
-    except (SyntaxError, ValueError):  # eval says so too
+    except (SyntaxError, ValueError):  # eval raises the same error
         return True
     except (RecursionError, MemoryError):
         return False

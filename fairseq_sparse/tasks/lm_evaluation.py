@@ -9,12 +9,12 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.modules.text_measures import best_epsilon, text_measures
+from fairseq_sparse.modules.lm_measures import best_epsilon, lm_measures
 
 logger = logging.getLogger(__name__)
 
 
-class TextEvaluation:
+class LMEvaluation:
     """The measures of a text, added up batch by batch.
 
     ``fairseq-eval-lm`` calls only the model, and leaves tokens of probability 0 out of its
@@ -37,7 +37,7 @@ class TextEvaluation:
         """Add the measures of token weights ``[..., V]`` and their targets ``[...]``."""
         counts = ~torch.isin(target, torch.tensor(self.ignored, device=target.device))
         rows = p[counts]
-        measures = text_measures(rows, target[counts], self.epsilon)
+        measures = lm_measures(rows, target[counts], self.epsilon)
         self.gold.append(measures.pop("gold"))
         measures["nonzeros"] = (rows > 0).sum(-1)
         for name, values in measures.items():
@@ -95,9 +95,9 @@ class TextEvaluation:
 
 
 class MeasuredBatches:
-    """Batches that carry a :class:`TextEvaluation`, which reports after the last of them."""
+    """Batches that carry a :class:`LMEvaluation`, which reports after the last of them."""
 
-    def __init__(self, batches: Any, evaluation: TextEvaluation):
+    def __init__(self, batches: Any, evaluation: LMEvaluation):
         self.batches = batches
         self.evaluation = evaluation
 

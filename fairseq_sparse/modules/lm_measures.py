@@ -10,7 +10,7 @@ from torch import Tensor
 DEFAULT_EPSILON = 1e-6
 
 
-def text_measures(p: Tensor, target: Tensor, epsilon: float) -> dict[str, Tensor]:
+def lm_measures(p: Tensor, target: Tensor, epsilon: float) -> dict[str, Tensor]:
     """Return the measures of each row.
 
     With ``p`` the distribution, ``y`` the target and ``V`` the size of the vocabulary:

@@ -17,7 +17,7 @@ import torch
 import toy
 from checkpoints import make_state, write
 from fairseq_sparse.checkpoints.averaging import average_checkpoints
-from fairseq_sparse.checkpoints.safety import (
+from fairseq_sparse.checkpoints.loading import (
     EVALUATED_SETTINGS,
     CheckpointError,
     allow_fairseq_checkpoints,

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
+from fairseq_sparse.modules.lm_measures import best_epsilon, lm_measures
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
-from fairseq_sparse.modules.text_measures import best_epsilon, text_measures
 from fairseq_sparse.ops import entmax, entmax_loss
 
 ROWS, V = 200, 30
@@ -22,7 +22,7 @@ def test_the_sparsemax_score_is_1_minus_the_loss_of_logits_that_give_p(alpha):
     """sparsemax maps ``p`` to itself, and lower logits off its support do not reduce the loss."""
     p, target = distributions(alpha)
     loss = entmax_loss(p, target, 2.0, reduction="none")
-    score = text_measures(p, target, 1e-6)["sparsemax_score"]
+    score = lm_measures(p, target, 1e-6)["sparsemax_score"]
     torch.testing.assert_close(score, 1 - loss)
     lower = p - (p == 0).double()
     assert (entmax_loss(lower, target, 2.0, reduction="none") >= loss - 1e-12).all()
@@ -37,7 +37,7 @@ def test_the_divergence_and_the_perplexity_are_those_of_the_full_distributions(a
     def divergence(q):
         return (torch.xlogy(q, q) - torch.xlogy(q, middle)).nan_to_num().sum(-1)
 
-    measures = text_measures(p, target, 0.01)
+    measures = lm_measures(p, target, 0.01)
     torch.testing.assert_close(measures["js_divergence"], (divergence(p) + divergence(one_hot)) / 2)
     smoothed = (p + 0.01) / (p + 0.01).sum(-1, keepdim=True)
     torch.testing.assert_close(
@@ -50,36 +50,36 @@ def test_the_scores_keep_to_their_bounds(alpha):
     p, target = distributions(alpha, torch.float32)
     certain = torch.nn.functional.one_hot(target, V).float()
     for rows in (p, certain, certain.roll(1, dims=1)):
-        measures = text_measures(rows, target, 1e-6)
+        measures = lm_measures(rows, target, 1e-6)
         for name, limit in (("sparsemax_score", 1.0), ("js_divergence", math.log(2))):
             assert (measures[name] >= -1e-6).all() and (measures[name] <= limit + 1e-6).all()
-    right = text_measures(certain, target, 1e-6)
+    right = lm_measures(certain, target, 1e-6)
     assert torch.allclose(right["sparsemax_score"], torch.ones(ROWS, dtype=torch.float64))
     assert torch.allclose(right["js_divergence"], torch.zeros(ROWS, dtype=torch.float64))
 
 
 def test_weights_count_by_their_share():
     p, target = distributions()
-    for name, value in text_measures(3 * p, target, 1e-6).items():
-        torch.testing.assert_close(value, text_measures(p, target, 1e-6)[name])
+    for name, value in lm_measures(3 * p, target, 1e-6).items():
+        torch.testing.assert_close(value, lm_measures(p, target, 1e-6)[name])
 
 
 def test_a_row_of_zeros_is_as_bad_as_one_that_is_certain_and_wrong():
     target = torch.tensor([2])
     wrong = torch.nn.functional.one_hot(torch.tensor([1]), V).double()
-    expected = text_measures(wrong, target, 1e-6)
-    for name, value in text_measures(torch.zeros(1, V), target, 1e-6).items():
+    expected = lm_measures(wrong, target, 1e-6)
+    for name, value in lm_measures(torch.zeros(1, V), target, 1e-6).items():
         torch.testing.assert_close(value, expected[name])
 
 
 def test_no_other_epsilon_gives_a_smaller_perplexity():
     p, target = distributions(2.0)
-    gold = text_measures(p, target, 0.0)["gold"]
+    gold = lm_measures(p, target, 0.0)["gold"]
     assert (gold == 0).any()
     found = best_epsilon(gold, V)
 
     def nll(epsilon):
-        return text_measures(p, target, epsilon)["eps_nll"].mean()
+        return lm_measures(p, target, epsilon)["eps_nll"].mean()
 
     assert 0 < found < math.inf
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
@@ -97,7 +97,7 @@ def test_a_transform_adds_the_measures_up(name):
     target[::3] = 1  # padding
     counts = target != 1
     sums = transform.statistics(logits, target, 1, epsilon=0.01)
-    measures = text_measures(transform.probs(logits[counts]), target[counts], 0.01)
+    measures = lm_measures(transform.probs(logits[counts]), target[counts], 0.01)
     for measure in ("sparsemax_score", "js_divergence", "eps_nll"):
         torch.testing.assert_close(sums[measure], measures[measure].sum())
     if transform.is_sparse:
