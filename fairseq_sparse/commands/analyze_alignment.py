@@ -127,8 +127,8 @@ def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -
 
 
 def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
-    """Compute the error rates of the heads of a model, and of their means, from normal and from
-    shifted attention."""
+    """Compute the error rates of a model for each head and for the mean of heads, with normal and
+    with shifted attention."""
     from fairseq_sparse.analysis.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,

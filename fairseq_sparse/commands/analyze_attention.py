@@ -73,7 +73,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--shuffled",
         type=seed,
         metavar="SEED",
-        help="measure also with references that are exchanged at random",
+        help="measure also with references that are shuffled at random",
     )
     add_subwords(parser)
     parser.add_argument(
@@ -170,7 +170,7 @@ def previous_table(measured: dict[str, Any]) -> str:
 def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
-    """Count the null rows of cross-attention by the previous word, or by its tag."""
+    """Count the null queries of cross-attention by the previous word, or by its tag."""
     from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
 

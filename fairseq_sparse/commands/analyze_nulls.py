@@ -67,7 +67,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--shuffle",
         type=float,
         metavar="PERCENT",
-        help="make this share of the pairs bad by exchanging their targets",
+        help="make this share of the pairs bad by shuffling their targets",
     )
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="seed of --shuffle (default: 1)"

@@ -66,8 +66,8 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
         parser.add_argument(flag, default=default, help=f"{help} (default: {default})", **options)
 
     add("--arch", "transformer_sparse_wmt_en_de", "architecture of this package")
-    add("--source-vocabulary", 27510, "entries", type=positive, metavar="N")
-    add("--target-vocabulary", 27510, "entries", type=positive, metavar="N")
+    add("--source-vocabulary", 27510, "size of the source vocabulary", type=positive, metavar="N")
+    add("--target-vocabulary", 27510, "size of the target vocabulary", type=positive, metavar="N")
     add("--share", "target", "embeddings that are shared: input and output", choices=SHARING)
     add("--model-flags", "", "more flags of the architecture, as one argument")
     add("--length", 25, "tokens per sentence", type=positive, metavar="N")
@@ -196,16 +196,16 @@ def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int
 def activations(options: Namespace, heads: int, width: int) -> dict:
     """Compute ReLA's Table 4: the operations by length, and the largest length at which softmax
     has no more than ReLA-g."""
-    ways = {"formula": lambda kind, *sizes: CLOSED_FORMS[kind](*sizes)}
-    ways["counted"] = activation_operations
+    methods = {"formula": lambda kind, *sizes: CLOSED_FORMS[kind](*sizes)}
+    methods["counted"] = activation_operations
     result: dict = {"heads": heads, "width": width, "operations": [], "softmax_up_to": {}}
     for tokens in options.activation_lengths:
         counts = {
-            kind: {name: count(kind, heads, tokens, width) for name, count in ways.items()}
+            kind: {name: count(kind, heads, tokens, width) for name, count in methods.items()}
             for kind in CLOSED_FORMS
         }
         result["operations"].append({"tokens": tokens, **counts})
-    for name, count in ways.items():
+    for name, count in methods.items():
 
         def fewer(tokens: int, count=count) -> bool:
             softmax, rela = (count(kind, heads, tokens, width) for kind in CLOSED_FORMS)

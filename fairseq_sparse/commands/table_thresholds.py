@@ -62,7 +62,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--decoder-normalize-before --dropout 0.1",
         help="flags of the model, as one argument (default: %(default)s)",
     )
-    parser.add_argument("--tokens", type=positive, default=1024, help="on each side of the batch")
+    parser.add_argument(
+        "--tokens", type=positive, default=1024, help="tokens per side of the batch (default: 1024)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the random weights (default: 1)")
     parser.add_argument("--json", type=output_file, help="file for the figures")
     options = parser.parse_args(arguments)

@@ -357,7 +357,7 @@ def test_attention_says_what_is_null_and_how_diversity_is_measured() -> None:
         "diversity_by_temperature": {"1.00": 1.5},
     }
     page = attention_section({"model": {"attention": {"cross": place}}}, {})
-    assert "null rows of layer attention (%)" in page and "<td>1.25</td>" in page
+    assert "null rate of layer attention (%)" in page and "<td>1.25</td>" in page
     assert "softmax of the weights raised to the temperature τ = 1 / 0.5 / 0.25 / 0.1" in page
     assert "τ = 1 alone for GELU and leaky ReLU" in page
     del place["layer_null"]  # older analyses lack it

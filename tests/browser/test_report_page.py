@@ -129,7 +129,7 @@ def test_every_cell_is_the_models_own_weight(model, place, page, reported):
             for key, (kind, label) in enumerate(row):
                 text = label.rpartition(": ")[2]
                 if place == "decoder" and key > query:
-                    assert (kind, text) == ("hidden", "not visible to the query")
+                    assert (kind, text) == ("masked", "not visible to the query")
                     continue
                 weight = expected[query, key].item()
                 assert (kind == "zero") == (weight == 0) == (text == "exactly 0")
@@ -267,7 +267,7 @@ def test_alternatives_are_those_of_the_model(page, reported):
             every = found["nonzeros"] == model["vocabulary"]
             assert (f"all {found['nonzeros']} tokens" in step.text) == every
         note = page.find_element(By.ID, "support").text
-        assert ("every token possible" in note) == (number == STOCK)
+        assert ("Every token has nonzero" in note) == (number == STOCK)
 
 
 def test_text_is_shown_as_it_is(page, reported):

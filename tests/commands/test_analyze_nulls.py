@@ -116,16 +116,11 @@ def test_known_bad_pairs_and_pairs_that_are_too_long(
         (tmp_path / f"test.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     words = (data / "dict.de.txt").read_text(encoding="utf-8").replace("w2 ", "w2@@ ")
     (tmp_path / "dict.txt").write_text(words, encoding="utf-8")
-    toy.run(
-        "fairseq_cli.preprocess",
-        *("--source-lang", "de", "--target-lang", "en", "--testpref", tmp_path / "test"),
-        *("--srcdict", tmp_path / "dict.txt", "--joined-dictionary"),
-        *("--destdir", tmp_path / "bin"),
-    )
+    bin_folder = toy.binarise_test(tmp_path, tmp_path / "dict.txt")
     (tmp_path / "bad").write_text("0\n1\n0\n1\n", "utf-8")
     output = tmp_path / "pairs.tsv"
     flags = ["--bad", tmp_path / "bad", "--output", output, "--post-process"]
-    assert call_here(tmp_path / "bin", "--path", checkpoints["rela_g"], *flags) == 0
+    assert call_here(bin_folder, "--path", checkpoints["rela_g"], *flags) == 0
     printed = capfd.readouterr()
     assert "left out 1 sentences that are too long" in printed.err
     assert "1 of 3 pairs of test are bad" in printed.out
@@ -141,16 +136,11 @@ def test_bad_input_is_one_line(
     labels.write_text("0\n1\n", encoding="utf-8")
     cases = [
         (["--path", checkpoints["stock"]], "softmax cross-attention, which always attends"),
-        (["--path", checkpoints["leaky"]], "no query of any pair attends to nothing"),
+        (["--path", checkpoints["leaky"]], "every pair has a null rate of 0"),
         (["--path", path, "--layers", "1,3"], "layer 3: the model has 2 with cross-attention"),
-        (["--path", path, "--subset", "tset"], "no readable part tset: Dataset not found"),
-        (["--path", path, "--max-tokens", 3], "--max-tokens 3: "),
         (["--path", path, "--bad", labels], "has 2 lines for 30 sentence pairs"),
-        (["--path", path, "--bad", tmp_path / "none"], "No such file"),
         (["--path", path, "--shuffle", 1], "at least two must change places"),
         (["--path", path, "--post-process", "xyz"], "Unknown post_process option: xyz"),
-        (["--path", f"{path}:{path}"], "name one checkpoint, not an ensemble"),
-        (["--path", tmp_path / "none.pt"], "no such file"),
     ]
     output = tmp_path / "pairs.tsv"
     for flags, message in cases:
@@ -160,7 +150,6 @@ def test_bad_input_is_one_line(
         last = printed.err.splitlines()[-1]
         assert last.startswith("fairseq-sparse analyze nulls: error: ") and message in last
     for flags, message in [
-        (["--output", tmp_path / "none" / "out.tsv"], "there is no such folder"),
         (["--output", output, "--layers", "0"], "must be at least 1"),
         (["--output", output, "--seed", "-1"], "not between 0 and 2^32 - 1"),
         (["--output", output, "--json", tmp_path / "a"], "without --bad or --shuffle"),

@@ -89,7 +89,7 @@ class AttentionStatistics:
 
     @torch.no_grad()
     def add_batch(self, net_input: Mapping[str, Tensor]) -> None:
-        """Run the model on a batch, given the reference, and count.
+        """Run the model on a batch, teacher-forced, and count.
 
         Args:
             net_input: fairseq's ``src_tokens`` ``[batch, source length]``, ``src_lengths``
@@ -130,8 +130,9 @@ class AttentionStatistics:
             - ``attention``: the kind;
             - ``sparsity`` and ``null``: the mean rates over the heads, from 0 to 1;
             - ``sparsity_variance`` and ``null_variance``, if there are several heads: the sample
-              variance of their rates, with the number of heads less one as denominator. So must be
-              ReLA's 0.256 over 8 heads: with denominator 8 it would be at most 0.25;
+              variance of their rates, with the number of heads less one as denominator. ReLA's
+              0.256 over 8 heads implies this denominator: dividing by 8, the variance of rates in
+              [0, 1] is at most 0.25;
             - ``layer_null``: the null rate of the mean of the heads' weights;
             - ``nonzeros``: the mean number per query, over queries and heads;
             - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
@@ -286,7 +287,7 @@ def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) 
     def report_to(place, number):
         def hook(module, arguments, options, result):
             output, weights = result
-            observe(place, number, weights, _hidden(options, weights))
+            observe(place, number, weights, _masked_keys(options, weights))
             return output, None
 
         return hook
@@ -319,7 +320,7 @@ def _ask_for_weights(module, arguments, options):
     }
 
 
-def _hidden(options: Mapping[str, Any], weights: Tensor) -> Tensor:
+def _masked_keys(options: Mapping[str, Any], weights: Tensor) -> Tensor:
     """Return the mask in the arguments of an attention module, as in :func:`watch_attention`."""
     masked = weights.new_zeros((1, 1, 1), dtype=torch.bool)
     padding: Optional[Tensor] = options.get("key_padding_mask")  # [batch, keys]

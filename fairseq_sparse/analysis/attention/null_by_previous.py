@@ -50,7 +50,7 @@ class NullByPrevious:
 
     @torch.no_grad()
     def add_batch(self, sample: Mapping[str, Any]) -> None:
-        """Run the model on a batch, given the reference, and count.
+        """Run the model on a batch, teacher-forced, and count.
 
         Args:
             sample: a fairseq batch, with ``id`` and ``net_input``.

@@ -88,9 +88,7 @@ def rank(rates: Mapping[int, float]) -> list[int]:
         AnalysisError: all rates are 0, or NaN.
     """
     if not any(rate > 0 for rate in rates.values()):
-        raise AnalysisError(
-            "no query of any pair attends to nothing: the model cannot rank them by their null rate"
-        )
+        raise AnalysisError("every pair has a null rate of 0, so the pairs cannot be ranked")
     return sorted(rates, key=lambda number: (-rates[number], number))
 
 
@@ -114,7 +112,7 @@ def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
     labels = [number in bad for number in ranking]
     pairs, found = len(labels), sum(labels)
     if not 0 < found < pairs:
-        raise AnalysisError(f"{found} of {pairs} ranked pairs are bad: there is nothing to tell")
+        raise AnalysisError(f"{found} of {pairs} ranked pairs are bad: precision is undefined")
     hits = [0]
     for label in labels:
         hits.append(hits[-1] + label)

@@ -1,6 +1,6 @@
 """Sparsity of the output of a translation model over a data set.
 
-At each step, given the reference: the number of tokens with nonzero probability, the number of
+At each teacher-forced step: the number of tokens with nonzero probability, the number of
 source positions attended to (Table 3 of Sparse Sequence-to-Sequence Models), and how often the
 token of the reference is impossible. At each step of the translation that beam search finds: the
 share of zeros (Figures 5 and 6 of Speeding Up Entmax) and the sum of the probabilities (Figure 9
@@ -34,7 +34,7 @@ SUM_BINS = 400
 
 
 class OutputStatistics:
-    """Counts over the steps of forced decoding; the number of counts does not grow with the data.
+    """Counts over teacher-forced steps; the number of counts does not grow with the data.
 
     Args:
         vocabulary: number of tokens, V.

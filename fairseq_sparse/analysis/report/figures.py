@@ -19,7 +19,7 @@ CURVES = {
     "ppl": ("perplexity", True),
     "accuracy": ("accuracy (%)", False),
     "nonzeros": ("tokens with p > 0 at a step", True),
-    "gold_zero": ("reference tokens with p = 0 (%)", False),
+    "gold_zero": ("gold at p=0 (%)", False),
     "prob_sum": ("Σp of a step", False),
 }
 

@@ -19,7 +19,7 @@ from fairseq_sparse.analysis.output.empty_translations import (
 )
 from fairseq_sparse.analysis.output.output_statistics import follow_translations, force_references
 from fairseq_sparse.analysis.report.report_runs import Run
-from fairseq_sparse.analysis.report.sentences import look_into
+from fairseq_sparse.analysis.report.sentences import describe_sentences
 from fairseq_sparse.files import sha256_of, write_json
 
 BEAM = 5
@@ -91,7 +91,7 @@ class Measurements:
         """Return the rates of ``AttentionStatistics``, empty without the attention of a Transformer
         or an LSTM.
 
-        If any attention is null, the rates with exchanged references are under ``shuffled``. The
+        If any attention is null, the rates with shuffled references are under ``shuffled``. The
         format is that of ``fairseq-sparse analyze attention --json``.
         """
 
@@ -109,7 +109,7 @@ class Measurements:
             if sentences > 1 and any(part["null"] > 0 for part in result["attention"].values()):
                 order = derange(sentences, SHUFFLED_SEED)
                 shuffled = with_reordered_references(self._translator, order)
-                label = "attention, references exchanged"
+                label = "attention, references shuffled"
                 statistics = self._attention_statistics(shuffled, label, diversity=False)
                 result["shuffled"] = statistics.rates()
             return result
@@ -117,12 +117,12 @@ class Measurements:
         return self._kept("attention", compute, subwords=self.subwords)
 
     def sentences(self, count: int) -> dict[str, Any]:
-        """Return the result of :func:`look_into` for the first sentences."""
+        """Return the result of :func:`describe_sentences` for the first sentences."""
 
         def compute() -> dict[str, Any]:
             chosen = self._load(range(count))
             batches = self._batches(chosen, f"first {count} sentences")
-            return look_into(chosen, batches, self.subset, self._has_attention)
+            return describe_sentences(chosen, batches, self.subset, self._has_attention)
 
         return self._kept("sentences", compute, sentences=count)
 

@@ -99,8 +99,8 @@
     };
     const head = at("head").value;
     const weights = head === "mean" ? mean() : ofHead(Number(head));
-    const isHidden = (query, key) => place === "decoder" && key > query;
-    return { queries, keys, weights, isHidden, sumsToOne: sums[layer] };
+    const isMasked = (query, key) => place === "decoder" && key > query;
+    return { queries, keys, weights, isMasked, sumsToOne: sums[layer] };
   }
 
   function drawAttention() {
@@ -109,14 +109,14 @@
     at("no-attention").hidden = has;
     for (const id of ["place", "layer", "head"]) at(id).disabled = !has;
     if (!has) return;
-    const { queries, keys, weights, isHidden, sumsToOne } = chosenAttention();
+    const { queries, keys, weights, isMasked, sumsToOne } = chosenAttention();
     const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
     const top = sumsToOne ? 1 : largest || 1;
     const rows = queries.map((query, row) => {
       const cells = keys.map((key, column) => {
         const weight = weights[row * keys.length + column];
-        const [kind, text] = isHidden(row, column)
-          ? ["hidden", "not visible to the query"]
+        const [kind, text] = isMasked(row, column)
+          ? ["masked", "not visible to the query"]
           : [weight === 0 ? "zero" : weight < 0 ? "weight negative" : "weight", weightText(weight)];
         const cell = make("td", kind);
         cell.setAttribute("role", "gridcell");
@@ -145,7 +145,7 @@
       make("thead", "", make("tr", "", corner, ...headers)), make("tbody", "", ...rows));
     grid.setAttribute("aria-label", "Attention weights: rows are queries, columns are keys");
     rows[0].cells[1].tabIndex = 0;
-    at("legend-hidden").hidden = at("place").value !== "decoder";
+    at("legend-masked").hidden = at("place").value !== "decoder";
     at("legend-negative").hidden = !weights.some((weight) => weight < 0);
     const what = at("place").value === "encoder" ? "source tokens" : "the tokens to be predicted";
     const nulls = rows.filter((row) => row.className === "null").length;
@@ -169,7 +169,7 @@
     const head = at("head").selectedOptions[0].text;
     at("weight").replaceChildren(
       "query ", make("strong", "", query), ", key ", make("strong", "", key),
-      ", ", cell.className === "hidden" ? "" : "weight ", make("strong", "value", text),
+      ", ", cell.className === "masked" ? "" : "weight ", make("strong", "value", text),
       row.className === "null" ? " (null attention)" : "",
       ` (layer ${Number(at("layer").value) + 1}, ${head})`);
   }
@@ -233,10 +233,10 @@
     const { steps } = sentence();
     const single = steps.filter((found) => found.nonzeros === 1).length;
     const dense = steps.every((found) => found.nonzeros === model().vocabulary);
-    at("support").textContent = "A column is a step: the tokens that the model holds possible, " +
-      "given the reference so far; the reference's own token has a frame, a dashed one if it is " +
-      "impossible. " +
-      (dense ? "This model holds every token possible at every step; the most probable are listed."
+    at("support").textContent = "Each column is one decoding step, teacher-forced on the " +
+      "reference. It lists the tokens of nonzero probability; the reference token has a frame, " +
+      "dashed if its probability is 0. " +
+      (dense ? "Every token has nonzero probability at every step; the most probable are listed."
         : `At ${single} of ${count(steps.length, "step", "steps")} a single token is possible.`) +
       (model().normalised ? "" : " The numbers are weights of α-ReLU, which need not sum to 1.");
     at("steps").replaceChildren(...steps.map(describeStep));

@@ -73,16 +73,16 @@ def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
     """
     if logs and len(logs) != len(given):
         raise AnalysisError(f"{len(given)} runs, but {len(logs)} logs: give one for each, in order")
-    places = [path.resolve() for path in given]
-    for place, path in zip(places, given, strict=True):
-        if places.count(place) > 1:
+    paths = [path.resolve() for path in given]
+    for place, path in zip(paths, given, strict=True):
+        if paths.count(place) > 1:
             raise AnalysisError(f"{path} is given twice")
     checkpoints = [find_checkpoint(path) for path in given]
-    names = short_names(places)
+    names = short_names(paths)
     return [
         _read_run(place, name, checkpoint, log)
         for place, name, checkpoint, log in zip(
-            places, names, checkpoints, logs or [None] * len(given), strict=True
+            paths, names, checkpoints, logs or [None] * len(given), strict=True
         )
     ]
 
@@ -147,7 +147,7 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
         known = known or run.trained_on
         if run.trained_on not in (None, known):
             raise AnalysisError(
-                f"{run.folder} was trained on other data than {data}: one report compares models "
+                f"{run.folder} was trained on other data than {data}: a report compares models "
                 "of one data set"
             )
     return data

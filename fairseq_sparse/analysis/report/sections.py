@@ -134,7 +134,7 @@ def output_section(
         html_figure(
             output_plots.draw_nonzeros(rows, colours),
             "nonzeros",
-            "Support size at a step, given the reference (cf. S2S, Table 3, on a validation set)",
+            "Support size at a step, teacher-forced (cf. S2S, Table 3, on a validation set)",
         ),
         html_figure(
             output_plots.draw_zeros(decoded, colours),
@@ -153,7 +153,7 @@ def output_section(
 def attention_section(
     attention: dict[str, dict[str, Any]], alignment: dict[str, dict[str, Any]]
 ) -> str:
-    """Show exact zeros, null rows and diversity of the attention, and how well it aligns.
+    """Show sparsity, null rates and diversity of the attention, and how well it aligns.
 
     Args:
         attention: for each model the output of ``fairseq-sparse analyze attention --json``.
@@ -170,11 +170,11 @@ def attention_section(
     ]
     if not cells:
         return "<p>The models have no attention of a Transformer or an LSTM.</p>"
-    header = ["model", "place", "attention", "exact zeros (%)", "null rows (%)"]
-    header += ["null rows of layer attention (%)", "diversity (nats)"]
+    header = ["model", "place", "attention", "sparsity rate (%)", "null rate (%)"]
+    header += ["null rate of layer attention (%)", "diversity (nats)"]
     kinds = {result.get("subwords", "none") for result in attention.values()}
     units = "between tokens" if kinds == {"none"} else "between words"
-    caption = f"Mean over layers and heads, {units}, given the references"
+    caption = f"Mean over layers and heads, {units}, teacher-forced"
     tables = [html_table(header, cells, caption)]
     if any("diversity_by_temperature" in part for part in _parts(attention)):
         tables.append(
@@ -188,12 +188,9 @@ def attention_section(
     with_attention = {name: part for name, part in attention.items() if part["attention"]}
     drawings = [
         ("sparsity", attention_curves.draw_sparsity, with_attention)
-        + (f"Share of exact zeros {units}, by layer (ReLA, Fig. 3)",),
+        + (f"Sparsity rate {units}, by layer (ReLA, Fig. 3)",),
         ("null-rates", attention_curves.draw_null_rates, with_attention)
-        + (
-            f"Share of queries that attend to nothing, {units}, by layer, and its spread over the "
-            "heads (ReLA, Fig. 6)",
-        ),
+        + (f"Null rate {units}, by layer, and its spread over the heads (ReLA, Fig. 6)",),
         ("diversity", attention_curves.draw_diversity)
         + (attention_curves.with_diversity(with_attention),)
         + (f"Diversity of the heads {units}, by layer (ReLA, Fig. 5)",),

@@ -23,10 +23,10 @@ MOST = 8
 _TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
 
 
-def look_into(
+def describe_sentences(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str, attention: bool
 ) -> dict[str, Any]:
-    """Return the attention and the alternatives of a model, given the references.
+    """Return the attention and the alternatives of a model, teacher-forced on the references.
 
     Args:
         translator: one model.

@@ -35,7 +35,7 @@ def tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
     They show the scores of single models (mean ± standard deviation over the seeds) and ensembles;
     then, for single models, the numbers of tokens and of source positions with nonzero weight, on
-    the test set, given the references.
+    the test set, teacher-forced.
     """
     heading, path = score_of(rows)
     result = [(f"{heading}, single models", _table(rows, path))]

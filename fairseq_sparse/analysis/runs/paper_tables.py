@@ -194,12 +194,12 @@ def notes(paper: Paper, dataset: str, rows: Sequence[Row], signature: Optional[s
         lines.append(f"updates: {_range([f'{count:,}' for count in updates])}")
         hours = sorted(part["seconds"] / 3600 for part in training)
         each = _range([f"{hour:.2f}" for hour in hours])
-        lines.append(f"budget: {each} hours of training a run, {sum(hours):.2f} in all")
+        lines.append(f"training time: {each} hours per run, {sum(hours):.2f} in total")
     lines += [f"{label}: {text}" for label, text in conditions(summaries)]
     if signature and "bleu" in paper.columns:
         lines.append(
             f"p: sacreBLEU's paired bootstrap against {rows[0].title} with the same seed, one "
-            f"value a seed ({signature})"
+            f"value per seed ({signature})"
         )
     if any(column in paper.columns for column in ("sparsity", "null")):
         lines.append("attention: encoder / decoder / cross-attention")

@@ -186,8 +186,8 @@ def differences(recipe: Optional[str], dataset: str, measures: Iterable[Measure]
         and figure.measure not in ours
     }
     return [
-        f"{paper}, {table}, has {describe(other)}; ours is {describe(measure)}: they do not stand "
-        "beside one another"
+        f"{paper}, {table}, has {describe(other)}; ours is {describe(measure)}: the figures "
+        "are not comparable"
         for measure in ours
         for paper, table, other in theirs
         if other.metric == measure.metric or {other.metric, measure.metric} <= _BLEU

@@ -222,7 +222,9 @@ def read_sweep(folder: Path) -> list[Row]:
 def compare_with_baseline(
     rows: Sequence[Row], baseline: Row, samples: int
 ) -> tuple[Optional[str], list[str]]:
-    """Fill in ``p`` of the rows, seed by seed, for runs with BLEU.
+    """Compute p-values against the baseline, seed by seed, and store them in the rows' ``p``.
+
+    Only runs with BLEU have them.
 
     Args:
         rows: the rows of one data set, including ``baseline``.
