@@ -1,20 +1,19 @@
-"""Trained translation models on a data set: forced decoding and search."""
+"""Trained translation models on a data set: teacher-forced probabilities, and search."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Optional
 
-import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import collate_tokens
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_sparse.analysis.trained_models import load_batches, load_models
+from fairseq_sparse.analysis.trained_models import ChosenSentences, load_batches, load_models
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
 from fairseq_sparse.modules.output_projection import OutputProjection
@@ -23,7 +22,7 @@ from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseTask,
 )
 
-# Steps whose probabilities are in memory at once.
+# Chunk size in steps: only this many distributions are in memory at once.
 _CHUNK = 512
 
 
@@ -39,20 +38,7 @@ class AnalysisTask(TranslationSparseTask):
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)
         if self.chosen is not None:
-            self.datasets[split] = _ChosenSentences(self.datasets[split], self.chosen)
-
-
-class _ChosenSentences(BaseWrapperDataset):
-    def __init__(self, dataset: FairseqDataset, chosen: Sequence[int]):
-        super().__init__(dataset)
-        self.chosen = [number for number in chosen if number < len(dataset)]
-
-    def __len__(self):
-        return len(self.chosen)
-
-    def ordered_indices(self):
-        indices = super().ordered_indices()
-        return indices[np.isin(indices, self.chosen)]
+            self.datasets[split] = ChosenSentences(self.datasets[split], self.chosen)
 
 
 @dataclass(frozen=True)
@@ -95,9 +81,11 @@ class Translator:
         kinds += ["softmax"] * (len(self.models) - len(kinds))
         return " + ".join(dict.fromkeys(kinds))
 
-    def batches(self, subset: str, max_tokens: int) -> Iterable[dict[str, Any]]:
+    def batches(
+        self, subset: str, max_tokens: int, chosen: Optional[Sequence[int]] = None
+    ) -> Iterable[dict[str, Any]]:
         """Return the batches of a part of the data, on the models' device; see ``load_batches``."""
-        batches = load_batches(self.task, self.models, subset, max_tokens)
+        batches = load_batches(self.task, self.models, subset, max_tokens, chosen)
         return _Batches(batches, next(self.models[0].parameters()).is_cuda)
 
 
@@ -148,7 +136,7 @@ def load_translator(
 
 @dataclass(frozen=True)
 class ForcedSteps:
-    """Some steps of forced decoding.
+    """Some teacher-forced steps.
 
     Attributes:
         log_p: log-probabilities of the next token, ``[steps, V]``, fp32; -inf where p is 0.
@@ -219,39 +207,39 @@ def _mean_log_probs(models, features) -> Tensor:
     return torch.logsumexp(torch.stack(log_p), dim=0) - math.log(len(log_p))
 
 
-def give_strings(
-    net_input: dict[str, Tensor], strings: Sequence[Tensor], words: Dictionary
+def with_targets(
+    net_input: dict[str, Tensor], targets: Sequence[Tensor], dictionary: Dictionary
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the arguments of :func:`forced_steps` for one target string per source sentence.
+    """Return the arguments of :func:`forced_steps` for one target per source sentence.
 
     Args:
         net_input: fairseq's ``src_tokens`` and ``src_lengths``.
-        strings: tokens, EOS at the end.
-        words: the target dictionary.
+        targets: tokens, EOS at the end.
+        dictionary: that of the target language.
 
     Returns:
         ``net_input`` with ``prev_output_tokens``, and the target, each ``[batch, target length]``.
     """
-    pad, eos = words.pad(), words.eos()
-    strings = [string.to(net_input["src_tokens"].device) for string in strings]
-    previous = collate_tokens(strings, pad, eos, move_eos_to_beginning=True)
-    return {**net_input, "prev_output_tokens": previous}, collate_tokens(strings, pad, eos)
+    pad, eos = dictionary.pad(), dictionary.eos()
+    targets = [target.to(net_input["src_tokens"].device) for target in targets]
+    previous = collate_tokens(targets, pad, eos, move_eos_to_beginning=True)
+    return {**net_input, "prev_output_tokens": previous}, collate_tokens(targets, pad, eos)
 
 
-def score_strings(
-    translator: Translator, net_input: dict[str, Tensor], strings: Sequence[Tensor]
+def score_targets(
+    translator: Translator, net_input: dict[str, Tensor], targets: Sequence[Tensor]
 ) -> Tensor:
-    """Return the log-probability of one target string per sentence, ``[batch]``, fp64 on the CPU.
+    """Return the log-probability of one target per sentence, ``[batch]``, fp64 on the CPU.
 
     Args:
         translator: the models.
         net_input: fairseq's ``src_tokens`` and ``src_lengths``.
-        strings: tokens, EOS at the end.
+        targets: tokens, EOS at the end.
     """
-    words = translator.task.target_dictionary
-    net_input, target = give_strings(net_input, strings, words)
-    log_p = torch.zeros(len(strings), dtype=torch.float64)
-    for steps in forced_steps(translator.models, net_input, target, words.pad()):
+    dictionary = translator.task.target_dictionary
+    net_input, target = with_targets(net_input, targets, dictionary)
+    log_p = torch.zeros(len(targets), dtype=torch.float64)
+    for steps in forced_steps(translator.models, net_input, target, dictionary.pad()):
         log_p.index_add_(0, steps.sentence.cpu(), steps.token_log_p.double().cpu())
     return log_p
 
@@ -281,8 +269,8 @@ def with_best_translations(
     translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the batches with the best translations of :func:`search` instead of the references."""
-    words = translator.task.target_dictionary
+    dictionary = translator.task.target_dictionary
     for sample, hypotheses in search(translator, batches, beam):
         best = [hypos[0]["tokens"] for hypos in hypotheses]
-        net_input, target = give_strings(sample["net_input"], best, words)
+        net_input, target = with_targets(sample["net_input"], best, dictionary)
         yield {**sample, "net_input": net_input, "target": target}

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
+import numpy as np
 from fairseq import checkpoint_utils, utils
+from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 from fairseq_sparse.checkpoints.loading import load_checkpoint
-from fairseq_sparse.errors import AnalysisError as AnalysisError
+from fairseq_sparse.errors import AnalysisError
 
 
 def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
@@ -56,13 +58,48 @@ def load_subset(task, subset: str):
     return task.dataset(subset)
 
 
-def load_batches(task, models: Sequence, subset: str, max_tokens: int) -> Iterator[dict[str, Any]]:
+class ChosenSentences(BaseWrapperDataset):
+    """Some sentences of a data set, which keep their numbers.
+
+    Args:
+        dataset: the data set.
+        chosen: the numbers, from 0; those beyond its end are left out.
+    """
+
+    def __init__(self, dataset: FairseqDataset, chosen: Sequence[int]):
+        super().__init__(dataset)
+        self.chosen = [number for number in chosen if number < len(dataset)]
+
+    def __len__(self):
+        return len(self.chosen)
+
+    def ordered_indices(self):
+        indices = super().ordered_indices()
+        return indices[np.isin(indices, self.chosen)]
+
+
+def load_batches(
+    task,
+    models: Sequence,
+    subset: str,
+    max_tokens: int,
+    chosen: Optional[Sequence[int]] = None,
+) -> Iterator[dict[str, Any]]:
     """Load the batches of a part of the data, unshuffled, with as many sentences in each as fit.
+
+    Args:
+        task: the task, which then has all of the part as its data set.
+        models: the models, which limit the length of sentences.
+        subset: the part.
+        max_tokens: largest number of tokens in a batch.
+        chosen: the numbers of the sentences in the batches; None for all.
 
     Raises:
         AnalysisError: there is no such part, or ``max_tokens`` is too small for a sentence.
     """
     dataset = load_subset(task, subset)
+    if chosen is not None:
+        dataset = ChosenSentences(dataset, chosen)
     try:
         return task.get_batch_iterator(
             dataset,

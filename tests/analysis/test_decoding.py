@@ -13,7 +13,7 @@ from fairseq_sparse.analysis.decoding import (
     AnalysisTask,
     Translator,
     forced_steps,
-    score_strings,
+    score_targets,
     search,
 )
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
@@ -108,7 +108,7 @@ def test_a_string_s_score_is_that_of_the_search_which_found_it(outputs):
     ((sample, hypotheses),) = search(translator, [batch], beam=3)
     best = [hypos[0] for hypos in hypotheses]
     strings = [hypo["tokens"] for hypo in best]
-    log_p = score_strings(translator, sample["net_input"], strings)
+    log_p = score_targets(translator, sample["net_input"], strings)
     assert log_p.dtype == torch.float64
     for score, hypo in zip(log_p.tolist(), best, strict=True):
         assert score == pytest.approx(hypo["positional_scores"].sum().item(), rel=1e-4)
@@ -118,14 +118,14 @@ def test_normalised_scores_are_those_of_p_divided_by_its_sum():
     translator = translator_of(model_for("alpha_relu"))
     words, batch = toy.dictionary(), toy.batch(toy.dictionary())
     strings = [hypos[0]["tokens"] for _, found in search(translator, [batch], 2) for hypos in found]
-    net_input, target = decoding.give_strings(batch["net_input"], strings, words)
+    net_input, target = decoding.with_targets(batch["net_input"], strings, words)
     steps = list(forced_steps(translator.models, net_input, target, words.pad()))
-    raw = score_strings(translator, batch["net_input"], strings)
+    raw = score_targets(translator, batch["net_input"], strings)
     scaled = translator.normalised()
     assert scaled.is_normalised
-    normalised = score_strings(scaled, batch["net_input"], strings)
+    normalised = score_targets(scaled, batch["net_input"], strings)
     assert not translator.is_normalised
-    assert score_strings(translator, batch["net_input"], strings).equal(raw)
+    assert score_targets(translator, batch["net_input"], strings).equal(raw)
     for row, (before, after) in enumerate(zip(raw.tolist(), normalised.tolist(), strict=True)):
         sums = [part.log_p[part.sentence == row].exp().sum(1) for part in steps]
         assert after == pytest.approx(before - torch.cat(sums).log().sum().item(), rel=1e-4)

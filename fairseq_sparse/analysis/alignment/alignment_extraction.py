@@ -53,9 +53,8 @@ def extract_part(
     task, settings = translator.task, folder.settings
     lines = {name: [""] * len(numbers) for name in (*WORDS, *link_files(settings).values())}
     missing = set(numbers)
-    task.chosen = numbers
     with folder.archive(numbers) if settings["npz"] else nullcontext() as archive:
-        batches = translator.batches(settings["subset"], max_tokens)
+        batches = translator.batches(settings["subset"], max_tokens, numbers)
         if settings["hypothesis"]:
             batches = with_best_translations(translator, batches, settings["beam"])
         for sample in batches:

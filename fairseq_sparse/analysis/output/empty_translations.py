@@ -12,7 +12,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.analysis.decoding import Translator, refuse_nan, score_strings, search
+from fairseq_sparse.analysis.decoding import Translator, refuse_nan, score_targets, search
 from fairseq_sparse.errors import AnalysisError
 
 
@@ -50,7 +50,7 @@ def count_empty_translations(
     eos = torch.tensor([translator.task.target_dictionary.eos()])
     empty, found = [], []
     for sample, hypotheses in search(translator, batches, beam, lenpen):
-        empty.append(score_strings(translator, sample["net_input"], [eos] * len(hypotheses)))
+        empty.append(score_targets(translator, sample["net_input"], [eos] * len(hypotheses)))
         found.append(torch.stack([_log_p(hypos[0]) for hypos in hypotheses]))
     if not empty:
         raise AnalysisError("no sentence was translated")
