@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+import attention_by_hand
 import references
 import toy
 from fairseq_sparse.analysis.attention.attention_statistics import (
@@ -75,54 +76,7 @@ def lstm_weights_by_hand(model, net_input):
 
 
 def sentences_of(batch):
-    """The sentences of a batch one by one, without padding."""
-    net_input, pad = batch["net_input"], toy.dictionary().pad()
-    for source, length, target in zip(*net_input.values(), strict=True):
-        yield {
-            "src_tokens": source[source != pad][None],
-            "src_lengths": length[None],
-            "prev_output_tokens": target[target != pad][None],
-        }
-
-
-def weights_by_hand(model, net_input):
-    """Return (place, layer) -> head -> query -> weights of the visible keys, as lists.
-
-    They are computed by the definition, from the inputs of the attention modules for one unpadded
-    sentence.
-    """
-    result, handles = {}, []
-
-    def hook_for(place, layer):
-        def hook(module, arguments, options):
-            query, key = (module_input[:, 0] for module_input in (options["query"], options["key"]))
-            width = module.head_dim
-            queries = module.q_proj(query) * width**-0.5
-            keys = module.k_proj(key)
-            kind = ATTENTION_KINDS[attention_kind(module)]
-            alpha = {"alpha": module.fixed_alpha} if kind.takes_alpha else {}
-            weights_of = partial(kind.weights, **alpha)
-            heads = []
-            for head in range(module.num_heads):
-                part = slice(head * width, (head + 1) * width)
-                rows = []
-                for position, row in enumerate(queries):
-                    seen = keys[: position + 1] if place == "decoder" else keys
-                    rows.append(weights_of(seen[:, part] @ row[part]).tolist())
-                heads.append(rows)
-            result[place, layer] = heads
-
-        return hook
-
-    for place, modules in attention_modules(model).items():
-        for layer, module in enumerate(modules):
-            hook = hook_for(place, layer)
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-    with torch.no_grad():
-        model.eval()(**net_input)
-    for handle in handles:
-        handle.remove()
-    return result
+    return attention_by_hand.sentences(batch["net_input"], toy.dictionary().pad())
 
 
 def numbers_in(part, name=""):
@@ -138,7 +92,7 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
     model = sparse_model(kind)
     batch = toy.batch(toy.dictionary())
     rates = statistics_of(model, batch)
-    by_hand = [weights_by_hand(model, sentence) for sentence in sentences_of(batch)]
+    by_hand = [attention_by_hand.weights(model, sentence) for sentence in sentences_of(batch)]
     kind = "softmax" if kind == STOCK else kind
     for (place, layer), heads in by_hand[0].items():
         counted = rates[place]["layers"][layer]

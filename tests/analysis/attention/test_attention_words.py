@@ -5,6 +5,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
+import attention_by_hand
+import references
 import toy
 from fairseq_sparse.analysis.attention.attention_statistics import (
     PLACES,
@@ -37,60 +39,36 @@ def batch_of(kind):
     return toy.batch(WORDS, sorted(SIZES, reverse=True) if kind == "lstm" else SIZES)["net_input"]
 
 
-def groups_by_hand(tokens):
-    """Return the positions of each word of a sentence that ends with EOS."""
-    groups, go_on = [], False
-    for position, token in enumerate(tokens):
-        if token == WORDS.eos():
-            go_on = False
-        if go_on:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-        go_on = WORDS[token].endswith("@@")
-    return groups
-
-
-def merged_by_hand(weights, seen, queries, keys):
-    """Return lists of merged weights, None where all pairs of pieces of two words are masked."""
-    result = []
-    for row in queries:
-        cells = []
-        for column in keys:
-            visible = [(i, j) for i in row for j in column if seen[i, j]]
-            total = sum(float(weights[i, j]) for i, j in visible)
-            cells.append(total / len(row) if visible else None)
-        result.append(cells)
-    return result
-
-
 def by_hand(model, net_input):
-    """Return (place, layer, head) -> sentence -> words x words, each sentence run alone."""
-    result = {}
-    pad = WORDS.pad()
-    for source, target in zip(
-        net_input["src_tokens"], net_input["prev_output_tokens"], strict=True
-    ):
-        source, target = source[source != pad], target[target != pad]
-        inputs = groups_by_hand([*target.tolist()[1:], WORDS.eos()])
-        groups = {
-            "source": groups_by_hand(source.tolist()),
-            "predicted": inputs,
-            # EOS is the first input; the last word predicted, EOS, is not an input.
-            "input": [[0], *([position + 1 for position in word] for word in inputs[:-1])],
-        }
-        sides = {"encoder": ("source",) * 2, "decoder": ("predicted", "input")}
-        sides["cross"] = ("predicted", "source")
+    """Return (place, layer, head) -> sentence -> words x words, each sentence run alone.
 
-        def keep(place, layer, weights, masked, groups=groups, sides=sides):
-            seen = (~masked).expand(weights.shape[1:])[0]
-            queries, keys = (groups[side] for side in sides[place])
+    It is None where all pairs of pieces of two words are masked.
+    """
+    result = {}
+    for sentence in attention_by_hand.sentences(net_input, WORDS.pad()):
+        source, target = sentence["src_tokens"][0], sentence["prev_output_tokens"][0]
+        of_source, predicted = (
+            attention_by_hand.words([WORDS[token] for token in tokens])
+            for tokens in (source, [*target[1:], WORDS.eos()])
+        )
+        # EOS is the first input; the last word predicted, EOS, is not an input.
+        given = [0, *(number + 1 for number in predicted[:-1])]
+        sides = {"encoder": (of_source, of_source), "decoder": (given, predicted)}
+        sides["cross"] = (of_source, predicted)
+
+        def keep(place, layer, weights, masked, sides=sides):
+            seen = (~masked).expand(weights.shape[1:])[0].double()
+            seen = references.merge_subwords(seen.tolist(), *sides[place])
             for head, rows in enumerate(weights[:, 0]):
-                merged = merged_by_hand(rows, seen, queries, keys)
-                result.setdefault((place, layer, head), []).append(merged)
+                merged = references.merge_subwords(rows.tolist(), *sides[place])
+                cells = [
+                    [x if visible else None for x, visible in zip(*pair, strict=True)]
+                    for pair in zip(merged, seen, strict=True)
+                ]
+                result.setdefault((place, layer, head), []).append(cells)
 
         with torch.no_grad(), watch_attention(model, keep):
-            model(source[None], torch.tensor([len(source)]), target[None])
+            model(**sentence)
     return result
 
 
