@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import attention_by_hand
 import references
 import toy
 from fairseq_sparse.analysis.alignment import alignment_extraction
@@ -68,19 +68,6 @@ def read(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
-def words_by_hand(pieces: list[str], subwords: str) -> list[int]:
-    """The number of each piece's word."""
-    numbers = [0]
-    for before, piece in itertools.pairwise(pieces):
-        begins = {
-            "subword_nmt": not before.endswith("@@"),
-            "sentencepiece": piece.startswith("▁"),
-            "none": True,
-        }[subwords]
-        numbers.append(numbers[-1] + begins)
-    return numbers
-
-
 def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None = None):
     """Yield the number, the pieces without EOS and the weights of each sentence, run alone."""
     translator = load_translator(str(checkpoint), str(data), True)
@@ -130,7 +117,7 @@ def test_files_against_the_model_run_on_each_sentence(
     assert {len(lines) for lines in files.values()} == {23}
     nulls = 0
     for number, source, target, weights in by_hand(data, checkpoints[model]):
-        numbers = [words_by_hand(side, subwords) for side in (source, target)]
+        numbers = [attention_by_hand.words(side, subwords) for side in (source, target)]
         expected = lines_by_hand(weights, *numbers, threshold)
         found = {name: lines[number] for name, lines in files.items() if name in expected}
         assert found == expected
@@ -270,10 +257,6 @@ def test_bad_input_is_one_line(
         if not path.name.startswith("test.de-en.en"):
             (sources / path.name).write_bytes(path.read_bytes())
     cases = [
-        ([data, tmp_path / "none.pt"], "no such file"),
-        ([data, f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
-        ([data, checkpoint, "--subset", "tset"], "no readable part tset: Dataset not found"),
-        ([data, checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
         ([data, checkpoint, "--layers", "1,3"], "--layers 3: the model has 2"),
         ([data, checkpoint, "--heads", "5,mean"], "--heads 5: the model has 2"),
         ([sources, checkpoint], "--subset test: there are no references; use --hypothesis"),

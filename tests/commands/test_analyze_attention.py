@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -96,12 +95,7 @@ def shuffled_data(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (data.parent / "test.en").read_text(encoding="utf-8").splitlines()
     shuffled = [lines[number] for number in derange(len(lines), 7)]
     (folder / "test.en").write_text("\n".join(shuffled) + "\n", encoding="utf-8")
-    toy.run(
-        "fairseq_cli.preprocess",
-        *("--source-lang", "de", "--target-lang", "en", "--testpref", folder / "test"),
-        *("--srcdict", data / "dict.de.txt", "--joined-dictionary", "--destdir", folder / "bin"),
-    )
-    return folder / "bin"
+    return toy.binarise_test(folder, data / "dict.de.txt")
 
 
 @pytest.mark.slow_except("transformer_sparse_tiny-8")
@@ -254,17 +248,10 @@ def test_bad_input_is_one_line(
     no_model = tmp_path / "no_model.pt"
     torch.save({"x": 1}, no_model)
     cases = [
-        ([data, "--path", tmp_path / "none.pt"], "no such file"),
         ([data, "--path", broken], "truncated"),
         ([data, "--path", no_model], "could not be loaded"),
         ([tmp_path, "--path", checkpoint], "could not be loaded for the data"),
         ([smaller, "--path", checkpoint], "give the folder of data"),
-        (
-            [data, "--path", checkpoint, "--subset", "tset"],
-            "no readable part tset: Dataset not found",
-        ),
-        ([data, "--path", checkpoint, "--max-tokens", 3], "--max-tokens 3: "),
-        ([data, "--path", f"{checkpoint}:{checkpoint}"], "name one checkpoint, not an ensemble"),
     ]
     output = tmp_path / "out.json"
     for arguments, message in cases:
@@ -277,9 +264,7 @@ def test_bad_input_is_one_line(
             and message in printed.err
         )
     for flags, message in [
-        (["--json", tmp_path / "none" / "out.json"], "there is no such folder"),
         (["--shuffled", -1], "not between 0 and 2^32 - 1"),
-        (["--names", "a", "b"], "give as many as --path has models"),
         (["--tags", data / "dict.en.txt"], "--tags: say with --by-previous how many"),
     ]:
         with pytest.raises(SystemExit):
@@ -287,32 +272,10 @@ def test_bad_input_is_one_line(
         assert message in capfd.readouterr().err
 
 
-def test_without_matplotlib_nothing_is_measured(
-    checkpoints: dict[str, Path],
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    path = checkpoints["transformer_tiny"]
-    assert call_here(data, "--path", path, "--plots", tmp_path / "plots") == 1
-    printed = capfd.readouterr()
-    assert not printed.out and "pip install matplotlib" in printed.err
-    assert not (tmp_path / "plots").exists()
-
-
 def test_sentences_that_are_too_long_are_left_out_and_told(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    for language, word in (("de", "w1"), ("en", "W1")):
-        lines = [" ".join([word] * length) for length in (3, 30, 5)]
-        (tmp_path / f"test.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    toy.run(
-        "fairseq_cli.preprocess",
-        *("--source-lang", "de", "--target-lang", "en", "--testpref", tmp_path / "test"),
-        *("--srcdict", data / "dict.de.txt", "--joined-dictionary", "--destdir", tmp_path / "bin"),
-    )
-    assert call_here(tmp_path / "bin", "--path", checkpoints["transformer_tiny"]) == 0
+    long = toy.with_a_long_pair(tmp_path, data)
+    assert call_here(long, "--path", checkpoints["transformer_tiny"]) == 0
     printed = capfd.readouterr()
     assert "left out 1 sentences" in printed.err and "2 sentences of test" in printed.out

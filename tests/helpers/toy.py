@@ -158,6 +158,24 @@ def binarise(folder: Path, python=PYTHON) -> Path:
     return folder / "bin"
 
 
+def binarise_test(folder: Path, dictionary: Path) -> Path:
+    """Run ``fairseq-preprocess`` on the text ``test`` of a folder, with a given dictionary."""
+    run(
+        "fairseq_cli.preprocess",
+        *("--source-lang", "de", "--target-lang", "en", "--testpref", folder / "test"),
+        *("--srcdict", dictionary, "--joined-dictionary", "--destdir", folder / "bin"),
+    )
+    return folder / "bin"
+
+
+def with_a_long_pair(folder: Path, data: Path) -> Path:
+    """Binarise a test set of three sentence pairs; the second has 30 words on each side."""
+    for language, word in (("de", "w1"), ("en", "W1")):
+        lines = [" ".join([word] * length) for length in (3, 30, 5)]
+        (folder / f"test.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return binarise_test(folder, data / "dict.de.txt")
+
+
 def train(folder: Path, data: Path, *flags):
     """Train a model, by default for three updates.
 
