@@ -2,4 +2,3 @@
 source "$EXAMPLES/tables/speeding_up_entmax_2.sh"
 TITLE="Speeding Up Entmax, first version, Table 2: empty translations"
 DATASETS=(iwslt14_de_en wmt14_en_de)
-ROWS=(softmax sparsemax entmax15 alpha_relu)
