@@ -15,7 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, positive
+from command_line import exit_status, positive, report_errors, script_parser
 
 # fairseq's --required-batch-size-multiple, and its limit for positions of a Transformer.
 MULTIPLE, LONGEST = 8, 1024
@@ -86,9 +86,7 @@ def find_batch(lengths, tokens: int, devices: int, device_tokens: int) -> tuple[
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("data", type=Path, help="folder of fairseq-preprocess")
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
@@ -100,16 +98,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        lengths = read_lengths(args.data, args.source_lang, args.target_lang)
-        sizes = find_batch(lengths, args.target_tokens, args.devices, args.device_tokens)
-    except (ValueError, OSError) as error:
-        print(f"batch_size: {one_line(error)}", file=sys.stderr)
-        return 1
+def print_batch(args: argparse.Namespace) -> None:
+    lengths = read_lengths(args.data, args.source_lang, args.target_lang)
+    sizes = find_batch(lengths, args.target_tokens, args.devices, args.device_tokens)
     print(f"{sizes[0]} {sizes[1]} {sizes[2]:.0f}")
-    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    return report_errors("batch_size", print_batch, parse_args(argv))
 
 
 if __name__ == "__main__":

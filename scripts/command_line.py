@@ -1,5 +1,8 @@
 """Import path for the scripts of a checkout, and functions shared by the commands."""
 
+from __future__ import annotations
+
+import argparse
 import sys
 from pathlib import Path
 
@@ -14,16 +17,24 @@ from fairseq_sparse.commands.common import (  # noqa: E402, F401
     one_line,
     output_file,
     positive,
+    report_errors,
     seed,
     with_progress,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401
     lines_of,
-    read_json,
     read_text,
     replacing,
     write_text,
 )
+
+
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a script, whose description is shown with its line breaks."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
 
 if __name__ == "__main__":
     raise SystemExit("command_line.py is not a command: it is a part of the other scripts")

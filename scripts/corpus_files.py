@@ -28,6 +28,7 @@ from typing import IO, TextIO
 
 from command_line import replacing
 from corpus_workers import WorkerLost
+from fairseq_sparse.errors import AnalysisError
 
 BLOCK = 1 << 20
 # A file without line feeds, which is no text, would fill the memory.
@@ -41,7 +42,7 @@ COMPRESSED: dict[str, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
 }
 
 
-class CorpusError(Exception):
+class CorpusError(AnalysisError):
     """Error that makes a corpus unusable; the message says what to do."""
 
 

@@ -12,7 +12,7 @@ import csv
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line
+from command_line import exit_status, report_errors, script_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,38 +36,35 @@ def read_curve(path: Path, metric: str) -> dict[str, list[float]]:
     return {key: [float(row[name]) for row in known] for key, name in names.items()}
 
 
-def main() -> int:
-    from fairseq_sparse.analysis.pictures import save_figure
-    from fairseq_sparse.analysis.runs.curves import METRICS, draw_curves
-    from fairseq_sparse.errors import AnalysisError
-    from fairseq_sparse.files import read_json
-
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_arguments() -> argparse.Namespace:
+    parser = script_parser(__doc__)
     parser.add_argument("patterns", nargs="+", metavar="PATTERN")
     parser.add_argument("--picture", type=Path, required=True, metavar="FILE.png")
     parser.add_argument("--metric", default="bleu", help="a column of training.tsv (default: bleu)")
     parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    options = parser.parse_args()
-    try:
-        found: dict[str, list[dict[str, list[float]]]] = {}
-        for pattern in options.patterns:
-            paths = sorted((options.results / "runs").glob(f"{pattern}/training.tsv"))
-            if not paths:
-                raise ValueError(f"no run in {options.results / 'runs'} matches {pattern}")
-            for path in paths:
-                summary = read_json(path.parent / "summary.json")
-                name = summary.get("variant_name") or summary["variant"]
-                found.setdefault(name, []).append(read_curve(path, options.metric))
-        save_figure(
-            draw_curves(found, METRICS.get(options.metric, options.metric)), options.picture
-        )
-    except (AnalysisError, OSError, ValueError) as error:
-        print(f"draw_curves: error: {one_line(error)}", file=sys.stderr)
-        return 1
+    return parser.parse_args()
+
+
+def draw(options: argparse.Namespace) -> None:
+    from fairseq_sparse.analysis.pictures import save_figure
+    from fairseq_sparse.analysis.runs.curves import METRICS, draw_curves
+    from fairseq_sparse.files import read_json
+
+    found: dict[str, list[dict[str, list[float]]]] = {}
+    for pattern in options.patterns:
+        paths = sorted((options.results / "runs").glob(f"{pattern}/training.tsv"))
+        if not paths:
+            raise ValueError(f"no run in {options.results / 'runs'} matches {pattern}")
+        for path in paths:
+            summary = read_json(path.parent / "summary.json")
+            name = summary.get("variant_name") or summary["variant"]
+            found.setdefault(name, []).append(read_curve(path, options.metric))
+    save_figure(draw_curves(found, METRICS.get(options.metric, options.metric)), options.picture)
     print(options.picture)
-    return 0
+
+
+def main() -> int:
+    return report_errors("draw_curves", draw, parse_arguments())
 
 
 if __name__ == "__main__":

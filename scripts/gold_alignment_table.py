@@ -40,8 +40,9 @@ from command_line import (
     exit_status,
     load_one_model,
     name_models,
-    one_line,
     read_text,
+    report_errors,
+    script_parser,
     with_progress,
     write_text,
 )
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 SUBSET = "test"
 KINDS = ("normal", "shifted")
 # The error rates of each kind of attention: the key in the results and the name in ReLA.
-READINGS = {"aol": "AoL", "aoh": "AoH"}
+RATES = {"aol": "AoL", "aoh": "AoH"}
 # The keys of the same rates in the results of a layer.
 OF_LAYER = {"aol": "average", "aoh": "best"}
 
@@ -61,9 +62,7 @@ Sides = list[list["Words"]]
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("gold", metavar="GOLD", nargs="?", type=Path, help="archive or folder")
     parser.add_argument(
         "--prepared", type=Path, required=True, metavar="PREPARED", help="DATA_DIR/prepared"
@@ -186,8 +185,8 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
     def cell(part: dict[str, Any], name: str) -> str:
         return with_deviation(part, name, 2, 100)
 
-    columns = [(kind, key) for kind in KINDS for key in READINGS]
-    titles = [f"{kind}, {READINGS[key]}" for kind, key in columns]
+    columns = [(kind, key) for kind in KINDS for key in RATES]
+    titles = [f"{kind}, {RATES[key]}" for kind, key in columns]
     rows = [
         [name, *(cell(model[kind], key) for kind, key in columns)] for name, model in models.items()
     ]
@@ -236,16 +235,7 @@ def compare(options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    from corpus_files import CorpusError
-    from fairseq_sparse.errors import AnalysisError, CheckpointError
-
-    try:
-        text = compare(options)
-    except (AnalysisError, CheckpointError, CorpusError, OSError, ValueError) as error:
-        print(f"gold_alignment_table: error: {one_line(error)}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
+    return report_errors("gold_alignment_table", lambda: print(compare(options)))
 
 
 if __name__ == "__main__":

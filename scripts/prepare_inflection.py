@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from command_line import exit_status, replacing
+from command_line import exit_status, replacing, script_parser
 from corpus_files import CorpusError, add_fetched, damage_named, log, open_atomically, run
 
 SETTINGS = ("low", "medium", "high")
@@ -201,9 +201,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--setting", required=True, choices=SETTINGS, help="of the training data")
     parser.add_argument(

@@ -21,7 +21,7 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from command_line import exit_status, positive
+from command_line import exit_status, positive, script_parser
 from corpus_files import CorpusError, add_fetched, decode, log, open_atomically, read_lines, run
 from corpus_tokens import Tokenize, tokenizer
 
@@ -115,9 +115,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--raw", type=Path, required=True, metavar="DIR")
     parser.add_argument("--single", metavar="PLACE", help="one text, to be split")
     for split in SPLITS:

@@ -39,7 +39,7 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from command_line import exit_status, positive, replacing
+from command_line import exit_status, positive, replacing, script_parser
 from corpus_files import (
     BLOCK,
     CorpusError,
@@ -324,9 +324,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
     parser.add_argument("--train", required=True, metavar="PREFIX", help="PREFIX.LANG[.gz]")

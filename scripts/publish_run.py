@@ -23,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, replacing, write_text
+from command_line import exit_status, replacing, report_errors, script_parser, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 LONG = "translations-long.gz"
@@ -102,31 +102,28 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     return folder
 
 
-def main() -> int:
-    from fairseq_sparse.errors import AnalysisError
-
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_arguments() -> argparse.Namespace:
+    parser = script_parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--commit", help="with which the run was trained (default: the one checked out)"
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def publish_all(options: argparse.Namespace) -> None:
+    command = ["git", "rev-parse", "--short=10", "HEAD"]
     try:
-        commit = (
-            options.commit
-            or subprocess.check_output(
-                ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, text=True
-            ).strip()
-        )
-        for run in options.runs:
-            print(publish(run, options.results, commit))
-    except (AnalysisError, OSError, ValueError, subprocess.CalledProcessError) as error:
-        print(f"publish_run: error: {one_line(error)}", file=sys.stderr)
-        return 1
-    return 0
+        commit = options.commit or subprocess.check_output(command, cwd=ROOT, text=True).strip()
+    except subprocess.CalledProcessError as error:
+        raise ValueError(f"give --commit: {error}") from error
+    for run in options.runs:
+        print(publish(run, options.results, commit))
+
+
+def main() -> int:
+    return report_errors("publish_run", publish_all, parse_arguments())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from command_line import exit_status, one_line, positive, write_text
+from command_line import exit_status, positive, report_errors, script_parser, write_text
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.runs.rows import Row
@@ -37,9 +37,7 @@ def share(text: str) -> float:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("plan", type=Path, metavar="PLAN")
     parser.add_argument("--paper", required=True, help="its name in examples/reproduce.sh")
     parser.add_argument("--title", required=True, help="of the paper and the table")
@@ -141,25 +139,23 @@ def draw(options: argparse.Namespace, datasets: dict[str, list[Row]]) -> None:
                 save_png_and_svg(figure, options.output.parent, f"{stem}-{name}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    from fairseq_sparse.errors import AnalysisError
+def write(options: argparse.Namespace) -> None:
+    """Write the table and its pictures, and print it."""
     from fairseq_sparse.files import write_json
 
-    try:
-        datasets = read_rows(options.plan)
-        markdown, latex, content = make(options, datasets)
-        stem = options.output
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        write_text(stem.with_name(f"{stem.name}.md"), markdown)
-        write_text(stem.with_name(f"{stem.name}.tex"), latex)
-        write_json(stem.with_name(f"{stem.name}.json"), content)
-        draw(options, datasets)
-    except (AnalysisError, OSError, ValueError) as error:
-        print(f"reproduce_table: {one_line(error)}", file=sys.stderr)
-        return 1
+    datasets = read_rows(options.plan)
+    markdown, latex, content = make(options, datasets)
+    stem = options.output
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    write_text(stem.with_name(f"{stem.name}.md"), markdown)
+    write_text(stem.with_name(f"{stem.name}.tex"), latex)
+    write_json(stem.with_name(f"{stem.name}.json"), content)
+    draw(options, datasets)
     print(markdown, end="")
-    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return report_errors("reproduce_table", write, parse_arguments(arguments))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from command_line import check_outputs, exit_status, lines_of, one_line, output_file
+from command_line import (
+    check_outputs,
+    exit_status,
+    lines_of,
+    output_file,
+    report_errors,
+    script_parser,
+)
+from fairseq_sparse.errors import AnalysisError
 from prepare_inflection import from_units, write_lines
 
 UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
@@ -31,10 +39,6 @@ TARGET = re.compile(r"T-(\d+)\t(.*)")
 GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 NAMED = 3
 LANGUAGE = re.compile(r"[^\s/\0]+")  # it becomes part of a file's name
-
-
-class ScoreError(Exception):
-    """Mismatch of guesses and reference; the message describes it."""
 
 
 class Slot(NamedTuple):
@@ -67,12 +71,12 @@ def read_reference(path: Path) -> list[tuple[Slot, str]]:
     for number, line in enumerate(lines_of(path), start=1):
         fields = line.split("\t")
         if len(fields) != 4:
-            raise ScoreError(f"{path}, line {number}: {len(fields)} field(s) in place of 4")
+            raise AnalysisError(f"{path}, line {number}: {len(fields)} field(s) in place of 4")
         if not LANGUAGE.fullmatch(fields[0]):
-            raise ScoreError(f"{path}, line {number}: {fields[0]!r} is no name of a language")
+            raise AnalysisError(f"{path}, line {number}: {fields[0]!r} is no name of a language")
         items.append((Slot(*fields[:3]), fields[3]))
     if not items:
-        raise ScoreError(f"{path} is empty")
+        raise AnalysisError(f"{path} is empty")
     return items
 
 
@@ -87,7 +91,9 @@ def read_generated(path: Path) -> tuple[dict[int, str], dict[int, str]]:
             # the best of an n-best list comes first
             guesses.setdefault(int(match[1]), from_units(match[2]))
     if not targets:
-        raise ScoreError(f"{path}: no line that begins with T-; is it fairseq-generate's output?")
+        raise AnalysisError(
+            f"{path}: no line that begins with T-; is it fairseq-generate's output?"
+        )
     return targets, guesses
 
 
@@ -96,13 +102,13 @@ def check_targets(
 ) -> None:
     """Check that the output covers the whole test set, and that its units are joined to text."""
     if set(targets) != set(range(len(items))):
-        raise ScoreError(
+        raise AnalysisError(
             f"{path} has {len(targets)} items but {reference} has {len(items)}: they are not of "
             "the same test set, or fairseq-generate did not finish"
         )
     for number, (slot, form) in enumerate(items):
         if targets[number] != form and UNKNOWN not in targets[number]:
-            raise ScoreError(
+            raise AnalysisError(
                 f"{path}: the form of {slot} is {targets[number]!r} but in {reference} {form!r}: "
                 "they are not of the same test set, or --post-process sentencepiece is missing"
             )
@@ -157,9 +163,7 @@ def table(result: dict) -> str:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
     parser.add_argument("--reference", type=Path, required=True, help="reference/test.tsv")
     parser.add_argument("--guesses", type=Path, required=True, help="output: folder of LANG-out")
@@ -169,26 +173,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        items = read_reference(args.reference)
-        targets, guesses = read_generated(args.generated)
-        check_targets(args.generated, targets, args.reference, items)
-        result = score(items, guesses)
-        from fairseq_sparse.files import write_json
+def score_files(args: argparse.Namespace) -> None:
+    from fairseq_sparse.files import write_json
 
-        write_guesses(args.guesses, items, guesses)
-        write_json(args.json, result)  # written last, because it marks the stage as done
-    except (ScoreError, OSError, ValueError) as error:
-        print(f"score_inflection: {one_line(error)}", file=sys.stderr)
-        return 1
+    items = read_reference(args.reference)
+    targets, guesses = read_generated(args.generated)
+    check_targets(args.generated, targets, args.reference, items)
+    result = score(items, guesses)
+    write_guesses(args.guesses, items, guesses)
+    write_json(args.json, result)  # written last, because it marks the stage as done
     missing = [str(slot) for number, (slot, _) in enumerate(items) if number not in guesses]
     if missing:
         named = "; ".join(missing[:NAMED]) + ("; ..." if len(missing) > NAMED else "")
         print(f"score_inflection: no guess for {len(missing)} items: {named}", file=sys.stderr)
     print(table(result))
-    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    return report_errors("score_inflection", score_files, parse_args(argv))
 
 
 if __name__ == "__main__":

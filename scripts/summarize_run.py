@@ -31,44 +31,43 @@ import os
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line
+from command_line import exit_status, report_errors, script_parser
 from fairseq_sparse.analysis.runs.run_summary import (
     summarize_all,
     summarize_ensemble,
     summarize_text,
     summarize_training,
 )
-from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
     parser.add_argument("part", choices=("train", "all", "ensemble", "text"))
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--best", action="store_true", help="train: the best checkpoint is used, not the last ones"
     )
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def summarize(args: argparse.Namespace) -> None:
     variables = ("DATASET", "DATASET_NOTE", "VARIANT", "VARIANT_NAME", "SETTINGS", "CONFIG")
     names = {name.lower(): os.environ.get(name, "") for name in variables}
-    try:
-        if args.part == "train":
-            name, summary = "train.json", summarize_training(args.run, best=args.best)
-        elif args.part == "all":
-            name, summary = "summary.json", summarize_all(args.run, names)
-        elif args.part == "text":
-            name, summary = "measures.json", summarize_text(args.run)
-        else:
-            members = os.environ.get("MEMBERS", "").split()
-            name, summary = "summary.json", summarize_ensemble(args.run, names, members)
-        write_json(args.run / name, summary)
-    except (AnalysisError, OSError, ValueError) as error:
-        print(f"summarize_run: {one_line(error)}", file=sys.stderr)
-        return 1
-    return 0
+    if args.part == "train":
+        name, summary = "train.json", summarize_training(args.run, best=args.best)
+    elif args.part == "all":
+        name, summary = "summary.json", summarize_all(args.run, names)
+    elif args.part == "text":
+        name, summary = "measures.json", summarize_text(args.run)
+    else:
+        members = os.environ.get("MEMBERS", "").split()
+        name, summary = "summary.json", summarize_ensemble(args.run, names, members)
+    write_json(args.run / name, summary)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return report_errors("summarize_run", summarize, parse_args(argv))
 
 
 if __name__ == "__main__":

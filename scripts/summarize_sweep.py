@@ -8,11 +8,10 @@ other fixed at 1.5.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from command_line import exit_status, one_line, write_text
+from command_line import exit_status, report_errors, script_parser, write_text
 
 
 def summarize(folder: Path) -> str:
@@ -47,19 +46,10 @@ def summarize(folder: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="SWEEP_DIR")
-    args = parser.parse_args(argv)
-    from fairseq_sparse.errors import AnalysisError
-
-    try:
-        print(summarize(args.folder), end="")
-    except (AnalysisError, OSError, ValueError) as error:
-        print(f"summarize_sweep: {one_line(error)}", file=sys.stderr)
-        return 1
-    return 0
+    folder = parser.parse_args(argv).folder
+    return report_errors("summarize_sweep", lambda: print(summarize(folder), end=""))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from command_line import exit_status
+from command_line import exit_status, script_parser
 from corpus_files import (
     CorpusError,
     add_fetched,
@@ -201,9 +201,7 @@ def checked(words: list[str]) -> Take:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
     parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="with the archives")

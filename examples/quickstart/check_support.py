@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from command_line import exit_status, lines_of, one_line, positive  # noqa: E402
+from command_line import exit_status, lines_of, one_line, positive, script_parser  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +48,7 @@ class Part(NamedTuple):
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument("--data", required=True, type=Path, help="with raw/ and prepared/")
     parser.add_argument(

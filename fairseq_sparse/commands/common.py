@@ -195,16 +195,21 @@ def program(command: str) -> str:
 
 
 def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
-    """Run a command and return its exit status; report user errors in one line.
+    """Run a command of fairseq-sparse, such as ``analyze output``, with ``report_errors``."""
+    return report_errors(program(command), run, *arguments)
+
+
+def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
+    """Run a program and return its exit status; report user errors in one line.
 
     Args:
-        command: its name, such as ``analyze output``.
+        name: its name in the message.
         run: does and prints everything; called with ``arguments``.
     """
     try:
         run(*arguments)
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
-        print(f"{program(command)}: error: {one_line(error)}", file=sys.stderr)
+        print(f"{name}: error: {one_line(error)}", file=sys.stderr)
         return 1
     return 0
 

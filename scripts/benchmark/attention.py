@@ -49,13 +49,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmark import measure
 from benchmark.attend import LEARNED, STOCK, add_attend_figures, attend_jobs
 from benchmark.measure import Jobs, numbers, positive
+from command_line import script_parser
 
 PARTS = ("attend", "module", "step", "decode")
 DEFAULT_KINDS = f"rela_g,rela_i,relu,sparsemax,entmax15,{LEARNED}"
 
 
 def parse_arguments(arguments: list[str] | None) -> Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
 
     def add(flag, default, help, type=positive):
         parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")

@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
+from command_line import script_parser
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 2 * 2**-7, "float16": 2 * 2**-10}
 ROWS = ((64, 1000), (8, 40001), (2, 262144))
@@ -31,7 +32,7 @@ Check = tuple[str, Callable, dict, dict]
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--rows",
         type=measure.sizes(2),

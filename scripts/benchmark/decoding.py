@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
 from benchmark.measure import positive
-from command_line import exit_status
+from command_line import exit_status, script_parser
 
 STOCK_SEARCH = ", stock search"
 
@@ -39,7 +39,7 @@ def beams(text: str) -> list[int]:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
 
     def add(flag, default, help, type=positive):
         parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")

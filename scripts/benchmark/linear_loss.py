@@ -44,6 +44,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, peers, random_data
+from command_line import script_parser
 
 STATES = ("untrained", "trained", "like_model")
 # Figures of the trained model, see above: support size, share of targets outside of it.
@@ -57,7 +58,7 @@ BASELINE = "cross_entropy"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--sizes",
         type=measure.sizes(3),

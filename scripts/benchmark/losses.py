@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, peers
+from command_line import script_parser
 
 PARTS = ("loss", "mapping")
 # Of alpha-entmax: any alpha in (1, 2] should cost about the same.
@@ -34,7 +35,7 @@ MOST_STEPS = 60
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--parts",
         type=measure.one_of(*PARTS),

@@ -14,12 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from command_line import one_line, output_file, positive
+
 ROOT = Path(__file__).resolve().parents[2]
-# A checkout works without being installed.
-sys.path.insert(0, str(ROOT))
-
-from command_line import one_line, output_file, positive  # noqa: E402
-
 # The beginning of the failure message of a missing package.
 _MISSING = "not installed"
 # Keys that may hold the name of a result, see `key` of `compare`.
@@ -44,12 +41,6 @@ def keep_freed_memory() -> None:
 
 
 # Arguments
-
-
-def argument_parser(description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
 
 
 def add_arguments(

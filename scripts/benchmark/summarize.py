@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import check_kernels, measure, targets
+from command_line import script_parser
 
 TITLE = "benchmarks"
 TABLES = {**targets.TABLES, "check_kernels": check_kernels.table}
@@ -69,7 +70,7 @@ def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = measure.argument_parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--dry-run", action="store_true", help="say that the sizes were toys")
     options = parser.parse_args(arguments)

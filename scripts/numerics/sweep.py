@@ -21,7 +21,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import exit_status, output_file, positive, seed
+from command_line import exit_status, output_file, positive, script_parser, seed
 
 # alpha; all but 1.3 are exact in fp32
 ENTMAX = (1.0078125, 1.3, 1.5, 1.75, 2.0, 3.0)
@@ -44,9 +44,7 @@ HANGS = 600
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--rows", type=positive, default=2000, help="rows of logits for each op (default: 2000)"
     )

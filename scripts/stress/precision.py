@@ -36,7 +36,7 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import exit_status, one_line, output_file, positive
+from command_line import exit_status, one_line, output_file, positive, script_parser
 
 PRECISIONS = ("fp16", "fp16_efficient", "bf16", "amp_fp16", "amp_bf16")
 SIZES = {
@@ -66,9 +66,7 @@ def numbers(text: str) -> list[int]:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
 
     def names(text: str) -> list[str]:
         return list(dict.fromkeys(text.split(",")))
@@ -357,7 +355,6 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
     from tqdm import tqdm
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import fairseq_sparse  # noqa: F401
     from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json

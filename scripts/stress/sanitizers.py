@@ -28,7 +28,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import exit_status, positive, seed
+from command_line import exit_status, positive, script_parser, seed
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = Path(__file__).with_name("kernel_inputs.py")
@@ -52,9 +52,7 @@ _UNDEFINED = re.compile(r"(\S+\.[ch]:\d+):\d+: runtime error: (.*)")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--rows",
         type=positive,
