@@ -49,7 +49,7 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
         "Training: loss",
         "Training: accuracy (%)",
         "Threshold τ",
-        "Share of exact zer",
+        "Sparsity rate",
     ):
         assert f"<figcaption>{caption}" in page
     assert "<td>25.00</td><td>50.00</td>" in page  # alignment error rates
