@@ -1,13 +1,9 @@
 """Curves over the layers show the measured numbers, and every line is visible."""
 
-import itertools
 import math
-import xml.etree.ElementTree
 from statistics import fmean, stdev
 
-import matplotlib
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 
 import toy
@@ -16,11 +12,9 @@ from fairseq_sparse.analysis.attention.attention_curves import (
     draw_diversity,
     draw_null_rates,
     draw_sparsity,
-    save_curves,
 )
 from fairseq_sparse.analysis.attention.attention_seeds import mean_over_seeds
 from fairseq_sparse.analysis.attention.attention_statistics import PLACES, AttentionStatistics
-from fairseq_sparse.analysis.pictures import font_families
 
 FLAGS = {
     "softmax": ["--attention", "softmax"],
@@ -185,55 +179,3 @@ def test_means_over_seeds_have_bars(results):
                 mean, deviation = fmean(values), stdev(values)
                 expected = [[number, mean - deviation], [number, mean + deviation]]
                 assert bar.tolist() == [pytest.approx(point) for point in expected]
-
-
-def test_fourteen_models_can_be_told_apart(results):
-    many = {}
-    for number in range(14):
-        layers = [{**results["rela_g"]["attention"]["cross"]["layers"][0], "sparsity": number / 14}]
-        many[f"model {number}"] = {"attention": {"cross": {"layers": layers}}}
-    lines = draw_sparsity(many).axes[0].lines
-    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 14
-
-
-@pytest.mark.parametrize("name", ["a", "$x_ a model with quite a long name, ReLA-g in all places"])
-def test_everything_is_labelled_and_nothing_overlaps(results, name):
-    named = {f"{name} {number}": result for number, result in enumerate(results.values())}
-    aligned = {f"{name} {number}": result for number, result in enumerate(ALIGNED.values())}
-    figures = [draw(named) for draw in DRAW] + [draw_alignment_error(aligned)]
-    for figure in figures:
-        FigureCanvasAgg(figure).draw()
-        legend = figure.legends[0].get_window_extent()
-        assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1
-        assert figure.axes[0].get_ylabel()
-        boxes = [axes.get_tightbbox() for axes in figure.axes]
-        for axes, box in zip(figure.axes, boxes, strict=True):
-            assert axes.get_xlabel() == "layer" and not legend.overlaps(box)
-            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
-            ticks = [tick for tick in axes.get_xticks() if tick > 0]
-            assert all(tick == round(tick) for tick in ticks)
-        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-
-
-def test_names_in_any_script_have_a_font(results):
-    name = "稀疏 модель"
-    figure = draw_sparsity({name: results["rela_g"]})
-    (text,) = figure.legends[0].get_texts()
-    assert text.get_text() == name and text.get_fontfamily() == font_families(name)
-
-
-def test_files_are_pictures_and_global_state_is_left_alone(results, tmp_path):
-    before = dict(matplotlib.rcParams)
-    written = save_curves(tmp_path, results)
-    stems = ["diversity", "null_rates", "sparsity"]
-    names = [f"{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert sorted(path.name for path in written) == names
-    for path in written:
-        if path.suffix == ".png":
-            picture = matplotlib.image.imread(path)[..., :3]
-            edges = (picture[:4], picture[-4:], picture[:, :4], picture[:, -4:])
-            assert all((edge == 1).all() for edge in edges) and (picture < 1).any()
-        else:
-            assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
-    assert dict(matplotlib.rcParams) == before

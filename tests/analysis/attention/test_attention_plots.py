@@ -1,18 +1,11 @@
 """Pictures of attention show the weights exactly, and nothing is cut off."""
 
-import xml.etree.ElementTree
-from pathlib import Path
-
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 
 from fairseq_sparse.analysis.attention.attention_plots import draw_attention
-from fairseq_sparse.analysis.pictures import font_families, save_figure
 
 
 def draw(*panels, masked=None, **options):
@@ -126,74 +119,6 @@ def test_labels():
     assert (first.get_xlabel(), first.get_ylabel()) == ("source", "target")
     assert [axes.get_title() for axes in (first, second)] == ["head 1", "head 2"]
     assert first.yaxis_inverted() and second.yaxis_inverted()
-
-
-@pytest.mark.parametrize(
-    ("shape", "count"), [((3, 3), 1), ((6, 41), 4), ((20, 12), 8), ((1, 9), 3)]
-)
-def test_cells_are_squares_of_the_same_size_whatever_the_labels(shape, count):
-    names = [["w" * (1 + 9 * (number % 2)) for number in range(size)] for size in shape]
-    figure = draw_attention(
-        [np.ones(shape)] * count, *names, [f"head {number}" for number in range(count)]
-    )
-    figure.draw_without_rendering()
-    for axes in panels_in(figure):
-        box = axes.get_window_extent()
-        cell = np.array([box.width / shape[1], box.height / shape[0]]) / figure.dpi
-        assert cell == pytest.approx([0.19, 0.19], rel=0.001)
-
-
-def test_panels_do_not_overlap():
-    shape = (3, 5)
-    names = [["w" * (1 + 9 * (number % 2)) for number in range(size)] for size in shape]
-    figure = draw_attention([np.ones(shape)] * 7, *names, [f"head {n}" for n in range(7)])
-    figure.draw_without_rendering()
-    boxes = [axes.get_tightbbox() for axes in panels_in(figure)]
-    assert len(boxes) == 7
-    for number, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:number])
-
-
-def test_nothing_is_cut_off(tmp_path):
-    long = ["a very long label, as of a character-level model that failed"] * 2
-    title = "a title that is much wider than the picture " * 2
-    save_figure(draw_attention([np.eye(2)], long, long, ["head"], title=title), tmp_path / "a.png")
-    picture = matplotlib.image.imread(tmp_path / "a.png")[..., :3]
-    edges = (picture[:4], picture[-4:], picture[:, :4], picture[:, -4:])
-    assert all((edge == 1).all() for edge in edges) and (picture < 1).any()
-
-
-def test_files(tmp_path):
-    figure = draw(np.eye(3))
-    for name in ("a.png", "a.svg", "A.PDF"):
-        save_figure(figure, tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "A.PDF").read_bytes().startswith(b"%PDF")
-    assert xml.etree.ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
-    with pytest.raises(ValueError, match="xyz"):
-        save_figure(figure, tmp_path / "a.xyz")
-    with pytest.raises(OSError):
-        save_figure(figure, tmp_path / "none" / "a.png")
-    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "a.svg", "A.PDF"}
-
-
-def test_fonts_have_the_characters():
-    own = FT2Font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
-    other = FT2Font(font_manager.findfont("STIXGeneral")).get_charmap().keys()
-    character = chr(max(other - own))
-    assert font_families("Zwei Männer @@ Два Ελλ </s>") == ["DejaVu Sans"]
-    families = font_families(f"a{character}b")
-    assert families[0] == "DejaVu Sans" and len(families) == 2
-    assert ord(character) in FT2Font(font_manager.findfont(families[1])).get_charmap()
-    assert font_families("\U0010fffd") == ["DejaVu Sans"]
-    labels = draw_attention([np.eye(1)], [character], ["a"], ["head"]).axes[0].get_yticklabels()
-    assert labels[0].get_fontfamily() == families
-
-
-def test_global_state_is_left_alone(tmp_path: Path):
-    before = dict(matplotlib.rcParams)
-    save_figure(draw(np.eye(3)), tmp_path / "a.png")
-    assert dict(matplotlib.rcParams) == before
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from fairseq_sparse.analysis.decoding import ForcedSteps
 from fairseq_sparse.analysis.output.output_plots import (
     draw_nonzeros,
     draw_sums,
@@ -15,6 +14,7 @@ from fairseq_sparse.analysis.output.output_plots import (
 )
 from fairseq_sparse.analysis.output.output_statistics import OutputStatistics
 from fairseq_sparse.analysis.pictures import COLOURS, prepare_plots
+from fairseq_sparse.analysis.translator import ForcedSteps
 
 COLOUR_OF = {"softmax": COLOURS[0], "relu": COLOURS[1], "a": COLOURS[2], "b": COLOURS[3]}
 KINDS = ("png", "svg")
