@@ -20,12 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from command_line import exit_status, lines_of, one_line, positive, script_parser  # noqa: E402
+from command_line import (  # noqa: E402
+    exit_status,
+    lines_of,
+    output_file,
+    positive,
+    report_errors,
+    script_parser,
+    with_progress,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairseq_sparse.analysis.decoding import Translator
+    from fairseq_sparse.analysis.translator import Translator
 
 Target = tuple[list[int], float]  # BPE units, EOS at the end, and probability
 PARTS = ("test", "test_unseen_pairs")
@@ -72,11 +80,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="source tokens in a batch (default: 2000)",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all numbers to this file")
-    options = parser.parse_args(arguments)
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
-    return options
+    parser.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
+    )
+    return parser.parse_args(arguments)
 
 
 def read_parts(options: argparse.Namespace) -> list[Part]:
@@ -119,7 +126,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
 
 def load_run(folder: Path, options: argparse.Namespace) -> Translator:
     """Load the model of a run under the name of its variant."""
-    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.translator import load_translator
 
     summary = folder / "summary.json"
     content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
@@ -161,28 +168,25 @@ def compare_steps(
         targets: the correct translations of each source.
     """
     import torch
-    from fairseq.data.data_utils import collate_tokens
 
-    from fairseq_sparse.analysis.decoding import forced_steps
+    from fairseq_sparse.analysis.translator import forced_steps, with_targets
     from support import compare, steps_of
 
-    words = translator.task.target_dictionary
-    strings = [torch.tensor(tokens) for correct in targets for tokens, _ in correct]
-    target = collate_tokens(strings, words.pad())
-    previous = collate_tokens(strings, words.pad(), words.eos(), move_eos_to_beginning=True)
+    dictionary = translator.task.target_dictionary
+    source = [number for number, correct in enumerate(targets) for _ in correct]
+    repeated = {name: value[source] for name, value in net_input.items()}
+    tokens = [torch.tensor(tokens) for correct in targets for tokens, _ in correct]
+    repeated, target = with_targets(repeated, tokens, dictionary)
     steps, first = [], 0
-    is_step = torch.zeros_like(target, dtype=torch.bool)
+    is_step = torch.zeros(target.shape, dtype=torch.bool)
     for correct in targets:
         for step in steps_of(correct):
             is_step[first + step.target, step.position] = True
             steps.append(step)
         first += len(correct)
-    source = [number for number, correct in enumerate(targets) for _ in correct]
-    repeated = {name: value[source] for name, value in net_input.items()}
-    repeated["prev_output_tokens"] = previous.to(repeated["src_tokens"].device)
-    target = target.masked_fill(~is_step, words.pad()).to(repeated["src_tokens"].device)
+    target = target.masked_fill(~is_step.to(target.device), dictionary.pad())
     done = 0
-    for chunk in forced_steps(translator.models, repeated, target, words.pad()):
+    for chunk in forced_steps(translator.models, repeated, target, dictionary.pad()):
         size = len(chunk.token)
         yield compare(chunk.log_p, steps[done : done + size])
         done += size
@@ -192,20 +196,15 @@ def check(translator: Translator, part: Part, options: argparse.Namespace) -> di
     """Translate a part of the corpus with a model and compare its steps with the truth."""
     import torch
     from fairseq import utils
-    from tqdm import tqdm
 
-    from fairseq_sparse.analysis.decoding import search
+    from fairseq_sparse.analysis.translator import search
 
     words = translator.task.target_dictionary
     cuda = next(translator.models[0].parameters()).is_cuda
     translations = [""] * len(part.sources)
     compared: list[dict[str, Tensor]] = []
-    batches = tqdm(
-        batches_of(part, translator, options.max_tokens),
-        desc=f"{translator.name}, {part.name}",
-        unit="batch",
-        mininterval=1,
-    )
+    batches = batches_of(part, translator, options.max_tokens)
+    batches = with_progress(batches, f"{translator.name}, {part.name}")
     samples = (utils.move_to_cuda(sample) if cuda else sample for sample in batches)
     for sample, found in search(translator, samples, options.beam):
         numbers = sample["id"].tolist()
@@ -304,22 +303,22 @@ all correct ones. Wrong mass: probability of the incorrect units. Distance: tota
 true distribution. For wrong mass and distance, probabilities are scaled to sum to 1."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    from fairseq_sparse.errors import AnalysisError, CheckpointError
+def print_tables(options: argparse.Namespace) -> None:
     from fairseq_sparse.files import write_json
 
     try:
         result = check_all(options)
-        if options.json:
-            write_json(options.json, result)
-    except (AnalysisError, CheckpointError, OSError, ValueError, KeyError) as error:
-        print(f"check_support: error: {one_line(error)}", file=sys.stderr)
-        return 1
+    except KeyError as error:
+        raise ValueError(f"the corpus has no {error}: make it again") from error
+    if options.json:
+        write_json(options.json, result)
     for name, part in result["parts"].items():
         print(report(name, part))
     print(f"{LEGEND}\nBLEU: {result['bleu_signature']}")
-    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return report_errors("check_support", print_tables, parse_arguments(arguments))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.decoding import Translator
+    from fairseq_sparse.analysis.translator import Translator
 
 # Sentences per part: the most work that an interruption can lose.
 PART = 1000

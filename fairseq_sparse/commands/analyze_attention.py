@@ -63,7 +63,7 @@ from fairseq_sparse.files import lines_of, write_json
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.decoding import Translator
+    from fairseq_sparse.analysis.translator import Translator
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -171,8 +171,8 @@ def count_by_previous(
     translator: Translator, options: argparse.Namespace, label: str
 ) -> dict[str, Any]:
     """Count the null queries of cross-attention by the previous word, or by its tag."""
-    from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
     from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
+    from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 
     batches = translator.batches(options.subset, options.max_tokens)
     tags, sentences = None, len(translator.task.dataset(options.subset))
@@ -193,7 +193,7 @@ def measure(
 ) -> AttentionStatistics:
     """Measure the attention of a translator's first model over all sentences."""
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.attention.attention_words import subword_merger
+    from fairseq_sparse.analysis.attention.subword_merging import subword_merger
 
     padding = translator.task.source_dictionary.pad()
     merger = subword_merger(translator.task, options.subwords)

@@ -33,7 +33,7 @@ from fairseq_sparse.commands.common import (
 from fairseq_sparse.files import replacing, write_json
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.decoding import Translator
+    from fairseq_sparse.analysis.translator import Translator
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -90,7 +90,7 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
         derange,
         with_reordered_references,
     )
-    from fairseq_sparse.analysis.trained_models import load_subset
+    from fairseq_sparse.analysis.model_loading import load_subset
 
     translator = load_one_model(options.path, options)
     count = len(load_subset(translator.task, options.subset))
@@ -105,8 +105,8 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """Measure the null rate of each pair, by its number."""
-    from fairseq_sparse.analysis.attention.attention_words import subword_merger
     from fairseq_sparse.analysis.attention.null_ranking import check_layers, null_rates
+    from fairseq_sparse.analysis.attention.subword_merging import subword_merger
 
     (model,), task = translator.models, translator.task
     layers = check_layers(model, options.layers)

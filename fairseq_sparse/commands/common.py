@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.errors import AnalysisError, CheckpointError
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.decoding import Translator
+    from fairseq_sparse.analysis.translator import Translator
 
 # The translations in the folder of a recipe's run.
 HYPOTHESES = "hyp.detok.txt"
@@ -265,7 +265,7 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
         AnalysisError: as ``load_translator``, or it is an ensemble.
         CheckpointError: as ``load_translator``.
     """
-    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.translator import load_translator
 
     translator = load_translator(path, options.data, options.cpu, **settings)
     if len(translator.models) > 1:
@@ -275,7 +275,7 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
 
 def translators(options: argparse.Namespace, chosen: Sequence[int] | None) -> Iterator[Translator]:
     """Load the models of --path, one after the other."""
-    from fairseq_sparse.analysis.decoding import load_translator
+    from fairseq_sparse.analysis.translator import load_translator
 
     for path, name in zip(options.path, options.names, strict=True):
         yield load_translator(path, options.data, options.cpu, chosen, name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from torch import Tensor
 
-    from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
+    from fairseq_sparse.analysis.translator import AnalysisTask, Translator
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -158,8 +158,8 @@ def draw(options: argparse.Namespace) -> None:
         attention_kind,
         attention_modules,
     )
-    from fairseq_sparse.analysis.decoding import with_best_translations
     from fairseq_sparse.analysis.pictures import save_figure
+    from fairseq_sparse.analysis.translator import with_best_translations
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
     translator = load_one_model(options.path, options, chosen=[options.sentence])

@@ -128,7 +128,7 @@ def _list(values: dict[str, Any], form: str, between: str = ", ") -> str:
 
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.analysis.samples import minimum_bayes_risk
-    from fairseq_sparse.analysis.samples.printed import read_samples
+    from fairseq_sparse.analysis.samples.generate_output import read_samples
 
     samples = read_samples(options.samples)
     texts = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_sparse.analysis.samples.printed import read_hypotheses
+from fairseq_sparse.analysis.samples.generate_output import read_hypotheses
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,

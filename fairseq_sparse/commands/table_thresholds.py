@@ -78,7 +78,7 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
     Raises:
         AnalysisError, ValueError: the data are missing or damaged.
     """
-    from fairseq_sparse.analysis.trained_models import load_subset
+    from fairseq_sparse.analysis.model_loading import load_subset
     from fairseq_sparse.tasks.translation_sparse import (
         TranslationSparseConfig,
         TranslationSparseTask,

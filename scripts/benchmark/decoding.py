@@ -146,9 +146,9 @@ def results_of(
 
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:
-    from fairseq_sparse.analysis.decoding import load_translator
     from fairseq_sparse.analysis.pictures import prepare_plots
     from fairseq_sparse.analysis.runs.decoding_plots import save_plots
+    from fairseq_sparse.analysis.translator import load_translator
     from fairseq_sparse.errors import AnalysisError, CheckpointError
 
     cpu, chosen = options.device == "cpu", range(options.sentences)

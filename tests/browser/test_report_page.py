@@ -8,7 +8,7 @@ import torch
 
 import report_runs
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis.translator import load_translator
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

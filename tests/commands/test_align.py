@@ -16,7 +16,7 @@ import toy
 from fairseq_sparse.analysis.alignment import alignment_extraction
 from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import load_translator, search
+from fairseq_sparse.analysis.translator import load_translator, search
 from fairseq_sparse.commands import align
 
 FLAGS = {

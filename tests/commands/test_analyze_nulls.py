@@ -10,7 +10,7 @@ import pytest
 import toy
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.attention.shuffled_references import derange
-from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis.translator import load_translator
 from fairseq_sparse.commands import analyze_nulls
 
 FLAGS = {

@@ -15,8 +15,8 @@ from subword_nmt.apply_bpe import BPE
 import check_support
 import make_corpus
 import toy
-from fairseq_sparse.analysis import decoding
-from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis import translator as translator_module
+from fairseq_sparse.analysis.translator import load_translator
 from support import Step, compare, steps_of
 
 PARTS = ("test", "valid")
@@ -211,7 +211,7 @@ def test_scores_of_translations(
             strings = [bpe.process_line(texts[number]) for number in sample["id"].tolist()]
             yield sample, [[{"tokens": encode(s, add_if_not_exist=False)}] for s in strings]
 
-    monkeypatch.setattr(decoding, "search", search)
+    monkeypatch.setattr(translator_module, "search", search)
     output = tmp_path / "out.json"
     assert call_here(run_dir, "--data", data, "--parts", "test", "--json", output) == 0
     part = json.loads(output.read_text(encoding="utf-8"))["parts"]["test"]

@@ -11,7 +11,7 @@ import torch
 from fairseq_cli import generate, train
 
 from commands import hypotheses
-from fairseq_sparse.analysis.trained_models import load_batches, load_models
+from fairseq_sparse.analysis.model_loading import load_batches, load_models
 from fairseq_sparse.checkpoints.loading import load_checkpoint
 
 FOLDER = Path(__file__).parents[1] / "data"

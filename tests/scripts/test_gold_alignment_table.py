@@ -20,7 +20,7 @@ import references
 import toy
 from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs, segment, unpack
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import load_translator
+from fairseq_sparse.analysis.translator import load_translator
 
 GERMAN = [
     "Wir glauben nicht , daß wir nur Rosinen herauspicken sollten .",

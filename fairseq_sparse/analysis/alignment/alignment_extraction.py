@@ -23,7 +23,7 @@ from fairseq_sparse.analysis.alignment.word_alignment import (
     words_of,
 )
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import Translator, with_best_translations
+from fairseq_sparse.analysis.translator import Translator, with_best_translations
 
 
 def extract_part(

@@ -29,7 +29,7 @@ from fairseq_sparse.analysis.alignment.alignment_folder import MEAN, link_files
 from fairseq_sparse.analysis.alignment.word_alignment import Link, Words
 from fairseq_sparse.analysis.attention.attention_statistics import attention_modules, head_count
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import Translator
+from fairseq_sparse.analysis.translator import Translator
 from fairseq_sparse.errors import AnalysisError
 
 HOME = "https://www-i6.informatik.rwth-aachen.de/goldAlignment/"

@@ -31,8 +31,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_sparse.analysis.attention.attention_sinks import SINKS, sum_of_shares
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.head_diversity import TEMPERATURES, sum_of_divergences
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import MASKED
 

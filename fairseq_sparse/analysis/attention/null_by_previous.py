@@ -16,7 +16,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 
 # The name of the position before the first word.

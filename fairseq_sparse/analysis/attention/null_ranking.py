@@ -18,7 +18,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS

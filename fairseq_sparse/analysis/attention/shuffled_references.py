@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset
 
-from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
+from fairseq_sparse.analysis.translator import AnalysisTask, Translator
 from fairseq_sparse.errors import AnalysisError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_sparse.analysis.decoding import Translator, forced_steps, with_best_translations
+from fairseq_sparse.analysis.translator import Translator, forced_steps, with_best_translations
 from fairseq_sparse.errors import AnalysisError
 
 RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"

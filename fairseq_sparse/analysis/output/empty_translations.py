@@ -12,7 +12,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.analysis.decoding import Translator, refuse_nan, score_targets, search
+from fairseq_sparse.analysis.translator import Translator, refuse_nan, score_targets, search
 from fairseq_sparse.errors import AnalysisError
 
 

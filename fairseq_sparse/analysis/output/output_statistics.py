@@ -15,7 +15,8 @@ from typing import Any, Optional
 import torch
 
 from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-from fairseq_sparse.analysis.decoding import (
+from fairseq_sparse.analysis.markdown import markdown_table
+from fairseq_sparse.analysis.translator import (
     ForcedSteps,
     Translator,
     forced_steps,
@@ -23,7 +24,6 @@ from fairseq_sparse.analysis.decoding import (
     search,
     with_best_translations,
 )
-from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.errors import AnalysisError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

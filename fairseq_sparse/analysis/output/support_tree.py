@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.pictures import font_families
+from fairseq_sparse.analysis.translator import Translator
 from fairseq_sparse.generation.exact_search import NextTokens
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     AttentionStatistics,
     attention_modules,
 )
-from fairseq_sparse.analysis.attention.attention_words import subword_merger
 from fairseq_sparse.analysis.attention.shuffled_references import derange, with_reordered_references
-from fairseq_sparse.analysis.decoding import Translator, load_translator
+from fairseq_sparse.analysis.attention.subword_merging import subword_merger
 from fairseq_sparse.analysis.output.empty_translations import (
     count_empty_translations,
     scores_to_compare,
@@ -20,6 +19,7 @@ from fairseq_sparse.analysis.output.empty_translations import (
 from fairseq_sparse.analysis.output.output_statistics import follow_translations, force_references
 from fairseq_sparse.analysis.report.report_runs import Run
 from fairseq_sparse.analysis.report.sentences import describe_sentences
+from fairseq_sparse.analysis.translator import Translator, load_translator
 from fairseq_sparse.files import sha256_of, write_json
 
 BEAM = 5

@@ -13,8 +13,8 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     head_count,
 )
 from fairseq_sparse.analysis.attention.forced_attention import SentenceAttention, forced_attention
-from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.output.alternatives import find_alternatives
+from fairseq_sparse.analysis.translator import Translator
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Largest number of alternatives listed per step.

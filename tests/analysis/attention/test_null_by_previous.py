@@ -12,8 +12,8 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.null_by_previous import BEGINNING, NullByPrevious
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 
 # Few symbols, so that each occurs several times; the next token continues those with @@.

@@ -15,7 +15,6 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     AttentionStatistics,
     attention_modules,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.attention.null_ranking import (
     check_layers,
@@ -24,6 +23,7 @@ from fairseq_sparse.analysis.attention.null_ranking import (
     rank,
     read_labels,
 )
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 

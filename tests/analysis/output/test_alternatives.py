@@ -7,13 +7,13 @@ import torch
 
 import toy
 from automata import EOS, FIRST_WORD, Script, make_sample
-from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
 from fairseq_sparse.analysis.output.alternatives import (
     as_text,
     describe_step,
     find_alternatives,
     number_text,
 )
+from fairseq_sparse.analysis.translator import AnalysisTask, Translator
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import WORDS, translator_of

@@ -7,12 +7,12 @@ import torch
 
 import toy
 from automata import EOS, FIRST_WORD, LoudTable, Script, log_probs
-from fairseq_sparse.analysis.decoding import AnalysisTask, Translator
 from fairseq_sparse.analysis.output.empty_translations import (
     compare,
     count_empty_translations,
     empty_table,
 )
+from fairseq_sparse.analysis.translator import AnalysisTask, Translator
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import SEEDS, WIDE, WORDS, finite_table, samples, strings_of, translator_of

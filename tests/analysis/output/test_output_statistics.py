@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import toy
 from automata import EOS, FIRST_WORD, Script
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.decoding import AnalysisTask, ForcedSteps, Translator, search
 from fairseq_sparse.analysis.output.output_statistics import (
     QUANTILES,
     SUM_BINS,
@@ -25,6 +24,7 @@ from fairseq_sparse.analysis.output.output_statistics import (
     output_table,
     quantile,
 )
+from fairseq_sparse.analysis.translator import AnalysisTask, ForcedSteps, Translator, search
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 from finite_tables import WIDE, WORDS, finite_table, samples, strings_of, translator_of

@@ -18,9 +18,9 @@ from automata import (
     make_dictionary,
     make_sample,
 )
-from fairseq_sparse.analysis.decoding import Translator
 from fairseq_sparse.analysis.output.support_tree import as_json, as_text, draw, grow, trees_of
 from fairseq_sparse.analysis.pictures import font_families
+from fairseq_sparse.analysis.translator import Translator
 from fairseq_sparse.generation.exact_search import NextTokens
 
 SEED = FIRST_WORD + 3

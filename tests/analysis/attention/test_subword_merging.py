@@ -14,7 +14,7 @@ from fairseq_sparse.analysis.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.analysis.attention.attention_words import SubwordMerger
+from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 
 # Every other symbol is continued by the next token.
 WORDS = Dictionary()

@@ -13,7 +13,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_sparse.analysis.trained_models import ChosenSentences, load_batches, load_models
+from fairseq_sparse.analysis.model_loading import ChosenSentences, load_batches, load_models
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
 from fairseq_sparse.modules.output_projection import OutputProjection

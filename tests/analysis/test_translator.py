@@ -1,4 +1,4 @@
-"""Forced decoding, against running the model for one token at a time."""
+"""Teacher-forced probabilities, against running the model for one token at a time."""
 
 import math
 
@@ -8,13 +8,14 @@ import torch
 
 import toy
 from automata import SparseLSTM
-from fairseq_sparse.analysis import decoding
-from fairseq_sparse.analysis.decoding import (
+from fairseq_sparse.analysis import translator as translator_module
+from fairseq_sparse.analysis.translator import (
     AnalysisTask,
     Translator,
     forced_steps,
     score_targets,
     search,
+    with_targets,
 )
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
@@ -61,7 +62,7 @@ def one_by_one(models, batch, padding):
 @pytest.mark.parametrize("outputs", [*([name] for name in OUTPUTS), ["entmax15", "softmax"]])
 @torch.no_grad()
 def test_steps_are_those_of_one_token_at_a_time(outputs, chunk, monkeypatch):
-    monkeypatch.setattr(decoding, "_CHUNK", chunk)
+    monkeypatch.setattr(translator_module, "_CHUNK", chunk)
     words = toy.dictionary()
     models = [model_for(name, seed) for seed, name in enumerate(outputs)]
     batch = toy.batch(words)
@@ -118,7 +119,7 @@ def test_normalised_scores_are_those_of_p_divided_by_its_sum():
     translator = translator_of(model_for("alpha_relu"))
     words, batch = toy.dictionary(), toy.batch(toy.dictionary())
     strings = [hypos[0]["tokens"] for _, found in search(translator, [batch], 2) for hypos in found]
-    net_input, target = decoding.with_targets(batch["net_input"], strings, words)
+    net_input, target = with_targets(batch["net_input"], strings, words)
     steps = list(forced_steps(translator.models, net_input, target, words.pad()))
     raw = score_targets(translator, batch["net_input"], strings)
     scaled = translator.normalised()
