@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import check_kernels, measure, targets
 from command_line import script_parser
+from fairseq_sparse.files import write_json, write_text
 
 TITLE = "benchmarks"
 TABLES = {**targets.TABLES, "check_kernels": check_kernels.table}
@@ -41,11 +42,12 @@ def read_records(folder: Path, parts: list[dict]) -> dict[str, dict]:
     }
 
 
-def page(parts: list[dict], records: dict[str, dict], dry_run: bool = False) -> str:
+def page(
+    parts: list[dict], records: dict[str, dict], found: list[targets.Target], dry_run: bool = False
+) -> str:
     """Return the Markdown page, which is marked if it is a dry run."""
     from fairseq_sparse.analysis.markdown import markdown_table
 
-    found = targets.targets(records.values())
     reached = sum(target.reached for target in found)
     sections = [
         f"# {TITLE.capitalize()}",
@@ -80,26 +82,18 @@ def main(arguments: list[str] | None = None) -> int:
         records = read_records(folder, parts)
         if not parts:
             raise ValueError(f"{folder}: no parts; run run_all.sh or run_gpu.sh first")
-        text = page(parts, records, options.dry_run)
-        write(folder, text, parts, records)
+        found = targets.targets(records.values())
+        text = page(parts, records, found, options.dry_run)
+        reached = [{**vars(target), "reached": target.reached} for target in found]
+        write_json(
+            folder / f"{TITLE}.json", {"targets": reached, "parts": parts, "records": records}
+        )
+        write_text(folder / f"{TITLE}.md", text)
     except (ValueError, OSError) as error:
         print(f"summarize: error: {measure.one_line(error)}", file=sys.stderr)
         return 1
     print(text)
     return 0
-
-
-def write(folder: Path, text: str, parts: list[dict], records: dict[str, dict]) -> None:
-    from fairseq_sparse.files import write_json
-
-    found = [
-        {**vars(target), "reached": target.reached} for target in targets.targets(records.values())
-    ]
-    content = {"targets": found, "parts": parts, "records": records}
-    write_json(folder / f"{TITLE}.json", content)
-    partial = folder / f"{TITLE}.md.partial"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(folder / f"{TITLE}.md")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 from fairseq_sparse.analysis.machine import describe_machine
 from fairseq_sparse.analysis.markdown import markdown_table
+from fairseq_sparse.files import write_text
 from numerics import paths
 from numerics.patterns import DTYPES, PATTERNS
 
@@ -82,9 +82,9 @@ _LIMITS = """Large numbers come from the steepness of the problem, not from an i
   thousands of others in the support, each of these has the threshold's rounding error, and the
   largest p absorbs their sum: 10 eps were seen with 4,000 logits and alpha = 2.
 
-**On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. The compiled code shows
-which figures carry over, and `scripts/compile_kernels.py` checks it: products are not
-fused with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5 and 2 the
+**On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. The compiled code
+shows which figures carry over, and `scripts/compile_kernels.py` checks it: products are not fused
+with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5 and 2 the
 roundings of p, tau, the gradients and alpha-ReLU are those of the interpreter, except that sums are
 taken in another order. For any other alpha each power is exp2(e log2(x)): e log2(x) is rounded, and
 exp2 is the GPU's approximate instruction in fp32 (two units in the last place; results below 2^-126
@@ -159,9 +159,7 @@ def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) 
         "\n".join(f"- **{name}**: {text}." for name, text in paths.DESCRIPTIONS.items()) + "\n",
         _backend_table([f for f in mappings if is_moderate(f.op)]),
     ]
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_text("\n".join(parts) + "\n", encoding="utf-8")
-    os.replace(partial, output)
+    write_text(output, "\n".join(parts) + "\n")
 
 
 def is_moderate(op: str) -> bool:
@@ -188,8 +186,8 @@ def claims(figures: list[Figures]) -> str:
         f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient "
         f"of its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
         f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 logits are searched entirely in fp64.",
-        "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is the exact value rounded once: its error "
-        f"is at most {half:.2f} eps.",
+        "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is the exact value rounded once: its "
+        f"error is at most {half:.2f} eps.",
         f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
         f"The support is exact, except for logits within {far:.2g} eps of the threshold.",
         f"Rows with an unexpected NaN or infinity, or without an expected one: "
