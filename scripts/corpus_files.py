@@ -1,7 +1,7 @@
 """Files of corpora, read as streams of lines, from archives and compressed files, too.
 
-A place is FILE, ARCHIVE!MEMBER or ARCHIVE!ARCHIVE!MEMBER, where an archive is a tar or a zip, and
-anything may be compressed by gzip, bzip2 or xz, according to the name's suffix. Nothing is unpacked
+A place is FILE or ARCHIVE!MEMBER, where an archive is a tar or a zip, and anything may be
+compressed by gzip, bzip2 or xz, according to the name's suffix. Nothing is unpacked
 to the paths that an archive names, and memory does not grow with the corpus.
 """
 
@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import bz2
 import gzip
-import io
 import json
 import lzma
 import os
-import shutil
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -173,18 +170,17 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
     Raises:
         CorpusError: there is no such file or member, it is damaged, or a line is too long.
     """
-    name, *members = place.split("!")
+    name, _, member = place.partition("!")
     path = folder / name
     if not path.is_file():
         raise CorpusError(f"no such file: {path}")
     with damage_named(path), ExitStack() as stack:
         stream: IO[bytes] = stack.enter_context(open(path, "rb"))
-        for member in members:
-            opened = open_member(stream, name, member)
+        if member:
             try:
-                stream = stack.enter_context(opened)
+                stream = stack.enter_context(open_member(stream, name, member))
             except KeyError:
-                raise CorpusError(f"{path}: has no file {member} (of {place})") from None
+                raise CorpusError(f"{path}: has no file {member}") from None
             name = member
         text = decompressed(stream, name)
         lines = iter(lambda: text.readline(LONGEST_LINE + 1), b"")
@@ -231,19 +227,14 @@ def tar_member(archive: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def zip_member(archive: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    with ExitStack() as stack:
-        if not isinstance(getattr(archive, "raw", None), io.FileIO):
-            # The list of members is at the end, so a zip inside an archive has to be copied.
-            copy = stack.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(archive, copy, BLOCK)
-            archive = copy
-        content = stack.enter_context(zipfile.ZipFile(archive))
+    with zipfile.ZipFile(archive) as content:
         found = {plain_name(entry.filename): entry for entry in content.infolist()}
         try:
             stream = content.open(found[plain_name(name)])
         except RuntimeError as error:  # a password, or a compression that Python does not have
             raise zipfile.BadZipFile(str(error)) from error
-        yield stack.enter_context(stream)
+        with stream:
+            yield stream
 
 
 def plain_name(name: str) -> str:

@@ -5,8 +5,8 @@ Each --take adds the sentences of one pair of files to a split, in the order giv
 
     --take train text europarl.tgz!training/europarl-v8.ro-en.ro europarl.tgz!training/europarl...
 
-A place is FILE, ARCHIVE!MEMBER or ARCHIVE!ARCHIVE!MEMBER below --raw; an archive is a tar or a zip,
-and anything may be compressed (gzip, bzip2, xz). FORMAT is the format of the files:
+A place is FILE or ARCHIVE!MEMBER below --raw; an archive is a tar or a zip, and anything may be
+compressed (gzip, bzip2, xz). FORMAT is the format of the files:
 
     text   one sentence per line
     tags   the same, but lines that begin with a tag are skipped: metadata (IWSLT's train)
