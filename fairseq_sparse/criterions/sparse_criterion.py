@@ -15,7 +15,7 @@ from fairseq.utils import get_perplexity
 from omegaconf import II, OmegaConf
 
 from fairseq_sparse.checkpoints.compatibility import check_resumed_run
-from fairseq_sparse.modules.output_config import check_settings_of_model
+from fairseq_sparse.modules.flag_checks import check_settings_of_model
 from fairseq_sparse.modules.output_loss import OutputLoss
 
 

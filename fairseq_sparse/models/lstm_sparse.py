@@ -20,15 +20,12 @@ from fairseq.models.lstm import (
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_config import GlobalAttentionConfig, check_global_attention
+from fairseq_sparse.modules.flag_checks import check_adaptive_softmax
 from fairseq_sparse.modules.global_attention import GlobalAttention, add_bias
 from fairseq_sparse.modules.model_settings import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.output_projection import OutputProjection
-from fairseq_sparse.modules.sparse_output import (
-    SparseOutputDecoder,
-    SparseOutputModel,
-    check_adaptive_softmax,
-)
+from fairseq_sparse.modules.sparse_output import SparseOutputDecoder, SparseOutputModel
 
 _FLAGS = (OutputConfig, GlobalAttentionConfig)
 

@@ -21,13 +21,10 @@ from fairseq.models.transformer import (
 from torch import Tensor
 
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
+from fairseq_sparse.modules.flag_checks import check_adaptive_softmax
 from fairseq_sparse.modules.model_settings import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
-from fairseq_sparse.modules.sparse_output import (
-    SparseOutputDecoder,
-    SparseOutputModel,
-    check_adaptive_softmax,
-)
+from fairseq_sparse.modules.sparse_output import SparseOutputDecoder, SparseOutputModel
 from fairseq_sparse.modules.transformer_layer import (
     SparseTransformerDecoderLayer,
     SparseTransformerEncoderLayer,

@@ -11,7 +11,7 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -37,6 +37,13 @@ def set_flag_defaults(args: Namespace, *configs: type[FairseqDataclass]) -> None
         for flag in fields(config):
             if flag.name != "_name" and getattr(args, flag.name, None) is None:
                 setattr(args, flag.name, flag.default)
+
+
+def criterion_name(args: Any) -> Optional[str]:
+    """Return the criterion that a model will be trained with, or None if it is not for training."""
+    # With --model-overrides the value can be the whole configuration of a criterion.
+    names = (getattr(args, name, None) for name in ("criterion", "criterion_name"))
+    return next((name for name in names if isinstance(name, str) and name), None)
 
 
 def check_size_of_alpha(flag: str, alpha: float) -> None:

@@ -3,17 +3,14 @@
 # No `from __future__ import annotations`: fairseq reads the fields' types at run time.
 import logging
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Optional
+from typing import Any
 
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_sparse.modules.model_settings import check_size_of_alpha
+from fairseq_sparse.modules.model_settings import check_size_of_alpha, criterion_name
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 
@@ -146,68 +143,3 @@ def _check_no_pretrained_output(args: Namespace) -> None:
             f"--output-init xavier_uniform would redraw the vectors of {', '.join(given)}, which "
             "are also the output weights: leave one of them out"
         )
-
-
-def criterion_name(args: Any) -> Optional[str]:
-    """Return the criterion that a model will be trained with, or None if it is not for training."""
-    # With --model-overrides the value can be the whole configuration of a criterion.
-    names = (getattr(args, name, None) for name in ("criterion", "criterion_name"))
-    return next((name for name in names if isinstance(name, str) and name), None)
-
-
-def check_criterion(criterion: Optional[str], transform: str) -> None:
-    """Refuse a criterion that does not fit the transform, before anything is trained.
-
-    Raises:
-        ValueError: naming the criterion, the transform and the flag to change.
-    """
-    fits = _transforms_of(criterion)
-    if fits is None or transform in fits or transform not in OUTPUT_TRANSFORMS:
-        return  # an unknown transform is refused elsewhere
-    raise ValueError(
-        f"--criterion {criterion} does not fit --output-transform {transform}: it is for "
-        f"{', '.join(fits)}; use --criterion {OUTPUT_TRANSFORMS[transform].criterion}"
-    )
-
-
-def check_settings_of_model(criterion: str, settings: Any) -> None:
-    """Refuse a criterion of this package for another output transform or a model of fairseq's own.
-
-    Args:
-        criterion: the name of the criterion.
-        settings: the settings of the model.
-
-    Raises:
-        ValueError: naming the architecture or the transform, and the one to use.
-    """
-    arch = getattr(settings, "arch", None) or getattr(settings, "_name", None)
-    kind = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
-    if not getattr(kind, "__module__", "").startswith("fairseq.models."):
-        transform = getattr(settings, "output_transform", None)
-        if transform is not None:
-            return check_criterion(criterion, str(transform))
-        raise ValueError(
-            f"--criterion {criterion} is for the models of fairseq_sparse, and --arch {arch} is "
-            "none of them: use --arch transformer_sparse, or --criterion cross_entropy"
-        )
-    twins = [name for name in ARCH_MODEL_REGISTRY if name.replace("_sparse", "") == arch]
-    twins = [name for name in twins if name != arch] or ["transformer_sparse"]
-    raise ValueError(
-        f"--criterion {criterion} does not fit --arch {arch}, whose output is always "
-        f"softmax: use --arch {twins[0]} with --output-transform "
-        f"{transforms_with('criterion', criterion)[-1]}, or --criterion cross_entropy"
-    )
-
-
-def _transforms_of(criterion: Optional[str]) -> Optional[Sequence[str]]:
-    """Return the transforms that a criterion can train, or None if that is not known.
-
-    Each transform names its criterion. fairseq's own criterions cannot handle zeros. Any other
-    criterion may have an attribute ``output_transforms``; without it, it is accepted.
-    """
-    kind = CRITERION_REGISTRY.get(criterion)
-    if getattr(kind, "__module__", "").startswith("fairseq.criterions"):
-        return transforms_with("is_sparse", False)
-    return (
-        getattr(kind, "output_transforms", None) or transforms_with("criterion", criterion) or None
-    )

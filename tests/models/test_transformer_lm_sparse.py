@@ -172,7 +172,7 @@ def test_a_context_of_1024_tokens_is_causal_and_trains(kind):
 def test_a_checkpoint_of_another_vocabulary_is_refused_by_name():
     state = model().state_dict()
     state["decoder.embed_tokens.weight"] = torch.zeros(7, 16)
-    with pytest.raises(ValueError, match="decoder of the checkpoint.* 7 words.* has 20: give"):
+    with pytest.raises(ValueError, match="decoder of the checkpoint.* 7 tokens.* has 20: give"):
         model().load_state_dict(state)
 
 

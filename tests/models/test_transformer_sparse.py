@@ -224,5 +224,5 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_by_name(arch):
     options = {"arch": arch, "criterion": "entmax_loss"}
     state = toy.model(**options, for_task=toy.task(20)).state_dict()
     model = toy.model(**options, for_task=toy.task(23))
-    with pytest.raises(ValueError, match="encoder of the checkpoint.* 20 words.* has 23: give"):
+    with pytest.raises(ValueError, match="encoder of the checkpoint.* 20 tokens.* has 23: give"):
         model.load_state_dict(state)
