@@ -332,7 +332,7 @@ def test_rows_with_more_candidates_than_there_is_room_for(room, monkeypatch):
     torch.testing.assert_close((*packed[:3], again), (*expected[:3], gold), rtol=0, atol=0)
 
 
-def test_none_where_there_needs_chunks():
+def test_none_where_there_are_too_many():
     x, w = drawn("random", 10, 100, 8)
     assert found(x * 0, w, most=0.999) is None  # all are in the support
     assert found(x * 0, w, most=1.0)[0].z.numel() == 1000
