@@ -1,4 +1,4 @@
-"""The recipes refuse invalid names and unusable folders."""
+"""The recipes tell their usage, and refuse invalid names and unusable folders."""
 
 from __future__ import annotations
 
@@ -19,6 +19,21 @@ def refusal(script: str, *arguments: object, status: int, **variables: object) -
     result = recipes.run(script, *arguments, check=False, **variables)
     assert result.returncode == status, result.stdout
     return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "parts"),
+    [
+        ("run.sh", ("multi30k_de_en", "softmax", "entmax15_k100", "alpha_relu")),
+        ("sweep.sh", ("--attention-alphas LIST",)),
+        ("reproduce.sh", ("speeding_up_entmax fig8", "rela ablation")),
+        ("../scripts/benchmark/run_all.sh", ("--dry-run",)),
+        ("../scripts/benchmark/run_gpu.sh", ("--dry-run",)),
+    ],
+)
+def test_help(script: str, parts: tuple[str, ...]) -> None:
+    text = recipes.run(script, "--help").stdout
+    assert all(part in text for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +61,7 @@ def test_only_names_are_names(script: str, arguments: tuple, message: str) -> No
     assert message in refusal(script, *arguments, status=2)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("option", ["--data-dir", "--run-dir", "--sweep-dir"])
 @pytest.mark.parametrize(
     ("name", "message"),

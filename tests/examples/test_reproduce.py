@@ -275,11 +275,6 @@ def test_a_folder_that_cannot_be_made_is_refused_by_its_option() -> None:
     assert "--runs: this folder cannot be made (see above)" in result.stdout.splitlines()[-1]
 
 
-def test_help_lists_the_tables() -> None:
-    text = recipes.run("reproduce.sh", "--help").stdout
-    assert "speeding_up_entmax fig8" in text and "rela ablation" in text
-
-
 def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     runs = tmp_path / "R&D"
     command = ("reproduce.sh", "sparse_seq2seq", "fig3", "--runs", runs)

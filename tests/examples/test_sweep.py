@@ -107,8 +107,3 @@ def test_what_cannot_be_is_refused_with_the_usage(arguments: tuple[str, ...], me
     result = run(*arguments)
     assert result.returncode == 2
     assert message in result.stdout and "usage: sweep.sh DATASET" in result.stdout
-
-
-def test_help() -> None:
-    result = run("--help")
-    assert result.returncode == 0 and "--attention-alphas LIST" in result.stdout

@@ -76,12 +76,6 @@ def test_no_part_begins_after_the_deadline(tmp_path: Path) -> None:
     assert statuses(tmp_path)["last"] == "stopped after 6 s"
 
 
-def test_help() -> None:
-    for script in ("run_all.sh", "run_gpu.sh"):
-        result = bash(FOLDER / script, "--help")
-        assert result.returncode == 0 and "--dry-run" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "message"),
     [
