@@ -52,7 +52,7 @@ DATA_DIR="$(make_absolute "${DATA_DIR:-$ROOT/data/$DATASET}" --data-dir)"
 OUT="$(make_absolute "$OUT" --out)"
 
 # Names of the sampling methods, and their flags.
-WAYS=("sampled=" "epsilon=--sampling-epsilon 0.02" "nucleus=--sampling-topp 0.9")
+METHODS=("sampled=" "epsilon=--sampling-epsilon 0.02" "nucleus=--sampling-topp 0.9")
 # Number of sentences in a batch of sampling.
 BATCH=$(( SAMPLES < 512 ? 512 / SAMPLES : 1 ))
 
@@ -66,14 +66,14 @@ for run in "${RUNS[@]}"; do
   mkdir -p -- "$OUT/beam"
   cp -f -- "$run/hyp.detok.txt" "$OUT/beam/$name"
   systems+=("beam/$name")
-  for way in "${WAYS[@]}"; do
-    folder="$OUT/samples/$name-${way%%=*}"
-    ENSEMBLE="$run/average.pt" GENERATE_FLAGS="--sampling ${way#*=} --beam $SAMPLES --nbest $SAMPLES \
+  for method in "${METHODS[@]}"; do
+    folder="$OUT/samples/$name-${method%%=*}"
+    ENSEMBLE="$run/average.pt" GENERATE_FLAGS="--sampling ${method#*=} --beam $SAMPLES --nbest $SAMPLES \
       --batch-size $BATCH --seed ${SEED:-1}" \
       bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
       ${SETTINGS:+--settings "$SETTINGS"} ${OPTIONS[@]+"${OPTIONS[@]}"} --data-dir "$DATA_DIR" \
       --run-dir "$folder"
-    system="mbr-$UTILITY/$name-${way%%=*}"
+    system="mbr-$UTILITY/$name-${method%%=*}"
     mkdir -p -- "$OUT/mbr-$UTILITY"
     if [[ "$OUT/$system" -nt "$folder/generate-test.txt" ]]; then
       say "done already: $OUT/$system"

@@ -90,8 +90,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("data", type=Path, help="folder of fairseq-preprocess")
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
-    parser.add_argument("--target-tokens", type=positive, required=True, help="in an update")
-    parser.add_argument("--devices", type=positive, default=1, help="for training (default: 1)")
+    parser.add_argument(
+        "--target-tokens", type=positive, required=True, help="target tokens per update"
+    )
+    parser.add_argument(
+        "--devices", type=positive, default=1, help="number of devices (default: 1)"
+    )
     parser.add_argument(
         "--device-tokens", type=positive, required=True, help="largest --max-tokens of a device"
     )

@@ -156,10 +156,18 @@ def main(argv: list[str] | None = None) -> int:
         checksum.add_argument(f"--{algorithm}", dest="checksum", type=parse, metavar="HEX")
     parser.add_argument("--retries", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
-        "--timeout", type=int, default=30, metavar="SECONDS", help="without any data; default: 30"
+        "--timeout",
+        type=int,
+        default=30,
+        metavar="SECONDS",
+        help="give up after this long without data (default: 30)",
     )
     parser.add_argument(
-        "--wait", type=float, default=1.0, metavar="SECONDS", help="before the first retry, doubled"
+        "--wait",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="before the first retry; doubled after each (default: 1)",
     )
     args = parser.parse_args(argv)
     # Terminating this process must end curl, too; otherwise curl would go on writing.

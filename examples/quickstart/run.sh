@@ -197,8 +197,8 @@ model="$RUNS_DIR/entmax15/average.pt"
 model="$(printf '%q' "$model")"
 cat <<HELP
 
-BLEU and the columns after it are on the plain test set. Speeds are of training (words in a second) and
-decoding, side by side on one core, with the ratio to ${VARIANTS[0]}.
+BLEU and the columns after it are measured on the part test, not on test_unseen_pairs. Speeds are of
+training (words in a second) and decoding, side by side on one core, with the ratio to ${VARIANTS[0]}.
 "nonzeros" is the number of units with a probability above 0 at a step; softmax has no zeros.
 
 The tables again   $results
@@ -212,7 +212,7 @@ To try next:
   $python -m fairseq_sparse report$(printf ' %q' "${runs[@]}") \\
       --cpu --output report.html                                all of it in one page, with every attention weight
   $python -m fairseq_sparse analyze output tree $data \\
-      --path $model --sentence 577       all that a model holds possible
+      --path $model --sentence 577       all translations of nonzero probability
   bash examples/quickstart/run.sh sparsemax rela_g_alpha_relu   other models, same corpus
   bash examples/run.sh multi30k_de_en alpha_relu --cpu          real text, one command
   bash examples/run.sh --help                                   all data sets and variants

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Extract word alignments from the cross-attention on the test set, given the references, into
+# Extract word alignments from the cross-attention on the test set, teacher-forced, into
 # RUN_DIR/alignments; if the data set has gold alignments, error rates go to RUN_DIR/alignment.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 load_recipe

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compute statistics of output and attention on the test set, given the references, and write all
+# Compute statistics of output and attention on the test set, teacher-forced, and write all
 # results of the run to RUN_DIR/summary.json. With BPE, attention is measured between words, as in
 # ReLA. With ANALYZE_VALID=yes (for S2S), it is measured between tokens, because S2S reports their
 # number, and everything is also measured on the validation set, with what beam search proves there.
