@@ -69,7 +69,7 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
         yield handle
 
 
-class FilesInStep:
+class ParallelFiles:
     """Text files that are written together, and appear under their names when all are complete.
 
     ``save`` records the progress. After a kill, writing continues from there, with the recorded
@@ -82,7 +82,7 @@ class FilesInStep:
         self.note = paths[0].with_name(paths[0].name + ".progress")
         self.counts: Counter[str] = Counter()
 
-    def __enter__(self) -> FilesInStep:
+    def __enter__(self) -> ParallelFiles:
         sizes = [0] * len(self.paths)
         if self.note.is_file() and all(partial.is_file() for partial in self.partials):
             sizes, counts = json.loads(self.note.read_text())
@@ -120,7 +120,7 @@ class FilesInStep:
 
 
 @contextmanager
-def damage_named(path: Path) -> Iterator[None]:
+def name_damage(path: Path) -> Iterator[None]:
     """Turn what a damaged archive raises into an error that names it."""
     try:
         yield
@@ -174,7 +174,7 @@ def read_lines(folder: Path, place: str) -> Iterator[bytes]:
     path = folder / name
     if not path.is_file():
         raise CorpusError(f"no such file: {path}")
-    with damage_named(path), ExitStack() as stack:
+    with name_damage(path), ExitStack() as stack:
         stream: IO[bytes] = stack.enter_context(open(path, "rb"))
         if member:
             try:
@@ -217,12 +217,12 @@ def tar_member(archive: IO[bytes], name: str) -> Iterator[IO[bytes]]:
             if plain_name(member.name) == plain_name(name) and member.isfile():
                 break
         else:
-            exhaust(archive)
+            read_to_end(archive)
             raise KeyError(name)
         yield tar.extractfile(member)
         for _ in tar:
             pass
-    exhaust(archive)
+    read_to_end(archive)
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def plain_name(name: str) -> str:
     return name.removeprefix("./")
 
 
-def exhaust(stream: IO[bytes]) -> None:
+def read_to_end(stream: IO[bytes]) -> None:
     """Read to the end, where a compressed stream has its checksum."""
     while stream.read(BLOCK):
         pass

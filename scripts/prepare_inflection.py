@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from command_line import exit_status, replacing, script_parser
-from corpus_files import CorpusError, add_fetched, damage_named, log, open_atomically, run
+from corpus_files import CorpusError, add_fetched, log, name_damage, open_atomically, run
 
 SETTINGS = ("low", "medium", "high")
 FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
@@ -161,7 +161,7 @@ def unpack(folder: Path) -> None:
     archive = folder / ARCHIVE
     if not archive.is_file():
         return
-    with damage_named(archive), tarfile.open(archive) as members:
+    with name_damage(archive), tarfile.open(archive) as members:
         for member in members:
             match = MEMBER.fullmatch(member.name)
             path = folder / match["path"] if match else None

@@ -43,11 +43,11 @@ from command_line import exit_status, positive, replacing, script_parser
 from corpus_files import (
     BLOCK,
     CorpusError,
-    FilesInStep,
+    ParallelFiles,
     add_fetched,
-    damage_named,
     decompressed,
     log,
+    name_damage,
     open_atomically,
     read_lines,
     run,
@@ -109,8 +109,8 @@ def start_bpe(codes: str) -> Callable[[str], str]:
     return split
 
 
-def write_in_step(
-    files: FilesInStep, results: Callable[[int], Iterator], write: Callable, label: str
+def write_resumably(
+    files: ParallelFiles, results: Callable[[int], Iterator], write: Callable, label: str
 ) -> None:
     """Write the results that are not yet written, and save the progress from time to time."""
     done = files.counts["read"]
@@ -151,13 +151,13 @@ def why_left_out(pair: tuple[str, str], args: argparse.Namespace) -> str | None:
         return "with an empty side"
     shorter, longer = sorted(len(side.split(" ")) for side in pair)
     if args.max_tokens and longer > args.max_tokens:
-        return too_long(args)
+        return too_long_reason(args)
     if args.max_ratio and longer > args.max_ratio * shorter:
         return f"with more than {args.max_ratio:g} times as many tokens on one side"
     return None
 
 
-def too_long(args: argparse.Namespace) -> str:
+def too_long_reason(args: argparse.Namespace) -> str:
     """Return the reason to leave out a pair that is longer than --max-tokens."""
     return f"with more than {args.max_tokens} tokens on a side"
 
@@ -184,7 +184,7 @@ def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
         pairs, raw = itertools.tee(pairs)
         return zip(map_items(pairs, start_tokenizers, arguments, args.workers), raw, strict=True)
 
-    with FilesInStep(paths) as files:
+    with ParallelFiles(paths) as files:
         counts = files.counts
 
         def write(item: tuple[tuple[str, str], tuple[str, str]]) -> None:
@@ -192,7 +192,7 @@ def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
             reason = why_left_out(pair, args) if split == "train" else None
             if reason:
                 counts[f"left out {reason}"] += 1
-                if long_test and reason == too_long(args):
+                if long_test and reason == too_long_reason(args):
                     files.write([*pair, *as_reference(raw, args)], first=len(paths) - 4)
                 return
             counts["kept"] += 1
@@ -200,12 +200,14 @@ def tokenize_split(split: str, prefix: str, args: argparse.Namespace) -> None:
             counts["held out"] += bool(held_out)
             files.write(pair, first=2 if held_out else 0)
 
-        write_in_step(files, tokens_from, write, label)
+        write_resumably(files, tokens_from, write, label)
         pairs = counts["kept"] - counts["held out"]
         if not pairs or (hold_out and not counts["held out"]):
             raise CorpusError(f"{prefix}: no sentence pairs")
-        if long_test and not counts[f"left out {too_long(args)}"]:
-            raise CorpusError(f"{prefix}: no pair {too_long(args)}, and so none for --long-test")
+        if long_test and not counts[f"left out {too_long_reason(args)}"]:
+            raise CorpusError(
+                f"{prefix}: no pair {too_long_reason(args)}, and so none for --long-test"
+            )
     for reason, count in counts.items():
         if reason.startswith("left out"):
             log(f"{label}: {reason.replace('left out', f'left out {count:,} pairs', 1)}")
@@ -260,14 +262,14 @@ def apply_codes(split: str, language: str, args: argparse.Namespace) -> None:
         lines = itertools.islice(text_lines(source), first, None)
         return map_items(lines, start_bpe, (str(codes_of(language, args)),), args.workers)
 
-    with FilesInStep([target]) as files:
+    with ParallelFiles([target]) as files:
         counts = files.counts
 
         def write(line: str) -> None:
             files.write([line])
             counts["units"] += len(line.split())
 
-        write_in_step(files, units_from, write, label)
+        write_resumably(files, units_from, write, label)
     log(f"{label}: {counts['read']:,} lines, {counts['units']:,} units")
 
 
@@ -288,7 +290,7 @@ def copy_reference(prefix: str, language: str, args: argparse.Namespace) -> None
             handle.writelines(remove_diacritics(line) + "\n" for line in text_lines(raw))
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with damage_named(raw), open(raw, "rb") as source, replacing(target, binary=True) as handle:
+    with name_damage(raw), open(raw, "rb") as source, replacing(target, binary=True) as handle:
         shutil.copyfileobj(decompressed(source, raw.name), handle)
 
 
@@ -297,7 +299,7 @@ def count_lines(path: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: handle.read(BLOCK), b""))
 
 
-def check_step(split: str, args: argparse.Namespace) -> None:
+def check_parallel(split: str, args: argparse.Namespace) -> None:
     """Check that both sides of a split have the same number of lines."""
     paths = [args.output / "bpe" / f"{split}.{language}" for language in args.languages]
     counts = [count_lines(path) for path in paths]
@@ -320,7 +322,7 @@ def prepare(args: argparse.Namespace) -> None:
     for split, language in itertools.product(splits, args.languages):
         apply_codes(split, language, args)
     for split in splits:
-        check_step(split, args)
+        check_parallel(split, args)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -332,11 +334,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     valid.add_argument("--valid", metavar="PREFIX")
     valid.add_argument("--hold-out", type=positive, metavar="N", help="one training pair in N")
     parser.add_argument("--test", required=True, metavar="PREFIX")
-    parser.add_argument("--max-tokens", type=positive, metavar="N", help="per training side")
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help="maximum tokens on a side of a training pair",
+    )
     parser.add_argument(
         "--long-test", action="store_true", help="make a test set of what --max-tokens leaves out"
     )
-    parser.add_argument("--max-ratio", type=float, metavar="X", help="of the numbers of tokens")
+    parser.add_argument("--max-ratio", type=float, metavar="X", help="maximum length ratio")
     parser.add_argument("--bpe-merges", type=positive, required=True, metavar="N")
     parser.add_argument("--separate-bpe", action="store_true", help="N merges for each language")
     parser.add_argument(
@@ -357,7 +364,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         type=positive,
         default=os.cpu_count(),
         metavar="N",
-        help="processes (default: all)",
+        help="number of processes (default: one per core)",
     )
     args = parser.parse_args(argv)
     args.languages = (args.source_lang, args.target_lang)

@@ -95,7 +95,7 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
             for dtype in WIDER[batch.dtype]:
                 z = batch.logits.to(patterns.DTYPES[dtype])
                 where = f"{batch.pattern}, {z.size(1):,}"
-                for path in ways(dtype, number, z.size(1), libraries):
+                for path in paths_of(dtype, number, z.size(1), libraries):
 
                     def record(quantity, found, path=path, dtype=dtype, where=where):
                         recorder.add((quantity, dtype, path), found, where)
@@ -116,7 +116,7 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
     return {"slowest": slowest, "worst": recorder.as_lists()}
 
 
-def ways(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
+def paths_of(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
     from numerics import paths
 
     found = [paths.PYTORCH]

@@ -87,16 +87,16 @@ def linear_losses(most: int, seed: int) -> Iterator[int]:
                 with ExitStack() as changed:
                     for name, value in (("_SCREENED_SHARE", share), ("_DENSE_SHARE", 1 - share)):
                         changed.enter_context(mock.patch.object(linear_loss, name, value))
-                    does = mock.patch.object(linear_loss, "_should_screen", return_value=screens)
-                    changed.enter_context(does)
-                    alpha = any_of(ALPHAS)
+                    patched = mock.patch.object(linear_loss, "_should_screen", return_value=screens)
+                    changed.enter_context(patched)
+                    alpha = choice(ALPHAS)
                     options = {"label_smoothing": 0.1, "reduction": "none"}
                     backwards(ops.linear_entmax_loss(x, w, target, alpha, **options))
                     backwards(ops.linear_alpha_relu_loss(x, w, target, TAU, alpha))
                 yield 2
 
 
-def any_of(choices: tuple) -> int:
+def choice(choices: tuple) -> int:
     return choices[int(torch.randint(len(choices), ()))]
 
 
@@ -112,22 +112,22 @@ def masks(batch: int, queries: int, keys: int) -> tuple:
     """Make masks of keys, for each sentence or for each query."""
     masked = bias = None
     if torch.rand(()) < 0.5:
-        masked = torch.rand(batch, keys) < any_of((0.1, 0.9, 1.0))
+        masked = torch.rand(batch, keys) < choice((0.1, 0.9, 1.0))
     if torch.rand(()) < 0.5:
-        future = torch.full((queries, keys), any_of((-1e4, float("-inf")))).triu(1)
+        future = torch.full((queries, keys), choice((-1e4, float("-inf")))).triu(1)
         bias = future if torch.rand(()) < 0.7 else torch.randn(queries, keys)
     return masked, bias
 
 
 def attentions(most: int, seed: int) -> Iterator[int]:
     for number in range(ATTENTIONS):
-        batch, of_each, width = any_of((0, 1, 2, 3)), any_of((1, 2, 5)), any_of(HEADS)
+        batch, of_each, width = choice((0, 1, 2, 3)), choice((1, 2, 5)), choice(HEADS)
         keys = KEYS[number % len(KEYS)]
-        queries = any_of((*QUERIES, keys))
+        queries = choice((*QUERIES, keys))
         query, *both = (heads(batch, of_each, time, width) for time in (queries, keys, keys))
-        alpha = any_of((attention.RECTIFIED, *ALPHAS))
+        alpha = choice((attention.RECTIFIED, *ALPHAS))
         masked, bias = masks(batch, queries, keys)
-        dropout = any_of((0.0, 0.3, 0.99))
+        dropout = choice((0.0, 0.3, 0.99))
         backwards(attention.sparse_attention(query, *both, alpha, 0.3, masked, bias, dropout))
         query = torch.randn(batch, of_each, 1, width)
         both = [x.detach() for x in both]

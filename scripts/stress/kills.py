@@ -270,7 +270,7 @@ def _digest(value: Any) -> Any:
     return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(content).hexdigest()}"
 
 
-def litter(recipe: Recipe) -> list[str]:
+def leftover_files(recipe: Recipe) -> list[str]:
     """Return the temporary files that a finished run should not have."""
     patterns = ("*.tmp", "*.partial", ".lock", "crash.pt")
     folders = (recipe.run, recipe.data)
@@ -285,9 +285,9 @@ def compare(recipe: Recipe, expected: dict[str, Any]) -> None:
             raise StressError(
                 f"{recipe.run}: {name} is {found.get(name)}, undisturbed {expected.get(name)}"
             )
-    left = litter(recipe)
-    if left:
-        raise StressError(f"temporary files left: {', '.join(left)}")
+    leftover = leftover_files(recipe)
+    if leftover:
+        raise StressError(f"temporary files left: {', '.join(leftover)}")
 
 
 # Kills
@@ -299,7 +299,7 @@ class Record:
 
     kills: Counter = field(default_factory=Counter)
     damaged_last_checkpoints: int = 0
-    of_these_cut_by_hand: int = 0
+    truncated_by_script: int = 0
     finished_runs: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -326,12 +326,12 @@ class Stress:
             f"{self.prepare_seconds:.0f} s, trained and averaged in {self.train_seconds:.0f} s"
         )
 
-    def left(self) -> int:
+    def remaining_kills(self) -> int:
         return self.options.kills - self.record.all_kills()
 
     def run_all(self) -> Record:
         number = 0
-        while self.left() > 0:
+        while self.remaining_kills() > 0:
             number += 1
             before = self.record.all_kills()
             prepares = number % 3 == 1
@@ -356,7 +356,7 @@ class Stress:
 
     def disturb(self, recipe: Recipe, moments: list[str], stages: str) -> None:
         """Run the stages, with a kill at each of the moments as long as kills are left."""
-        for moment in moments[: self.left()]:
+        for moment in moments[: self.remaining_kills()]:
             if not self.kill_once(recipe, moment, stages):
                 break  # the recipe has ended
         recipe.finish(stages)
@@ -383,7 +383,7 @@ class Stress:
         kill(process)
         self.record.kills[moment] += 1
         if moment == "copying":
-            self.record.of_these_cut_by_hand += cut_the_copy(recipe.checkpoints, self.chance)
+            self.record.truncated_by_script += cut_the_copy(recipe.checkpoints, self.chance)
         last = recipe.checkpoints / LAST
         damaged = last.exists() and is_damaged(last)
         self.record.damaged_last_checkpoints += damaged

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from corpus_files import LONGEST_LINE, CorpusError, DamagedFile, FilesInStep, read_lines, run
+from corpus_files import LONGEST_LINE, CorpusError, DamagedFile, ParallelFiles, read_lines, run
 
 
-def write(files: FilesInStep, numbers: range, save_every: int) -> None:
+def write(files: ParallelFiles, numbers: range, save_every: int) -> None:
     for number in numbers:
         files.write([f"Zeile {number}", f"line {number}"])
         files.counts["read"] += 1
@@ -31,11 +31,11 @@ def test_interrupted_files_go_on_where_they_were_saved(
     lines_until_the_end: int, tmp_path: Path
 ) -> None:
     paths = [tmp_path / "de", tmp_path / "en"]
-    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+    with pytest.raises(KeyboardInterrupt), ParallelFiles(paths) as files:
         write(files, range(lines_until_the_end), save_every=5)
         raise KeyboardInterrupt
     assert not any(path.exists() for path in paths)
-    with FilesInStep(paths) as files:
+    with ParallelFiles(paths) as files:
         done = files.counts["read"]
         assert done == lines_until_the_end // 5 * 5
         write(files, range(done, 12), save_every=5)
@@ -46,24 +46,24 @@ def test_interrupted_files_go_on_where_they_were_saved(
 
 def test_sizes_of_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     paths = [tmp_path / "de", tmp_path / "en"]
-    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+    with pytest.raises(KeyboardInterrupt), ParallelFiles(paths) as files:
         write(files, range(5), save_every=5)
         raise KeyboardInterrupt
     (tmp_path / "de.partial").unlink()
-    with pytest.raises(KeyboardInterrupt), FilesInStep(paths) as files:
+    with pytest.raises(KeyboardInterrupt), ParallelFiles(paths) as files:
         write(files, range(3), save_every=5)
         raise KeyboardInterrupt
-    with FilesInStep(paths) as files:
+    with ParallelFiles(paths) as files:
         write(files, range(files.counts["read"], 6), save_every=5)
     assert paths[0].read_text() == "".join(f"Zeile {number}\n" for number in range(6))
 
 
 def test_files_of_bad_input_begin_anew(tmp_path: Path) -> None:
     paths = [tmp_path / "de", tmp_path / "en"]
-    with pytest.raises(CorpusError), FilesInStep(paths) as files:
+    with pytest.raises(CorpusError), ParallelFiles(paths) as files:
         write(files, range(5), save_every=5)
         raise CorpusError("the two sides must have the same number of lines")
-    with FilesInStep(paths) as files:
+    with ParallelFiles(paths) as files:
         assert files.counts == {}
         write(files, range(2), save_every=5)
     assert paths[0].read_text() == "Zeile 0\nZeile 1\n"

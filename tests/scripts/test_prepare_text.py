@@ -17,7 +17,7 @@ from subword_nmt.learn_bpe import learn_bpe
 
 import corpus_workers
 import prepare_text
-from corpus_files import FilesInStep
+from corpus_files import ParallelFiles
 from corpus_tokens import remove_diacritics
 from fork_python import PYTHON
 
@@ -228,10 +228,10 @@ def test_interrupted_preparation_goes_on_and_gives_the_same(
     arguments = inputs(tmp_path)
     assert prepare_text.main([*arguments, "--output", str(tmp_path / "at once")]) == 0
 
-    write = FilesInStep.write
+    write = ParallelFiles.write
     left = lines_written
 
-    def write_some(files: FilesInStep, lines: list[str], first: int = 0) -> None:
+    def write_some(files: ParallelFiles, lines: list[str], first: int = 0) -> None:
         nonlocal left
         if left == 0:
             left = lines_written
@@ -239,7 +239,7 @@ def test_interrupted_preparation_goes_on_and_gives_the_same(
         left -= 1
         write(files, lines, first)
 
-    monkeypatch.setattr(FilesInStep, "write", write_some)
+    monkeypatch.setattr(ParallelFiles, "write", write_some)
     interruptions = 0
     while True:
         try:
