@@ -14,6 +14,7 @@ from fairseq_sparse.commands.common import (  # noqa: E402, F401
     exit_status,
     load_one_model,
     name_models,
+    numbers,
     one_line,
     output_file,
     positive,
@@ -27,6 +28,11 @@ from fairseq_sparse.files import (  # noqa: E402, F401
     replacing,
     write_text,
 )
+
+
+def names(text: str) -> list[str]:
+    """Parse different names, separated by commas, for argparse."""
+    return list(dict.fromkeys(text.split(",")))
 
 
 def script_parser(description: str | None) -> argparse.ArgumentParser:

@@ -48,8 +48,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
 from benchmark.attend import LEARNED, STOCK, add_attend_figures, attend_jobs
-from benchmark.measure import Jobs, numbers, positive
-from command_line import script_parser
+from benchmark.measure import Jobs, positive
+from command_line import names, numbers, script_parser
 
 PARTS = ("attend", "module", "step", "decode")
 DEFAULT_KINDS = f"rela_g,rela_i,relu,sparsemax,entmax15,{LEARNED}"
@@ -89,10 +89,6 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     if options.causal and options.padded:
         parser.error("--padded is for cross-attention, --causal for self-attention")
     return options
-
-
-def names(text: str) -> list[str]:
-    return list(dict.fromkeys(text.split(",")))
 
 
 def check_kinds(kinds: list[str]) -> None:

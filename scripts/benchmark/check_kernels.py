@@ -113,7 +113,7 @@ def checks_of_attention() -> Iterator[Check]:
         kind = ATTENTION_KINDS[kind]
         settings = {"masked": masked, "sums_to_one": kind.sums_to_one}
         if causal:
-            settings.update(bias=words_ahead(query), causal=True)
+            settings.update(bias=causal_mask(query), causal=True)
         return attend(query, key, value, kind.weights, **settings)[0]
 
     for kind in ("rela_g", "entmax15"):
@@ -135,7 +135,7 @@ def checks_of_attention() -> Iterator[Check]:
                 yield f"{name} causal, padded", function, inputs, {"masked": masked}
 
 
-def words_ahead(query):
+def causal_mask(query):
     """Return a causal mask, cut from a stored one, as fairseq does."""
     import torch
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
 from benchmark.measure import positive
-from command_line import exit_status, script_parser
+from command_line import exit_status, name_models, numbers, script_parser
 
 STOCK_SEARCH = ", stock search"
 
@@ -52,16 +52,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--subset", "test", "part of the data to decode", str)
     add("--sentences", 200, "number of sentences, from its beginning")
     add("--beams", "1,5", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", beams)
-    add("--batches", "1,32", "sentences in a batch, of similar length", measure.numbers)
+    add("--batches", "1,32", "sentences in a batch, of similar length", numbers)
     add("--bins", 0, "equally large bins of source length, at the largest batch size", int)
     add("--bin-beam", 5, "beam size in the bins")
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     measure.add_arguments(parser, rounds=3)
     options = parser.parse_args(arguments)
-    options.names = options.names or options.path
-    if len(options.names) != len(options.path):
-        parser.error("--names: give as many as --path has models")
+    name_models(parser, options)
     if options.bins < 0:
         parser.error(f"--bins {options.bins}: must not be negative")
     return options

@@ -181,16 +181,16 @@ def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
     def unfused(loss: Callable, *arguments) -> Callable:
         return lambda x, w, y: loss(F.linear(x, w), y, *arguments)
 
-    def in_one(loss: Callable, *arguments) -> Callable:
+    def fused(loss: Callable, *arguments) -> Callable:
         return lambda x, w, y: loss(x, w, y, *arguments)
 
     found = {
         BASELINE: ("softmax", unfused(F.cross_entropy)),
-        "linear_alpha_relu_loss": ("alpha_relu", in_one(linear_alpha_relu_loss, tau)),
+        "linear_alpha_relu_loss": ("alpha_relu", fused(linear_alpha_relu_loss, tau)),
         "alpha_relu_loss": ("alpha_relu", unfused(alpha_relu_loss, tau)),
-        "linear_entmax_loss, 1.5": ("entmax15", in_one(linear_entmax_loss, 1.5)),
+        "linear_entmax_loss, 1.5": ("entmax15", fused(linear_entmax_loss, 1.5)),
         "entmax_loss, 1.5": ("entmax15", unfused(entmax_loss, 1.5)),
-        "linear_entmax_loss, 2": ("sparsemax", in_one(linear_entmax_loss, 2.0)),
+        "linear_entmax_loss, 2": ("sparsemax", fused(linear_entmax_loss, 2.0)),
     }
     layers = peers.cross_entropy_layers(dtype, device)
     found |= {name: ("softmax", layer) for name, layer in layers.items()}

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from command_line import one_line, output_file, positive
+from command_line import names, one_line, output_file, positive
 
 ROOT = Path(__file__).resolve().parents[2]
 # The beginning of the failure message of a missing package.
@@ -97,20 +97,15 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     """Return a parser of comma-separated names among ``choices``, for argparse."""
 
     def parse(text: str) -> list[str]:
-        names = list(dict.fromkeys(text.split(",")))
-        unknown = [name for name in names if name not in choices]
+        found = names(text)
+        unknown = [name for name in found if name not in choices]
         if unknown:
             raise argparse.ArgumentTypeError(
                 f"no {', '.join(unknown)}; choose from {', '.join(choices)}"
             )
-        return names
+        return found
 
     return parse
-
-
-def numbers(text: str) -> list[int]:
-    """Parse comma-separated numbers of at least 1, for argparse."""
-    return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
 def sizes(count: int) -> Callable[[str], list[tuple[int, ...]]]:

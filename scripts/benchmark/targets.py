@@ -90,7 +90,7 @@ def targets(contents: Iterable[dict]) -> list[Target]:
     return found
 
 
-def of_losses(results: list[dict], device: str) -> Iterator[Target]:
+def loss_targets(results: list[dict], device: str) -> Iterator[Target]:
     results = [result for result in results if result["part"] == "loss"]
     for (dtype, rows, vocabulary), group in grouped(results, "dtype", "rows", "vocabulary"):
         by_name = {result["name"]: result for result in group}
@@ -106,7 +106,7 @@ def of_losses(results: list[dict], device: str) -> Iterator[Target]:
                 yield Target(point, label, limit, True, ratio_of(theirs, ours))
 
 
-def of_layers(results: list[dict], device: str) -> Iterator[Target]:
+def layer_targets(results: list[dict], device: str) -> Iterator[Target]:
     keys = ("dtype", "tokens", "width", "vocabulary", "state")
     for (dtype, *size, state), group in grouped(results, *keys):
         by_name = {result["name"]: result for result in group}
@@ -117,10 +117,10 @@ def of_layers(results: list[dict], device: str) -> Iterator[Target]:
                 yield Target(f"{name}: time", label, limit, False, ratio(result, "time"))
                 yield Target(f"{name}: memory", label, LAYER_MEMORY, False, ratio(result, "memory"))
         elif state != "untrained":
-            yield from of_peers(by_name, label)
+            yield from peer_targets(by_name, label)
 
 
-def of_peers(by_name: dict[str, dict], label: str) -> Iterator[Target]:
+def peer_targets(by_name: dict[str, dict], label: str) -> Iterator[Target]:
     """Compare our losses with the fastest cross-entropy that was measured beside them."""
     cross_entropies = {linear_loss.BASELINE, *(name for name in by_name if is_peer(name))}
     timed = [by_name[name] for name in cross_entropies if "seconds" in by_name.get(name, {})]
@@ -138,7 +138,7 @@ def is_peer(name: str) -> bool:
     return not name.startswith(known) and name not in linear_loss.PRODUCTS
 
 
-def of_attention(results: list[dict], device: str) -> Iterator[Target]:
+def attention_targets(results: list[dict], device: str) -> Iterator[Target]:
     for result in results if device == "cuda" else ():
         if result["part"] == "attend" and result["attention"] in SPARSE_ATTENTION:
             limit = SHORT_ATTENTION if result["length"] <= SHORT_LENGTH else 1.0
@@ -147,7 +147,7 @@ def of_attention(results: list[dict], device: str) -> Iterator[Target]:
             yield Target(point, what, limit, True, ratio(result, "speed"))
 
 
-def of_training(results: list[dict], device: str) -> Iterator[Target]:
+def training_targets(results: list[dict], device: str) -> Iterator[Target]:
     for result in results if device == "cpu" else ():
         limit = TRAINING.get(result["model"])
         if limit:
@@ -155,7 +155,7 @@ def of_training(results: list[dict], device: str) -> Iterator[Target]:
             yield Target("training step: speed", what, limit, True, ratio(result, "speed"))
 
 
-def of_decoding(results: list[dict], device: str) -> Iterator[Target]:
+def decoding_targets(results: list[dict], device: str) -> Iterator[Target]:
     baseline = results[0]["model"] if results else None
     for result in results:
         other_search = result["model"].endswith(decoding.STOCK_SEARCH)
@@ -165,11 +165,11 @@ def of_decoding(results: list[dict], device: str) -> Iterator[Target]:
 
 
 RULES = {
-    "losses": of_losses,
-    "linear_loss": of_layers,
-    "attention": of_attention,
-    "training_step": of_training,
-    "decoding": of_decoding,
+    "losses": loss_targets,
+    "linear_loss": layer_targets,
+    "attention": attention_targets,
+    "training_step": training_targets,
+    "decoding": decoding_targets,
 }
 # The function that makes each benchmark's table.
 TABLES = {

@@ -40,7 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, random_data
-from command_line import script_parser
+from command_line import names, script_parser
 
 EXAMPLES = measure.ROOT / "examples"
 STOCK = "stock"
@@ -75,7 +75,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--variants",
-        type=lambda text: list(dict.fromkeys(text.split(","))),
+        type=names,
         default=DEFAULT_VARIANTS.split(","),
         metavar="NAME,...",
         help=f"what to compare (default: {DEFAULT_VARIANTS})",
@@ -100,10 +100,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help=f"among {', '.join(PRECISIONS)} (default: fp32)",
     )
     parser.add_argument(
-        "--max-tokens", type=measure.positive, metavar="N", help="(default: those of the recipe)"
+        "--max-tokens",
+        type=measure.positive,
+        metavar="N",
+        help="maximum tokens per batch (default: the recipe's)",
     )
     parser.add_argument(
-        "--batches", type=measure.positive, default=8, metavar="N", help="in a round (default: 8)"
+        "--batches",
+        type=measure.positive,
+        default=8,
+        metavar="N",
+        help="batches per round (default: 8)",
     )
     measure.add_arguments(parser, rounds=5)
     options = parser.parse_args(arguments)

@@ -36,7 +36,15 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command_line import exit_status, one_line, output_file, positive, script_parser
+from command_line import (
+    exit_status,
+    names,
+    numbers,
+    one_line,
+    output_file,
+    positive,
+    script_parser,
+)
 
 PRECISIONS = ("fp16", "fp16_efficient", "bf16", "amp_fp16", "amp_bf16")
 SIZES = {
@@ -46,7 +54,7 @@ SIZES = {
     "lstm_sparse": "--encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-hidden-size 32 "
     "--decoder-hidden-size 32 --decoder-out-embed-dim 32",
 }
-FP16_FLAGS = {
+PRECISION_FLAGS = {
     "fp16": "--fp16 --fp16-no-flatten-grads",  # flat gradients are made on a GPU only
     "fp16_efficient": "--memory-efficient-fp16",
     "bf16": "--bf16",
@@ -60,17 +68,8 @@ ALPHA = 1.3  # for the kind "entmax"
 WITHOUT_NORM = "relu"
 
 
-def numbers(text: str) -> list[int]:
-    """Parse comma-separated numbers of at least 1, for argparse."""
-    return [positive(part) for part in text.split(",")]
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-
-    def names(text: str) -> list[str]:
-        return list(dict.fromkeys(text.split(",")))
-
     parser.add_argument("--arch", choices=tuple(SIZES), default="transformer_sparse")
     parser.add_argument("--outputs", type=names, metavar="NAME,...", help="(default: all)")
     parser.add_argument("--attention", type=names, metavar="NAME,...", help="(default: all)")
@@ -252,7 +251,7 @@ def training_flags(run: Run, options: argparse.Namespace) -> list[str]:
         f"DATA --cpu --task translation_sparse --arch {options.arch} {SIZES[options.arch]} "
         f"--output-transform {output} --criterion {criterion} --attention {attention} "
         f"--optimizer adam --lr 0.003 --clip-norm 1.0 --dropout 0.1 --batch-size {SENTENCES} "
-        f"{FP16_FLAGS[run.precision]} --fp16-init-scale {run.init_scale} {options.flags}"
+        f"{PRECISION_FLAGS[run.precision]} --fp16-init-scale {run.init_scale} {options.flags}"
     )
     return flags.split()
 
@@ -307,10 +306,10 @@ def train(run: Run, options: argparse.Namespace) -> None:
         run.last_loss = sum(losses[-some:]) / some
     run.seconds = time.perf_counter() - start
     if not run.failure:
-        run.failure = what_is_wrong(run, options)
+        run.failure = failure_of(run, options)
 
 
-def what_is_wrong(run: Run, options: argparse.Namespace) -> str:
+def failure_of(run: Run, options: argparse.Namespace) -> str:
     if run.updates < options.updates:
         return f"{len(run.skipped)} updates skipped within {run.updates}"
     at_small_scale = [update for update, scale in run.skipped if scale <= SMALL_SCALE]
