@@ -141,19 +141,19 @@ with open(f"{sys.argv[1]}/summary.json", encoding="utf-8") as summary:
 PY
 }
 
-# Run the commands of LOOK, separated by THEN, on the finished models of seed 1 of each data set, or
-# with LOOK_SEEDS=all on those of all seeds, where the seeds of a row share a name. In the commands,
-# DATA, PREPARED, SOURCE and REFERENCE stand for the data and the texts of the test set, MODELS,
-# NAMES, LOGS and SYSTEMS (NAME=FOLDER) for the files of the runs, GOLD for the gold alignments, and
-# STEM for the beginning of the output files' names.
-look() {
+# Run the commands of FOLLOW_UP, separated by THEN, on the finished models of seed 1 of each data
+# set, or with FOLLOW_UP_SEEDS=all on those of all seeds, where the seeds of a row share a name. In
+# the commands, DATA, PREPARED, SOURCE and REFERENCE stand for the data and the texts of the test
+# set, MODELS, NAMES, LOGS and SYSTEMS (NAME=FOLDER) for the files of the runs, GOLD for the gold
+# alignments, and STEM for the beginning of the output files' names.
+run_follow_up() {
   local seed dataset variant settings variables data_dir run_dir wanted word
   local models names logs systems command files
   for wanted in "${DATASETS[@]}"; do
     models=() names=() logs=() systems=() command=() files="$stem"
     if (( ${#DATASETS[@]} > 1 )); then files="$stem-$wanted"; fi
     while IFS=$'\t' read -r seed dataset variant settings variables data_dir run_dir; do
-      [[ "$seed" == 1 || "$LOOK_SEEDS" == all ]] || continue
+      [[ "$seed" == 1 || "$FOLLOW_UP_SEEDS" == all ]] || continue
       [[ "$dataset" == "$wanted" && -f "$run_dir/summary.json" ]] || continue
       if [[ "$variables" != - ]]; then variant="$variant $variables"; fi
       names+=("$(title "$run_dir" "$variant")")
@@ -162,7 +162,7 @@ look() {
     done < "$1"
     (( ${#models[@]} )) || continue
     : > "$files.txt.partial"
-    for word in "${LOOK[@]}" THEN; do
+    for word in "${FOLLOW_UP[@]}" THEN; do
       case "$word" in
         DATA) command+=("$DATA/$wanted/prepared/bin") ;;
         PREPARED) command+=("$DATA/$wanted/prepared") ;;
@@ -186,8 +186,8 @@ look() {
   done
 }
 
-# Print the path of the gold alignments for LOOK; checked early, so that a missing path is reported
-# before the training.
+# Print the path of the gold alignments for FOLLOW_UP; checked early, so that a missing path is
+# reported before the training.
 find_gold() {
   local place
   for place in "${GOLD_SET:-}" ${RAW_DIR:+"$RAW_DIR/DeEnGoldAlignment.tar.gz" "$RAW_DIR/DeEn"}; do
@@ -202,56 +202,62 @@ absolute() {
   if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi
 }
 
-NAMES=() CHOSEN=()
-SEEDS=3 JOBS="" CONFIG="" DATA="$ROOT/data" RUNS="$ROOT/runs" ACTION=all CHOSEN_SETTINGS=""
-while (( $# )); do
-  case "$1" in
-    -h | --help) usage; exit 0 ;;
-    --cpu | --gpu) CONFIG="${1#--}" ;;
-    --dry-run | --table-only) ACTION="${1#--}" ;;
-    --dataset) option_value "$@"; CHOSEN+=("$2"); shift ;;
-    --seeds) option_value "$@"; SEEDS="$2"; shift ;;
-    --jobs) option_value "$@"; JOBS="$2"; shift ;;
-    --settings) option_value "$@"; CHOSEN_SETTINGS="$2"; shift ;;
-    --data) option_value "$@"; DATA="$2"; shift ;;
-    --runs) option_value "$@"; RUNS="$2"; shift ;;
-    -*) bad_usage "unknown option '$1'" ;;
-    *) NAMES+=("$1") ;;
-  esac
-  shift
-done
-(( ${#NAMES[@]} == 2 )) || bad_usage "a paper and a table are needed"
-PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
-[[ "$PAPER/$TABLE" =~ ^[a-z0-9_]+/[a-z0-9]+$ && -f "$EXAMPLES/tables/${PAPER}_$TABLE.sh" ]] \
-  || bad_usage "there is no table '$TABLE' of a paper '$PAPER'"
-[[ "$SEEDS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--seeds must be a positive number, got '$SEEDS'"
-[[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
-(( ${#SEEDS} < 5 && ${#JOBS} < 5 )) || bad_usage "--seeds and --jobs must be below 10000"
-SETTINGS="" ANALYSIS="" NOTE="" EARLY=1 LOOK_SEEDS="" GOLD="" SHOW=""
-DRAW=() LOOK=() COMMAND=() DATASETS=() ROWS=() DEVICE=()
-# shellcheck source=/dev/null
-source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
-# The table's settings apply only to its own data sets.
-if (( ${#CHOSEN[@]} )); then
-  if [[ -n "$SETTINGS" && -z "$CHOSEN_SETTINGS" ]]; then
-    own=0
-    for dataset in "${CHOSEN[@]}"; do
-      [[ " ${DATASETS[*]-} " != *" $dataset "* ]] || own=$(( own + 1 ))
-    done
-    (( own == 0 || own == ${#CHOSEN[@]} )) || bad_usage "--dataset: some of these are the table's \
-own and have its settings, $SETTINGS, others have none: run them separately, or give --settings"
-    (( own )) || SETTINGS=""
+# Read the command line and the table's file, and check them.
+parse_options() {
+  local own dataset
+  NAMES=() CHOSEN=()
+  SEEDS=3 JOBS="" CONFIG="" DATA="$ROOT/data" RUNS="$ROOT/runs" ACTION=all CHOSEN_SETTINGS=""
+  while (( $# )); do
+    case "$1" in
+      -h | --help) usage; exit 0 ;;
+      --cpu | --gpu) CONFIG="${1#--}" ;;
+      --dry-run | --table-only) ACTION="${1#--}" ;;
+      --dataset) option_value "$@"; CHOSEN+=("$2"); shift ;;
+      --seeds) option_value "$@"; SEEDS="$2"; shift ;;
+      --jobs) option_value "$@"; JOBS="$2"; shift ;;
+      --settings) option_value "$@"; CHOSEN_SETTINGS="$2"; shift ;;
+      --data) option_value "$@"; DATA="$2"; shift ;;
+      --runs) option_value "$@"; RUNS="$2"; shift ;;
+      -*) bad_usage "unknown option '$1'" ;;
+      *) NAMES+=("$1") ;;
+    esac
+    shift
+  done
+  (( ${#NAMES[@]} == 2 )) || bad_usage "a paper and a table are needed"
+  PAPER="${NAMES[0]}" TABLE="${NAMES[1]}"
+  [[ "$PAPER/$TABLE" =~ ^[a-z0-9_]+/[a-z0-9]+$ && -f "$EXAMPLES/tables/${PAPER}_$TABLE.sh" ]] \
+    || bad_usage "there is no table '$TABLE' of a paper '$PAPER'"
+  [[ "$SEEDS" =~ ^[1-9][0-9]*$ ]] || bad_usage "--seeds must be a positive number, got '$SEEDS'"
+  [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
+  (( ${#SEEDS} < 5 && ${#JOBS} < 5 )) || bad_usage "--seeds and --jobs must be below 10000"
+  SETTINGS="" ANALYSIS="" NOTE="" EARLY=1 FOLLOW_UP_SEEDS="" GOLD="" SHOW=""
+  DRAW=() FOLLOW_UP=() COMMAND=() DATASETS=() ROWS=() DEVICE=()
+  # shellcheck source=/dev/null
+  source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"
+  # The table's settings apply only to its own data sets.
+  if (( ${#CHOSEN[@]} )); then
+    if [[ -n "$SETTINGS" && -z "$CHOSEN_SETTINGS" ]]; then
+      own=0
+      for dataset in "${CHOSEN[@]}"; do
+        [[ " ${DATASETS[*]-} " != *" $dataset "* ]] || own=$(( own + 1 ))
+      done
+      (( own == 0 || own == ${#CHOSEN[@]} )) || bad_usage "--dataset: some of these are the\
+ table's own and have its settings, $SETTINGS, others have none: run them separately, or give\
+ --settings"
+      (( own )) || SETTINGS=""
+    fi
+    DATASETS=("${CHOSEN[@]}")
   fi
-  DATASETS=("${CHOSEN[@]}")
-fi
-SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
-[[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
-if (( ${#COMMAND[@]} )); then
-  # Formulas and untrained models: no runs, no data.
+  SETTINGS="${CHOSEN_SETTINGS:-$SETTINGS}"
+  [[ -z "$SETTINGS" ]] || known settings "$SETTINGS" || bad_usage "unknown settings '$SETTINGS'"
+}
+
+# Make a table or figure of formulas or untrained models: it needs no runs and no data.
+make_from_command() {
+  local stem word command=()
   (( ${#CHOSEN[@]} == 0 )) || bad_usage "--dataset: this table needs no data"
   RUNS="$(absolute "$RUNS")"
   stem="$RUNS/tables/${PAPER}_$TABLE"
-  command=()
   for word in "${COMMAND[@]}"; do
     if [[ "$word" == STEM* ]]; then word="$stem${word#STEM}"; fi
     command+=("$word")
@@ -266,40 +272,48 @@ if (( ${#COMMAND[@]} )); then
   mv -f -- "$stem.txt.partial" "$stem.txt"
   cat -- "$stem.txt"
   say "$TITLE: $stem.*"
-  exit 0
-fi
-repeated="$(printf '%s\n' "${DATASETS[@]}" | sort | uniq -d)"
-[[ -z "$repeated" ]] || bad_usage "--dataset is given more than once with '$repeated'"
-for dataset in "${DATASETS[@]}"; do
-  known datasets "$dataset" \
-    || bad_usage "unknown data set '$dataset'; there are: $(names_in "$EXAMPLES/datasets")"
-done
+}
 
-CONFIG="${CONFIG:-$(default_config)}"
-RUNS="$(absolute "$RUNS")"
-DATA="$(absolute "$DATA")"
-if [[ "$ACTION" == dry-run ]]; then
-  plan | show_plan
-  (( ${#LOOK[@]} == 0 )) || printf 'then   %s\n' "${LOOK[*]}"
-  exit 0
-fi
-if [[ " ${LOOK[*]-} " == *" GOLD "* ]]; then GOLD="$(find_gold)"; fi
-stem="$RUNS/tables/${PAPER}_$TABLE${SETTINGS:+-$SETTINGS}-$CONFIG"
-if (( ${#CHOSEN[@]} )); then stem="$stem$(printf -- '-%s' "${CHOSEN[@]}")"; fi
-mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
-plan > "$stem.plan.partial"
-mv -f -- "$stem.plan.partial" "$stem.plan"
-export CONFIG STAGE ANALYSIS
-if [[ "$CONFIG" == cpu ]]; then DEVICE=(--cpu); fi
-failed=""
-if [[ "$ACTION" == all ]]; then
-  say "$TITLE: ${#ROWS[@]} rows, ${#DATASETS[@]} data set(s), $SEEDS seed(s), $CONFIG configuration"
-  train "$stem.plan" || failed=yes
-fi
-"$PYTHON" "$ROOT/scripts/reproduce_table.py" "$stem.plan" --paper "$PAPER" --title "$TITLE" \
-  --columns "$(IFS=','; printf '%s' "${COLUMNS[*]}")" --note "$NOTE" --output "$stem" \
-  --show "$SHOW" --early "$EARLY" --draw "$(IFS=','; printf '%s' "${DRAW[*]-}")" \
-  || fail "no table could be made (see above)"
-if (( ${#LOOK[@]} )); then look "$stem.plan" || fail "the command named above failed"; fi
-say "the table: $stem.md, .tex, .json; pictures and more beside it"
-[[ -z "$failed" ]] || fail "some runs failed (see above): the table has their earlier results, if any"
+# Train the runs, and make the table and the pictures from those that are finished.
+make_from_runs() {
+  local repeated dataset stem failed=""
+  repeated="$(printf '%s\n' "${DATASETS[@]}" | sort | uniq -d)"
+  [[ -z "$repeated" ]] || bad_usage "--dataset is given more than once with '$repeated'"
+  for dataset in "${DATASETS[@]}"; do
+    known datasets "$dataset" \
+      || bad_usage "unknown data set '$dataset'; there are: $(names_in "$EXAMPLES/datasets")"
+  done
+
+  CONFIG="${CONFIG:-$(default_config)}"
+  RUNS="$(absolute "$RUNS")"
+  DATA="$(absolute "$DATA")"
+  if [[ "$ACTION" == dry-run ]]; then
+    plan | show_plan
+    (( ${#FOLLOW_UP[@]} == 0 )) || printf 'then   %s\n' "${FOLLOW_UP[*]}"
+    exit 0
+  fi
+  if [[ " ${FOLLOW_UP[*]-} " == *" GOLD "* ]]; then GOLD="$(find_gold)"; fi
+  stem="$RUNS/tables/${PAPER}_$TABLE${SETTINGS:+-$SETTINGS}-$CONFIG"
+  if (( ${#CHOSEN[@]} )); then stem="$stem$(printf -- '-%s' "${CHOSEN[@]}")"; fi
+  mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
+  plan > "$stem.plan.partial"
+  mv -f -- "$stem.plan.partial" "$stem.plan"
+  export CONFIG STAGE ANALYSIS
+  if [[ "$CONFIG" == cpu ]]; then DEVICE=(--cpu); fi
+  if [[ "$ACTION" == all ]]; then
+    say "$TITLE: ${#ROWS[@]} rows, ${#DATASETS[@]} data set(s), $SEEDS seed(s), $CONFIG configuration"
+    train "$stem.plan" || failed=yes
+  fi
+  "$PYTHON" "$ROOT/scripts/reproduce_table.py" "$stem.plan" --paper "$PAPER" --title "$TITLE" \
+    --columns "$(IFS=','; printf '%s' "${COLUMNS[*]}")" --note "$NOTE" --output "$stem" \
+    --show "$SHOW" --early "$EARLY" --draw "$(IFS=','; printf '%s' "${DRAW[*]-}")" \
+    || fail "no table could be made (see above)"
+  if (( ${#FOLLOW_UP[@]} )); then
+    run_follow_up "$stem.plan" || fail "the command named above failed"
+  fi
+  say "the table: $stem.md, .tex, .json; pictures and more beside it"
+  [[ -z "$failed" ]] || fail "some runs failed (see above): the table has their earlier results, if any"
+}
+
+parse_options "$@"
+if (( ${#COMMAND[@]} )); then make_from_command; else make_from_runs; fi

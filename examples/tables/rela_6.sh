@@ -7,9 +7,9 @@ ROWS=(softmax attention_sparsemax attention_entmax15 rela_g)
 COLUMNS=(bleu sparsity null)
 NOTE="means over the seeds are in the second table; the paper does not say which set it measured; \
 ours is the test set"
-LOOK=(
+FOLLOW_UP=(
   analyze attention DATA --path MODELS --names NAMES --subwords subword_nmt --shuffled 1
   --plots STEM-attention --json STEM.attention.json
 )
-LOOK_SEEDS=all
+FOLLOW_UP_SEEDS=all
 SHOW="Table 6"

@@ -4,7 +4,7 @@ source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, Fig. 2: decoding by source length"
 ROWS=(softmax attention_sparsemax attention_entmax15 rela_g)
 COLUMNS=(bleu sentences_per_second)
-LOOK=(
+FOLLOW_UP=(
   benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 0 --batches 1
   --bins 10 --bin-beam 4 --rounds 3 --plots STEM --json STEM.decoding.json
 )

@@ -4,10 +4,10 @@ source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, Fig. 7 to 9: cross-attention in sentences"
 ROWS=(rela_g)
 COLUMNS=(bleu null)
-LOOK=()
+FOLLOW_UP=()
 for sentence in ${SENTENCES:-0 1 2}; do
-  LOOK+=(
-    ${LOOK[0]:+THEN} draw attention DATA --path MODELS --sentence "$sentence" --place cross
+  FOLLOW_UP+=(
+    ${FOLLOW_UP[0]:+THEN} draw attention DATA --path MODELS --sentence "$sentence" --place cross
     --layer "${LAYER:-3}" --output "STEM-sentence-$sentence.png"
   )
 done

@@ -5,7 +5,7 @@ source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, section 5.2: null rate by the word before"
 ROWS=(rela_g)
 COLUMNS=(bleu null)
-LOOK=(
+FOLLOW_UP=(
   analyze attention DATA --path MODELS --names NAMES --subwords subword_nmt --by-previous 10
   ${TAGS:+--tags "$TAGS"} --json STEM.previous.json
 )

@@ -6,7 +6,7 @@ ROWS=(rela_g)
 COLUMNS=(bleu null)
 NOTE="a judge fills in the sheet; fairseq-sparse sheets pairs score evaluates it. Fig. 10: \
 fairseq-sparse draw attention --subset train --sentence N draws the heads for the pair with N in the column sentence"
-LOOK=(
+FOLLOW_UP=(
   analyze nulls DATA --path MODELS --subset train --subwords subword_nmt --post-process
   --output STEM.tsv
   THEN sheets pairs draw STEM.tsv --ends "${ENDS:-10000}" --output STEM-sheet

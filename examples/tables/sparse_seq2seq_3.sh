@@ -5,7 +5,7 @@ source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Table 3: nonzeros on the validation set"
 DATASETS=(iwslt17_de_en)
 COLUMNS=(valid_nonzeros valid_attended bleu tokenized_bleu)
-LOOK=(
+FOLLOW_UP=(
   analyze output support DATA --path MODELS --names NAMES --subset valid --no-search
   --plots STEM --json STEM.support.json
 )

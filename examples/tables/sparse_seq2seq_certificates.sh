@@ -8,7 +8,7 @@ for output in 1.5 2; do
   for attention in 1 1.5 2; do ROWS+=("entmax OUTPUT_ALPHA=$output ATTENTION_ALPHA=$attention"); done
 done
 COLUMNS=(valid_single valid_exact word_accuracy)
-LOOK=(
+FOLLOW_UP=(
   analyze output support DATA --path MODELS --names NAMES --subset valid --beams 1,5
   --json STEM.support.json
 )

@@ -6,7 +6,7 @@ TITLE="Sparse Sequence-to-Sequence Models, Fig. 1: the whole of a beam search"
 DATASETS=(sigmorphon2018_high)
 ROWS=("entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1")
 COLUMNS=(word_accuracy)
-LOOK=(
+FOLLOW_UP=(
   analyze output tree DATA --path MODELS --names NAMES --subset valid --sentence 0-4 --plots STEM
   --json STEM.tree.json
 )

@@ -5,7 +5,7 @@ TITLE="Sparse Sequence-to-Sequence Models, Fig. 2: alternatives at each step"
 DATASETS=(iwslt17_de_en)
 ROWS=("entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=2")
 COLUMNS=(bleu nonzeros)
-LOOK=(
+FOLLOW_UP=(
   analyze output alternatives DATA --path MODELS --names NAMES --sentence 0-4
   --json STEM.alternatives.json
   THEN report MODELS --data DATA --sentences 5 --output STEM.html

@@ -4,4 +4,4 @@ TITLE="Sparse Sequence-to-Sequence Models, Fig. 5: attention"
 DATASETS=(iwslt17_de_en)
 ROWS=("entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1.5")
 COLUMNS=(bleu nonzeros)
-LOOK=(draw attention DATA --path MODELS --sentence 0 --place cross --output STEM.png)
+FOLLOW_UP=(draw attention DATA --path MODELS --sentence 0 --place cross --output STEM.png)

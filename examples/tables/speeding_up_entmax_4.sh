@@ -6,5 +6,5 @@ DATASETS=(wmt13_en_ru)
 ROWS=(softmax entmax15 alpha_relu)
 COLUMNS=(bleu)
 NOTE="people must judge: fairseq-sparse sheets score reads the sheets that they fill in"
-LOOK=(sheets make SYSTEMS --source SOURCE --reference REFERENCE --output STEM-sheets)
+FOLLOW_UP=(sheets make SYSTEMS --source SOURCE --reference REFERENCE --output STEM-sheets)
 SHOW="Table 4"

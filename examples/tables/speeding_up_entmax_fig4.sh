@@ -5,7 +5,7 @@ TITLE="Speeding Up Entmax, Fig. 4: decoding by beam size"
 DATASETS=(wmt13_en_ru)
 ROWS=(softmax entmax15 alpha_relu)
 COLUMNS=(bleu sentences_per_second)
-LOOK=(
+FOLLOW_UP=(
   benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 1-10
   --batches 32 --plots STEM --json STEM.decoding.json
 )

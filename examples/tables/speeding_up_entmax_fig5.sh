@@ -4,7 +4,7 @@ source "$EXAMPLES/tables/speeding_up_entmax_1.sh"
 TITLE="Speeding Up Entmax, Fig. 5 and 9: zeros and sums of p at the steps of decoding"
 ROWS=(entmax15 alpha_relu)
 COLUMNS=(nonzeros prob_sum bleu)
-LOOK=(
+FOLLOW_UP=(
   analyze output support DATA --path MODELS --names NAMES --steps decoding --no-search
   --plots STEM --json STEM.support.json
 )

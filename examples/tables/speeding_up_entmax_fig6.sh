@@ -2,4 +2,4 @@
 source "$EXAMPLES/tables/speeding_up_entmax_fig5.sh"
 TITLE="Speeding Up Entmax, Fig. 6: zeros on the training set"
 DATASETS=(iwslt14_de_en)
-LOOK+=(--subset train --sentences 10000)
+FOLLOW_UP+=(--subset train --sentences 10000)

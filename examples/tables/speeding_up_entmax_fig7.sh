@@ -4,7 +4,7 @@ TITLE="Speeding Up Entmax, Fig. 7: threshold and norm of the logits during train
 DATASETS=(iwslt14_de_en)
 ROWS=(entmax15 alpha_relu)
 COLUMNS=(bleu tau updates)
-LOOK=(
+FOLLOW_UP=(
   analyze output support DATA --path MODELS --names NAMES --log LOGS --no-search
   --plots STEM --json STEM.support.json
 )

@@ -209,23 +209,23 @@ def test_without_data_no_run_is_begun(project: Path) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_names_what_there_is(table: str) -> None:
     script = f"""EXAMPLES='{recipes.EXAMPLES}'
-    DRAW=() LOOK=() COMMAND=() DATASETS=() ROWS=() COLUMNS=()
+    DRAW=() FOLLOW_UP=() COMMAND=() DATASETS=() ROWS=() COLUMNS=()
     source "$EXAMPLES/tables/{table}.sh"
     printf '%s\\n' "$TITLE" "${{DATASETS[*]-}}" "${{COLUMNS[*]-}}" "${{ANALYSIS:-}}"
-    printf '%s\\n' "${{DRAW[*]-}}" "${{LOOK[*]-}}" "${{COMMAND[*]-}}" "${{EARLY:-1}}"
+    printf '%s\\n' "${{DRAW[*]-}}" "${{FOLLOW_UP[*]-}}" "${{COMMAND[*]-}}" "${{EARLY:-1}}"
     printf '%s\\n' "${{SETTINGS:-}}" "${{ROWS[@]-}}" """
     result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     title, datasets, columns, analysis, pictures, *rest = result.stdout.splitlines()
-    look, command, early, settings, *rows = rest
+    follow_up, command, early, settings, *rows = rest
     assert title and set(columns.split()) <= set(COLUMNS) and analysis in ("", "empty")
     assert set(pictures.split()) <= {*COLUMNS, "training", "alphas"} and 0 < float(early) <= 1
-    for called in filter(None, [command, *look.split(" THEN ")]):
+    for called in filter(None, [command, *follow_up.split(" THEN ")]):
         words = called.split(" ")
         script = recipes.EXAMPLES.parent / "scripts" / words[0]
         assert words[0] in COMMANDS or " ".join(words[:2]) in COMMANDS or script.is_file(), called
     rows = [row for row in rows if row]
     if command:
-        assert not (rows or datasets or look or settings)
+        assert not (rows or datasets or follow_up or settings)
         return
     assert len(set(rows)) == len(rows) > 0 and datasets
     papers = {"rela": "rela", "speeding": "sue", "sparse": "", "attention": ""}
@@ -289,10 +289,10 @@ def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "this table needs no data" in refused.stdout
 
 
-def test_a_look_is_taken_at_the_finished_models_of_the_first_seed(project: Path) -> None:
+def test_the_follow_up_runs_on_the_finished_models_of_the_first_seed(project: Path) -> None:
     table = project / "examples" / "tables" / "tiny_1.sh"
     words = 'show.py "a b" DATA --path MODELS --names NAMES --log LOGS --plots STEM --json STEM.x'
-    table.write_text(f"{TABLE}LOOK=({words})\n", encoding="utf-8")
+    table.write_text(f"{TABLE}FOLLOW_UP=({words})\n", encoding="utf-8")
     (project / "scripts").unlink()
     shutil.copytree(recipes.EXAMPLES.parent / "scripts", project / "scripts")
     (project / "scripts" / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
@@ -312,10 +312,12 @@ def test_a_look_is_taken_at_the_finished_models_of_the_first_seed(project: Path)
     assert Path(f"{stem}.txt").read_text(encoding="utf-8") == f"{expected}\n"
 
 
-def test_a_look_may_be_two_commands_at_all_seeds(project: Path) -> None:
+def test_the_follow_up_may_be_two_commands_at_all_seeds(project: Path) -> None:
     table = project / "examples" / "tables" / "tiny_1.sh"
     words = "show.py PREPARED MODELS NAMES THEN show.py SOURCE REFERENCE SYSTEMS"
-    table.write_text(f"{TABLE}ROWS=(softmax)\nLOOK=({words})\nLOOK_SEEDS=all\n", encoding="utf-8")
+    table.write_text(
+        f"{TABLE}ROWS=(softmax)\nFOLLOW_UP=({words})\nFOLLOW_UP_SEEDS=all\n", encoding="utf-8"
+    )
     (project / "scripts").unlink()
     shutil.copytree(recipes.EXAMPLES.parent / "scripts", project / "scripts")
     (project / "scripts" / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
@@ -334,10 +336,10 @@ def test_a_look_may_be_two_commands_at_all_seeds(project: Path) -> None:
     assert text == f"{[*first, '--cpu']}\n{[*second, '--cpu']}\n"
 
 
-def test_a_look_at_text_alone_is_told_no_device(project: Path) -> None:
+def test_a_follow_up_of_text_alone_is_told_no_device(project: Path) -> None:
     table = project / "examples" / "tables" / "tiny_1.sh"
     words = "compare SYSTEMS --source SOURCE --reference REFERENCE"
-    table.write_text(f"{TABLE}ROWS=(softmax sparsemax)\nLOOK=({words})\n", encoding="utf-8")
+    table.write_text(f"{TABLE}ROWS=(softmax sparsemax)\nFOLLOW_UP=({words})\n", encoding="utf-8")
     prepared = project / "data" / "quickstart" / "prepared"
     (prepared / "reference").mkdir(parents=True)
     (prepared / "settings").write_text("languages de en\n")
@@ -370,7 +372,7 @@ def test_settings_of_a_table_are_for_its_own_data_sets(project: Path) -> None:
 
 def test_missing_gold_alignments_are_named_before_the_training(project: Path) -> None:
     table = project / "examples" / "tables" / "tiny_1.sh"
-    table.write_text(f"{TABLE}LOOK=(show.py GOLD)\n", encoding="utf-8")
+    table.write_text(f"{TABLE}FOLLOW_UP=(show.py GOLD)\n", encoding="utf-8")
     result = run(project, "reproduce.sh", "tiny", 1, "--cpu", GOLD_SET=project / "nowhere")
     assert result.returncode == 1 and "GOLD_SET must name the gold alignments" in result.stdout
     assert not (project / "notes").exists()

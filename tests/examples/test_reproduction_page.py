@@ -72,9 +72,10 @@ def module_of(words: list[str]) -> str:
 
 
 def words_of(table: Path) -> tuple[list[str], int]:
-    """Return the words of a table's LOOK or COMMAND, unexpanded, and the number of its rows."""
-    script = f"""EXAMPLES='{recipes.EXAMPLES}'; LOOK=() COMMAND=() ROWS=(); source '{table}'
-    printf '%s\\n' "${{#ROWS[@]}}" ${{LOOK[@]+"${{LOOK[@]}}"}} ${{COMMAND[@]+"${{COMMAND[@]}}"}}"""
+    """Return the words of a table's commands, unexpanded, and the number of its rows."""
+    script = f"""EXAMPLES='{recipes.EXAMPLES}'; FOLLOW_UP=() COMMAND=() ROWS=(); source '{table}'
+    printf '%s\\n' "${{#ROWS[@]}}" ${{FOLLOW_UP[@]+"${{FOLLOW_UP[@]}}"}} \\
+      ${{COMMAND[@]+"${{COMMAND[@]}}"}}"""
     result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     rows, *words = result.stdout.splitlines()
     return words, int(rows)
