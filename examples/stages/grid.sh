@@ -8,6 +8,11 @@
 # simultaneous runs; 0 means one per GPU (or RUNS_PER_GPU), and 1 on a CPU. If ANALYSIS is set, that
 # command of fairseq-sparse analyze output is run with each model on the validation set, as in SUE,
 # Table 2.
+#
+# Each run is a process of its own, which xargs starts as "grid.sh --one NUMBER". It finds in the
+# environment: LIST, the copy of the list; COUNT, the number of its lines; JOBS; SLOTS, a folder with
+# a file per simultaneous run that names its GPUs, the directory NUMBER.taken while it is in use, and
+# the lists "unprepared" (data folders) and "failed" (runs); CONFIG, STAGE and ANALYSIS.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 # Read the fields of a run of LIST, by its number from 1.
