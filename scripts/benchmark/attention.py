@@ -47,7 +47,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure
-from benchmark.attend import LEARNED, STOCK, add_attend_figures, attend_jobs
+from benchmark.attention_core import LEARNED, STOCK, add_attend_figures, attend_jobs
 from benchmark.measure import Jobs, positive
 from command_line import names, numbers, script_parser
 

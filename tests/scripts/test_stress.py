@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from stress import kills, precision, sanitizers
+from stress import kill_moments, kills, precision, sanitizers
 
 
 def run_precision(tmp_path, *arguments):
@@ -75,7 +75,7 @@ def test_kills_are_compared_to_the_last_bit(value):
 
 def test_a_moment_comes_after_so_many_signs():
     signs = iter([{1}, {1}, {1, 2}, {1, 2}, {2}, {2, 3}])
-    has_come = kills._after_new(lambda: next(signs), 2)
+    has_come = kill_moments._after_new(lambda: next(signs), 2)
     assert [has_come() for _ in range(5)] == [False, False, False, False, True]
 
 
