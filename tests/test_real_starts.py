@@ -41,6 +41,12 @@ def test_a_trained_model_is_used(command, data, checkpoint):
         assert "test_tau" in commands.logged(output, "test")[0]
 
 
+def test_a_module_that_registration_needs_may_be_imported_first():
+    code = "import fairseq_sparse.checkpoints.compatibility as module; module.check_resumed_run"
+    environment = recipes.environment(PYTHONPATH=toy.ROOT)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
 @pytest.mark.slow
 def test_sentences_are_translated_as_they_come(data, checkpoint):
     command = [sys.executable, "-m", "fairseq_cli.interactive", data, "--user-dir", toy.USER_DIR]

@@ -139,8 +139,8 @@ check_finished() {
     || fail "$1 is not a finished run: it has no summary.json or no average.pt"
 }
 
-# Set DATASET, DATASET_NOTE, CONFIG, SETTINGS and VARIANT to those of the first of several finished runs on one
-# data set, and VARIANT_NAME to all variants: recipe_of RUN_DIR...
+# Set DATASET, DATASET_NOTE, CONFIG, SETTINGS and VARIANT to those of the first of several finished
+# runs on one data set, and VARIANT_NAME to all variants: recipe_of RUN_DIR...
 recipe_of() {
   local recipe
   recipe="$("$PYTHON" - "$@" <<'PY'

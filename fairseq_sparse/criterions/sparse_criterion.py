@@ -14,7 +14,7 @@ from fairseq.logging.meters import AverageMeter
 from fairseq.utils import get_perplexity
 from omegaconf import II, OmegaConf
 
-from fairseq_sparse.checkpoints.compatibility import check_resumed_run
+from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.modules.flag_checks import check_settings_of_model
 from fairseq_sparse.modules.output_loss import OutputLoss
 
@@ -89,7 +89,7 @@ class SparseCriterion(FairseqCriterion):
         """
         if mode and self.run is not None:
             run, self.run = self.run, None
-            check_resumed_run(run)
+            compatibility.check_resumed_run(run)
         return super().train(mode)
 
     def forward(self, model, sample: dict[str, Any], reduce: bool = True):

@@ -1,6 +1,6 @@
 """Additions of this package's tasks to the training of fairseq's tasks."""
 
-from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
+from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.tasks.energy import LogsEnergy
 
@@ -29,7 +29,7 @@ class SparseTrainingMixin(LogsEnergy):
         check_settings(cfg)
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
-            check_first_checkpoint(cfg, model)
+            compatibility.check_first_checkpoint(cfg, model)
         return model
 
     def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
