@@ -23,15 +23,11 @@ Memory is the peak of PyTorch's allocations in a step on the largest batch, beyo
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, random_data
-from command_line import names, script_parser
+from command_line import names, quiet, script_parser
 
 EXAMPLES = measure.ROOT / "examples"
 STOCK = "stock"
@@ -323,18 +319,6 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
         result["peak_bytes"] = int(total - logged["gb_free"].avg * 2**30 - before)
         if results[0].get("peak_bytes"):
             result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the messages and warnings of fairseq about every model that it builds."""
-    logging.disable(logging.INFO)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def run(options: argparse.Namespace, record: measure.Record) -> None:

@@ -22,11 +22,9 @@ weights sum to 1.
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -43,6 +41,7 @@ from command_line import (
     one_line,
     output_file,
     positive,
+    quiet,
     script_parser,
 )
 
@@ -359,8 +358,6 @@ def main(arguments: list[str] | None = None) -> int:
     from fairseq_sparse.files import write_json
 
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
-    warnings.simplefilter("ignore")
     done: list[Run] = []
     try:
         runs = runs_of(options)
@@ -369,7 +366,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{precision} is left out: this PyTorch lacks it on a CPU", file=sys.stderr)
                 runs = [run for run in runs if run.precision != precision]
         for run in tqdm(runs, unit="run"):
-            train(run, options)
+            with quiet():
+                train(run, options)
             if run.failure:
                 tqdm.write(f"{run.name}: {run.failure}", file=sys.stderr)
             done.append(run)

@@ -122,8 +122,8 @@ def path(request, monkeypatch):
             monkeypatch, multiplies_bfloat16=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share
         )
     dense = mock.Mock(wraps=linear_loss_module.residual_of)
-    screened = mock.Mock(wraps=linear_loss_module.candidates)
-    patched(monkeypatch, residual_of=dense, candidates=screened)
+    screened = mock.Mock(wraps=linear_loss_module.find_candidates)
+    patched(monkeypatch, residual_of=dense, find_candidates=screened)
     return name, dense, screened
 
 
