@@ -220,11 +220,13 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
 
     Args:
         main: the function to run.
-        quiet: libraries that log what they load; only their warnings are shown.
+        quiet: libraries that log what they load; ``main`` shows only their warnings.
         name: the program's name in messages; if empty, the name of the script.
     """
-    for library in quiet:
-        logging.getLogger(library).setLevel(logging.WARNING)
+    loggers = [logging.getLogger(library) for library in quiet]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     try:
         return main()
     except ImportError as error:
@@ -236,6 +238,9 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
         message = "there is not enough memory"
     except KeyboardInterrupt:
         message = "interrupted"
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
     print(f"{name or Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
     return 1
 

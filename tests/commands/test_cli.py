@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,16 +33,6 @@ print(status, sorted(heavy), file=sys.stderr)
 """
 
 
-@pytest.fixture(autouse=True)
-def levels() -> Iterator[None]:
-    """Restore log levels: a command silences libraries for the rest of the process."""
-    loggers = [logging.getLogger(name) for name in cli.QUIET]
-    before = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-
-
 def start(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
@@ -52,6 +41,14 @@ def start(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
         capture_output=True,
         encoding="utf-8",
     )
+
+
+def test_levels_of_loggers_are_as_before():
+    logger = logging.getLogger("fairseq_sparse")
+    before = logger.level
+    with pytest.raises(SystemExit):
+        cli.main(["flags", "--help"])
+    assert logger.level == before
 
 
 def test_help_has_a_line_for_each_command(capsys) -> None:
