@@ -179,12 +179,6 @@ def forced_steps(
         yield ForcedSteps(log_p, token[chunk], sentence[chunk])
 
 
-def refuse_nan(values: Tensor) -> None:
-    """Raise a ValueError if there is a NaN among probabilities, or their sums or logarithms."""
-    if values.isnan().any():
-        raise ValueError("probabilities are NaN: the model's parameters are NaN or infinite")
-
-
 def _features(model, net_input):
     """Return the decoder's features, ``[batch, target length, d]``, and its output layer."""
     previous = net_input["prev_output_tokens"]

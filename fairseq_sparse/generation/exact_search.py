@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fairseq_sparse.generation.beam_search import source_of
 from fairseq_sparse.generation.certificate import ROUNDING
 from fairseq_sparse.generation.frontier import Frontier, Prefix
+from fairseq_sparse.generation.normalized_scores import refuse_nan
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 
 # Number of prefixes that are expanded at once.
@@ -81,8 +82,7 @@ class NextTokens:
         log_probs = found[0]
         if len(found) > 1:
             log_probs = torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
-        if log_probs.isnan().any():
-            raise ValueError("probabilities are NaN: the model's parameters are NaN or infinite")
+        refuse_nan(log_probs)
         log_probs[:, self.pad] = -math.inf
         return log_probs
 

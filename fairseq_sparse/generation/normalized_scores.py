@@ -1,5 +1,5 @@
-"""What a model's scores are for a search, and scores on probabilities divided by their sum
-(``--score-normalization sum``)."""
+"""Kinds of scores of a model: log-probabilities with or without zeros, weights that do not sum to
+1, and these divided by their sum (``--score-normalization sum``)."""
 
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -63,3 +63,9 @@ def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:
 
 def _output_projection(model: Optional[nn.Module]) -> Optional[nn.Module]:
     return getattr(getattr(model, "decoder", None), "output_projection", None)
+
+
+def refuse_nan(values: Tensor) -> None:
+    """Raise a ValueError if there is a NaN among probabilities, or their sums or logarithms."""
+    if values.isnan().any():
+        raise ValueError("probabilities are NaN: the model's parameters are NaN or infinite")

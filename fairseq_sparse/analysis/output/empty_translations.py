@@ -12,8 +12,9 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_sparse.analysis.translator import Translator, refuse_nan, score_targets, search
+from fairseq_sparse.analysis.translator import Translator, score_targets, search
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.generation.normalized_scores import refuse_nan
 
 
 def scores_to_compare(translator: Translator) -> dict[str, Translator]:

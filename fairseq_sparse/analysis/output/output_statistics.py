@@ -20,11 +20,11 @@ from fairseq_sparse.analysis.translator import (
     ForcedSteps,
     Translator,
     forced_steps,
-    refuse_nan,
     search,
     with_best_translations,
 )
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.generation.normalized_scores import refuse_nan
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Width of the bins for sums of p, which are centred on its multiples, so that a rounded sum of 1
