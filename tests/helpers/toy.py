@@ -188,3 +188,24 @@ def train(folder: Path, data: Path, *flags):
         *("--optimizer", "adam", "--lr", 0.001, "--max-tokens", 500, "--max-update", 3, *flags),
     )
     return folder / "checkpoint_last.pt", result.stdout + result.stderr
+
+
+def assert_same(sparse, stock, sample):
+    """Check that two models have the same outputs and gradients, in the mode that they are in."""
+    results = []
+    for model in (sparse, stock):
+        model.zero_grad()
+        torch.manual_seed(5)  # with the same draws, dropout and layer drop agree too
+        output = model(**sample["net_input"])
+        if model.decoder.adaptive_softmax is None:
+            log_probs = model.get_normalized_probs(output, log_probs=True)
+            log_probs.sum().backward()
+        else:  # its log-probabilities have no gradient
+            log_probs = model.get_normalized_probs(output, log_probs=True, sample=sample).detach()
+            output[0].sum().backward()
+        results.append((output[0], log_probs, [x.grad for x in model.parameters()]))
+    for ours, theirs in zip(results[0][:2], results[1][:2], strict=True):
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(results[0][2], results[1][2], strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)

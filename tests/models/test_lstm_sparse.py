@@ -64,22 +64,7 @@ def test_with_softmax_it_is_the_stock_lstm(flags, task, sample):
         assert torch.equal(ours, theirs)
     stock.load_state_dict(sparse.state_dict())
     sparse.load_state_dict(stock.state_dict())
-    results = []
-    for model in (sparse, stock):
-        torch.manual_seed(5)  # dropout: same draws
-        output = model.train()(**sample["net_input"])
-        if model.decoder.adaptive_softmax is None:
-            probs = model.get_normalized_probs(output, log_probs=True)
-            probs.sum().backward()
-        else:
-            probs = model.get_normalized_probs(output, log_probs=True, sample=sample).detach()
-            output[0].sum().backward()
-        results.append((output[0], probs, [x.grad for x in model.parameters()]))
-    for ours, theirs in zip(results[0][:2], results[1][:2], strict=True):
-        assert torch.equal(ours, theirs)
-    for ours, theirs in zip(results[0][2], results[1][2], strict=True):
-        assert (ours is None) == (theirs is None)
-        assert ours is None or torch.equal(ours, theirs)
+    toy.assert_same(sparse.train(), stock.train(), sample)
 
 
 @pytest.mark.parametrize("shared", [False, True])

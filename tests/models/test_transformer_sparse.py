@@ -58,24 +58,7 @@ def test_with_softmax_it_is_the_stock_transformer(flags):
     for module in stock.modules():
         module.ever_training = True  # the fast path of fairseq 0.12.2 fails
     for training in (True, False):
-        results = []
-        for model in (sparse, stock):
-            model.train(training).zero_grad()
-            torch.manual_seed(5)  # with the same draws, dropout and layer drop agree too
-            output = model(**sample["net_input"])
-            if model.decoder.adaptive_softmax is None:
-                log_probs = model.get_normalized_probs(output, log_probs=True)
-                log_probs.sum().backward()
-            else:  # its log-probabilities have no gradient
-                log_probs = model.get_normalized_probs(output, log_probs=True, sample=sample)
-                log_probs = log_probs.detach()
-                output[0].sum().backward()
-            results.append((output[0], log_probs, [p.grad for p in model.parameters()]))
-        for ours, theirs in zip(results[0][:2], results[1][:2], strict=True):
-            assert torch.equal(ours, theirs)
-        for ours, theirs in zip(results[0][2], results[1][2], strict=True):
-            assert (ours is None) == (theirs is None)
-            assert ours is None or torch.equal(ours, theirs)
+        toy.assert_same(sparse.train(training), stock.train(training), sample)
 
 
 @pytest.mark.each_value
