@@ -82,7 +82,8 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         task.pop(name, None)
     task.update((name, _stock_task(task[name])) for name in ("_name", "task") if name in task)
     cfg["common"]["user_dir"] = None
-    if not isinstance(cfg["criterion"], Namespace):  # as ours are not
+    # A criterion with add_args has a Namespace; it is stock's or the user's, and stays as it is.
+    if not isinstance(cfg["criterion"], Namespace):
         cfg["criterion"] = _criterion(cfg["criterion"])
     state.pop("last_optimizer_state", None)
     state["model"] = {

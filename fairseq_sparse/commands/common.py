@@ -302,7 +302,7 @@ def batches(
 
 
 def describe(translator: Translator, subset: str) -> dict[str, Any]:
-    """Return what a result in JSON is of."""
+    """Return the fields of a JSON result that identify its models and its data."""
     return {
         "name": translator.name,
         "checkpoints": translator.checkpoints,

@@ -120,7 +120,7 @@ def trees_of(
 
 
 def title_of(tree: SupportTree, sentence: str, source: str) -> str:
-    """Return two lines about a tree: which sentence it is of, how large it is, and the source."""
+    """Return two lines about a tree: its sentence and size, and the source."""
     whole = "all" if tree.complete else "only some of the"
     return (
         f"{sentence}: {whole} translations, {tree.translations} with total probability "

@@ -86,18 +86,18 @@ def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
 
     ``alpha`` is a number or a tensor ``[rows, 1]``, in [1.05, 2].
     """
-    described = _layout(z)
-    table = empty(6, described[2], dtype=torch.float64)
-    call("solve_entmax", described[0].numel(), *described, *_alpha_of_rows(alpha), table)
+    layout = _layout(z)
+    table = empty(6, layout[2], dtype=torch.float64)
+    call("solve_entmax", layout[0].numel(), *layout, *_alpha_of_rows(alpha), table)
     return SolvedRows(z, alpha, table)
 
 
 def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
     """Solve alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
-    described = _layout(z)
-    table = empty(6, described[2], dtype=torch.float64)
-    arguments = (*described, alpha, tau, table)
-    call("solve_alpha_relu", described[0].numel(), *arguments)
+    layout = _layout(z)
+    table = empty(6, layout[2], dtype=torch.float64)
+    arguments = (*layout, alpha, tau, table)
+    call("solve_alpha_relu", layout[0].numel(), *arguments)
     return SolvedRows(z, alpha, table)
 
 

@@ -1,7 +1,7 @@
-"""The dense path for rows with a large support: their logits, in parts of bounded size.
+"""The dense path for rows with a large support: their logits, in chunks of bounded size.
 
 Only the GPU knows how many such rows there are, and nothing waits for it. So the kernels are
-started for as many parts as all rows would need, and those of a part without rows end at once.
+started for as many chunks as all rows would need, and those of a chunk without rows end at once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairseq_sparse.ops.gpu.candidates import is_exact, logits_of_tile, tile_opt
 from fairseq_sparse.ops.gpu.entmax import sweep_options
 from fairseq_sparse.ops.gpu.residual import write_residual
 
-# Bytes of logits at a time.
-_PART_BYTES = 256 << 20
-# Rows of a part are a multiple of this.
+# Chunk size in bytes of logits.
+_CHUNK_BYTES = 256 << 20
+# Rows of a chunk are a multiple of this.
 _TILE = 128
 # R is multiplied by this before it is rounded to fp16: small probabilities keep their digits, and
 # those of alpha-ReLU overflow only above 255.
@@ -35,7 +35,7 @@ _FEATURES = 128
 
 def rows_per_chunk(rows: int, classes: int, dtype: torch.dtype) -> int:
     """Return how many rows have their logits in memory at a time."""
-    fit = _PART_BYTES // (classes * dtype.itemsize)
+    fit = _CHUNK_BYTES // (classes * dtype.itemsize)
     return min(-(-rows // _TILE), max(1, fit // _TILE)) * _TILE
 
 
@@ -57,35 +57,35 @@ def product_options(x: Tensor) -> dict:
 
 
 class DenseRows:
-    """The rows of ``F.linear(x, weight, bias)`` that are dense, part by part."""
+    """The rows of ``F.linear(x, weight, bias)`` that are dense, chunk by chunk."""
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], dense: Tensor):
         self.x, self.weight, self.bias = x, weight, bias
-        self.order, self.many = order_of(dense)
+        self.order, self.dense_count = order_of(dense)
 
-    def parts(self) -> Iterator[tuple[int, Tensor]]:
-        """Compute the logits ``[part, V]`` of a part, in the same memory each time.
+    def chunks(self) -> Iterator[tuple[int, Tensor]]:
+        """Compute the logits ``[chunk, V]`` of a chunk of rows, in the same memory each time.
 
         Yields:
             The place of its first row in ``order``, and the logits.
         """
         rows, classes = self.x.size(0), self.weight.size(0)
         dtype = compute_dtype(self.x)
-        part = rows_per_chunk(rows, classes, dtype)
-        logits = torch.empty(part, classes, dtype=dtype, device=self.x.device)
+        chunk = rows_per_chunk(rows, classes, dtype)
+        logits = torch.empty(chunk, classes, dtype=dtype, device=self.x.device)
         options = tile_options(self.x, self.bias)
-        grid = triton.cdiv(part, options["ROWS"]), triton.cdiv(classes, options["CLASSES"])
-        for first in range(0, rows, part):
+        grid = triton.cdiv(chunk, options["ROWS"]), triton.cdiv(classes, options["CLASSES"])
+        for first in range(0, rows, chunk):
             with torch.cuda.device_of(self.x):
                 _logits_kernel[grid](
                     self.x,
                     self.weight,
                     self.x if self.bias is None else self.bias,
                     self.order,
-                    self.many,
+                    self.dense_count,
                     logits,
                     first,
-                    part,
+                    chunk,
                     classes,
                     self.x.size(1),
                     **options,
@@ -117,11 +117,11 @@ class DenseRows:
         options = product_options(self.x)
         blocks = triton.cdiv(width, options["FEATURES"])
         rates, alpha = alpha_arguments(loss.alpha, relative)
-        for first, residual in self.parts():
-            part = residual.size(0)
-            places = self.order, self.many, first
+        for first, residual in self.chunks():
+            chunk = residual.size(0)
+            places = self.order, self.dense_count, first
             with torch.cuda.device_of(self.x):
-                _residual_kernel[(part,)](
+                _residual_kernel[(chunk,)](
                     residual,
                     target,
                     found,
@@ -135,13 +135,13 @@ class DenseRows:
                     **sweep_options(classes, residual.dtype),
                 )
                 if features is not None:
-                    _features_kernel[(triton.cdiv(part, _TILE), blocks)](
+                    _features_kernel[(triton.cdiv(chunk, _TILE), blocks)](
                         residual,
                         self.weight,
                         features,
                         largest,
                         *places,
-                        part,
+                        chunk,
                         classes,
                         width,
                         **options,
@@ -154,7 +154,7 @@ class DenseRows:
                         self.x if bias is None else bias,
                         largest,
                         *places,
-                        part,
+                        chunk,
                         classes,
                         width,
                         WEIGHT=weight is not None,
@@ -163,7 +163,7 @@ class DenseRows:
                     )
 
 
-_CHANGING = ["first", "part", "rows"]
+_CHANGING = ["first", "chunk", "rows"]
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -172,10 +172,10 @@ def _logits_kernel(
     weight,
     bias,
     order,
-    many,
+    dense_count,
     logits,
     first,
-    part,
+    chunk,
     size,
     width,
     BIAS: tl.constexpr,
@@ -186,7 +186,7 @@ def _logits_kernel(
     DTYPE: tl.constexpr,
 ):
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    last = tl.minimum(tl.load(many) - first, part)
+    last = tl.minimum(tl.load(dense_count) - first, chunk)
     if tl.program_id(0) * ROWS < last:
         row = tl.load(order + first + place, mask=place < last, other=0)
         column = tl.program_id(1) * CLASSES + tl.arange(0, CLASSES)
@@ -205,7 +205,7 @@ def _residual_kernel(
     scale,
     rates,  # alpha - 1, read if ALPHA is 0
     order,
-    many,
+    dense_count,
     first,
     rows,
     size,
@@ -215,7 +215,7 @@ def _residual_kernel(
     DTYPE: tl.constexpr,
 ):
     place = tl.program_id(0).to(tl.int64)
-    if first + place < tl.load(many):
+    if first + place < tl.load(dense_count):
         row = tl.load(order + first + place)
         z += place * size
         factor = tl.load(scale + row)
@@ -233,9 +233,9 @@ def _features_kernel(
     gradient,
     factor,
     order,
-    many,
+    dense_count,
     first,
-    part,
+    chunk,
     size,
     width,
     SCALE: tl.constexpr,
@@ -248,7 +248,7 @@ def _features_kernel(
     """Add ``R W`` to the rows of the gradient. A tile of R that is all 0 is skipped."""
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    last = tl.minimum(tl.load(many) - first, part)
+    last = tl.minimum(tl.load(dense_count) - first, chunk)
     if tl.program_id(0) * TILE < last:
         inside = place < last
         total = tl.zeros([TILE, FEATURES], DTYPE)
@@ -279,9 +279,9 @@ def _weight_kernel(
     bias,
     factor,
     order,
-    many,
+    dense_count,
     first,
-    part,
+    chunk,
     size,
     width,
     WEIGHT: tl.constexpr,
@@ -296,7 +296,7 @@ def _weight_kernel(
     """Add ``R^T x`` to the gradient of the weight, and the column sums of R to that of the bias."""
     column = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    last = tl.minimum(tl.load(many) - first, part)
+    last = tl.minimum(tl.load(dense_count) - first, chunk)
     if last > 0:
         total = tl.zeros([TILE, FEATURES], DTYPE)
         total_bias = tl.zeros([TILE], DTYPE)

@@ -9,7 +9,7 @@ can be skipped. Nothing is approximated:
 3. In the backward pass ``support_products.py`` computes the products ``R W`` and ``R^T x`` from the
    nonzeros.
 4. A row whose candidates or support do not fit into their lists, or that has a NaN, takes the dense
-   path, see ``dense_rows.py``: its logits are recomputed, for a part of such rows at a time, and
+   path, see ``dense_rows.py``: its logits are recomputed, for a chunk of such rows at a time, and
    tiles of R that are 0 are skipped.
 
 The path of a row depends on its logits alone, and every sum has a fixed order: the same input gives
@@ -76,8 +76,8 @@ class _LinearLosses(Function):
         support = solve_lists(found, rows, loss, any(ctx.needs_input_grad))
         del found
         dense = DenseRows(x, weight, precise, support.dense)
-        for first, logits in dense.parts():
-            solve_dense(logits, dense.order, dense.many, first, rows, loss)
+        for first, logits in dense.chunks():
+            solve_dense(logits, dense.order, dense.dense_count, first, rows, loss)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(x, weight, bias, target, rows.found, *support)
             ctx.loss = loss

@@ -83,18 +83,25 @@ def solve_lists(found: Candidates, rows: Rows, loss: FenchelYoungLoss, wanted: b
 
 
 def solve_dense(
-    logits: Tensor, order: Tensor, many: Tensor, first: int, rows: Rows, loss: FenchelYoungLoss
+    logits: Tensor,
+    order: Tensor,
+    dense_count: Tensor,
+    first: int,
+    rows: Rows,
+    loss: FenchelYoungLoss,
 ) -> None:
     """Write the losses and thresholds of dense rows into ``rows``.
 
     Args:
-        logits: ``[part, V]`` of the rows ``order[first:]``; ``order[:many]`` are the dense rows.
+        logits: ``[chunk, V]`` of the rows ``order[first:]``.
+        order: the numbers of all rows, dense ones first.
+        dense_count: the number of dense rows, ``[]``.
     """
     with torch.cuda.device_of(logits):
         _dense_kernel[(logits.size(0),)](
             logits,
             order,
-            many,
+            dense_count,
             first,
             *_arguments(rows, loss),
             rows.classes,
@@ -252,7 +259,7 @@ def _write_support(
 def _dense_kernel(
     logits,
     order,
-    many,
+    dense_count,
     first,
     target,
     gold,
@@ -276,7 +283,7 @@ def _dense_kernel(
     DTYPE: tl.constexpr,
 ):
     place = tl.program_id(0).to(tl.int64)
-    if first + place < tl.load(many):
+    if first + place < tl.load(dense_count):
         row = tl.load(order + first + place)
         _solve(
             logits + place * size, row, tl.load(target + row), gold, sums, constant, losses,

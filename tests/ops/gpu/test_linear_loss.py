@@ -47,7 +47,7 @@ def small_tiles(monkeypatch, request):
     set_sizes(monkeypatch, candidates, _PROGRAMS=4, _PLACES=8.0)
     set_sizes(monkeypatch, support, SLOTS=32)
     set_sizes(monkeypatch, support_products, _GATHERED=4, _FEATURES=16)
-    set_sizes(monkeypatch, dense_rows, _TILE=16, _FEATURES=16, _PART_BYTES=1)
+    set_sizes(monkeypatch, dense_rows, _TILE=16, _FEATURES=16, _CHUNK_BYTES=1)
 
 
 def set_sizes(monkeypatch, module, **sizes):
