@@ -152,15 +152,12 @@ def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
 
 
 OPTIONS = """
---beam 1
---beam 20 --nbest 20
+--beam 1 --no-repeat-ngram-size 2
 --beam 20 --nbest 20 --temperature 0.1
 --max-len-a 0 --max-len-b 3 --beam 2
---min-len 0 --nbest 5
+--min-len 0 --nbest 5 --unkpen -9
 --min-len 5 --unnormalized --nbest 5
---unkpen -9 --nbest 5
 --prefix-size 1 --nbest 5
---no-repeat-ngram-size 2
 --sampling --nbest 5 --temperature 0.3
 --sampling --sampling-topk 3 --nbest 5
 --sampling --sampling-topp 0.6 --nbest 5

@@ -223,6 +223,7 @@ def test_same_seed_gives_same_files_whatever_the_hashes(tmp_path: Path) -> None:
     assert content["a"]["train.de"] != content["c"]["train.de"]
 
 
+@pytest.mark.slow
 def test_the_default_corpus_is_the_one_that_was_trained_on(tmp_path: Path) -> None:
     """The figures on the quickstart's page depend on it: after a change, they are new ones."""
     assert make_corpus.main([str(tmp_path)]) == 0

@@ -294,6 +294,7 @@ def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path
     assert count_done(result.stdout) == 1
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_run_passes_to_one_process_at_a_time(tmp_path: Path) -> None:
     killed = subprocess.Popen(["sleep", "60"])
     killed.kill()

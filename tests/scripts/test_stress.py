@@ -17,7 +17,7 @@ def run_precision(tmp_path, *arguments):
     return status, json.loads(path.read_text())["runs"]
 
 
-@pytest.mark.slow_except("transformer_sparse-rela_g-precisions0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arch, attention, precisions",
     [

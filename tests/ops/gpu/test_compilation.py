@@ -77,6 +77,7 @@ def other_values_compile_nothing():
     assert sorted(name for name, _ in again) == sorted(name for name, _ in once)
 
 
+@pytest.mark.slow
 def test_a_changing_alpha_compiles_nothing(tmp_path):
     run_compiled(__file__, "other_values_compile_nothing", tmp_path)
 
@@ -126,5 +127,6 @@ def loops_are_pipelined():
         assert "cp.async" in code, name
 
 
+@pytest.mark.slow
 def test_loops_are_pipelined(tmp_path):
     run_compiled(__file__, "loops_are_pipelined", tmp_path)
