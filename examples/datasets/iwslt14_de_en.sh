@@ -1,4 +1,4 @@
-# IWSLT 2014, talks, German to English, as in SUE: 160,000 training, 7,000 validation and 6,750 test
+# IWSLT 2014, talks, German to English, for SUE: 160,000 training, 7,000 validation and 6,750 test
 # pairs. Cettolo et al.: Report on the 11th IWSLT Evaluation Campaign (2014).
 # Home: https://wit3.fbk.eu
 #
@@ -15,6 +15,7 @@
 #                               tst2010 to tst2012
 #   case                        kept                          paper (cased BLEU)
 #   tokenizer                   Moses, hyphens split          not stated, ours
+#   precision on a GPU          fp16                          not stated, ours
 #   sizes                       d 512, 6 layers, feed-forward paper
 #                               1024
 #

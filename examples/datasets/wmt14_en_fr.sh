@@ -1,5 +1,5 @@
-# WMT 2014, English to French, as in ReLA: 36 million training pairs after cleaning (paper), from
-# the corpora of shared/wmt14.sh, the United Nations corpus and Giga-FrEn (not stated, ours).
+# WMT 2014, English to French, as in ReLA: 36 million training pairs (paper), from the corpora of
+# shared/wmt14.sh, the United Nations corpus and Giga-FrEn (not stated, ours).
 # Validation: newstest2013, the test set of the year before (paper). shared/rela.sh has the
 # rest. Train with --settings rela. Not run here.
 

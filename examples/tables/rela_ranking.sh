@@ -5,7 +5,7 @@ TITLE="Sparse Attention with Linear Units, section 5.2 and Fig. 10: ranking of t
 ROWS=(rela_g)
 COLUMNS=(bleu null)
 NOTE="a judge fills in the sheet; fairseq-sparse sheets pairs score evaluates it. Fig. 10: \
-fairseq-sparse draw attention --subset train --sentence N draws the heads for the pair with N in the column sentence"
+fairseq-sparse draw attention --subset train --layer 3 --sentence N draws the heads for the pair with N in the column sentence"
 FOLLOW_UP=(
   analyze nulls DATA --path MODELS --subset train --subwords subword_nmt --post-process
   --output STEM.tsv

@@ -5,7 +5,8 @@
 # As in S2S: 206,112 training pairs, 32,000 joint merges, at most 100,000 updates (paper).
 # Train: WIT3's 2017-01-trnted. Validation: dev2010 and tst2010 to tst2015. Test: tst2017. S2S
 # does not state its sets; ours are those of fairseq's prepare-iwslt17-multilingual.sh and of
-# scripts/clean_iwslt.py in S7, later code of the authors (github.com/deep-spin/S7).
+# scripts/clean_iwslt.py in S7, later code of the authors (github.com/deep-spin/S7). Tokens
+# are Moses' (not stated, ours).
 # The download is untested: names and layout are from those two, addresses and sums from
 # sacreBLEU 2.x.
 

@@ -3,8 +3,8 @@
 # override them with those of the papers. A file that sources this one may set MAX_UPDATE and
 # EMBEDDINGS first. Sized by calculation for 8 GPUs with 16 GB; any number of GPUs makes the same
 # updates, and one with 80 GB can use DEVICE_TOKENS=25000.
-# The sizes are those of SUE and ReLA. The 100,000 updates for SUE and the limits on the length of a
-# pair are ours (not stated).
+# The sizes are those of SUE and ReLA. The 100,000 updates for SUE, the limits on the length of a
+# pair and fp16 are ours (not stated).
 # No data set that sources this file has been trained on here.
 
 BATCH_TOKENS="${BATCH_TOKENS:-25000}"

@@ -6,7 +6,8 @@
 # that of SUE and ReLA). Test: all 3,003 sentences of newstest2014 (ReLA; not stated in SUE).
 # Left out: training pairs with more than 250 tokens on a side and, for French, pairs with more than
 # 1.5 times as many tokens on one side as on the other (not stated, ours; the papers' 4.5 million
-# German pairs rule out such a limit, their 36 million French pairs do not).
+# German pairs rule out such a limit, their 36 million French pairs do not). Tokens are Moses' (not
+# stated, ours).
 
 SOURCE_LANG=en
 source "$EXAMPLES/datasets/shared/wmt.sh"
