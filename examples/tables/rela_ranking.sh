@@ -1,5 +1,5 @@
-# The training corpus ranked by null rate, and a sheet for a judge with 100 pairs drawn from the
-# 10,000 (or ENDS) pairs at either end.
+# The training corpus ranked by null rate, and a sheet for a judge with 200 pairs, 100 drawn from
+# the 10,000 (or ENDS) pairs at each end.
 source "$EXAMPLES/tables/rela_1.sh"
 TITLE="Sparse Attention with Linear Units, section 5.2 and Fig. 10: ranking of the training corpus"
 ROWS=(rela_g)
