@@ -49,13 +49,14 @@ def script_parser(description: str | None) -> argparse.ArgumentParser:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the messages and warnings of fairseq about every model that it builds."""
+    before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def write(path: Path, lines: Iterable[str]) -> None:
         for line in lines:
             handle.write(line + "\n")
             count += bool(line)
-    if not count:
-        raise CorpusError(f"no text for {path.name}")
+        if not count:
+            raise CorpusError(f"no text for {path.name}")
 
 
 def split_into_units(args: argparse.Namespace) -> None:

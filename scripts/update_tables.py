@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from command_line import exit_status
+from command_line import exit_status, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
@@ -103,7 +103,7 @@ def main() -> int:
         if filled != page:
             stale.append(path)
             if not options.check:
-                path.write_text(filled, "utf-8")
+                write_text(path, filled)
     for path in stale:
         print(path.relative_to(options.root), "is out of date" if options.check else "updated")
     return int(options.check and bool(stale))

@@ -63,6 +63,7 @@ from fairseq_sparse.files import lines_of, write_json
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
+    from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
     from fairseq_sparse.analysis.translator import Translator
 
 
@@ -167,25 +168,21 @@ def previous_table(measured: dict[str, Any]) -> str:
     return markdown_table(header, [["", "queries", *queries], *rows])
 
 
-def count_by_previous(
-    translator: Translator, options: argparse.Namespace, label: str
-) -> dict[str, Any]:
-    """Count the null queries of cross-attention by the previous word, or by its tag."""
+def previous_counter(
+    translator: Translator, options: argparse.Namespace, sentences: int
+) -> NullByPrevious:
+    """Return a counter of the null queries of cross-attention by the previous word, or its tag."""
     from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
     from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
 
-    batches = translator.batches(options.subset, options.max_tokens)
-    tags, sentences = None, len(translator.task.dataset(options.subset))
+    tags = None
     if options.tags:
         tags = [line.split() for line in lines_of(options.tags)]
         if len(tags) != sentences:
             raise AnalysisError(f"{options.tags} has {len(tags)} lines for {sentences} sentences")
     task = translator.task
     merger = SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
-    counter = NullByPrevious(translator.models[0], merger, tags)
-    for sample in with_progress(batches, f"{label}, by the previous word"):
-        counter.add_batch(sample)
-    return counter.rates(options.by_previous)
+    return NullByPrevious(translator.models[0], merger, tags)
 
 
 def measure(
@@ -211,9 +208,14 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
         derange,
         with_reordered_references,
     )
+    from fairseq_sparse.analysis.model_loading import load_subset
 
     translator = load_one_model(path, options, name=name)
     label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
+    # What can be refused is refused before the measurements.
+    sentences = len(load_subset(translator.task, options.subset))
+    order = None if options.shuffled is None else derange(sentences, options.shuffled)
+    counter = previous_counter(translator, options, sentences) if options.by_previous else None
     statistics = measure(translator, options, label, diversity=True)
     result = {
         "checkpoint": path,
@@ -224,15 +226,17 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
         "left_out": count_left_out(translator, options.subset, statistics.sentences),
         "attention": statistics.rates(),
     }
-    if options.shuffled is not None:
-        order = derange(len(translator.task.dataset(options.subset)), options.shuffled)
+    if order is not None:
         shuffled = with_reordered_references(translator, order)
         statistics = measure(shuffled, options, f"{label}, shuffled", diversity=False)
         result["shuffled_seed"] = options.shuffled
         result["shuffled_sentences"] = statistics.sentences
         result["shuffled"] = statistics.rates()
-    if options.by_previous:
-        result["by_previous"] = count_by_previous(translator, options, label)
+    if counter is not None:
+        batches = translator.batches(options.subset, options.max_tokens)
+        for sample in with_progress(batches, f"{label}, by the previous word"):
+            counter.add_batch(sample)
+        result["by_previous"] = counter.rates(options.by_previous)
     return result
 
 

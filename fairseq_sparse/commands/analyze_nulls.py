@@ -69,9 +69,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="PERCENT",
         help="make this share of the pairs bad by shuffling their targets",
     )
-    parser.add_argument(
-        "--seed", type=seed, default=1, metavar="N", help="seed of --shuffle (default: 1)"
-    )
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of --shuffle (default: 1)")
     add_max_tokens(parser)
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write the precision to this file"
@@ -79,6 +77,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.json and options.bad is None and options.shuffle is None:
         parser.error("--json: without --bad or --shuffle there is no precision")
+    if options.seed is not None and options.shuffle is None:
+        parser.error("--seed is that of --shuffle, which is not given")
     check_outputs(parser, options, "output", "json")
     return options
 
@@ -98,7 +98,7 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
         return translator, read_labels(options.bad, count)
     if options.shuffle is None:
         return translator, None
-    order = derange(count, options.seed, options.shuffle)
+    order = derange(count, 1 if options.seed is None else options.seed, options.shuffle)
     bad = {number for number in range(count) if order[number] != number}
     return with_reordered_references(translator, order), bad
 

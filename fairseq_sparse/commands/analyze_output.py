@@ -42,6 +42,12 @@ from fairseq_sparse.commands.common import (
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json
 
+# The steps that are measured, by the value of --steps.
+STEPS = {
+    "references": ("references",),
+    "decoding": ("translations",),
+    "both": ("references", "translations"),
+}
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it with --criterion entmax_loss or alpha_relu_loss"
 )
@@ -62,6 +68,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     name_models(parser, options)
     if len(getattr(options, "log", [])) not in (0, len(options.path)):
         parser.error("--log: give as many as --path has models")
+    if options.command == "support":
+        if options.steps == "references" and options.beam is not None:
+            parser.error("--beam is that of --steps decoding; --beams are those of the search")
+        options.beam = options.beam or 5
     check_outputs(parser, options, "json")
     return options
 
@@ -123,7 +133,7 @@ def add_support(commands) -> None:
     add_limit(parser)
     parser.add_argument(
         "--steps",
-        choices=("references", "decoding", "both"),
+        choices=STEPS,
         default="references",
         help="steps to measure: those of the references (teacher-forced), of the model's "
         "translations, or both (default: references)",
@@ -131,9 +141,8 @@ def add_support(commands) -> None:
     parser.add_argument(
         "--beam",
         type=positive,
-        default=5,
         metavar="N",
-        help="beam size for --steps decoding (default: 5)",
+        help="beam size for --steps decoding (default: 5); --beams are those of the search",
     )
     parser.add_argument(
         "--beams",
@@ -221,9 +230,7 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
     )
 
     rows = []
-    for source in ("references", "translations"):
-        if options.steps not in ("both", {"translations": "decoding"}.get(source, source)):
-            continue
+    for source in STEPS[options.steps]:
         data = batches(translator, subset, options, source)
         if source == "references":
             found, sentences = force_references(translator, data, subset)

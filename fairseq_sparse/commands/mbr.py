@@ -143,6 +143,7 @@ def run(options: argparse.Namespace) -> None:
     ranked = choose(samples, utility)
     best = [candidates[0] for candidates in ranked]
     hypotheses = [candidate.text for candidate in best]
+    write_text(options.output, "".join(text + "\n" for text in hypotheses))  # should scoring fail
     mean = sum(candidate.utility for candidate in best) / len(best)
     result: dict[str, Any] = {
         "utility": options.utility,
@@ -168,7 +169,6 @@ def run(options: argparse.Namespace) -> None:
         scored = compare(systems, texts["reference"], options.tokenize, options.resamples)
         result |= scored
         report.append(describe(scored))
-    write_text(options.output, "".join(text + "\n" for text in hypotheses))
     if options.json:
         write_json(options.json, result)
     if options.utilities:

@@ -39,15 +39,27 @@ def table(summaries: list[dict], columns: list[str], baseline: dict | None = Non
 
 
 def add_speeds(summaries: list[dict], results: list[dict]) -> None:
-    """Add to each summary the measured speeds of its variant."""
+    """Add to each summary the measured speeds of its variant.
+
+    Raises:
+        AnalysisError: a speed was measured under several conditions.
+    """
     for summary in summaries:
-        own = [result for result in results if result["model"] == summary.get("variant")]
-        summary["measured"] = {
-            name: result
-            for name, part in SPEEDS.items()
-            for result in own
-            if result["part"] == part and "speed" in result
-        }
+        summary["measured"] = {}
+        for name, part in SPEEDS.items():
+            found = [
+                result
+                for result in results
+                if (result["model"], result["part"]) == (summary.get("variant"), part)
+                and "speed" in result
+            ]
+            if len(found) > 1:
+                raise AnalysisError(
+                    f"--speeds has {len(found)} speeds of {summary['variant']} ({part}): give the "
+                    "results of one beam, batch size and precision"
+                )
+            if found:
+                summary["measured"][name] = found[0]
 
 
 # The parts of the summary of a run without recipes, and the source of each.

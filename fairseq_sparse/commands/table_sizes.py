@@ -52,7 +52,7 @@ CLOSED_FORMS = {
 
 # Rules for counting operations, by function name. POINTWISE lists the functions that work number by
 # number, but are not tagged so by PyTorch.
-POINTWISE = {"leaky_relu", "masked_fill"}
+POINTWISE = {"leaky_relu"}
 FREE = {"clone", "masked_fill", "fill", "zero", "copy", "alias"}
 REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "any", "all", "prod", "norm"}
 FUSED = {"_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8}

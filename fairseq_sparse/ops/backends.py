@@ -357,7 +357,8 @@ def _gpu_attention(tensors: Tensors, options) -> bool:
     length, alpha = query.size(2), options.weights.alpha
     return (
         options.weights.has_alpha
-        and not (alpha > 2 or options.widen or options.dropout > 0)
+        and 1 < alpha <= 2
+        and not (options.widen or options.dropout > 0)
         and masked is None
         and query.dtype in _RELA_DTYPES
         and query.shape == key.shape

@@ -152,6 +152,7 @@ def test_bad_input_is_one_line(
     for flags, message in [
         (["--output", output, "--layers", "0"], "must be at least 1"),
         (["--output", output, "--seed", "-1"], "not between 0 and 2^32 - 1"),
+        (["--output", output, "--seed", "2"], "--seed is that of --shuffle"),
         (["--output", output, "--json", tmp_path / "a"], "without --bad or --shuffle"),
         (["--output", output, "--bad", labels, "--shuffle", 5], "not allowed with"),
     ]:

@@ -248,6 +248,7 @@ def test_bad_input_is_one_line(
         ([*alternatives, "9-3"], "no sentence"),
         ([*support, "--log", "a", "b"], "as many as --path"),
         ([*support, "--beams", "1,0"], "at least 1"),
+        ([*support, "--beam", "3"], "--beam is that of --steps decoding"),
         ([data, "--path", paths[0]], "invalid choice"),
     ]
     for arguments, message in refused:

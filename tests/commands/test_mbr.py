@@ -126,6 +126,16 @@ def test_equal_samples_of_a_model_that_is_certain_are_taken(tmp_path):
     assert (tmp_path / "out").read_text() == "x\ny y\n"
 
 
+def test_translations_are_kept_if_they_cannot_be_scored(samples, tmp_path, monkeypatch):
+    file, output, reference = printed(tmp_path / "a", samples), tmp_path / "out", tmp_path / "ref"
+    reference.write_text("x\n" * len(samples))
+    arguments = [str(file), "--output", str(output), "--reference", str(reference)]
+    monkeypatch.setattr(mbr, "BLEU", lambda **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        mbr.main(arguments)
+    assert len(output.read_text("utf-8").splitlines()) == len(samples)
+
+
 def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
     file, output = printed(tmp_path / "a", samples), tmp_path / "out"
     (tmp_path / "ref").write_text("x\n")

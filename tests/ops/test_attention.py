@@ -35,7 +35,7 @@ WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
 
 
 def limit_chunks(monkeypatch, scores, queries):
-    for device in ("cpu", "meta"):
+    for device in ("cpu", "other"):
         monkeypatch.setitem(chunked_attention._CHUNK_SCORES, device, scores)
     monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", queries)
 
@@ -346,6 +346,22 @@ def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monk
 
     assert torch.equal(with_one_seed(*tensors), with_one_seed(*tensors))
     assert gradcheck(with_one_seed, tensors)
+
+
+def test_dropout_is_replayed_after_a_change_of_the_number_of_threads(monkeypatch):
+    """Which numbers are drawn for which weights depends on the chunks."""
+    limits = HEADS * QUERIES * KEYS // 4, 1  # with four threads a sentence is one chunk
+    limit_chunks(monkeypatch, *limits)
+    query, key, value = inputs()
+    results = []
+    for threads in (1, 4):
+        torch.manual_seed(4)
+        result, _ = attend(query, key, value, **options_of("entmax_learned")[0], dropout=0.4)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        results.append(torch.autograd.grad(result.square().sum(), (query, key, value)))
+        monkeypatch.undo()
+        limit_chunks(monkeypatch, *limits)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_the_weights_that_are_returned_are_not_dropped():

@@ -21,3 +21,4 @@ def test_a_text_too_short_to_be_split_is_refused():
 def test_a_split_without_text_is_refused(tmp_path):
     with pytest.raises(CorpusError, match="no text for valid"):
         write(tmp_path / "valid", ["", ""])
+    assert not any(tmp_path.iterdir())

@@ -174,12 +174,15 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     (tmp_path / "speeds.json").write_text(json.dumps(measured))
     losses = {"benchmark": "losses", "results": [{"name": "entmax15_loss"}]}
     (tmp_path / "losses.json").write_text(json.dumps(losses))
+    more = [*results, {"part": "beam", "model": "entmax15", "rate": 90, "speed": 1.5}]
+    (tmp_path / "two.json").write_text(json.dumps(measured | {"results": more}))
     table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
     assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "50 (1.25)"]
     for flags, message in (
         (["--columns", "no_such"], "no no_such"),
         (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),
         (["--speeds", tmp_path / "none.json"], "none.json"),
+        (["--speeds", tmp_path / "two.json"], "has 2 speeds of entmax15 (beam): give the results"),
         (["--speeds", tmp_path / "losses.json"], "losses.json: not made by training_step.py or"),
     ):
         result = table_results(*runs, *flags)

@@ -37,9 +37,7 @@ def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) 
     sizes = weights.double().abs() * visible
     total = sizes.sum(-1)  # [heads, batch, queries]
     shares = [
-        sizes.transpose(0, 1)[torch.arange(len(keys), device=keys.device), :, :, key].transpose(
-            0, 1
-        )
+        sizes.gather(3, key[None, :, None, None].expand(*total.shape, 1)).squeeze(3)
         for key in (first, first if place == "decoder" else last)
     ]
     found = [(share / total).nan_to_num().sum((1, 2)) for share in shares]

@@ -104,13 +104,12 @@ class NullByPrevious:
                     "heads": [
                         {
                             "null": float(rate),
-                            "null_after": {name: float(after[name][index]) for name in names},
+                            "null_after": {name: float(after[name][layer, head]) for name in names},
                         }
-                        for index, rate in np.ndenumerate(overall)
-                        if index[0] == layer
+                        for head, rate in enumerate(rates)
                     ]
                 }
-                for layer in range(len(overall))
+                for layer, rates in enumerate(overall)
             ],
         }
 

@@ -187,15 +187,30 @@ def attention_section(
     tables.append(_names_of([name for name in attention if name not in alignment], _NO_ALIGNMENT))
     with_attention = {name: part for name, part in attention.items() if part["attention"]}
     drawings = [
-        ("sparsity", attention_curves.draw_sparsity, with_attention)
-        + (f"Sparsity rate {units}, by layer (ReLA, Fig. 3)",),
-        ("null-rates", attention_curves.draw_null_rates, with_attention)
-        + (f"Null rate {units}, by layer, and its spread over the heads (ReLA, Fig. 6)",),
-        ("diversity", attention_curves.draw_diversity)
-        + (attention_curves.with_diversity(with_attention),)
-        + (f"Diversity of the heads {units}, by layer (ReLA, Fig. 5)",),
-        ("alignment", attention_curves.draw_alignment_error, alignment)
-        + ("Alignment error rate of cross-attention, by layer (ReLA, Fig. 4)",),
+        (
+            "sparsity",
+            attention_curves.draw_sparsity,
+            with_attention,
+            f"Sparsity rate {units}, by layer (ReLA, Fig. 3)",
+        ),
+        (
+            "null-rates",
+            attention_curves.draw_null_rates,
+            with_attention,
+            f"Null rate {units}, by layer, and its spread over the heads (ReLA, Fig. 6)",
+        ),
+        (
+            "diversity",
+            attention_curves.draw_diversity,
+            attention_curves.with_diversity(with_attention),
+            f"Diversity of the heads {units}, by layer (ReLA, Fig. 5)",
+        ),
+        (
+            "alignment",
+            attention_curves.draw_alignment_error,
+            alignment,
+            "Alignment error rate of cross-attention, by layer (ReLA, Fig. 4)",
+        ),
     ]
     pictures = [
         html_figure(draw(results), prefix, caption, wide=True)

@@ -123,8 +123,13 @@ def find_candidates(
 
 def is_exact(x: Tensor) -> bool:
     """Return whether products are in full fp32 or fp64, as those of PyTorch would be."""
-    exact = x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    return exact or x.dtype == torch.float64
+    if x.dtype != torch.float32:
+        return x.dtype == torch.float64
+    settings = torch.backends.cuda.matmul
+    # PyTorch 2.9 and later refuse to read the older setting once the newer one has been changed.
+    if hasattr(settings, "fp32_precision"):
+        return settings.fp32_precision != "tf32"
+    return not settings.allow_tf32
 
 
 def tile_options(x: Tensor, bias: Optional[Tensor] = None) -> dict:

@@ -124,26 +124,27 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool
         kernel, chosen = kernel.fn, configurations[0].all_kwargs()
     else:
         chosen = {}
-    kernel[lambda options: (triton.cdiv(own, options["OWN"]) * rows,)](
-        *tensors,
-        mask.masked,
-        mask.seed,
-        float(mask.dropout),
-        1 / (1 - mask.dropout) if mask.dropout < 1 else 0.0,
-        rows,
-        heads,
-        queries,
-        keys,
-        mask.reach,
-        HAS_MASKED=mask.masked is not None,
-        DROPS=mask.dropout > 0,
-        HEAD_DIM=head_dim,
-        WIDTH=triton.next_power_of_2(head_dim),
-        OTHER=_other(query, key, len(tensors) > 4),
-        PRECISION=_precision(query),
-        enable_fp_fusion=False,
-        **chosen,
-    )
+    with torch.cuda.device_of(query):
+        kernel[lambda options: (triton.cdiv(own, options["OWN"]) * rows,)](
+            *tensors,
+            mask.masked,
+            mask.seed,
+            float(mask.dropout),
+            1 / (1 - mask.dropout) if mask.dropout < 1 else 0.0,
+            rows,
+            heads,
+            queries,
+            keys,
+            mask.reach,
+            HAS_MASKED=mask.masked is not None,
+            DROPS=mask.dropout > 0,
+            HEAD_DIM=head_dim,
+            WIDTH=triton.next_power_of_2(head_dim),
+            OTHER=_other(query, key, len(tensors) > 4),
+            PRECISION=_precision(query),
+            enable_fp_fusion=False,
+            **chosen,
+        )
 
 
 def _other(query: Tensor, key: Tensor, backward: bool) -> int:

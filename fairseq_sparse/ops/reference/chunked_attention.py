@@ -23,20 +23,17 @@ if TYPE_CHECKING:
 
 # Chunk size in scores: on a CPU, those of each core should fit into its cache; other devices should
 # be fully used.
-_CHUNK_SCORES = {"cpu": 1 << 19}
-_CHUNK_SCORES_ELSEWHERE = 1 << 26
+_CHUNK_SCORES = {"cpu": 1 << 19, "other": 1 << 26}
 # Below this many scores, keep them for backward instead of recomputing.
-_KEPT_SCORES = {"cpu": 1 << 18}
-_KEPT_SCORES_ELSEWHERE = 1 << 24
+_KEPT_SCORES = {"cpu": 1 << 18, "other": 1 << 24}
 # Minimum number of queries per chunk: smaller products are slow.
 _CHUNK_QUERIES = 32
 
 
 def needs_chunks(query: Tensor, key: Tensor) -> bool:
     """Return whether the scores should not all be in memory at once."""
-    kept = _KEPT_SCORES.get(query.device.type, _KEPT_SCORES_ELSEWHERE)
     scores = query.shape[:3].numel() * key.size(2)
-    return scores > min(kept, _chunk_scores(query))
+    return scores > min(_KEPT_SCORES[_device(query)], _chunk_size(query).scores)
 
 
 class ChunkedAttention(Function):
@@ -46,6 +43,8 @@ class ChunkedAttention(Function):
     def forward(ctx, query, key, value, alpha, weights, masked, bias, dropout, widen):
         ctx.save_for_backward(query, key, value, alpha, masked, bias)
         ctx.weights, ctx.dropout, ctx.widen = weights, dropout, widen
+        # Kept: if the number of threads changes, other chunks would draw another dropout.
+        ctx.size = _chunk_size(query)
         ctx.random_state = _random_state(query) if dropout > 0 else None
         if widen:
             value = value.float()  # in half precision the sum could overflow
@@ -53,7 +52,7 @@ class ChunkedAttention(Function):
             (query.size(2), query.size(0), query.size(1), value.size(3)), dtype=value.dtype
         ).permute(1, 2, 0, 3)
         memory = _Memory(query)
-        for chunk in _chunks(query, key, masked, bias):
+        for chunk in _chunks(query, key, masked, bias, ctx.size):
             scores = memory.product(query[chunk.queries], key[chunk.keys].transpose(-2, -1))
             scores = apply_masks(scores, chunk.masked, chunk.bias)
             kept = weights(scores, None if alpha is None else alpha[chunk.heads])
@@ -81,7 +80,7 @@ def _gradients_in_chunks(ctx, grad: Tensor) -> tuple[Optional[Tensor], ...]:
     grad_alpha = None if alpha is None else torch.zeros_like(alpha)
     of_scores, of_grad = _Memory(query), _Memory(value)
     with _random_replay(query, ctx.random_state):
-        for chunk in _chunks(query, key, masked, bias):
+        for chunk in _chunks(query, key, masked, bias, ctx.size):
             queries, keys = query[chunk.queries], key[chunk.keys]
             scores = of_scores.product(queries, keys.transpose(-2, -1))
             scores = apply_masks(scores, chunk.masked, chunk.bias)
@@ -145,22 +144,36 @@ class _Chunk(NamedTuple):
     bias: Optional[Tensor]
 
 
+class _Size(NamedTuple):
+    scores: int  # of a chunk
+    of_heads: int  # of those heads of a chunk that are computed by one core
+
+
+def _device(x: Tensor) -> str:
+    return "cpu" if x.device.type == "cpu" else "other"
+
+
+def _chunk_size(query: Tensor) -> _Size:
+    size = _CHUNK_SCORES[_device(query)]
+    if _device(query) == "cpu":
+        return _Size(size * torch.get_num_threads(), size)
+    return _Size(size, size // 4)
+
+
 def _chunks(
-    query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]
+    query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor], size: _Size
 ) -> Iterator[_Chunk]:
     """Split the queries into chunks: whole sentences or, for a long sentence, some of its queries
     and heads."""
     batch, heads, length, _ = query.shape
     keys = key.size(2)
     queries_each = length
-    if heads * length * keys > _chunk_scores(query):
-        parallel_heads = torch.get_num_threads() if query.device.type == "cpu" else 4
-        efficient = max(_CHUNK_QUERIES, _chunk_scores(query) // parallel_heads // keys)
-        queries_each = min(length, efficient)
-    for sentences in _slices(batch, heads * length * keys, query):
+    if heads * length * keys > size.scores:
+        queries_each = min(length, max(_CHUNK_QUERIES, size.of_heads // keys))
+    for sentences in _slices(batch, heads * length * keys, size):
         for start in range(0, length, queries_each):
             queries = slice(start, start + queries_each)
-            for some_heads in _slices(heads, queries_each * keys, query):
+            for some_heads in _slices(heads, queries_each * keys, size):
                 chunk_bias = bias
                 for dim, part in enumerate((sentences, some_heads, queries)):
                     if bias is not None and bias.size(dim) > 1:
@@ -175,16 +188,10 @@ def _chunks(
                 )
 
 
-def _slices(size: int, scores_each: int, query: Tensor) -> list[slice]:
-    """Split ``size`` items of ``scores_each`` scores into chunks."""
-    step = max(1, _chunk_scores(query) // max(1, scores_each))
-    return [slice(start, start + step) for start in range(0, size, step)]
-
-
-def _chunk_scores(query: Tensor) -> int:
-    if query.device.type == "cpu":
-        return _CHUNK_SCORES["cpu"] * torch.get_num_threads()
-    return _CHUNK_SCORES.get(query.device.type, _CHUNK_SCORES_ELSEWHERE)
+def _slices(count: int, scores_each: int, size: _Size) -> list[slice]:
+    """Split ``count`` items of ``scores_each`` scores into chunks."""
+    step = max(1, size.scores // max(1, scores_each))
+    return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def _last_visible_key(bias: Optional[Tensor], keys: int) -> int:

@@ -188,12 +188,13 @@ def test_what_adasplash_does_not_take(case, adasplash):
     assert not chosen(ATTENTION_KINDS["entmax15"].weights, *inputs(**case))
 
 
-def test_adasplash_knows_no_padding_no_dropout_and_no_alpha_above_2(adasplash):
+def test_adasplash_knows_no_padding_no_dropout_and_no_other_alpha(adasplash):
     tensors, entmax15 = inputs(512, 512), ATTENTION_KINDS["entmax15"].weights
     assert chosen(entmax15, *tensors)
     assert not chosen(entmax15, *tensors, masked=torch.rand(1, 512) < 0.5)
     assert not chosen(entmax15, *tensors, dropout=0.1)
-    assert not chosen(entmax.with_alpha(2.5), *tensors)
+    for alpha in (2.5, 1.0, float("nan")):
+        assert not chosen(entmax.with_alpha(alpha), *tensors)
 
 
 def test_without_adasplash_entmax_has_no_kernel(monkeypatch):

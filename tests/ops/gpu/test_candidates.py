@@ -115,3 +115,18 @@ def test_a_broken_row_has_no_complete_list(tau, value):
     found = find_candidates(x, weight, None, target, loss)
     incomplete = (found.counts > found.length).any(1)
     assert incomplete.nonzero().flatten().tolist() == [4]
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_the_precision_of_products_is_that_of_pytorch(precision):
+    settings = torch.backends.cuda.matmul
+    # Once the newer setting is changed, the older one cannot be read.
+    name = "fp32_precision" if hasattr(settings, "fp32_precision") else "allow_tf32"
+    before = getattr(settings, name)
+    setattr(settings, name, precision if name == "fp32_precision" else precision == "tf32")
+    try:
+        assert candidates.is_exact(torch.zeros(1)) == (precision == "ieee")
+        assert candidates.is_exact(torch.zeros(1, dtype=torch.float64))
+        assert not candidates.is_exact(torch.zeros(1, dtype=torch.bfloat16))
+    finally:
+        setattr(settings, name, before)
