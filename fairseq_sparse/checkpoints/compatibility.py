@@ -42,6 +42,8 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
     settings = settings_of(state, "model")
     if is_resumed and settings:
         _check_resumed(path, _transform_flags(settings), _transform_flags(args))
+    elif settings:
+        _check_fine_tuned(path, _transform_flags(settings), _transform_flags(args))
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
             model.check_checkpoint(state["model"])
@@ -129,4 +131,19 @@ def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> N
             f"has {but(ours, theirs)}: choose another --save-dir, or the flags of the checkpoint. "
             "To begin with its parameters, give them to a run in another --save-dir by "
             f"--finetune-from-model {path}"
+        )
+
+
+def _check_fine_tuned(path: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
+    """Refuse to take over a tau that belongs to another alpha: it is a threshold of (alpha - 1) z.
+
+    Raises:
+        ValueError: alpha-ReLU is fine-tuned with another alpha.
+    """
+    alphas = [flags.get("--output-alpha") for flags in (theirs, ours)]
+    both = all(flags["--output-transform"] == "alpha_relu" for flags in (theirs, ours))
+    if both and alphas[0] != alphas[1]:
+        raise ValueError(
+            f"{path} has the tau of --output-alpha {alphas[0]}, which does not fit --output-alpha "
+            f"{alphas[1]}: keep its alpha, or fine-tune a model with another output"
         )

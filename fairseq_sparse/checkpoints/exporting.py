@@ -33,7 +33,7 @@ def _names(*configs: type) -> set[str]:
 
 
 _OUR_MODEL_FIELDS = _names(OutputConfig, AttentionConfig, GlobalAttentionConfig)
-_OUR_MODEL_FIELDS.add("criterion_name")
+_OUR_MODEL_FIELDS.add("criterion_name")  # of earlier language models
 # Our tasks, each with the stock task that it extends.
 _TASKS = {
     "translation_sparse": ("translation", TranslationSparseConfig, TranslationConfig),

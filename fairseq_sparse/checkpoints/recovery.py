@@ -70,11 +70,11 @@ def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
     if not os.path.exists(last) or not is_damaged(last):
         return None
     damaged = f"{last}.damaged"
-    newest = max(_intact_checkpoints(folder), default=None)
-    if newest is None:
+    best = max(_intact_checkpoints(folder), default=None)
+    if best is None:
         os.replace(last, damaged)
         return Recovery(damaged)
-    updates, source = newest
+    _, updates, source = best
     shutil.copyfile(last, damaged)
     partial = f"{last}.partial"
     shutil.copyfile(source, partial)
@@ -130,8 +130,9 @@ def is_damaged(path: str | os.PathLike) -> bool:
         return True
 
 
-def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[int, str]]:
-    """Return the updates and paths of the other checkpoints that training can be resumed from."""
+def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[bool, int, str]]:
+    """Return the other checkpoints that training can be resumed from: whether they have the
+    optimizer's state (without it fairseq resumes the epoch and the parameters), updates, path."""
     found = []
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
@@ -142,6 +143,7 @@ def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[int, str]]:
         except CheckpointError:
             continue
         history = state.get("optimizer_history")
-        if history and state.get("last_optimizer_state") is not None:
-            found.append((history[-1].get("num_updates", 0), path))
+        if history:
+            has_state = state.get("last_optimizer_state") is not None
+            found.append((has_state, history[-1].get("num_updates", 0), path))
     return found

@@ -24,7 +24,6 @@ from fairseq.models.transformer_lm import (
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingTask
-from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_sparse.models.transformer_sparse import SparseTransformerDecoder
@@ -36,9 +35,6 @@ from fairseq_sparse.modules.sparse_output import SparseOutputModel
 @dataclass
 class TransformerLMSparseConfig(OutputConfig, SelfAttentionConfig, TransformerLanguageModelConfig):
     """The flags of fairseq's ``transformer_lm``, of the output and of the attention."""
-
-    # Read from the criterion's settings: the model refuses a criterion that does not fit it.
-    criterion_name: Optional[str] = II("criterion._name")
 
 
 @register_model("transformer_lm_sparse", dataclass=TransformerLMSparseConfig)

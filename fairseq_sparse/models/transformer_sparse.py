@@ -55,6 +55,10 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
     """fairseq's decoder, with the attention that the flags ask for, and with an
     :class:`OutputProjection` as its last layer."""
 
+    def __init__(self, cfg, *args, **kwargs):
+        super().__init__(cfg, *args, **kwargs)
+        self.load_alignments = bool(getattr(cfg, "load_alignments", False))
+
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         return wrap_layer(SparseTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
 
@@ -68,8 +72,9 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
         alignment_heads: Optional[int] = None,
     ):
         """Same as in fairseq, except that in training no layer returns its attention weights unless
-        asked to, because all of them would be in memory at once."""
-        if alignment_layer is None and self.training:
+        asked to, because all of them would be in memory at once. Criterions with alignments use
+        those of the last layer without asking."""
+        if alignment_layer is None and self.training and not self.load_alignments:
             alignment_layer = -1
         return self.extract_features_scriptable(
             prev_output_tokens,

@@ -87,7 +87,9 @@ class GlobalAttentionConfig(FairseqDataclass):
 def attention_kinds(args: Any) -> dict[str, str]:
     """Return the kind of attention in each of ``FLAG_PLACES`` that the flags ask for."""
     return {
-        place: str(getattr(args, f"attention_{place}", None) or args.attention)
+        place: str(
+            getattr(args, f"attention_{place}", None) or getattr(args, "attention", "softmax")
+        )
         for place in FLAG_PLACES
     }
 

@@ -41,9 +41,9 @@ def set_flag_defaults(args: Namespace, *configs: type[FairseqDataclass]) -> None
 
 def criterion_name(args: Any) -> Optional[str]:
     """Return the criterion that a model will be trained with, or None if it is not for training."""
+    name = getattr(args, "criterion", None)
     # With --model-overrides the value can be the whole configuration of a criterion.
-    names = (getattr(args, name, None) for name in ("criterion", "criterion_name"))
-    return next((name for name in names if isinstance(name, str) and name), None)
+    return name if isinstance(name, str) and name else None
 
 
 def check_size_of_alpha(flag: str, alpha: float) -> None:

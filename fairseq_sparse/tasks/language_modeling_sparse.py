@@ -4,7 +4,6 @@
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 from fairseq import utils
@@ -60,8 +59,6 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
     """
 
     continues_prompts = True
-    # The evaluation of a running fairseq-eval-lm, if there is one.
-    evaluation: Optional[LMEvaluation] = None
 
     def __init__(self, args, *rest, **kwargs):
         super().__init__(args, *rest, **kwargs)
@@ -141,18 +138,12 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         ignored = [self.target_dictionary.pad()]
         if self.args.add_bos_token:  # which fairseq-eval-lm does not count either
             ignored.append(self.target_dictionary.bos())
-        self.evaluation = LMEvaluation(self.perplexity_epsilon, ignored)
+        evaluation = LMEvaluation(self.perplexity_epsilon, ignored)
         options = {"context_window": context_window, **kwargs}
         batches = super().eval_lm_dataloader(
             dataset, max_tokens, batch_size, max_positions, *args, **options
         )
-        return MeasuredBatches(batches, self.evaluation)
-
-    def get_batch_iterator(self, dataset, *args, **kwargs):
-        """Return the batches of a data set; under fairseq-eval-lm no block is left out."""
-        if self.evaluation is not None:
-            kwargs["required_batch_size_multiple"] = 1
-        return super().get_batch_iterator(dataset, *args, **kwargs)
+        return MeasuredBatches(batches, evaluation)
 
     def load_dataset(self, split: str, epoch=1, combine=False, **kwargs) -> MonolingualDataset:
         """Same as in fairseq, for any version of NumPy.

@@ -131,6 +131,7 @@ class SparseDecodingMixin:
         super().__init__(*args, **kwargs)
         self.batches = None
         self.report = SearchReport()
+        self._finish_at_exit = None
         # The lines in the buffer of fairseq-interactive: the number of the first, and their count.
         self.first_line = self.lines = 0
 
@@ -170,6 +171,7 @@ class SparseDecodingMixin:
         _check_search(decoding, args)
         align = getattr(args, "print_alignment", False)
         if getattr(args, "score_reference", False):
+            self.report = SearchReport()
             eos = super().build_generator(models, args).eos  # a language token in some tasks
             return SparseSequenceScorer(self.target_dictionary, compute_alignment=align, eos=eos)
         extra = _without_zero_weight_lm(extra_gen_cls_kwargs or {})
@@ -179,7 +181,9 @@ class SparseDecodingMixin:
             _check_exact_search(models)
         self.report = SearchReport(decoding.search_report, continues_prompts=self.continues_prompts)
         # fairseq-interactive does not tell the task when its input ends.
-        weakref.finalize(self, self.report.finish)
+        if self._finish_at_exit is not None:
+            self._finish_at_exit.detach()
+        self._finish_at_exit = weakref.finalize(self, self.report.finish)
         self.first_line = self.lines = 0
 
         kwargs = {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra}

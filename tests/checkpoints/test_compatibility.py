@@ -165,6 +165,9 @@ def test_tau_is_not_estimated_from_trained_weights(estimator, tmp_path):
     known = save(tmp_path, RELU, name="relu.pt")
     model = begin(tmp_path, options, finetune_from_model=str(known))
     assert model.decoder.output_projection.transform.tau == pytest.approx(0.7)
+    with pytest.raises(ValueError, match="relu.pt has the tau of --output-alpha 1.5"):
+        options_of_another = {**options, "output_alpha": 1.2, "output_tau": "data"}
+        begin(tmp_path, options_of_another, finetune_from_model=str(known))
     begin(tmp_path / "new", options)
 
 

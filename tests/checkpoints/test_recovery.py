@@ -81,6 +81,16 @@ def test_what_cannot_be_resumed_from_is_passed_over(tmp_path):
     assert updates_of(tmp_path / LAST) == 20
 
 
+def test_without_any_state_of_an_optimizer_the_newest_is_taken(tmp_path):
+    """As under --no-save-optimizer-state."""
+    for updates in (30, 50):
+        without_optimizer = state(updates)
+        del without_optimizer["last_optimizer_state"]
+        torch.save(without_optimizer, tmp_path / f"checkpoint{updates // 10}.pt")
+    (tmp_path / LAST).write_bytes(b"PK")
+    assert recover_last_checkpoint(tmp_path).updates == 50
+
+
 def test_without_another_checkpoint_training_starts_anew(tmp_path):
     (tmp_path / LAST).write_bytes(b"PK")
     assert "starts anew" in str(recover_last_checkpoint(tmp_path))

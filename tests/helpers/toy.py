@@ -3,7 +3,7 @@
 import os
 import random
 import subprocess
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+from omegaconf import OmegaConf
 
 import fairseq_sparse
 from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseConfig
@@ -67,17 +68,17 @@ def model(*given, arch="transformer_sparse_tiny", for_task=None, seed=1, **extra
     return ARCH_MODEL_REGISTRY[arch].build_model(args, for_task or task())
 
 
-def language_model(arch="transformer_lm_sparse", seed=1, **options):
+def language_model(arch="transformer_lm_sparse", seed=1, criterion=None, **options):
     """Build a language model as ``--task language_modeling`` does."""
     config = TransformerLMSparseConfig if "sparse" in arch else TransformerLanguageModelConfig
     defaults = {field.name: field.default for field in fields(config)}
     # Settings that come from the task's flags.
     task_flags = {"add_bos_token": False, "max_target_positions": None, "tpu": False}
-    task_flags["criterion_name"] = None
     words = dictionary()
     torch.manual_seed(seed)
-    args = Namespace(**{**defaults, **task_flags, **SMALL_LM, **options, "arch": arch})
-    return build_model(args, LanguageModelingTask(LanguageModelingConfig(), words))
+    settings = {**defaults, **task_flags, **SMALL_LM, **options, "_name": arch}
+    run = OmegaConf.create({"model": settings, "criterion": criterion and {"_name": criterion}})
+    return build_model(run.model, LanguageModelingTask(LanguageModelingConfig(), words))
 
 
 def batch(words, sizes=((4, 3), (6, 5), (2, 7)), seed=0):

@@ -193,6 +193,9 @@ def test_attention_over_the_source_is_returned_where_it_is_asked_for(task, sampl
         (asked_for,) = model(**sample["net_input"], alignment_layer=0)[1]["attn"]
         assert asked_for.shape == (*target.shape, source.size(1))
         assert (asked_for.transpose(1, 2)[source == PAD] == 0).all()
+    # The flag of stock's criterion with alignments, which does not ask.
+    model = toy.model(for_task=task, load_alignments=True).train()
+    assert model(**sample["net_input"])[1]["attn"][0].shape == asked_for.shape
 
 
 @pytest.mark.parametrize("case", ["softmax", "rela_g", "entmax_learned", "entmax15_scaled"])

@@ -97,7 +97,7 @@ def test_attention_is_causal_and_decodes_step_by_step(kind):
         ({"attention": "rela_g", "decoder_attention_heads": 3}, "--decoder-attention-heads 3"),
         ({"output_transform": "entmax", "output_alpha": 1.0}, "--output-alpha"),
         (
-            {"output_tau": "0.5", "criterion_name": "cross_entropy"},
+            {"output_tau": "0.5", "criterion": "cross_entropy"},
             "--output-tau 0.5 has no effect",
         ),
         (
@@ -106,7 +106,7 @@ def test_attention_is_causal_and_decodes_step_by_step(kind):
         ),
         ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
         (
-            {"adaptive_softmax_cutoff": "8,12", "criterion_name": "entmax_loss"},
+            {"adaptive_softmax_cutoff": "8,12", "criterion": "entmax_loss"},
             "entmax_loss does not fit --adaptive-softmax-cutoff: use --criterion adaptive_loss",
         ),
     ],
@@ -141,7 +141,7 @@ def test_a_sparse_output_has_adaptive_inputs_and_no_adaptive_softmax(transform):
         small |= {"adaptive_softmax_cutoff": "8,12", "adaptive_softmax_factor": 2.0}
     args = Namespace(output_transform=transform, **small)
     ARCH_CONFIG_REGISTRY["transformer_lm_sparse_wiki103"](args)
-    made = model(**vars(args))
+    made = model(**{**vars(args), "base_shuffle": 0})  # False, which OmegaConf does not take
     assert isinstance(made.decoder.embed_tokens, AdaptiveInput)
     assert (made.decoder.adaptive_softmax is None) == (transform == "entmax15")
 

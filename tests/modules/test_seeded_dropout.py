@@ -1,9 +1,12 @@
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq.modules import FairseqDropout
+from torch import nn
 
 import toy
-from fairseq_sparse.modules.seeded_dropout import SeededDropout
+from fairseq_sparse.modules.seeded_dropout import SeededDropout, set_dropout
 
 SPARSE = {
     "an output": ("--output-transform", "entmax15"),
@@ -92,3 +95,14 @@ def test_layers_that_are_computed_again_drop_the_same_entries(flags):
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     whole, again = gradients
     torch.testing.assert_close(again, whole, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_of_ones_own_needs_no_flags_of_attention():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = FairseqDropout(0.1)
+
+    own = Own()
+    set_dropout(own, Namespace(output_transform="entmax15"))
+    assert isinstance(own.dropout, SeededDropout)
