@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
     ranked = choose(samples, utility)
     best = [candidates[0] for candidates in ranked]
     hypotheses = [candidate.text for candidate in best]
-    write_text(options.output, "".join(text + "\n" for text in hypotheses))  # should scoring fail
+    write_text(options.output, "".join(text + "\n" for text in hypotheses))  # in case scoring fails
     mean = sum(candidate.utility for candidate in best) / len(best)
     result: dict[str, Any] = {
         "utility": options.utility,

@@ -350,17 +350,16 @@ def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monk
 
 def test_dropout_is_replayed_after_a_change_of_the_number_of_threads(monkeypatch):
     """Which numbers are drawn for which weights depends on the chunks."""
-    limits = HEADS * QUERIES * KEYS // 4, 1  # with four threads a sentence is one chunk
-    limit_chunks(monkeypatch, *limits)
+    # With four threads a sentence is one chunk.
+    limit_chunks(monkeypatch, HEADS * QUERIES * KEYS // 4, 1)
     query, key, value = inputs()
     results = []
     for threads in (1, 4):
         torch.manual_seed(4)
         result, _ = attend(query, key, value, **options_of("entmax_learned")[0], dropout=0.4)
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        results.append(torch.autograd.grad(result.square().sum(), (query, key, value)))
-        monkeypatch.undo()
-        limit_chunks(monkeypatch, *limits)
+        with monkeypatch.context() as changed:
+            changed.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            results.append(torch.autograd.grad(result.square().sum(), (query, key, value)))
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 

@@ -146,7 +146,7 @@ class _Chunk(NamedTuple):
 
 class _Size(NamedTuple):
     scores: int  # of a chunk
-    of_heads: int  # of those heads of a chunk that are computed by one core
+    scores_of_part: int  # of the part of a chunk that one core computes, or a quarter elsewhere
 
 
 def _device(x: Tensor) -> str:
@@ -169,7 +169,7 @@ def _chunks(
     keys = key.size(2)
     queries_each = length
     if heads * length * keys > size.scores:
-        queries_each = min(length, max(_CHUNK_QUERIES, size.of_heads // keys))
+        queries_each = min(length, max(_CHUNK_QUERIES, size.scores_of_part // keys))
     for sentences in _slices(batch, heads * length * keys, size):
         for start in range(0, length, queries_each):
             queries = slice(start, start + queries_each)

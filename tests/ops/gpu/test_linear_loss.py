@@ -212,16 +212,18 @@ def test_a_broken_row_breaks_no_other(kind, value):
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("needed", [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "needed",
+    [(False, False, False), (False, False, True), (False, True, False), (True, False, True)],
+    ids=str,
+)
 @each_loss
 def test_only_what_is_needed(kind, needed):
     *tensors, target = drawn()
     loss = options(kind, 0.1)
     losses = linear_losses(*tensors, target, loss)
     every = gradients(losses, *tensors)
-    some = [
-        x.detach().requires_grad_(bool(wanted)) for x, wanted in zip(tensors, needed, strict=True)
-    ]
+    some = [x.detach().requires_grad_(wanted) for x, wanted in zip(tensors, needed, strict=True)]
     same = linear_losses(*some, target, loss)
     assert torch.equal(same, losses) and same.requires_grad == any(needed)
     if any(needed):
