@@ -186,6 +186,7 @@ def test_language_model(model, run, data, models, language_model):
     assert_exact(run(model, *flags), Scorer(data, models[model], language_model), flags)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("model", ["sparse", "softmax", "ensemble"])
 def test_a_language_model_of_weight_0_changes_nothing(model, run, once, language_model):
     flags = ["--beam", "5", "--nbest", "5", "--lenpen", "0.6"]

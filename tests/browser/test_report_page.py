@@ -114,6 +114,7 @@ def number_in(text):
     return 0.0 if text == "exactly 0" else float(text.removeprefix("about "))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("model", [SPARSE, STOCK])
 def test_every_cell_is_the_models_own_weight(model, place, page, reported):

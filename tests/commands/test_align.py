@@ -105,6 +105,7 @@ def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
     return lines
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("model", FLAGS)
 @pytest.mark.parametrize("subwords", ["subword_nmt", "sentencepiece", "none"])
 def test_files_against_the_model_run_on_each_sentence(

@@ -139,6 +139,7 @@ def kept(p, options):
     return left / left.sum()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "options",
     [

@@ -100,6 +100,7 @@ def test_kinds_differ_in_attention_only() -> None:
     assert not hasattr(layer.self_attn, "attention_kind")
 
 
+@pytest.mark.slow_except("None", "gradient")
 @pytest.mark.parametrize("part", [None, "value", "gradient", "edge", "crash"])
 def test_wrong_kernel_is_found(
     part: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

@@ -32,6 +32,7 @@ def test_every_kernel_compiles_for_every_gpu(capability):
     assert "kernels compiled" in done.stdout
 
 
+@pytest.mark.slow_except("48 float16")
 @pytest.mark.parametrize("only", ["48 float16", "rela 1x16x64"])
 def test_short_rows_and_heads_compile(only):
     done = compile_kernels("--capability", "90", "--only", only)

@@ -132,6 +132,7 @@ def test_equals_the_two_ops(kind, label_smoothing, dtype, way, monkeypatch):
     assert_equals_the_two_ops(kind, tensors, target, label_smoothing)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("alpha, way", [(1.2, LISTS), (2.0, DENSE), (3.0, LISTS)])
 @each_loss
 def test_any_alpha(kind, alpha, way, monkeypatch):
