@@ -51,7 +51,7 @@ class ScoreBound:
 
 
 class Verdicts(NamedTuple):
-    """What is proven about the hypotheses of each sentence; each array is ``[batch]``.
+    """The proofs about each sentence's hypotheses; each array is ``[batch]``.
 
     Attributes:
         exact: whether nothing of nonzero probability was dropped.

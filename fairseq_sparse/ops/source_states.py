@@ -28,7 +28,7 @@ class SourceStates:
     """
 
     def __init__(self, states: Tensor, steps: int):
-        # Where PyTorch captures the operations, it makes the gradient itself.
+        # While PyTorch captures the operations, it derives the gradient itself.
         self._is_captured = is_captured(states)
         by_batch = states.transpose(0, 1)  # [batch, source length, size]
         self._states = by_batch if self._is_captured else by_batch.detach()

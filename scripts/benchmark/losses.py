@@ -28,7 +28,7 @@ from benchmark import measure, peers
 from command_line import script_parser
 
 PARTS = ("loss", "mapping")
-# Of alpha-entmax: any alpha in (1, 2] should cost about the same.
+# Other values of alpha in (1, 2] should cost about the same.
 ALPHAS = (1.25, 1.75)
 PARTIAL, SORT, BISECTION = "entmax package, k=100", "entmax package, sort", "entmax package, bisect"
 MOST_STEPS = 60

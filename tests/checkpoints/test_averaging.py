@@ -179,7 +179,7 @@ def test_the_exponential_average_takes_the_place_of_the_parameters(name, tmp_pat
 
 
 def test_exponential_averages_are_rounded_once(tmp_path):
-    """Those in fp32 of a model in fp16 are not rounded before their mean is taken."""
+    """The fp32 averages of an fp16 model are not rounded before their mean is taken."""
     states = with_exponential_average("ema_fp32_params", 1.0, 1.0)
     key = "encoder.embed_tokens.weight"
     for state, value in zip(states, (1.0004, 1.0008), strict=True):

@@ -82,7 +82,7 @@ def test_what_cannot_be_resumed_from_is_passed_over(tmp_path):
 
 
 def test_without_any_state_of_an_optimizer_the_newest_is_taken(tmp_path):
-    """As under --no-save-optimizer-state."""
+    """Such checkpoints are saved with --no-save-optimizer-state."""
     for updates in (30, 50):
         without_optimizer = state(updates)
         del without_optimizer["last_optimizer_state"]

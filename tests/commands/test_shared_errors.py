@@ -26,7 +26,7 @@ COMMANDS = {
     "report": (report, "MODEL --data DATA --output OUT"),
 }
 PLOTTING = ("analyze attention", "analyze output")
-# What is wrong, flags, the message, and the commands to which it does not apply.
+# Name, flags, message, and the commands to which the error does not apply.
 CASES = [
     ("no model", "", "no such file", ()),
     ("ensemble", "", "name one checkpoint, not an ensemble", ("analyze output", "report")),

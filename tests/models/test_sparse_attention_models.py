@@ -264,7 +264,7 @@ def test_a_kind_without_parameters_starts_from_a_stock_checkpoint(case, task, sa
 
 @pytest.mark.parametrize("case", [*ONE_OF_EACH_NORM, "entmax_learned", "entmax15_scaled"])
 def test_a_model_in_bfloat16_trains(case, task, sample):
-    """As under --memory-efficient-bf16: every parameter is bf16."""
+    """Every parameter is bf16, as with --memory-efficient-bf16."""
     model = toy.model(*flags_of(case), for_task=task).bfloat16().train()
     logits = logits_of(model, sample)
     assert logits.dtype == torch.bfloat16

@@ -338,7 +338,7 @@ def test_scores_before_the_mapping_are_refused():
 
 @pytest.mark.parametrize("kind", ["rela_g", "entmax15"])
 def test_the_kernels_compute_what_the_reference_does(kind):
-    """As in training: fp32, heads of width 16, many tokens, padding and a causal mask."""
+    """Under the conditions of training: fp32, heads of width 16, padding, a causal mask."""
     attention = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind).float().train()
     x = torch.randn(24, 3, 32, requires_grad=True)
     masks = {

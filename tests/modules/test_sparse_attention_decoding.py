@@ -131,7 +131,7 @@ def test_the_size_of_the_beam_changes_nothing():
 
 
 def test_the_state_is_that_of_the_stock_module():
-    """So the parts of fairseq that read or reorder the state find what they expect."""
+    """Parts of fairseq that read or reorder the state rely on this."""
     layer = self_attention("softmax")
     stock = MultiheadAttention(WIDTH, HEADS, self_attention=True).double().eval()
     stock.load_state_dict(layer.state_dict())

@@ -349,7 +349,7 @@ def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monk
 
 
 def test_dropout_is_replayed_after_a_change_of_the_number_of_threads(monkeypatch):
-    """Which numbers are drawn for which weights depends on the chunks."""
+    """The chunks decide which random number each weight gets."""
     # With four threads a sentence is one chunk.
     limit_chunks(monkeypatch, HEADS * QUERIES * KEYS // 4, 1)
     query, key, value = inputs()

@@ -106,7 +106,7 @@ def test_large_half_precision_does_not_overflow(op, naive, vectors, dtype):
 @each_norm
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
 def test_vectors_may_have_another_dtype(op, naive, vectors, dtype):
-    """As under autocast, or in a model whose norms are kept in fp32."""
+    """This occurs under autocast and in models that keep their norms in fp32."""
     z, *rest = inputs(5, 8, vectors=vectors, dtype=torch.float32)
     z = z.to(dtype).requires_grad_()
     rest = [x.requires_grad_() for x in rest]

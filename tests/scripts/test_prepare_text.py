@@ -100,7 +100,7 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepared: Path) -> None:
 
 
 def test_text_is_what_fairseq_interactive_would_make(prepared: Path) -> None:
-    """That is, the raw line with --tokenizer moses --bpe subword_nmt."""
+    """Compare it with the raw line under --tokenizer moses --bpe subword_nmt."""
     tokenizer = MosesTokenizer(MosesTokenizerConfig(source_lang="de", target_lang="en"))
     codes = file_utils.cached_path(str(prepared / "out" / "bpe.codes"))
     bpe = SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=codes))

@@ -103,7 +103,7 @@ def test_guesses_in_the_format_of_the_shared_task(tmp_path: Path) -> None:
 
 
 def test_of_a_lemma_with_the_same_tags_twice_the_last_counts(tmp_path: Path) -> None:
-    """As in the official evaluation, which keeps forms by lemma and tags."""
+    """The official evaluation does the same: it keeps forms by lemma and tags."""
     items = [("german", "Wort", "N;PL", form, guess) for form, guess in (("a", "a"), ("b", "a"))]
     score(tmp_path, generated([0, 1], items), items)
     german = json.loads((tmp_path / "accuracy.json").read_text())["languages"]["german"]

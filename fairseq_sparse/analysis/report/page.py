@@ -67,7 +67,7 @@ def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> 
         sections: ``results``, ``training``, ``output``, ``attention``: HTML.
     """
     template, style, script = map(_read, ("page.html", "page.css", "page.js"))
-    # What stands between the tags begins with a line break.
+    # The template has a line break after <script>, which the digest must include.
     digest = hashlib.sha256(f"\n{script}".encode()).digest()
     return template.format(
         title=escape(title),

@@ -21,7 +21,7 @@ LINKS = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=5)
 
 
 def test_worked_example() -> None:
-    """Of 4 proposed links 2 are sure and 3 possible; of 3 sure ones 2 are found."""
+    """2 of 4 proposed links are sure and 3 possible; 2 of 3 sure links are found."""
     gold = [
         GoldLinks({(0, 0), (1, 1)}, {(0, 0), (1, 1), (2, 1)}),
         GoldLinks({(0, 1)}, {(0, 1)}),

@@ -205,7 +205,7 @@ def test_products_are_within_their_bounds(kinds, width, scales, correlated, flus
         about, lower, upper = (t.double() for t in bounds(x, w))
     finally:
         torch.set_flush_denormal(False)
-    # Where a bound is NaN, the logit or its whole row is a candidate.
+    # If a bound is NaN, the logit or its whole row is a candidate.
     assert not (exact > upper + lost).any()
     assert not (exact < lower - lost).any()
     assert (about.isfinite() | lower.isnan() | upper.isnan() | upper.isinf()).all()

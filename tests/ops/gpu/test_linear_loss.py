@@ -27,7 +27,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two blocks of rows and three of classes, the last ones not full.
 ROWS, CLASSES, WIDTH, IGNORED = 18, 37, 8, 5
 INF, NAN = float("inf"), float("nan")
-# Which rows take the dense path instead of lists: none; those with more candidates than places;
+# The rows that take the dense path instead of lists: none; those with more candidates than places;
 # those with a support larger than its places; or all.
 LISTS, FEW_PLACES, FEW_SLOTS, DENSE = "lists", "few places", "few slots", "dense"
 WAYS = (LISTS, FEW_PLACES, FEW_SLOTS, DENSE)
