@@ -38,6 +38,10 @@ def sentence_pair(random_state: random.Random) -> tuple[str, str]:
     return f"Ein {german}.", f"A {english}."
 
 
+def options_of(variant: str, data_dir: Path, run_dir: Path) -> tuple[object, ...]:
+    return (DATASET, variant, "--cpu", "--data-dir", data_dir, "--run-dir", run_dir)
+
+
 def write_gzip(path: Path, lines: list[str]) -> None:
     with gzip.GzipFile(path, "wb", mtime=0) as handle:
         handle.write("".join(line + "\n" for line in lines).encode())
@@ -88,7 +92,7 @@ run = functools.partial(
 def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A --data-dir in which the data are prepared."""
     data = tmp_path_factory.mktemp("data") / "Daten für, uns"
-    options = (DATASET, "softmax", "--cpu", "--data-dir", data, "--run-dir", data / "run")
+    options = options_of("softmax", data, data / "run")
     result = run(*options, "--stages", "prepare", RAW_DIR=raw)
     assert "left out 1 pairs" in result.stdout
     return data
@@ -109,7 +113,7 @@ def finished(raw: Path, prepared: Path, tmp_path_factory) -> Callable[[str], tup
     @functools.cache
     def finish(variant: str) -> tuple[Path, str]:
         folder = tmp_path_factory.mktemp(variant) / "Läufe hier"
-        options = (DATASET, variant, "--cpu", "--data-dir", prepared, "--run-dir", folder)
+        options = options_of(variant, prepared, folder)
         return folder, run(*options, RAW_DIR=raw).stdout
 
     return finish
@@ -179,7 +183,7 @@ def test_done_is_skipped_and_deleted_is_made_again(
     finished, raw: Path, prepared: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
-    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    options = options_of("alpha_relu", prepared, tmp_path)
     names = ("train.json", "average.pt", "bleu.json", "alignments/manifest.json", "summary.json")
     times = [(tmp_path / name).stat().st_mtime_ns for name in names]
     second = run(*options, RAW_DIR=raw)
@@ -202,7 +206,7 @@ def test_done_is_skipped_and_deleted_is_made_again(
 
 def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_path: Path) -> None:
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
-    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    options = options_of("alpha_relu", prepared, tmp_path)
     # Preparation and training are refused: they may have cost days.
     refused = run(*options, "--stages", "1", RAW_DIR=raw, BPE_MERGES=50, check=False)
     assert refused.returncode != 0
@@ -222,7 +226,7 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
 
 @pytest.mark.slow
 def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
-    options = (DATASET, "entmax15", "--cpu", "--data-dir", tmp_path, "--run-dir", tmp_path / "run")
+    options = options_of("entmax15", tmp_path, tmp_path / "run")
     flags = TINY.replace("--max-epoch 3", "--max-epoch 1")
     run(*options, "--stages", "1-2", RAW_DIR=raw, TRAIN_FLAGS=flags)
     # As if both stages had been killed before their end.
@@ -253,7 +257,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     (checkpoints / "checkpoint_last.pt").write_bytes(part)
     (tmp_path / "average.pt.partial").write_bytes(part)
 
-    options = (DATASET, "alpha_relu", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    options = options_of("alpha_relu", prepared, tmp_path)
     output = run(*options, "--stages", "2-3", RAW_DIR=raw).stdout
     (said,) = (line for line in output.splitlines() if "is damaged" in line)
     assert f"training resumes from {checkpoints}" in said
@@ -288,7 +292,7 @@ def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path
     killed.kill()
     killed.wait()
     (prepared / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
-    options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    options = options_of("softmax", prepared, tmp_path)
     result = run(*options, "--stages", "1", RAW_DIR=raw)
     assert "removing the lock" in result.stdout
     assert count_done(result.stdout) == 1
@@ -317,7 +321,7 @@ def test_lock_of_a_killed_run_passes_to_one_process_at_a_time(tmp_path: Path) ->
 @pytest.mark.slow
 def test_batch_does_not_depend_on_devices(raw: Path, prepared: Path, tmp_path: Path) -> None:
     """With half the tokens per device, accumulation doubles and the settings stay the same."""
-    options = (DATASET, "softmax", "--cpu", "--data-dir", prepared, "--run-dir", tmp_path)
+    options = options_of("softmax", prepared, tmp_path)
     result = run(*options, "--stages", "train", RAW_DIR=raw, DEVICE_TOKENS=300)
     assert "512 tokens = 1 device(s) x 256 tokens x 2" in result.stdout
     again = run(*options, "--stages", "train", RAW_DIR=raw)
@@ -337,15 +341,7 @@ def checksums(raw: Path, path: Path) -> Path:
 
 def test_download(raw: Path, server: str, tmp_path: Path) -> None:
     sums = checksums(raw, tmp_path / "sums")
-    options = (
-        DATASET,
-        "softmax",
-        "--cpu",
-        "--data-dir",
-        tmp_path / "data",
-        "--run-dir",
-        tmp_path / "run",
-    )
+    options = options_of("softmax", tmp_path / "data", tmp_path / "run")
     sum_of_one, *others = sums.read_text().splitlines(keepends=True)
     digest, name = sum_of_one.split()
     sums.write_text("".join([f"-  {name}\n", *others]))
@@ -361,15 +357,7 @@ def test_download(raw: Path, server: str, tmp_path: Path) -> None:
 
 
 def test_download_of_something_else_is_refused(server: str, tmp_path: Path) -> None:
-    options = (
-        DATASET,
-        "softmax",
-        "--cpu",
-        "--data-dir",
-        tmp_path / "data",
-        "--run-dir",
-        tmp_path / "run",
-    )
+    options = options_of("softmax", tmp_path / "data", tmp_path / "run")
     result = run(*options, "--stages", "prepare", BASE_URL=server, check=False)
     assert result.returncode != 0
     assert "train.de.gz: the sha256 is" in result.stdout
@@ -394,15 +382,7 @@ def test_bad_raw_file_is_named(damage, message: str, raw: Path, tmp_path: Path) 
     folder = tmp_path / "raw"
     shutil.copytree(raw, folder)
     damage(folder / "val.de.gz")
-    options = (
-        DATASET,
-        "softmax",
-        "--cpu",
-        "--data-dir",
-        tmp_path / "data",
-        "--run-dir",
-        tmp_path / "run",
-    )
+    options = options_of("softmax", tmp_path / "data", tmp_path / "run")
     result = run(*options, "--stages", "prepare", RAW_DIR=folder, check=False)
     assert result.returncode != 0
     assert message in result.stdout
@@ -433,15 +413,7 @@ def test_wrong_command_line_is_explained(arguments, messages) -> None:
 
 
 def test_stage_without_its_input_says_which_stage_to_run(tmp_path: Path) -> None:
-    options = (
-        DATASET,
-        "softmax",
-        "--cpu",
-        "--data-dir",
-        tmp_path / "data",
-        "--run-dir",
-        tmp_path / "run",
-    )
+    options = options_of("softmax", tmp_path / "data", tmp_path / "run")
     for stage, needed in (("train", "prepare"), ("average", "train"), ("generate", "prepare")):
         result = run(*options, "--stages", stage, check=False)
         assert result.returncode != 0
