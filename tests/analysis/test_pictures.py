@@ -83,9 +83,12 @@ FIGURES = {
 }
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param("a", id="short", marks=pytest.mark.slow), pytest.param(LONG, id="long")]
+)
 @pytest.mark.parametrize("kind", FIGURES)
-def test_everything_is_labelled_and_nothing_overlaps(kind):
-    figure = FIGURES[kind](LONG)
+def test_everything_is_labelled_and_nothing_overlaps(kind, name):
+    figure = FIGURES[kind](name)
     FigureCanvasAgg(figure).draw()
     panels = [axes for axes in figure.axes if axes.get_xlabel() or axes.get_ylabel()]
     panels = figure.axes if kind != "attention" else panels

@@ -156,7 +156,7 @@ def test_a_criterion_from_elsewhere_that_says_nothing_is_let_through():
 
 
 def test_a_criterion_may_be_overridden_by_its_whole_configuration():
-    """``fairseq-validate --model-overrides "{'criterion': {'_name': 'entmax_loss'}}"``"""
+    """fairseq-validate does so with ``--model-overrides "{'criterion': {...}}"``."""
     toy.model("--output-transform", "softmax", criterion={"_name": "entmax_loss"})
 
 

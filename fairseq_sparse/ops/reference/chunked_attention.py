@@ -145,8 +145,8 @@ class _Chunk(NamedTuple):
 
 
 class _Size(NamedTuple):
-    scores: int  # of a chunk
-    scores_of_part: int  # of the part of a chunk that one core computes, or a quarter elsewhere
+    scores: int  # the number of scores in a chunk
+    scores_of_part: int  # in the part that one core computes; a quarter on other devices
 
 
 def _device(x: Tensor) -> str:
