@@ -39,6 +39,7 @@ from fairseq_sparse.commands.common import (
     add_max_tokens,
     add_model_arguments,
     add_subwords,
+    check_hypothesis,
     command_parser,
     finish,
     load_one_model,
@@ -110,7 +111,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_subwords(parser, default="subword_nmt")
     parser.add_argument("--npz", action="store_true", help="save the attention as well")
     add_max_tokens(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    check_hypothesis(parser, options)
+    return options
 
 
 def choose(chosen: str | list, count: int, flag: str) -> list:
@@ -137,7 +140,7 @@ def describe(options: argparse.Namespace, translator: Translator, sentences: int
     return {
         "subset": options.subset,
         "hypothesis": options.hypothesis,
-        "beam": options.beam if options.hypothesis else None,
+        "beam": options.beam,
         "attention": ["normal", "shifted"] if options.attention == "both" else [options.attention],
         "layers": choose(options.layers, len(modules), "--layers"),
         "heads": [*chosen, "mean"] if options.heads == "all" else chosen,

@@ -28,6 +28,7 @@ from fairseq_sparse.commands.common import (
     add_json,
     add_max_tokens,
     batches,
+    check_hypothesis,
     check_outputs,
     command_parser,
     count_left_out,
@@ -72,6 +73,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         if options.steps == "references" and options.beam is not None:
             parser.error("--beam is that of --steps decoding; --beams are those of the search")
         options.beam = options.beam or 5
+    if options.command == "alternatives":
+        check_hypothesis(parser, options)
     check_outputs(parser, options, "json")
     return options
 

@@ -75,7 +75,7 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
                 batches(translator, subset, options, "teacher-forced"),
                 subset,
                 options.most,
-                options.beam if options.hypothesis else 0,
+                options.beam,
             )
             check_found(options, subset, {sentence["sentence"] for sentence in found})
             sentences += found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_hypothesis,
     add_model_arguments,
+    check_hypothesis,
     check_outputs,
     command_parser,
     finish,
@@ -78,6 +79,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.output.suffix.lower() not in PICTURES:
         parser.error(f"--output {options.output}: the name must end in {', '.join(PICTURES)}")
+    check_hypothesis(parser, options)
     check_outputs(parser, options, "output")
     return options
 

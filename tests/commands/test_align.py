@@ -274,6 +274,7 @@ def test_bad_input_is_one_line(
         (["--heads", "0"], "must be at least 1"),
         (["--layers", "mean"], "--layers"),
         (["--subwords", "bpe"], "invalid choice"),
+        (["--beam", 2], "--beam is the beam size of --hypothesis"),
     ):
         with pytest.raises(SystemExit):
             call_here(data, checkpoint, output, *flags)

@@ -249,6 +249,7 @@ def test_bad_input_is_one_line(
         ([*support, "--log", "a", "b"], "as many as --path"),
         ([*support, "--beams", "1,0"], "at least 1"),
         ([*support, "--beam", "3"], "--beam is that of --steps decoding"),
+        ([*alternatives, "2", "--beam", "3"], "--beam is the beam size of --hypothesis"),
         ([data, "--path", paths[0]], "invalid choice"),
     ]
     for arguments, message in refused:

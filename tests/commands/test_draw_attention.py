@@ -162,6 +162,7 @@ def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, cap
         ([*good, "--sentence", -1], "-1 is negative"),
         ([*good, "--sentence", 3, "--heads", "0"], "must be at least 1"),
         ([*good, "--sentence", 3, "--output", tmp_path / "a.txt"], "must end in .png"),
+        ([*good, "--sentence", 3, "--beam", 2], "--beam is the beam size of --hypothesis"),
     ):
         with pytest.raises(SystemExit):
             call_here(*arguments)

@@ -22,7 +22,7 @@ def find_alternatives(
     batches: Iterable[dict[str, Any]],
     subset: str,
     most: int,
-    beam: int = 0,
+    beam: int | None = None,
 ) -> list[dict[str, Any]]:
     """Find the alternatives at each step of a translation of each sentence.
 
@@ -31,8 +31,8 @@ def find_alternatives(
         batches: fairseq's batches.
         subset: the name of the data.
         most: largest number of alternatives to list, the most probable ones.
-        beam: give the model its own best translation, found by a beam of this size; 0: give it
-            the reference.
+        beam: give the model its own best translation, found by a beam of this size; None: give
+            it the reference.
 
     Returns:
         For each sentence, by its number: ``sentence``, ``name``, ``output``, ``subset``, ``given``,
