@@ -29,7 +29,8 @@ fi
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
 rm -f -- "$artefact.partial" # left by a killed averaging
-rm -f -- "$RUN_DIR/empty.json" # an analysis of the last average
+# Results of the last average.
+rm -f -- "$RUN_DIR/empty.json" "$RUN_DIR/alignment.json" "$(score_file)"
 
 "$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact" \
   || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets their number"
