@@ -79,7 +79,8 @@ def text_lines(path: Path) -> Iterator[str]:
     """Return the lines of a text file, plain or gzip. Only a line feed ends a line."""
     for number, line in enumerate(read_lines(path.parent, path.name), start=1):
         try:
-            yield line.decode("utf-8").rstrip("\r\n")
+            # Only at the beginning of a file is U+FEFF a byte order mark.
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise CorpusError(f"{path}, line {number}: not UTF-8 ({error})") from error
 

@@ -133,6 +133,12 @@ def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path / 'valid.en'}, line 2: not UTF-8" in result.stderr
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "test.de"
+    path.write_text("\ufeffein Hund\n\ufeffeine Katze\n", encoding="utf-8")
+    assert list(prepare_text.text_lines(path)) == ["ein Hund", "\ufeffeine Katze"]
+
+
 def test_plain_and_packed_file_side_by_side_are_refused(tmp_path: Path) -> None:
     write_corpus(tmp_path, LINES, LINES)
     (tmp_path / "train.de").write_text("another text\n")
