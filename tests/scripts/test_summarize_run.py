@@ -166,8 +166,9 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         ["entmax15", "1,500 (0.75)", "-"],
     ]
     results = [
+        {"part": "training", "model": "softmax", "rate": 2000, "speed": 1},
         {"part": "training", "model": "entmax15", "rate": 1800, "speed": 0.9},
-        {"part": "beam", "model": "entmax15", "rate": 50, "speed": 1.25},
+        {"part": "beam", "model": "entmax15", "rate": 3.42, "speed": 1.25},
         {"part": "beam", "model": "softmax"},  # failed
     ]
     measured = {"benchmark": "training_step", "results": results}
@@ -177,7 +178,13 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     more = [*results, {"part": "beam", "model": "entmax15", "rate": 90, "speed": 1.5}]
     (tmp_path / "two.json").write_text(json.dumps(measured | {"results": more}))
     table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
-    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "50 (1.25)"]
+    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "3.4 (1.25)"]
+    speeds = ["--speeds", tmp_path / "speeds.json"]
+    table = table_results(*runs, *columns, "--baseline", "entmax15", *speeds)
+    assert rows_of(table.stdout)[2:] == [
+        ["softmax", "2,000 (1.11)", "-"],
+        ["entmax15", "1,800 (1.00)", "3.4 (1.00)"],
+    ]
     for flags, message in (
         (["--columns", "no_such"], "no no_such"),
         (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),

@@ -225,7 +225,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         return " / ".join(form.format(100 * value) for value in rates) or "-"
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
-        return f"{measured['rate']:,.0f} ({measured['speed']:.2f})"
+        base = (baseline or {}).get("measured", {}).get(name, {}).get("speed", 1)
+        return f"{form.format(measured['rate'])} ({measured['speed'] / base:.2f})"
     value = number(summary, name)
     if value is None:
         return "-"
