@@ -90,7 +90,9 @@ def score(options: argparse.Namespace) -> str:
     )
 
     sample = read_json(options.key).get("sample")
-    if not isinstance(sample, list) or not all({"id", "end"} <= {*row} for row in sample):
+    if not isinstance(sample, list) or not all(
+        isinstance(row, dict) and {"id", "end"} <= row.keys() for row in sample
+    ):
         raise SheetError(f"{options.key} is not a key that was written with a sheet")
     answers = parse_sheet(options.sheet, lambda text: read_answers(text, sample))
     summary = summarize_answers(sample, answers)

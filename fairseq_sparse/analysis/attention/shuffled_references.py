@@ -23,13 +23,14 @@ def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
         percent: the share of numbers that change places, rounded; all others stay.
 
     Raises:
-        AnalysisError: fewer than two numbers would change places, or more than ``count``.
+        AnalysisError: fewer than two numbers would change places, or more than all.
     """
+    if not 0 <= percent <= 100:
+        raise AnalysisError(f"{percent:g}% cannot change places: choose a share from 0 to 100")
     wrong = round(count * percent / 100)
-    if not 2 <= wrong <= count:
+    if wrong < 2:
         raise AnalysisError(
-            f"{percent:g}% of {count} sentences are {wrong}: at least two must change places, and "
-            "not more than all"
+            f"{percent:g}% of {count} sentences are {wrong}: at least two must change places"
         )
     circle = np.random.RandomState(seed).permutation(count)[:wrong]
     result = np.arange(count)
@@ -42,7 +43,12 @@ def reorder_references(dataset: LanguagePairDataset, order: np.ndarray) -> Langu
 
     Sizes move with the references, so that batches and the length limit use the new pairs.
     Alignments, which would be wrong, are dropped. The given data set is unchanged.
+
+    Raises:
+        AnalysisError: there are no references.
     """
+    if dataset.tgt is None:
+        raise AnalysisError("there are no references to shuffle")
     result = copy.copy(dataset)
     result.tgt = _Reordered(dataset.tgt, order)
     result.tgt_sizes = dataset.tgt_sizes[order]

@@ -194,8 +194,8 @@ def read_sweep(folder: Path) -> list[Row]:
     """Read the finished runs of ``examples/sweep.sh`` in a folder, sorted by alphas.
 
     Raises:
-        AnalysisError: there are no finished runs, their data sets differ, or two seeds were
-            trained with different settings.
+        AnalysisError: there are no finished runs, their data sets differ, two folders have the same
+            alphas, or two seeds were trained with different settings.
     """
     rows = []
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -213,6 +213,8 @@ def read_sweep(folder: Path) -> list[Row]:
             rows.append(row)
     if not rows:
         raise AnalysisError(f"{folder} has no finished run (output-A-attention-B/seed-N)")
+    if len({row.alphas for row in rows}) < len(rows):
+        raise AnalysisError(f"{folder} has two folders with the same alphas, such as 1.5 and 1.50")
     datasets = {summary["dataset"] for row in rows for summary in row.summaries.values()}
     if len(datasets) > 1:
         raise AnalysisError(f"{folder} has runs of different data sets: {', '.join(datasets)}")

@@ -9,9 +9,8 @@ from pathlib import Path
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of
 
-# D-ID (as text) or H-ID (as tokens) <tab> score <tab> text; of the source, S-ID <tab> tokens
+# D-ID (as text) or H-ID (as tokens) <tab> score <tab> text
 HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
-HYPOTHESIS["S"] = re.compile(r"S-(\d+)\t(.*)")
 
 
 def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
@@ -19,7 +18,7 @@ def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
 
     Args:
         path: the output of one fairseq-generate, or of several, one after the other.
-        kind: ``D``, detokenised text, or ``H``, tokens; ``S`` reads the tokens of the sources.
+        kind: ``D``, detokenised text, or ``H``, tokens.
 
     Returns:
         The hypotheses of each sentence, in the order in which they were printed.

@@ -1,5 +1,7 @@
 """Deliberately wrong sentence pairs: which reference each sentence gets, and the batches."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -46,8 +48,13 @@ def test_what_cannot_change_places_is_refused():
     for count in (0, 1):
         with pytest.raises(AnalysisError, match="at least two must change places"):
             derange(count, 1)
-    with pytest.raises(AnalysisError, match="not more than all"):
-        derange(10, 1, 130)
+    for percent in (130, -1, math.inf, math.nan):
+        with pytest.raises(AnalysisError, match="choose a share from 0 to 100"):
+            derange(10, 1, percent)
+    words = toy.dictionary()
+    no_references = LanguagePairDataset(ListDataset([torch.tensor([4])] * 2), np.ones(2), words)
+    with pytest.raises(AnalysisError, match="no references to shuffle"):
+        reorder_references(no_references, derange(2, 1))
 
 
 class Prefetched(ListDataset):

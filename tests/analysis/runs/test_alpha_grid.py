@@ -141,3 +141,6 @@ def test_folders_that_are_no_sweep_are_refused(sweep, tmp_path, capsys):
     write(empty / "output-1-attention-1" / "seed-1" / "summary.json", dataset="words")
     with pytest.raises(AnalysisError, match="no score"):
         alpha_grid.tables(read_sweep(empty))
+    write(empty / "output-1.0-attention-1" / "seed-1" / "summary.json", dataset="words")
+    with pytest.raises(AnalysisError, match="two folders with the same alphas"):
+        read_sweep(empty)

@@ -79,6 +79,14 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
     assert "100.0" in printed and "11.1" in printed and "about 95" in printed
 
 
+@pytest.mark.parametrize("sample", [None, [1], [{"id": "a"}]])
+def test_a_key_that_is_none_is_refused(sample, tmp_path: Path, capsys) -> None:
+    key = tmp_path / "key.json"
+    key.write_text(json.dumps({"sample": sample}))
+    assert sheets_pairs.main(["score", str(key), str(tmp_path / "filled.csv")]) == 1
+    assert f"{key} is not a key that was written with a sheet" in capsys.readouterr().err
+
+
 def test_sizes_are_those_of_the_paper(ranking: Path, tmp_path: Path, capsys) -> None:
     command = ["draw", str(ranking), "--output", str(tmp_path / "out")]
     assert sheets_pairs.main(command) == 1
