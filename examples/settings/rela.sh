@@ -6,7 +6,8 @@
 #                               and on attention weights
 #   dropout of embeddings and   0.1                          authors' repository
 #     in the feed-forward part
-#   gate of ReLA-g, at first    Xavier-uniform, as a vector  not stated, ours
+#   gate of ReLA-g, at first    Xavier-uniform, as a vector  authors' repository
+#   leaky ReLU's slope, GeLU    0.2, exact                   not stated, ours
 #   epsilon of RMSNorm          1e-8                         authors' repository
 #   label smoothing             0.1                          paper
 #   Adam's betas                0.9, 0.98                    paper

@@ -8,6 +8,6 @@ COLUMNS=(words_per_second sentences_per_second parameters bleu hours watt_hours)
 SHOW="Table 2"
 NOTE="compare the paper's decoding speeds, one sentence at a time, with the second table"
 FOLLOW_UP=(
-  benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 4 --batches 1
-  --rounds 3 --json STEM.decoding.json
+  benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 4 --lenpen 0.6
+  --batches 1 --rounds 3 --json STEM.decoding.json
 )

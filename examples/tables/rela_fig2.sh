@@ -6,5 +6,5 @@ ROWS=(softmax attention_sparsemax attention_entmax15 rela_g)
 COLUMNS=(bleu sentences_per_second)
 FOLLOW_UP=(
   benchmark/decoding.py DATA --path MODELS --names NAMES --sentences 10000 --beams 0 --batches 1
-  --bins 10 --bin-beam 4 --rounds 3 --plots STEM --json STEM.decoding.json
+  --bins 10 --bin-beam 4 --lenpen 0.6 --rounds 3 --plots STEM --json STEM.decoding.json
 )

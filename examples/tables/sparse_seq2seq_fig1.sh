@@ -1,5 +1,5 @@
 # Every form to which an inflection model gives nonzero probability, as trees, for the first items
-# of the validation set. The paper shows an English item, with its best model on the validation set.
+# of the validation set. The paper shows an English item, with its best inflection model.
 source "$EXAMPLES/tables/sparse_seq2seq_1.sh"
 unset SWEEP_ALPHAS
 TITLE="Sparse Sequence-to-Sequence Models, Fig. 1: the whole of a beam search"

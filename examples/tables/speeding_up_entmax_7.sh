@@ -4,4 +4,5 @@ TITLE="Speeding Up Entmax, Table 7: two systems side by side"
 DATASETS=(wmt13_en_ru)
 ROWS=(entmax15 alpha_relu)
 COLUMNS=(bleu)
+SHOW="Table 7"
 FOLLOW_UP=(compare SYSTEMS --source SOURCE --reference REFERENCE --json STEM.sentences.json)

@@ -208,8 +208,8 @@ def lstm_sparse(args: Namespace) -> None:
 
 
 def _two_layers(args: Namespace, size: int) -> None:
-    """Set the sizes of "Sparse Sequence-to-Sequence Models": two layers of *size* units, half of
-    them for each direction in the encoder, and dropout 0.3."""
+    """Set the sizes of "Sparse Sequence-to-Sequence Models": two layers of *size* units and dropout
+    0.3. That each direction of the encoder has half of the units is ours."""
     defaults = {
         "encoder_embed_dim": size,
         "encoder_hidden_size": size // 2,

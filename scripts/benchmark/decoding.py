@@ -55,6 +55,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--batches", "1,32", "sentences in a batch, of similar length", numbers)
     add("--bins", 0, "equally large bins of source length, at the largest batch size", int)
     add("--bin-beam", 5, "beam size in the bins")
+    add("--lenpen", 1.0, "length penalty", float)
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     measure.add_arguments(parser, rounds=3)
@@ -103,11 +104,14 @@ def generators(translators: list, options: argparse.Namespace, beam: int) -> dic
 
     found = {}
     for translator in translators:
-        config = GenerationConfig(beam=beam)
+        config = GenerationConfig(beam=beam, lenpen=options.lenpen)
         found[translator.name] = translator.task.build_generator(translator.models, config)
         if options.stock and type(found[translator.name]) is not SequenceGenerator:
             found[f"{translator.name}{STOCK_SEARCH}"] = SequenceGenerator(
-                translator.models, translator.task.target_dictionary, beam_size=beam
+                translator.models,
+                translator.task.target_dictionary,
+                beam_size=beam,
+                len_penalty=options.lenpen,
             )
     return found
 

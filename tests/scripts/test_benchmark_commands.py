@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 import commands
+import frozen_checkpoints
 import toy
 from benchmark import attention, decoding, linear_loss, losses, measure, training_step
+from fairseq_sparse.analysis.translator import load_translator
 from fork_python import PYTHON
 
 QUICK = ["--rounds", "2", "--least-seconds", "0"]
@@ -122,6 +125,19 @@ def test_linear_loss(tmp_path: Path) -> None:
             assert baseline["density"] == 1
     assert density["trained"] == pytest.approx(0.005, abs=0.001)
     assert density["untrained"] > 2 * density["trained"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--lenpen", "0.6"]])
+def test_all_generators_have_the_same_length_penalty(flags: list[str], tmp_path: Path) -> None:
+    path, data = str(tmp_path / "model.pt"), str(frozen_checkpoints.DATA)
+    packed = frozen_checkpoints.FOLDER / "set1-py311" / "alpha_relu_rela_g.pt.gz"
+    Path(path).write_bytes(gzip.decompress(packed.read_bytes()))
+    options = decoding.parse_arguments([data, "--path", path, "--names", "a", "--stock", *flags])
+    translator = load_translator(path, data, cpu=True, name="a")
+    found = decoding.generators([translator], options, beam=2)
+    assert list(found) == ["a", f"a{decoding.STOCK_SEARCH}"]
+    expected = 0.6 if flags else 1
+    assert [generator.len_penalty for generator in found.values()] == [expected] * 2
 
 
 @pytest.mark.slow

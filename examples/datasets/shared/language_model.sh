@@ -11,6 +11,7 @@ TASK_FLAGS=(
 )
 case "$CONFIG" in
   cpu)
+    clip_norm=1.0
     # 400,000 parameters besides the embeddings; one to two minutes per epoch on one core.
     BATCH_TOKENS="${BATCH_TOKENS:-2048}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-2048}"
@@ -22,9 +23,10 @@ case "$CONFIG" in
     )
     ;;
   gpu)
+    clip_norm=0
     # The model and the training of fairseq's own example for WikiText-103 (its
     # examples/language_model/README.md), stopped when validation does not improve.
-    BATCH_TOKENS="${BATCH_TOKENS:-32768}"
+    BATCH_TOKENS="${BATCH_TOKENS:-65536}"
     DEVICE_TOKENS="${DEVICE_TOKENS:-4096}"
     DATASET_FLAGS=(
       --arch transformer_lm_sparse --share-decoder-input-output-embed
@@ -34,7 +36,7 @@ case "$CONFIG" in
     ;;
 esac
 DATASET_FLAGS+=(
-  --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0
+  --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm "$clip_norm"
   --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7
   --patience "${PATIENCE:-3}" --seed "${SEED:-1}"
 )

@@ -7,8 +7,9 @@
 #                              target's also the output's   72.31 million parameters
 #   batch                      25,000 target tokens on      paper: about 25,000
 #                              average, without padding
-#   updates                    300,000                      authors' repository
-#                                                           (github.com/bzhangGo/zero)
+#   updates                    300,000                      authors' repository for WMT14 En-De
+#                                                           (github.com/bzhangGo/zero); for the
+#                                                           others not stated, ours
 #   checkpoints                every 5,000 updates          authors' repository; the last 5: paper
 #   validation, test           the previous year's set and  paper, except for Ro-En
 #                              that of the year

@@ -6,6 +6,8 @@
 #                         bidirectional encoder, bilinear
 #                         attention, input feeding, a bias
 #                         in the attentional layer
+#   encoder's directions  250 units each                    not stated, ours: both together are as
+#                                                           wide as the decoder
 #   dropout               0.3                               paper; where is not stated: fairseq's
 #   loss of a batch       mean over its tokens              not stated, ours
 #   batch                 64 sentence pairs                 paper
