@@ -183,7 +183,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         def norm_again() -> Tensor:
             return functional_call(self.norm, parameters, (context.detach(),)).to(dtype)
 
-        with computed_again(normed, norm_again):
+        with computed_again(normed, norm_again, parameters.values()):
             return self.out_proj(normed)
 
     def _weights(self) -> AttentionWeights:

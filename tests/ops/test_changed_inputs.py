@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_sparse.modules import SparseMultiheadAttention
 from fairseq_sparse.ops import (
     attend,
     backends,
@@ -54,6 +55,29 @@ def test_inputs_of_attention(changed):
     tensors = [x * 1 for x in heads()]
     result, _ = attend(*tensors, "relu")
     tensors[changed].zero_()
+    with refused():
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("kind", ["entmax15", "rela_g", "rela_i", "softmax_gated"])
+def test_output_projection_of_an_attention_layer(kind):
+    layer = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind)
+    x = torch.randn(5, 2, 32)
+    result, _ = layer(x, x, x)
+    with torch.no_grad():
+        layer.out_proj.weight.mul_(3)
+    with refused():
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["weight", "gate"])
+def test_frozen_norm_of_an_attention_layer(name):
+    layer = SparseMultiheadAttention(32, 2, self_attention=True, attention="rela_g")
+    layer.requires_grad_(False)
+    layer.out_proj.weight.requires_grad_()
+    x = torch.randn(5, 2, 32)
+    result, _ = layer(x, x, x)
+    getattr(layer.norm, name).mul_(3)
     with refused():
         result.sum().backward()
 
