@@ -95,6 +95,7 @@ def _resolve_weights(
     Raises:
         ValueError: there is no such kind, or alpha is missing, or given to a kind without one.
     """
+    given = weights if isinstance(weights, str) else getattr(weights, "name", "")
     if isinstance(weights, str):
         if weights not in ATTENTION_WEIGHTS:
             raise ValueError(f"weights must be one of {list(ATTENTION_WEIGHTS)}, got {weights!r}")
@@ -103,7 +104,7 @@ def _resolve_weights(
         weights = AttentionWeights("a function", weights, sums_to_one)
     elif weights.lacks_alpha != (alpha is not None):
         wants = "needs alpha" if weights.lacks_alpha else "takes no alpha"
-        raise ValueError(f"{weights.name} {wants}, got {alpha}")
+        raise ValueError(f"{given} {wants}, got {alpha}")
     if alpha is None or torch.is_tensor(alpha):
         return weights, alpha
     return weights.with_alpha(alpha), None

@@ -136,9 +136,20 @@ def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypa
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("weights", ["relu", "softmax"])
+@pytest.mark.parametrize("length", [8, 40, 600])  # few scores, enough for the kernels, in parts
+def test_the_result_may_be_changed_in_place(weights, length):
+    x = torch.randn(1, 2, length, 16, requires_grad=True)
+
+    def gradient(double):
+        return torch.autograd.grad(double(attend(x, x, x, weights)[0]).sum(), x)[0]
+
+    torch.testing.assert_close(gradient(lambda y: y.mul_(2)), gradient(lambda y: y * 2))
+
+
 @pytest.mark.parametrize("name", [name for name in ATTENTION_WEIGHTS if name != "entmax"])
 def test_alpha_is_for_entmax_alone(name):
-    with pytest.raises(ValueError, match="takes no alpha, got 1.5"):
+    with pytest.raises(ValueError, match=f"{name} takes no alpha, got 1.5"):
         attend(*inputs(), name, alpha=1.5)
 
 

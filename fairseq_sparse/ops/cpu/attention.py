@@ -11,6 +11,7 @@ from torch.autograd import Function
 
 from fairseq_sparse.ops.cpu.boundary import Structure, call, empty, int64s, struct
 from fairseq_sparse.ops.first_order import first_order
+from fairseq_sparse.ops.layout import empty_time_first
 from fairseq_sparse.ops.masks import causal_mask
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class _SparseAttention(Function):
         solution = None
         if alpha != RECTIFIED:
             solution = empty(4, batch, heads, queries, dtype=torch.float64)
-        result = _with_time_first(query)
+        result = empty_time_first(query.shape, query)
         tensors = {"query": query, "key": key, "value": value, "result": result}
         arguments = (*tensors.values(), masked, bias, solution)
         _call("attend_forward", ctx.options, tensors, arguments)
@@ -86,7 +87,7 @@ class _SparseAttention(Function):
     def backward(ctx, grad):
         query, key, value, masked, bias, solution = ctx.saved_tensors
         grad = _with_contiguous_rows(grad.resolve_neg())
-        grad_query = _with_time_first(query)
+        grad_query = empty_time_first(query.shape, query)
         # Contiguous heads, since they are added up; one partial sum for each split.
         grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))
         tensors = {"query": query, "key": key, "value": value, "result": grad}
@@ -139,13 +140,6 @@ def attend_step(
     arguments = (query, key, value, masked, alpha, scale, result, weights)
     call("attend_step", key.numel() // 8, sizes, *arguments)  # eight are multiplied at once
     return result, weights
-
-
-def _with_time_first(like: Tensor) -> Tensor:
-    """Return a new tensor ``[batch, heads, time, width]`` that lies in memory as ``[time, batch,
-    heads, width]``, like the projections of a module."""
-    batch, heads, time, width = like.shape
-    return like.new_empty(time, batch, heads, width).permute(1, 2, 0, 3)
 
 
 def _with_contiguous_rows(x: Tensor) -> Tensor:

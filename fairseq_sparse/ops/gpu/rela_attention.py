@@ -33,6 +33,7 @@ from torch.autograd import Function
 
 from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.gpu.arithmetic import INTERPRETED
+from fairseq_sparse.ops.layout import empty_time_first
 
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
 _SIZES = ["rows", "heads", "queries", "keys", "reach"]
@@ -82,13 +83,13 @@ class _Mask(NamedTuple):
 class _RectifiedAttention(Function):
     @staticmethod
     def forward(ctx, query, key, value, mask, output_dtype):
+        result = empty_time_first(query.shape, query, output_dtype)
         query, key, value = (_length_first(x) for x in (query, key, value))
         # The mask's tensors are saved, too, so that PyTorch notices if one is changed.
         ctx.save_for_backward(query, key, value, mask.masked, mask.seed)
         ctx.mask = mask._replace(masked=None, seed=None)
-        output = torch.empty_like(query, dtype=output_dtype)
-        _launch(_forward, (query, key, value, output), mask)
-        return _batch_first(output)
+        _launch(_forward, (query, key, value, result.permute(2, 0, 1, 3)), mask)
+        return result
 
     @staticmethod
     @first_order

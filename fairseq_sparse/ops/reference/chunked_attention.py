@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from fairseq_sparse.ops.first_order import first_order
+from fairseq_sparse.ops.layout import empty_time_first
 from fairseq_sparse.ops.masks import MASKED, apply_masks
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
@@ -48,9 +49,7 @@ class ChunkedAttention(Function):
         ctx.random_state = _random_state(query) if dropout > 0 else None
         if widen:
             value = value.float()  # in half precision the sum could overflow
-        result = query.new_empty(
-            (query.size(2), query.size(0), query.size(1), value.size(3)), dtype=value.dtype
-        ).permute(1, 2, 0, 3)
+        result = empty_time_first((*query.shape[:3], value.size(3)), query, value.dtype)
         memory = _Memory(query)
         for chunk in _chunks(query, key, masked, bias, ctx.size):
             scores = memory.product(query[chunk.queries], key[chunk.keys].transpose(-2, -1))
