@@ -161,6 +161,7 @@ class ConstantTau:
         is_known = theirs is not None and not theirs.isnan()
         state_dict[f"{prefix}tau"] = theirs.float() if is_known else self.tau
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._tau_is_known |= is_known and math.isfinite(theirs)
 
 
 def _is_distributed() -> bool:

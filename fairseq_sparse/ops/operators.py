@@ -31,10 +31,12 @@ def define_entmax_rows(solve: Callable[[Tensor, Alpha, int], EntmaxRows]) -> Non
     def compute(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):
         """Solve the rows; results must not share memory with arguments, nor with each other."""
         if z.numel() == 0:
-            nothing = at_least_fp32(z).new_zeros(3, z.size(0))
-            return torch.zeros_like(z, memory_format=torch.contiguous_format), *nothing.clone()
+            nothing = at_least_fp32(z).new_zeros(z.size(0))
+            p = torch.zeros_like(z, memory_format=torch.contiguous_format)
+            return p, *(nothing.clone() for _ in range(3))
         rows = solve(z, alpha if row_alpha is None else row_alpha, topk)
-        return rows.p, *(x.clone() for x in rows[1:])
+        # Contiguous, as _fake says; some searches keep the strides of z.
+        return rows.p.contiguous(), *(x.clone() for x in rows[1:])
 
     _library.define(
         "entmax_rows(Tensor z, Tensor? row_alpha, float alpha, int topk) "

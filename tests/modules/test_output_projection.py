@@ -186,6 +186,14 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
         assert "from the checkpoint" in caplog.text
 
 
+def test_a_loaded_model_is_captured_whole():
+    layer = projection("alpha_relu", tau="data")
+    layer.load_state_dict(projection("alpha_relu", tau=0.73).state_dict())
+    logits = torch.randn(2, 30)
+    captured = torch.compile(layer.transform.probs, fullgraph=True, backend="eager")
+    torch.testing.assert_close(captured(logits), layer.transform.probs(logits))
+
+
 @pytest.mark.parametrize("transform", ["softmax", "alpha_relu"])
 def test_a_checkpoint_that_has_no_tau_leaves_the_one_that_was_given(transform):
     """The checkpoint is of another transform, or of a model that has seen no batch yet."""

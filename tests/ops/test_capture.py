@@ -160,6 +160,20 @@ def test_fake_tensors_get_shapes(op):
     assert gradient.shape == (6, 300)
 
 
+@pytest.mark.skipif(not hasattr(torch.library, "opcheck"), reason="needs torch.library.opcheck")
+@pytest.mark.parametrize("alpha", [1.5, 2.5])
+@pytest.mark.parametrize("topk", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(6, 4), (0, 4), (6, 0)], ids=str)
+def test_the_operator_keeps_its_promises(alpha, topk, dtype, shape):
+    """Of the layout of its results, and that they share no memory."""
+    operator = torch.ops.fairseq_sparse.entmax_rows.default
+    rows = torch.randn(shape).to(dtype)
+    for z in (rows, rows.t().contiguous().t()):
+        arguments = (z, None, alpha, topk)
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
 @needs_new_dynamo
 @pytest.mark.parametrize("name", ["entmax15", "alpha_relu", "entmax_loss", "attention entmax"])
 def test_exports(name):
