@@ -124,6 +124,10 @@ def test_widths_heads_and_dropout_are_those_of_the_place():
         (("--attention", "entmax", "--attention-alpha", "inf"), ("--attention-alpha",)),
         (("--attention", "entmax", "--attention-alpha", "nan"), ("--attention-alpha",)),
         (
+            ("--attention", "entmax", "--attention-alpha", 1.0001),
+            ("--attention-alpha must be at least",),
+        ),
+        (
             ("--attention", "entmax", "--attention-alpha", 1e38),
             ("--attention-alpha must be at most",),
         ),

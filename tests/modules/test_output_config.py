@@ -21,6 +21,7 @@ REFUSED = [
     (("sparsemax", "--output-alpha", 1.3), "--output-alpha 1.3 has no effect"),
     (("entmax15", "--output-topk", -1), "--output-topk must be 0 (exact) or a positive number"),
     (("softmax", "--output-topk", 5), "--output-topk 5 is for sparsemax, entmax15 and entmax"),
+    (("entmax", "--output-alpha", 1.0001), "--output-alpha must be at least 1.001, got 1.0001"),
     (("entmax", "--output-alpha", 1e38), "--output-alpha must be at most 1e+06, got 1e+38"),
     (("alpha_relu", "--output-alpha", 1e7), "--output-alpha must be at most 1e+06, got 10000000.0"),
     (("entmax15", "--output-tau", 0.5), "--output-tau 0.5 has no effect on --output-transform ent"),
