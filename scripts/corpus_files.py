@@ -247,6 +247,20 @@ def read_to_end(stream: IO[bytes]) -> None:
         pass
 
 
+def decode_utf8(lines: Iterable[bytes], path: Path) -> Iterator[str]:
+    """Decode the lines of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        CorpusError: a line is not UTF-8; the message names the file and the line.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            # Only at the beginning of a file is U+FEFF a byte order mark.
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{path}, line {number}: not UTF-8 ({error})") from error
+
+
 def decode(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """Decode lines as text: UTF-8, with or without a byte order mark.
 

@@ -32,7 +32,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from command_line import exit_status, replacing, script_parser
-from corpus_files import CorpusError, add_fetched, log, name_damage, open_atomically, run
+from corpus_files import (
+    CorpusError,
+    add_fetched,
+    decode_utf8,
+    log,
+    name_damage,
+    open_atomically,
+    run,
+)
 
 SETTINGS = ("low", "medium", "high")
 FOLDERS = ("task1/all", "task1/surprise", "all", "surprise", ".")
@@ -131,12 +139,8 @@ def read_items(path: Path) -> Iterator[Item]:
     """Read the items of one file."""
     number = 0
     with open(path, "rb") as handle:
-        for number, line in enumerate(handle, start=1):
+        for number, text in enumerate(decode_utf8(handle, path), start=1):
             where = f"{path}, line {number}"
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise CorpusError(f"{where}: not UTF-8 ({error})") from error
             fields = text.removesuffix("\n").removesuffix("\r").split("\t")
             if len(fields) != 3:
                 raise CorpusError(

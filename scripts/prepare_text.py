@@ -45,6 +45,7 @@ from corpus_files import (
     CorpusError,
     ParallelFiles,
     add_fetched,
+    decode_utf8,
     decompressed,
     log,
     name_damage,
@@ -77,12 +78,8 @@ def find_raw(prefix: str, language: str) -> Path:
 
 def text_lines(path: Path) -> Iterator[str]:
     """Return the lines of a text file, plain or gzip. Only a line feed ends a line."""
-    for number, line in enumerate(read_lines(path.parent, path.name), start=1):
-        try:
-            # Only at the beginning of a file is U+FEFF a byte order mark.
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise CorpusError(f"{path}, line {number}: not UTF-8 ({error})") from error
+    for line in decode_utf8(read_lines(path.parent, path.name), path):
+        yield line.rstrip("\r\n")
 
 
 def start_tokenizers(
