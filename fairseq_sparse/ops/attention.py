@@ -95,7 +95,7 @@ def _resolve_weights(
     Raises:
         ValueError: there is no such kind, or alpha is missing, or given to a kind without one.
     """
-    given = weights if isinstance(weights, str) else getattr(weights, "name", "")
+    given = getattr(weights, "name", weights)
     if isinstance(weights, str):
         if weights not in ATTENTION_WEIGHTS:
             raise ValueError(f"weights must be one of {list(ATTENTION_WEIGHTS)}, got {weights!r}")

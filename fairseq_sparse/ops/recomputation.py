@@ -17,7 +17,7 @@ def computed_again(
     """Recompute ``x`` for the gradients of operations in this context, instead of keeping it.
 
     The gradients raise RuntimeError if a source, or another tensor that these operations keep, has
-    been changed in place: PyTorch itself does not notice where such functions are in use.
+    been changed in place: PyTorch itself does not check tensors that pass through such hooks.
 
     Args:
         x: any tensor.

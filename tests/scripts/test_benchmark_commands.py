@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -129,9 +128,8 @@ def test_linear_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--lenpen", "0.6"]])
 def test_all_generators_have_the_same_length_penalty(flags: list[str], tmp_path: Path) -> None:
-    path, data = str(tmp_path / "model.pt"), str(frozen_checkpoints.DATA)
     packed = frozen_checkpoints.FOLDER / "set1-py311" / "alpha_relu_rela_g.pt.gz"
-    Path(path).write_bytes(gzip.decompress(packed.read_bytes()))
+    path, data = str(frozen_checkpoints.unpack(packed, tmp_path)), str(frozen_checkpoints.DATA)
     options = decoding.parse_arguments([data, "--path", path, "--names", "a", "--stock", *flags])
     translator = load_translator(path, data, cpu=True, name="a")
     found = decoding.generators([translator], options, beam=2)

@@ -1,9 +1,9 @@
 # Hyperparameters of a base Transformer for WMT corpora: those of Vaswani et al., Attention Is All
-# You Need, but without label smoothing, with fairseq's epsilon of Adam (1e-8), and with 25,000 tokens
-# of the longer side per update. --settings sue and --settings rela override them with those of the
-# papers. A file that sources this one may set MAX_UPDATE and
-# EMBEDDINGS first. Sized by calculation for 8 GPUs with 16 GB; any number of GPUs makes the same
-# updates, and one with 80 GB can use DEVICE_TOKENS=25000.
+# You Need, but without label smoothing, with fairseq's epsilon of Adam (1e-8), and with 25,000
+# tokens of the longer side per update. --settings sue and --settings rela override them with those
+# of the papers. A file that sources this one may set MAX_UPDATE and EMBEDDINGS first. Sized by
+# calculation for 8 GPUs with 16 GB; any number of GPUs makes the same updates, and one with 80 GB
+# can use DEVICE_TOKENS=25000.
 # The sizes are those of SUE and ReLA. The 100,000 updates for SUE, the limits on the length of a
 # pair and fp16 are ours (not stated).
 # No data set that sources this file has been trained on here.

@@ -3,8 +3,8 @@
 # Home: https://www.statmt.org/wmt14/translation-task.html
 #
 # Train: Europarl v7, Common Crawl and News Commentary v9 (not stated, ours; the number of pairs is
-# that of SUE and ReLA). Test: newstest2014 (ReLA; not stated in SUE), all 3,003 sentences (not stated,
-# ours).
+# that of SUE and ReLA). Test: newstest2014 (ReLA; not stated in SUE), all 3,003 sentences of it (not
+# stated, ours).
 # Left out: training pairs with more than 250 tokens on a side and, for French, pairs with more than
 # 1.5 times as many tokens on one side as on the other (not stated, ours; the papers' 4.5 million
 # German pairs rule out such a limit, ReLA's 36 million French pairs do not). Tokens are Moses' (not

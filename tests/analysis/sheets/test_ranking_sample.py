@@ -80,7 +80,7 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
 
 
 @pytest.mark.parametrize("sample", [None, [1], [{"id": "a"}]])
-def test_a_key_that_is_none_is_refused(sample, tmp_path: Path, capsys) -> None:
+def test_what_is_no_key_is_refused(sample, tmp_path: Path, capsys) -> None:
     key = tmp_path / "key.json"
     key.write_text(json.dumps({"sample": sample}))
     assert sheets_pairs.main(["score", str(key), str(tmp_path / "filled.csv")]) == 1
