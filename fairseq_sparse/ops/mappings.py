@@ -184,12 +184,12 @@ def entmax_topk(z: Tensor, alpha: Alpha, topk: int, dim: int = -1) -> Tensor:
     """Apply :func:`entmax` over the ``topk`` largest logits (0: all of them)."""
     check_topk(topk)
     check_logits(z)
+    if z.dim() == 0:
+        return entmax_topk(z[None], alpha, topk)[0]
     if torch.is_tensor(alpha):
         alpha = _checked_alphas(alpha, z, dim)
     else:
         check_alpha(alpha)
-    if z.dim() == 0:
-        return entmax_topk(z[None], alpha, topk)[0]
     if not torch.is_grad_enabled():  # for a short row autograd takes as long as the rest
         return _probabilities(z, alpha, dim, topk)
     return _Entmax.apply(z, alpha, dim, topk)

@@ -86,6 +86,10 @@ def test_a_single_number_has_probability_1(alpha):
     assert torch.autograd.grad(p, z)[0] == 0
     assert entmax_threshold(z, alpha).item() == pytest.approx((alpha - 1) * 0.7 - 1)
     assert entmax15(z) == sparsemax(z) == softmax(z) == 1
+    learned = torch.tensor([alpha], dtype=torch.float64, requires_grad=True)
+    p = entmax(z, learned)
+    assert p.shape == () and p.item() == 1
+    assert torch.autograd.grad(p, (z, learned)) == (0, 0)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 1), (1, 1), (2, 5, 1), (2, 1, 1)])
