@@ -47,7 +47,7 @@ for run in "${RUNS[@]}"; do
   run="$(CDPATH='' cd -- "$run" && pwd)"
   check_folder "$run"
   ENSEMBLE="$ENSEMBLE${ENSEMBLE:+:}$run/average.pt"
-  MEMBERS="$MEMBERS${MEMBERS:+ }${run##*/}"
+  MEMBERS="$MEMBERS${MEMBERS:+:}${run##*/}"
 done
 recipe_of "${RUNS[@]}"
 VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"

@@ -80,7 +80,8 @@ for seed in "${seeds[@]}"; do
         "$SWEEP_DIR/output-$output-attention-$attention/seed-$seed"
     done
   done
-done > "$SWEEP_DIR/sweep.plan"
+done > "$SWEEP_DIR/sweep.plan.partial"
+mv -f -- "$SWEEP_DIR/sweep.plan.partial" "$SWEEP_DIR/sweep.plan"
 failed=""
 bash "$EXAMPLES/stages/grid.sh" "$SWEEP_DIR/sweep.plan" "${JOBS:-0}" || failed=yes
 

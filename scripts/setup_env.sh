@@ -187,9 +187,9 @@ main() {
     fi
     if [[ "$python" == */* ]]; then
         [[ -f "$python" && -x "$python" ]] || fail "$python is not an interpreter"
-        python="$(cd "$(dirname "$python")" && pwd)/$(basename "$python")"
+        python="$(CDPATH='' cd -- "$(dirname -- "$python")" && pwd)/$(basename "$python")"
     fi
-    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
     if [[ "$active" == 1 ]]; then
         setup_active
     else

@@ -61,7 +61,7 @@ def summarize(args: argparse.Namespace) -> None:
     elif args.part == "text":
         name, summary = "measures.json", summarize_text(args.run)
     else:
-        members = os.environ.get("MEMBERS", "").split()
+        members = os.environ.get("MEMBERS", "").split(":")
         name, summary = "summary.json", summarize_ensemble(args.run, names, members)
     write_json(args.run / name, summary)
 

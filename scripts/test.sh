@@ -78,7 +78,7 @@ done
 
 [[ "$active" == 0 || ${#setup_arguments[@]} == 0 ]] ||
     fail "--python and --venv are for an environment of its own: leave out --active"
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 if [[ "$active" == 0 ]]; then
     bash "$root/scripts/setup_env.sh" "${setup_arguments[@]+"${setup_arguments[@]}"}"
     venv="${venv:-$root/.venv}"

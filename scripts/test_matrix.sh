@@ -116,7 +116,7 @@ main() {
             --python)
                 [[ $# -ge 2 && -n "$2" ]] || fail "--python needs an interpreter"
                 python="$(command -v "$2")" || fail "there is no $2"
-                pythons+=("$(cd "$(dirname "$python")" && pwd)/$(basename "$python")")
+                pythons+=("$(CDPATH='' cd -- "$(dirname -- "$python")" && pwd)/$(basename "$python")")
                 shift
                 ;;
             --table) table=1 ;;
@@ -128,7 +128,7 @@ main() {
         esac
         shift
     done
-    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
     if ((table)); then
         print_table
         return

@@ -35,9 +35,10 @@ changed=""
 if [[ -f "$SETTINGS_DIR/align" ]]; then
   changed="$(settings_difference "$SETTINGS_DIR/align" "$settings")"
 fi
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
-# The parts done by an interrupted run with the same settings are reused.
+# The parts done by an interrupted run are reused if it had the same settings, and must go before
+# the new settings are recorded: a run killed in between would leave both.
 [[ -z "$changed" ]] || rm -rf -- "$alignments"
+skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
 
 "$PYTHON" -m fairseq_sparse align "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
   --subset test --output "$alignments" --max-tokens "$DEVICE_TOKENS" \

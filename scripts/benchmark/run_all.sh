@@ -103,7 +103,7 @@ if [[ -z "${DATA:-}" && -n "${RAW_DIR:-}" ]]; then
   DATA="$OUT/multi30k_de_en/prepared/bin"
 fi
 decode="${DATA:-}"
-models=(${MODELS:-})
+read -r -a models <<<"${MODELS:-}" || true
 if (( ${#models[@]} == 0 )); then
   decode="$OUT/quickstart/prepared/bin"
   for variant in "${TRAINED[@]}"; do

@@ -225,8 +225,8 @@ ablations() {
   part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations RUNS_PER_GPU="$(runs_per_gpu)" \
     bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
   # The table has the runs that are finished so far.
-  "$PYTHON" -m fairseq_sparse table results "$runs"/*/seed-* > "$OUT/ablations.md" \
-    || say "ablations: no table yet"
+  "$PYTHON" -m fairseq_sparse table results "$runs"/*/seed-* > "$OUT/ablations.md.partial" \
+    && mv -f -- "$OUT/ablations.md.partial" "$OUT/ablations.md" || say "ablations: no table yet"
 }
 
 for name in "${CHOSEN[@]}"; do

@@ -183,11 +183,11 @@ def claims(figures: list[Figures]) -> str:
     far = max((f.worst("distance", d).error for f in entmax for d in DTYPES), default=0)
     lines = [
         f"p of alpha-entmax, 1.3 <= alpha <= 2, is accurate to {_worst(moderate, 'p', 'fp32')} eps "
-        f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64, for rows of any size; the gradient "
+        f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64 in these rows, the gradient "
         f"of its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
         f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 logits are searched entirely in fp64.",
-        "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is the exact value rounded once: its "
-        f"error is at most {half:.2f} eps.",
+        "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is accurate to "
+        f"{half:.2f} eps, the error of a single rounding.",
         f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
         f"The support is exact, except for logits within {far:.2g} eps of the threshold.",
         f"Rows with an unexpected NaN or infinity, or without an expected one: "

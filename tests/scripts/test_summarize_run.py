@@ -220,7 +220,10 @@ def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path) -> None:
+def test_an_ensemble_has_a_score_and_a_speed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMBERS", "a run:b")
     missing = call("summarize_run.py", "ensemble", tmp_path)
     assert missing.returncode == 1
     assert "has no bleu.json or accuracy.json: run the stage generate" in missing.stdout
@@ -236,7 +239,7 @@ def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert summary["inflection"] == {"accuracy": 87.5} and "bleu" not in summary
     assert summary["generation"] == {"sentences_per_second": 3, "optimal": 0.5}
-    assert "training" not in summary
+    assert summary["members"] == ["a run", "b"] and "training" not in summary
 
 
 def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:

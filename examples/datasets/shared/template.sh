@@ -17,7 +17,7 @@ TEST_PREFIX=test
 # line and set VALID_PREFIX=dev (dev.ja, dev.en).
 HOLD_OUT=20
 
-# <- For text that is already tokenised, as Japanese, Chinese or Thai must be: name its languages,
+# <- For text that is already tokenised, as Japanese or Thai must be: name its languages,
 # and score the tokens unchanged. Without these three lines the text is raw: it is tokenised by
 # Moses' rules, and BLEU is that of raw text. If only one side is tokenised, name only its language,
 # and keep the other two lines only if that is the target side.
