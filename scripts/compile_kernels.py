@@ -60,7 +60,7 @@ def main() -> None:
     import triton
 
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    failed = 0
+    failed = compiled = 0
     for capability in given.capability or CAPABILITIES:
         if version < CAPABILITIES[capability][0]:
             print(f"sm_{capability}: not known to Triton {triton.__version__}")
@@ -71,12 +71,15 @@ def main() -> None:
                 if re.search(given.only, name):
                     print(f"sm_{capability} {name}", flush=True)  # a compiler can crash
                     failed += not succeeds(case)
+        compiled += len(kernels)
         print(
             f"sm_{capability}: {len(kernels)} kernels compiled by Triton {triton.__version__}",
             flush=True,
         )
         if given.registers:
             print_registers(capability, kernels)
+    if given.only and not compiled:
+        sys.exit(f"--only {given.only}: no kernel was compiled")
     sys.exit(failed > 0)
 
 

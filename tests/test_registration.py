@@ -16,7 +16,7 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 assert {"transformer_sparse", "lstm_sparse", "transformer_lm_sparse"} <= set(ARCH_MODEL_REGISTRY)
 assert {"entmax_loss", "alpha_relu_loss"} <= set(CRITERION_REGISTRY)
-assert "translation_sparse" in TASK_REGISTRY
+assert {"translation_sparse", "language_modeling_sparse"} <= set(TASK_REGISTRY)
 assert "reduce_lr_on_valid_loss" in LR_SCHEDULER_REGISTRY
 """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -126,9 +125,7 @@ def test_a_slurm_job_trains_on_all_its_machines(data: Path, slurm, tmp_path: Pat
 @pytest.mark.slow
 def test_machines_by_torchrun_meet_after_the_preparation(tmp_path: Path) -> None:
     """The second machine only waits and trains."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = commands.free_port()
     place = (f"--nnodes=2 --master_addr 127.0.0.1 --master-port {port} --node-rank").split()
     folder = tmp_path / "run"
     recipe = ("quickstart", "softmax", "--cpu", "--data-dir", tmp_path / "data")

@@ -153,12 +153,14 @@ def test_it_can_be_suspended_while_models_train(finished, tmp_path):
 
 
 def sleeping_child(parent: int) -> int:
-    while True:
+    for _ in range(600):
         children = ["ps", "--ppid", str(parent), "-o", "pid=,comm="]
         for line in subprocess.run(children, capture_output=True, text=True).stdout.splitlines():
             pid, name = line.split()
             if name == "sleep":
                 return int(pid)
+        time.sleep(0.1)
+    raise AssertionError("no sleep was started within a minute")
 
 
 @pytest.mark.parametrize(

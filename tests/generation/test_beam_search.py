@@ -21,7 +21,6 @@ from automata import (
 )
 from fairseq_sparse.generation.sparse_sequence_generator import (
     SparseSequenceGenerator,
-    SparseSequenceGeneratorWithAlignment,
 )
 from table_options import PAD, UNK, TableLanguageModel
 
@@ -229,14 +228,3 @@ def test_an_input_without_a_source_is_refused():
     generator = SparseSequenceGenerator([TableModel(words, dense_table(WORDS))], words, beam_size=2)
     with pytest.raises(ValueError, match="expected src_tokens or source in net input"):
         generator.generate(None, {"net_input": {"prev_output_tokens": torch.ones(1, 1)}})
-
-
-def test_alignment_goes_with_it():
-    task = toy.task(14)
-    model = toy.model("--output-transform", "entmax15", for_task=task).eval()
-    sample = toy.batch(task.target_dictionary)
-    options = {"beam_size": 1, "max_len_b": 6, "left_pad_target": False}
-    generator = SparseSequenceGeneratorWithAlignment([model], task.target_dictionary, **options)
-    for hypotheses in generator.generate([model], sample):
-        for source, target in hypotheses[0]["alignment"]:
-            assert 0 <= source and 0 <= target < len(hypotheses[0]["tokens"])

@@ -161,8 +161,8 @@ def test_sentence_ends_with_its_last_live_hypothesis():
     assert steps == 2  # the step that finishes both is the last
 
 
-def test_sampled_sentences_follow_the_model():
-    # Half of the samples reach a dead end and give no hypothesis; all others are kept.
+def test_samples_that_reach_a_dead_end_give_no_hypothesis():
+    # Half of them do; all others are kept.
     table = Script({(): {A: 0.5, B: 0.5}, (A,): {}, (B,): {EOS: 1.0}}, words=12)
     generator = build_generator(table, beam=12, max_len_b=6, sampling=True)
     torch.manual_seed(1)

@@ -30,11 +30,15 @@ def train(data, save_dir, *flags, check=True, **options):
     )
 
 
-def train_on_two_workers(data, save_dir, *flags):
-    """Train on two CPU workers, started as torchrun does; return what each printed."""
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return probe.getsockname()[1]
+
+
+def train_on_two_workers(data, save_dir, *flags):
+    """Train on two CPU workers, started as torchrun does; return what each printed."""
+    port = free_port()
     command = [PYTHON, f"{toy.ROOT}/examples/launch/worker.py", str(data)] + (
         f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
         "--source-lang de --target-lang en --arch transformer_sparse_tiny "

@@ -1,5 +1,7 @@
 """``--store-ema``: what is validated and averaged, and what a checkpoint keeps."""
 
+import math
+
 import pytest
 import torch
 
@@ -87,5 +89,5 @@ def test_a_tau_that_is_found_after_the_average_was_made_is_the_averages_too(trai
     first, _ = toy.train(tmp_path / "softmax", data, *flags, "--max-update", 1)
     given = ("--finetune-from-model", first, "--output-tau", "data")
     last, log = toy.train(tmp_path / "alpha_relu", data, *FLAGS, *given, "--max-update", 2)
-    assert len(logged(log, "valid")) == 2
-    assert numbers(last)["model"]["decoder.output_projection.tau"].isfinite()
+    losses = [float(record["valid_loss"]) for record in logged(log, "valid")]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))

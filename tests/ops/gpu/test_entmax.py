@@ -179,7 +179,7 @@ def test_the_longest_rows():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [25, 40001, 1 << 18])
-@pytest.mark.parametrize("alpha", [1.1, 1.5, 3.0])
+@pytest.mark.parametrize("alpha", [1.001, 1.1, 1.5, 2.1, 3.0])
 def test_on_a_gpu(alpha, size, dtype):
     z = logits(5, size, dtype=dtype, scale=1.5).requires_grad_()
     on_gpu = z.detach().cuda().requires_grad_()
@@ -191,3 +191,16 @@ def test_on_a_gpu(alpha, size, dtype):
     (expected,) = torch.autograd.grad(exact, z, grad)
     (actual,) = torch.autograd.grad(found, on_gpu, grad.cuda())
     torch.testing.assert_close(actual.cpu(), expected, **tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("per_row", [False, True])
+def test_no_synchronisation_on_a_gpu(per_row):
+    z = torch.randn(30, 50, device="cuda")
+    alpha = torch.full((30, 1), 1.7, device="cuda") if per_row else 1.5
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mappings.entmax_rows(z, alpha)
+        mappings.entmax_rows(z, alpha, topk=5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

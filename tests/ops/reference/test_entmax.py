@@ -88,11 +88,10 @@ def test_an_alpha_for_each_row_is_that_alpha_alone():
             torch.testing.assert_close(together.conjugate[rows], conjugate, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("solve", [entmax_rows, reference.entmax_rows])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
-def test_conjugate_is_the_attained_maximum_less_the_largest_logit(solve, alpha):
+def test_conjugate_is_the_attained_maximum_less_the_largest_logit(alpha):
     z = torch.randn(20, 30, dtype=torch.float64) * torch.logspace(-2, 2, 20).double()[:, None]
-    p, tau, conjugate, maximum = solve(z, alpha)
+    p, tau, conjugate, maximum = reference.entmax_rows(z, alpha)
     assert torch.equal(maximum, z.amax(-1))
     assert_close_to_naive(tau, lambda z: entmax_threshold(z, alpha), z, slack=4)
     naive = entmax(z, alpha)
@@ -108,27 +107,3 @@ def test_positive_power(exponent, as_tensor):
     expected = [0.0] + [math.pow(value, exponent) for value in (1e-3, 0.3, 1.0, 7.0)]
     torch.testing.assert_close(power[:5], torch.tensor(expected, dtype=torch.float64))
     assert power[5].isnan()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_on_a_gpu(alpha, dtype):
-    z = hard_rows().to(dtype)
-    p = entmax_rows(z.cuda(), alpha).p
-    assert p.is_cuda and p.dtype == dtype
-    ties = z.size(-1) * torch.finfo(torch.float32).eps
-    assert_close_to_naive(p.cpu(), lambda z: entmax(z, alpha), z, atol=ties)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("per_row", [False, True])
-def test_no_synchronisation_on_a_gpu(per_row):
-    z = torch.randn(30, 50, device="cuda")
-    alpha = torch.full((30, 1), 1.7, device="cuda") if per_row else 1.5
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        entmax_rows(z, alpha)
-        entmax_rows(z, alpha, topk=5)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
