@@ -62,7 +62,7 @@ def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str
             raise FileNotFoundError(f"no run in {results / 'runs' / pattern}")
         rows.append(Row(pattern, summaries=dict(enumerate(map(read_json, paths)))))
     cells = [[row.cell(column, Row("")) for column in columns] for row in rows]
-    head = [COLUMNS[column][0] for column in columns]
+    head = [COLUMNS[column].heading for column in columns]
     return tabulate(cells, headers=head, tablefmt="github", disable_numparse=True)
 
 

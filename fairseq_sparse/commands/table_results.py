@@ -32,7 +32,7 @@ BENCHMARKS = ("training_step", "decoding")
 
 def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
     """Return the Markdown table, and below it the conditions of the measurements."""
-    header = [COLUMNS[name][0] for name in columns]
+    header = [COLUMNS[name].heading for name in columns]
     rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
     lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
     return "\n".join([markdown_table(header, rows), *lines])

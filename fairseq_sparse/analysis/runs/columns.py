@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from enum import Enum
+from typing import Any, NamedTuple, Optional
 
 Summary = dict[str, Any]
 
@@ -35,116 +36,132 @@ METRICS = {
     "minutes": "minutes of training",
 }
 
-# name: heading, path in summary.json, format; attention has a value for each of its places
+
+class Shown(Enum):
+    """When a table has a column that was not asked for."""
+
+    ALWAYS = "always"
+    IF_KNOWN = "if a run has a value"
+    NEVER = "never"
+
+
+class Column(NamedTuple):
+    """A column of tables of runs.
+
+    Attributes:
+        heading: its heading.
+        path: where its value is in ``summary.json``; attention has one for each of its places.
+        format: the format of the value.
+        shown: when a table has the column unasked.
+        of_texts: whether the default table of language models has it instead.
+        unit: the unit of the heading, as a multiple of that in ``summary.json``.
+        metric: what it measures, if that is not the name of the column; see :class:`Measure`.
+        split: on what it is measured; see :class:`Measure`.
+    """
+
+    heading: str
+    path: str
+    format: str
+    shown: Shown = Shown.ALWAYS
+    of_texts: bool = False
+    unit: int = 1
+    metric: Optional[str] = None
+    split: Optional[str] = "test"
+
+
+_IF_KNOWN, _NEVER = Shown.IF_KNOWN, Shown.NEVER
+
+
+def _of_validation(what: str, path: str, form: str, metric: str) -> Column:
+    heading = f"{what}, validation set"
+    return Column(heading, f"valid.{path}", form, _NEVER, metric=metric, split="valid")
+
+
 COLUMNS = {
-    "variant": ("variant", "variant", "{}"),
-    "bleu": ("BLEU", "bleu.bleu", "{:.2f}"),
-    "chrf": ("chrF2", "bleu.chrf", "{:.2f}"),
-    "tokenized_bleu": ("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}"),
-    "lowercased_bleu": ("BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}"),
-    "long_bleu": ("BLEU of long sentences", "long.bleu", "{:.2f}"),
-    "valid_accuracy": ("validation accuracy (%)", "training.valid.accuracy", "{:.2f}"),
-    "word_accuracy": ("word accuracy (%)", "inflection.accuracy", "{:.2f}"),
-    "edit_distance": ("edit distance", "inflection.edit_distance", "{:.2f}"),
-    "eps_ppl": ("ε-perplexity", "test.eps_ppl", "{:.1f}"),
-    "best_eps_ppl": ("ε-perplexity, best ε", "test.best_eps_ppl", "{:.1f}"),
-    "sparsemax_score": ("sparsemax score", "test.sparsemax_score", "{:.4f}"),
-    "js_divergence": ("JS divergence", "test.js_divergence", "{:.4f}"),
-    "nonzeros": ("nonzeros", "test.nonzeros", "{:.1f}"),
-    "valid_nonzeros": ("nonzeros, validation set", "valid.nonzeros", "{:.1f}"),
-    "valid_attended": (
-        "attended positions, validation set",
-        "valid.attention.cross.nonzeros",
-        "{:.2f}",
+    "variant": Column("variant", "variant", "{}", of_texts=True),
+    "bleu": Column("BLEU", "bleu.bleu", "{:.2f}", _IF_KNOWN),
+    "chrf": Column("chrF2", "bleu.chrf", "{:.2f}", _NEVER),
+    "tokenized_bleu": Column("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}", _NEVER),
+    "lowercased_bleu": Column(
+        "BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}", _NEVER
     ),
-    "valid_single": ("a single hypothesis, validation set", "valid.search.single", "{:.1%}"),
-    "valid_exact": ("beam proven exact, validation set", "valid.search.exact", "{:.1%}"),
-    "valid_optimal": ("first proven best, validation set", "valid.search.optimal", "{:.1%}"),
-    "tau": ("τ", "test.tau", "{:.3f}"),
-    "prob_sum": ("Σp", "test.prob_sum", "{:.3f}"),
-    "gold_zero": ("gold at p=0 (%)", "test.gold_zero", "{:.1f}"),
-    "accuracy": ("accuracy (%)", "test.accuracy", "{:.1f}"),
-    "sparsity": ("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
-    "null": ("null attention (%)", "attention.null", "{:.1f}"),
-    "first": ("attention on the first token (%)", "attention.first", "{:.1f}"),
-    "eos": ("attention on EOS (%)", "attention.eos", "{:.1f}"),
-    "aer": ("AER, best layer", "alignment.aer", "{:.3f}"),
-    "optimal": ("proven optimal", "generation.optimal", "{:.1%}"),
-    "empty": ("empty", "bleu.empty_translations", "{:.4g}"),
-    "empty_is_best": ("p(empty) > p(best)", "empty.empty_is_best", "{:.2%}"),
-    "empty_is_impossible": ("p(empty) = 0", "empty.empty_is_impossible", "{:.2%}"),
-    "parameters": ("parameters", "training.parameters", "{:,.0f}"),
-    "updates": ("updates", "training.updates", "{:,.0f}"),
-    "words_per_second": ("words/s", "training.words_per_second", "{:,.0f}"),
-    "training": ("training (min)", "training.seconds", "{:.1f}"),
-    "hours": ("training (h)", "training.seconds", "{:.2f}"),
-    "watt_hours": ("energy (Wh)", "training.watt_hours", "{:,.1f}"),
-    "sentences_per_second": (
+    "long_bleu": Column("BLEU of long sentences", "long.bleu", "{:.2f}", _NEVER),
+    "valid_accuracy": Column(
+        "validation accuracy (%)",
+        "training.valid.accuracy",
+        "{:.2f}",
+        _NEVER,
+        metric="accuracy",
+        split="valid",
+    ),
+    "word_accuracy": Column("word accuracy (%)", "inflection.accuracy", "{:.2f}", _IF_KNOWN),
+    "edit_distance": Column("edit distance", "inflection.edit_distance", "{:.2f}", _IF_KNOWN),
+    "eps_ppl": Column("ε-perplexity", "test.eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True),
+    "best_eps_ppl": Column(
+        "ε-perplexity, best ε", "test.best_eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True
+    ),
+    "sparsemax_score": Column(
+        "sparsemax score", "test.sparsemax_score", "{:.4f}", _IF_KNOWN, of_texts=True
+    ),
+    "js_divergence": Column(
+        "JS divergence", "test.js_divergence", "{:.4f}", _IF_KNOWN, of_texts=True
+    ),
+    "nonzeros": Column("nonzeros", "test.nonzeros", "{:.1f}", of_texts=True),
+    "valid_nonzeros": _of_validation("nonzeros", "nonzeros", "{:.1f}", "nonzeros"),
+    "valid_attended": _of_validation(
+        "attended positions", "attention.cross.nonzeros", "{:.2f}", "attended"
+    ),
+    "valid_single": _of_validation(
+        "a single hypothesis", "search.single", "{:.1%}", "single_hypothesis"
+    ),
+    "valid_exact": _of_validation("beam proven exact", "search.exact", "{:.1%}", "proven_exact"),
+    "valid_optimal": _of_validation(
+        "first proven best", "search.optimal", "{:.1%}", "proven_optimal"
+    ),
+    "tau": Column("τ", "test.tau", "{:.3f}", _NEVER, split="train"),
+    "prob_sum": Column("Σp", "test.prob_sum", "{:.3f}"),
+    "gold_zero": Column("gold at p=0 (%)", "test.gold_zero", "{:.1f}", of_texts=True),
+    "accuracy": Column("accuracy (%)", "test.accuracy", "{:.1f}"),
+    "sparsity": Column("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
+    "null": Column("null attention (%)", "attention.null", "{:.1f}"),
+    "first": Column("attention on the first token (%)", "attention.first", "{:.1f}", _NEVER),
+    "eos": Column("attention on EOS (%)", "attention.eos", "{:.1f}", _NEVER),
+    "aer": Column("AER, best layer", "alignment.aer", "{:.3f}", _NEVER),
+    "optimal": Column(
+        "proven optimal", "generation.optimal", "{:.1%}", _NEVER, metric="proven_optimal"
+    ),
+    "empty": Column("empty", "bleu.empty_translations", "{:.4g}", _IF_KNOWN),
+    "empty_is_best": Column("p(empty) > p(best)", "empty.empty_is_best", "{:.2%}", _NEVER),
+    "empty_is_impossible": Column("p(empty) = 0", "empty.empty_is_impossible", "{:.2%}", _NEVER),
+    "parameters": Column(
+        "parameters", "training.parameters", "{:,.0f}", _NEVER, of_texts=True, split=None
+    ),
+    "updates": Column("updates", "training.updates", "{:,.0f}", of_texts=True, split="train"),
+    "words_per_second": Column(
+        "words/s",
+        "training.words_per_second",
+        "{:,.0f}",
+        of_texts=True,
+        metric="training_speed",
+        split="train",
+    ),
+    "training": Column(
+        "training (min)",
+        "training.seconds",
+        "{:.1f}",
+        of_texts=True,
+        unit=60,
+        metric="minutes",
+        split="train",
+    ),
+    "hours": Column("training (h)", "training.seconds", "{:.2f}", _NEVER, unit=3600, split="train"),
+    "watt_hours": Column("energy (Wh)", "training.watt_hours", "{:,.1f}", _IF_KNOWN, split="train"),
+    "sentences_per_second": Column(
         "decoding (sentences/s)",
         "generation.sentences_per_second",
         "{:.1f}",
+        metric="decoding_speed",
     ),
-}
-# The unit of a column, in seconds.
-_UNITS = {"training": 60, "hours": 3600}
-# The columns of a table of language models.
-_OF_TEXTS = (
-    "variant",
-    "eps_ppl",
-    "best_eps_ppl",
-    "sparsemax_score",
-    "js_divergence",
-    "nonzeros",
-    "gold_zero",
-    "parameters",
-    "updates",
-    "words_per_second",
-    "training",
-)
-# Columns that not every run has: scores of other tasks, and energy, which needs NVML.
-_NOT_ALWAYS = (
-    *("bleu", "word_accuracy", "edit_distance", "empty", "watt_hours"),
-    *("eps_ppl", "best_eps_ppl", "sparsemax_score", "js_divergence"),
-)
-# Columns that are shown on request only.
-_ON_REQUEST = (
-    "chrf",
-    "tokenized_bleu",
-    "lowercased_bleu",
-    "long_bleu",
-    "tau",
-    "valid_accuracy",
-    "valid_nonzeros",
-    "valid_attended",
-    "valid_single",
-    "valid_exact",
-    "valid_optimal",
-    "first",
-    "eos",
-    "aer",
-    "optimal",
-    "empty_is_best",
-    "empty_is_impossible",
-    "parameters",
-    "hours",
-)
-# Columns with another metric than their name, or another split than the test set.
-_MEASURES = {
-    "valid_accuracy": Measure("accuracy", "valid"),
-    "valid_nonzeros": Measure("nonzeros", "valid"),
-    "valid_attended": Measure("attended", "valid"),
-    "valid_single": Measure("single_hypothesis", "valid"),
-    "valid_exact": Measure("proven_exact", "valid"),
-    "valid_optimal": Measure("proven_optimal", "valid"),
-    "optimal": Measure("proven_optimal", "test"),
-    "tau": Measure("tau", "train"),
-    "parameters": Measure("parameters", None),
-    "updates": Measure("updates", "train"),
-    "words_per_second": Measure("training_speed", "train"),
-    "training": Measure("minutes", "train"),
-    "hours": Measure("hours", "train"),
-    "watt_hours": Measure("watt_hours", "train"),
-    "sentences_per_second": Measure("decoding_speed", "test"),
 }
 # The parts of scripts/benchmark/training_step.py and decoding.py that measure these speeds.
 SPEEDS = {"words_per_second": "training", "sentences_per_second": "beam"}
@@ -170,8 +187,9 @@ def look_up(summary: Summary, path: str) -> Any:
 
 def number(summary: Summary, column: str) -> Any:
     """Return what a run has in a column of a single number, in the unit of its heading, or None."""
-    value = look_up(summary, COLUMNS[column][1])
-    return value / _UNITS[column] if column in _UNITS and value is not None else value
+    value = look_up(summary, COLUMNS[column].path)
+    unit = COLUMNS[column].unit
+    return value / unit if unit != 1 and value is not None else value
 
 
 def measure_of(summary: Summary, column: str) -> Measure:
@@ -191,21 +209,19 @@ def measure_of(summary: Summary, column: str) -> Measure:
         return Measure(column, "test", len(look_up(summary, "inflection.languages") or ()) or None)
     if column in ("empty_is_best", "empty_is_impossible"):
         return Measure(column, look_up(summary, "empty.subset") or "test")
-    return _MEASURES.get(column) or Measure(column, "test")
+    return Measure(COLUMNS[column].metric or column, COLUMNS[column].split)
 
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
     """Return the names in ``COLUMNS`` of a table's default columns."""
     if all(look_up(summary, "test.eps_ppl") is not None for summary in summaries):
-        return list(_OF_TEXTS)
+        return [name for name, column in COLUMNS.items() if column.of_texts]
     return [
         name
-        for name, (_, path, _) in COLUMNS.items()
-        if name not in _ON_REQUEST
-        and (
-            name not in _NOT_ALWAYS
-            or any(look_up(summary, path) is not None for summary in summaries)
-        )
+        for name, column in COLUMNS.items()
+        if column.shown is Shown.ALWAYS
+        or column.shown is Shown.IF_KNOWN
+        and any(look_up(summary, column.path) is not None for summary in summaries)
     ]
 
 
@@ -217,7 +233,7 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         name: a key of ``COLUMNS``.
         baseline: the summary that the speed is compared with.
     """
-    _, path, form = COLUMNS[name]
+    path, form = COLUMNS[name].path, COLUMNS[name].format
     if path.startswith("attention."):
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {}).values()

@@ -270,8 +270,8 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
                 parse_math=False,
             )
     axes.margins(y=0.12)
-    axes.set_xlabel(COLUMNS[along][0])
-    axes.set_ylabel(COLUMNS[score][0])
+    axes.set_xlabel(COLUMNS[along].heading)
+    axes.set_ylabel(COLUMNS[score].heading)
     return figure
 
 

@@ -57,7 +57,7 @@ def dataset_table(paper: Paper, dataset: str, rows: Sequence[Row]) -> Table:
     if any(len(row.runs) > 1 for row in rows):
         columns.append(("seeds", [str(len(row.summaries)) for row in rows]))
     for name in paper.columns:
-        heading = COLUMNS[name][0]
+        heading = COLUMNS[name].heading
         ours = [row.cell(name, rows[0]) for row in rows]
         if name != paper.columns[0] and all(text == "-" for text in ours):
             continue
@@ -85,7 +85,7 @@ def _as_table(columns: Sequence[tuple[str, list[str]]]) -> Table:
 
 def _measure(rows: Sequence[Row], column: str) -> Optional[Measure]:
     """Return the measure of a column, or None if the runs that have it do not agree."""
-    path = COLUMNS[column][1]
+    path = COLUMNS[column].path
     found = {
         measure_of(summary, column)
         for row in rows
@@ -126,7 +126,7 @@ def overview(paper: Paper, datasets: dict[str, list[Row]]) -> Table:
     """
     name = paper.columns[0]
     first = next(iter(datasets.values()))
-    columns = [(COLUMNS[name][0], [row.title for row in first])]
+    columns = [(COLUMNS[name].heading, [row.title for row in first])]
     for dataset, rows in datasets.items():
         columns.append((dataset, [row.cell(name, rows[0]) for row in rows]))
         theirs = _figures(paper, dataset, rows, name)

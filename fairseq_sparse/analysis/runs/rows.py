@@ -119,7 +119,9 @@ class Row:
         """
         text = cell(self.mean, column, baseline.mean)
         values = self.values(column) if column in SPREAD else []
-        return f"{text} ± {COLUMNS[column][2].format(stdev(values))}" if len(values) > 1 else text
+        return (
+            f"{text} ± {COLUMNS[column].format.format(stdev(values))}" if len(values) > 1 else text
+        )
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
@@ -283,12 +285,12 @@ def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]
 
 
 def _has_deviation(row: Row, column: str) -> bool:
-    values = [] if COLUMNS[column][1].startswith("attention.") else row.values(column)
+    values = [] if COLUMNS[column].path.startswith("attention.") else row.values(column)
     return len(values) > 1 and not isinstance(values[0], str)
 
 
 def _value(summary: Summary, column: str) -> Any:
-    path = COLUMNS[column][1]
+    path = COLUMNS[column].path
     if path.startswith("attention."):
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {})
