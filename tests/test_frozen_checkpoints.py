@@ -8,12 +8,12 @@ import pytest
 import frozen_checkpoints as frozen
 
 FROZEN = sorted(frozen.FOLDER.glob("*/*.pt.gz"))
-WORLD = "py310" if sys.version_info < (3, 11) else "py311"
+ENVIRONMENT = "py310" if sys.version_info < (3, 11) else "py311"
 
 
-def test_every_kind_of_model_is_there_in_both_worlds():
-    for world in ("py310", "py311"):
-        names = {path.name for path in FROZEN if path.parent.name.endswith(world)}
+def test_every_kind_of_model_is_there_in_both_environments():
+    for environment in ("py310", "py311"):
+        names = {path.name for path in FROZEN if path.parent.name.endswith(environment)}
         assert names >= {f"{name}.pt.gz" for name in frozen.FLAGS}
 
 
@@ -39,7 +39,7 @@ def test_a_frozen_checkpoint_predicts_what_it_predicted(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FROZEN if path.parent.name.endswith(WORLD)], ids=named
+    "path", [path for path in FROZEN if path.parent.name.endswith(ENVIRONMENT)], ids=named
 )
 def test_training_goes_on_from_a_frozen_checkpoint_as_it_did(path, tmp_path):
     """In the environment that made it: the other has other optimizer states and batches."""

@@ -155,7 +155,7 @@ def test_what_is_missing_or_out_of_date_is_made_again(folders: list[Path], tmp_p
     assert all(before[path] != time for path, time in files([run]).items())
 
 
-def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path, capfd) -> None:
+def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     plain = tmp_path / "save-dir"
     plain.mkdir()
     for name in ("checkpoint_best.pt", "checkpoint_last.pt", "checkpoint3.pt"):

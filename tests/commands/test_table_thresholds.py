@@ -68,6 +68,6 @@ def test_data_without_a_training_part_are_refused_by_name(tmp_path, capsys):
     assert f"error: {data} has no readable part train: " in capsys.readouterr().err
 
 
-def test_bad_input_is_refused_by_name(tmp_path, capsys):
+def test_bad_input_is_refused_by_name(capsys):
     assert table_thresholds.main(["--vocabulary", "50", "--model-flags=--nonsense 1"]) == 1
     assert "has no --nonsense" in capsys.readouterr().err

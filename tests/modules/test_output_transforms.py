@@ -117,7 +117,7 @@ def test_a_model_refuses_an_option_that_it_does_not_take(squares):
         toy.model(*FLAGS, "--output-topk", 5)
 
 
-def test_analysis_knows_it(trained, data, tmp_path, squares, capsys):
+def test_analysis_knows_it(trained, data, tmp_path, squares):
     out = tmp_path / "out.json"
     arguments = ("support", data, "--path", trained[0], "--beams", 2, "--json", out, "--cpu")
     assert analyze_output.main([str(argument) for argument in arguments]) == 0

@@ -344,7 +344,7 @@ def test_a_distributed_tensor_gives_what_its_parts_give(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(tmp_path):
+def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -136,7 +136,7 @@ class NoCriterion:
 
 
 @pytest.mark.parametrize("is_sparse", [True, False])
-def test_validation_with_bleu(monkeypatch, caplog, is_sparse):
+def test_validation_with_bleu(monkeypatch, is_sparse):
     task = make_task(eval_bleu=True, eval_bleu_args='{"beam": 1, "max_len_b": 3}')
     model = make_model(SPARSE if is_sparse else DENSE, is_sparse)
     monkeypatch.setattr("fairseq.models.build_model", lambda *args: model)
