@@ -76,7 +76,6 @@ class ConstantTau:
         """
         if self._tau_is_announced:
             return
-        self._tau_is_announced = True
         if not self._tau_is_finite():
             found = self._estimate(projection, features[target != ignore_index])
             source = f"--output-tau {self.estimator}, {found}"
@@ -84,6 +83,7 @@ class ConstantTau:
             source = "given by --output-tau"
         else:
             source = "from the checkpoint; --output-tau is ignored"
+        self._tau_is_announced = True  # not before: an estimate that ran out of memory is repeated
         if not _is_distributed() or torch.distributed.get_rank() == 0:
             logger.info("tau of %s: %.6f (%s)", self.name, self.tau.item(), source)
 

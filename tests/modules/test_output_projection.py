@@ -141,6 +141,18 @@ def test_tau_from_data_is_the_mean_threshold_of_the_target_tokens(caplog):
     assert f"{expected.item():.6f}" in messages[0] and "--output-tau data" in messages[0]
 
 
+def test_an_estimate_of_tau_that_failed_is_repeated():
+    """fairseq skips a batch that does not fit into memory, and goes on with the next."""
+    layer = projection("alpha_relu", tau="data")
+    features, target = features_and_target(layer)
+    hook = layer.linear.register_forward_hook(lambda *_: pytest.fail("out of memory"))
+    with pytest.raises(pytest.fail.Exception, match="out of memory"):
+        prepare(layer, features, target)
+    hook.remove()
+    prepare(layer, features, target)
+    assert layer.transform.known_tau().isfinite()
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.1, 3.0])
 def test_tau_from_weights_follows_the_size_of_the_features(scale):
     """A decoder without a final layer norm has features of any size."""
