@@ -86,16 +86,16 @@ class SparseLSTMDecoder(SparseOutputDecoder, LSTMDecoder):
             state.pop(f"{prefix}fc_out.weight", None)
         return state
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str):
-        super().upgrade_state_dict_named(state_dict, name)
-        if self.share_input_output_embed and self.output_projection is not None:
-            state_dict[f"{name}.fc_out.weight"] = state_dict[f"{name}.embed_tokens.weight"]
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
+        embeddings = state_dict.get(f"{prefix}embed_tokens.weight")
+        if self.share_input_output_embed and embeddings is not None and self.output_projection:
+            state_dict[f"{prefix}fc_out.weight"] = embeddings
+        attention = f"{prefix}attention.output_proj"
         bias = getattr(getattr(self.attention, "output_proj", None), "bias", None)
-        if bias is not None:  # missing in fairseq's checkpoints and in older ones of this model
-            state_dict.setdefault(
-                f"{name}.attention.output_proj.bias", torch.zeros_like(bias, requires_grad=False)
-            )
-        return state_dict
+        # Missing in fairseq's checkpoints and in older ones of this model.
+        if bias is not None and f"{attention}.weight" in state_dict:
+            state_dict.setdefault(f"{attention}.bias", torch.zeros_like(bias, requires_grad=False))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 @register_model("lstm_sparse")

@@ -230,6 +230,19 @@ def test_the_attentional_layer_has_a_bias_where_it_is_asked_for(attention, task,
     torch.testing.assert_close(states, torch.ones_like(states))
 
 
+def test_a_part_of_a_checkpoint_leaves_the_rest_of_the_model_alone(task):
+    flags = ("--attention-bias", "--share-decoder-input-output-embed")
+    model, other = build(*flags, for_task=task), build(*flags, for_task=task)
+    before = {name: value.clone() for name, value in model.decoder.state_dict().items()}
+    encoder = {k: v for k, v in other.state_dict().items() if k.startswith("encoder.")}
+    model.load_state_dict(encoder, strict=False)
+    for name, value in model.decoder.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    model.decoder.load_state_dict(other.decoder.state_dict())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
 def test_settings_from_before_there_was_a_bias_give_a_model_without_one(task):
     """fairseq does not apply an architecture to the settings in a checkpoint."""
     args = toy.flags(*SMALL, arch="lstm_sparse_mt", criterion="entmax_loss")
