@@ -51,12 +51,18 @@ def assert_causal(bias: Tensor) -> None:
     torch._assert_async(is_causal, "the attention mask is not causal, but attend() got causal=True")
 
 
+def convert_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an additive mask in another dtype, with -inf for ``MASKED``, to which -1e4 in half
+    precision is no longer equal."""
+    return bias.masked_fill(bias <= MASKED, -float("inf")).to(dtype)
+
+
 def apply_masks(scores: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
     """Add ``bias`` to scores ``[batch, heads, queries, keys]`` and put -inf where it, or ``masked
     [batch, keys]``, masks a key; in place, unless PyTorch captures the scores."""
     in_place = not is_captured(scores)  # under vmap, the masks may have one dimension more
     if bias is not None:
-        bias = bias.masked_fill(bias <= MASKED, -float("inf")).to(scores.dtype)
+        bias = convert_bias(bias, scores.dtype)
         scores = scores.add_(bias) if in_place else scores + bias
     if masked is not None:
         masked = masked[:, None, None]

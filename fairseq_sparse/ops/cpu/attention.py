@@ -12,7 +12,7 @@ from torch.autograd import Function
 from fairseq_sparse.ops.cpu.boundary import Structure, call, empty, int64s, struct
 from fairseq_sparse.ops.first_order import first_order
 from fairseq_sparse.ops.layout import empty_time_first
-from fairseq_sparse.ops.masks import causal_mask
+from fairseq_sparse.ops.masks import causal_mask, convert_bias
 
 if TYPE_CHECKING:
     from fairseq_sparse.ops.attention_weights import AttentionOptions
@@ -65,7 +65,9 @@ class _SparseAttention(Function):
         if masked is not None:
             masked = masked.contiguous().view(torch.uint8)
         if bias is not None:
-            bias = bias.float().contiguous()
+            if bias.dtype != torch.float32:
+                bias = convert_bias(bias, torch.float32)
+            bias = bias.contiguous()
         batch, heads, queries, _ = query.shape
         seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout > 0 else 0
         splits = -(-torch.get_num_threads() // max(1, batch * heads))

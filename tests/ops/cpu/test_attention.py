@@ -78,6 +78,11 @@ MASKS = {
     "large numbers for -inf": lambda batch, queries, keys: {
         "bias": causal(queries, keys).clamp(min=-1e4).double()
     },
+    "a query without keys, in half precision": lambda batch, queries, keys: {
+        "bias": torch.zeros(queries, keys, dtype=torch.bfloat16).index_fill(
+            0, torch.tensor(0), -1e4
+        )
+    },
     "bias and padding": lambda batch, queries, keys: {
         "bias": torch.randn(keys, queries).T + causal(queries, keys),
         "masked": (torch.rand(keys, batch) < 0.4).T,
