@@ -110,7 +110,7 @@ class OutputTransform(nn.Module):
         return self.loss(linear(features), target, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
-        """Return :meth:`probs`, and the threshold of each row if there is one."""
+        """Return :meth:`probs` of logits ``[rows, V]``, and each row's threshold if it has one."""
         return self.probs(logits), None
 
     @torch.no_grad()

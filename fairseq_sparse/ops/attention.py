@@ -42,7 +42,7 @@ def attend(
 
     Unless the weights are requested, long inputs are processed in chunks, whose scores are
     recomputed for the gradient, so that not all of them are in memory at once. There is then no
-    second derivative.
+    second derivative, nor is there one where a kernel computes attention.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``.
@@ -59,7 +59,7 @@ def attend(
             them, with ``MASKED`` or less where a key is masked. It gets no gradient.
         causal: whether to mask the keys after each query's own position. If ``bias`` is given
             too, it must be exactly this mask, ``[queries, keys]``; GPU kernels do not read it.
-        dropout: probability of dropping a weight.
+        dropout: probability of dropping a weight, from 0 to 1.
         sums_to_one: whether the weights of a custom function sum to 1. If not, they are unbounded,
             and in fp16 the weighted sum is returned in fp32, in which it cannot overflow.
         need_weights: whether to return the weights before dropout.
@@ -70,12 +70,14 @@ def attend(
         ``sums_to_one``), and the weights ``[batch, heads, queries, keys]`` or None.
 
     Raises:
-        ValueError: the name of the weights is unknown, a tensor has a wrong shape or dtype, or
-            alpha is missing or given to weights that take none.
+        ValueError: the name of the weights is unknown, a tensor has a wrong shape or dtype, alpha
+            is missing or given to weights that take none, or ``dropout`` is out of range.
     """
     weights, alpha = _resolve_weights(weights, alpha, sums_to_one)
     _check_shapes(query, key, value)
     _check_masks(query, key, masked, bias, causal)
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be a probability, from 0 to 1, got {dropout}")
     if alpha is not None:
         alpha = _alpha_per_head(alpha, query.size(1))
     query, key, value = as_autocast(query, key, value)

@@ -110,8 +110,8 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
 
     Args:
         z: logits of any shape and floating dtype; computed in fp32 or better.
-        tau: the threshold of ``(alpha - 1) * z``, a finite number or a tensor that broadcasts.
-            No gradient flows to it.
+        tau: the threshold of ``(alpha - 1) * z``, a finite number or a tensor that broadcasts to
+            the shape of ``z``. No gradient flows to it.
         alpha: a number > 1.
 
     Returns:
@@ -119,12 +119,13 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
         ``(alpha - 1) z <= tau``. NaN stays NaN.
 
     Raises:
-        ValueError: ``alpha`` is <= 1 or not finite, or ``tau`` is a number that is not finite.
+        ValueError: ``alpha`` is <= 1 or not finite, or ``tau`` is a number that is not finite or a
+            tensor that does not broadcast.
         TypeError: ``z`` is not floating point, or ``alpha`` or ``tau`` is not a number.
     """
     check_logits(z)
     check_alpha(alpha)
-    check_tau(tau)
+    tau = _checked_tau(tau, z)
     return _AlphaReLU.apply(z, tau, alpha)
 
 
@@ -158,7 +159,7 @@ def log_alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
     """
     check_logits(z)
     check_alpha(alpha)
-    check_tau(tau)
+    tau = _checked_tau(tau, z)
     backend = choose("log_probabilities", (z,), alpha=alpha, tau=tau)
     if backend.NAME == "reference":
         return log_with_zeros(alpha_relu(at_least_fp32(z), tau, alpha))
@@ -249,6 +250,21 @@ def _checked_alphas(alpha: Tensor, z: Tensor, dim: int) -> Tensor:
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not broadcast to {tuple(shape)}, "
             f"one value for each row of z {tuple(z.shape)} along dimension {dim}"
+        ) from error
+
+
+def _checked_tau(tau: Tau, z: Tensor) -> Tau:
+    """Return a tensor tau in the shape of ``z``, or without dimensions if it has one element."""
+    check_tau(tau)
+    if not torch.is_tensor(tau):
+        return tau
+    if tau.numel() == 1:
+        return tau.reshape(())
+    try:
+        return tau.expand(z.shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"tau of shape {tuple(tau.shape)} does not broadcast to that of z, {tuple(z.shape)}"
         ) from error
 
 

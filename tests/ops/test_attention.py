@@ -174,9 +174,11 @@ def shaped(*sizes, dtype=torch.float32):
         ({"key": shaped(3, 1, 5, 4)}, "query, key and value must be"),
         ({"key": shaped(3, 3, 5, 3)}, "query, key and value must be"),
         ({"value": shaped(3, 3, 4, 4)}, "query, key and value must be"),
+        ({"dropout": -0.1}, "dropout must be a probability, from 0 to 1, got -0.1"),
+        ({"dropout": 1.1}, "dropout must be a probability, from 0 to 1, got 1.1"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(given, message):
+def test_arguments_that_do_not_fit_are_refused(given, message):
     tensors = dict(zip(("query", "key", "value"), inputs(), strict=True))
     with pytest.raises(ValueError, match=re.escape(message)):
         attend(**{"weights": "relu", **tensors, **given})

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 import references
-from fairseq_sparse.ops import alpha_relu, entmax, entmax_threshold
+from fairseq_sparse.ops import alpha_relu, entmax, entmax_threshold, log_alpha_relu
 from references import assert_close_to_naive
 
 INF = float("inf")
@@ -167,6 +167,10 @@ def test_bad_arguments():
     for tau in (NAN, INF, -INF):
         with pytest.raises(ValueError, match="tau must be a finite number, got"):
             alpha_relu(z, tau)
+    for mapping in (alpha_relu, log_alpha_relu):
+        with pytest.raises(ValueError, match=r"tau of shape \(2, 1\) does not broadcast to that"):
+            mapping(z, torch.zeros(2, 1))
+        assert mapping(z, torch.zeros(1, 1)).shape == mapping(z.double(), torch.zeros(1, 1)).shape
 
 
 values = st.lists(st.floats(-20, 20), min_size=1, max_size=12)
