@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
 
 from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
@@ -37,11 +38,12 @@ def build_model(arch: str, flags: Sequence[object], task: TranslationSparseTask)
     """Build the model that ``fairseq-train --arch ARCH FLAGS`` would start from.
 
     Raises:
-        ValueError: the architecture does not exist, or does not have a flag.
+        ValueError: the architecture is not one of a translation Transformer, or does not have a
+            flag.
     """
-    if arch not in ARCH_MODEL_REGISTRY:
-        raise ValueError(f"--arch {arch}: there is no such architecture")
-    model_class: type[BaseFairseqModel] = ARCH_MODEL_REGISTRY[arch]
+    model_class: Optional[type[BaseFairseqModel]] = ARCH_MODEL_REGISTRY.get(arch)
+    if model_class is None or not issubclass(model_class, TransformerModelBase):
+        raise ValueError(f"--arch {arch}: not an architecture of transformer_sparse or transformer")
     parser = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False)
     model_class.add_args(parser)
     args, unknown = parser.parse_known_args([str(flag) for flag in flags])

@@ -1,6 +1,7 @@
 """Trained translation models on a data set: teacher-forced probabilities, and search."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Optional
@@ -119,7 +120,7 @@ def load_translator(
         AnalysisError: this is not a translation model, or it does not match the data.
         CheckpointError: a file is not a checkpoint, or would run code.
     """
-    checkpoints = path.split(":")
+    checkpoints = [path] if os.path.isfile(path) else path.split(":")
     models, task = load_models(checkpoints, data)
     if not isinstance(task, TranslationTask):
         raise AnalysisError(f"{path}: not a translation model: its task is {type(task).__name__}")

@@ -10,7 +10,6 @@ both over the layers, AoH and AoL (ReLA, Fig. 4 and Table 5). The JSON file has 
 from __future__ import annotations
 
 import argparse
-import codecs
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -212,16 +211,7 @@ def folder_table(folder: dict[str, Any]) -> str:
     return f"{folder['hypothesis']}\n\n{markdown_table(header, rows)}"
 
 
-def check_encoding(name: str | None) -> None:
-    """Refuse an encoding that Python does not know."""
-    try:
-        codecs.lookup(name or "utf-8")
-    except LookupError as error:
-        raise ValueError(f"--encoding: {error}") from error
-
-
 def run(options: argparse.Namespace) -> None:
-    check_encoding(options.encoding)
     result = score(options)
     if options.json:
         write_json(options.json, result)

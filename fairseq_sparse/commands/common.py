@@ -169,8 +169,7 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
 
     systems: dict[str, Path] = {}
     for text in texts:
-        named = "=" in text and not Path(text).exists()
-        name, _, place = text.rpartition("=") if named else ("", "", text)
+        name, place = _split_name(text)
         path = Path(place)
         whole = path.resolve()
         name = name or (whole.name if path.is_dir() else whole.stem)
@@ -178,6 +177,15 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
             raise AnalysisError(f"{text}: another one is called {name}; put NAME= before it")
         systems[name] = path / HYPOTHESES if path.is_dir() else path
     return systems
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """Return the name, or nothing, and the path of ``[NAME=]PATH``; both can contain ``=``."""
+    if "=" not in text or Path(text).exists():
+        return "", text
+    places = [number for number, character in enumerate(text) if character == "="]
+    place = next((x for x in places if Path(text[x + 1 :]).exists()), places[-1])
+    return text[:place], text[place + 1 :]
 
 
 def seed(text: str) -> int:
@@ -216,6 +224,8 @@ def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
     """
     try:
         run(*arguments)
+    except BrokenPipeError:
+        raise
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
         print(f"{name}: error: {one_line(error)}", file=sys.stderr)
         return 1
@@ -224,7 +234,7 @@ def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
 
 def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = "") -> int:
     """Run ``main`` and return its exit status; report missing packages, lack of memory and
-    interruptions in one line.
+    interruptions in one line, and end quietly when nobody reads the output (``| head``).
 
     Args:
         main: the function to run.
@@ -236,14 +246,23 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
     for logger in loggers:
         logger.setLevel(logging.WARNING)
     try:
-        return main()
+        status = main()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
+        return 1
     except ImportError as error:
         message = (
             f"{error}: install what fairseq_sparse needs (in a checkout: bash "
             "scripts/setup_env.sh), and activate that environment"
         )
-    except MemoryError:
-        message = "there is not enough memory"
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch's words for a GPU and for a CPU.
+        words = ("out of memory", "can't allocate memory")
+        if isinstance(error, RuntimeError) and not any(text in str(error) for text in words):
+            raise
+        message = "there is not enough memory; if the command has --max-tokens, give a smaller one"
     except KeyboardInterrupt:
         message = "interrupted"
     finally:
@@ -264,6 +283,10 @@ def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     options.names = options.names or short_names(options.path)
     if len(options.names) != len(options.path):
         parser.error("--names: give as many as --path has models")
+    files = [os.path.realpath(path) for path in options.path]
+    twice = [path for path, file in zip(options.path, files, strict=True) if files.count(file) > 1]
+    if twice:
+        parser.error(f"--path: {twice[0]} is given twice")
 
 
 def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:

@@ -120,8 +120,6 @@ def collect_weights(
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
     """Return the index, from 0, of a number from 1 that must exist; None means the last one."""
 
-    if count == 0:
-        raise AnalysisError(f"{flag}: the model has no {what}")
     if number is not None and number > count:
         raise AnalysisError(f"{flag} {number}: the model has {count} {what}")
     return (number or count) - 1
@@ -168,6 +166,8 @@ def draw(options: argparse.Namespace) -> None:
     (model,), task = translator.models, translator.task
     modules = attention_modules(model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
+    if not modules:
+        raise AnalysisError(f"--place {options.place}: the model has no {place}")
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
     kind = attention_kind(modules[layer])
     sample = read_sentence(translator, options)

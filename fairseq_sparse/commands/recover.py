@@ -34,9 +34,16 @@ def run(options: argparse.Namespace) -> None:
     if outdated:
         names = ", ".join(map(os.path.basename, outdated))
         print(f"deleted {names}: older than the checkpoints that the training keeps")
-    if recovery is None and not outdated and not options.quiet:
+    if recovery is not None or outdated or options.quiet:
+        return
+    if os.path.isfile(os.path.join(options.folder, "checkpoint_last.pt")):
         print(
             f"nothing to do: no damaged checkpoint_last.pt and no outdated file in {options.folder}"
+        )
+    else:
+        print(
+            f"{options.folder} has no checkpoint_last.pt: is it the --save-dir? A training there "
+            "would start anew"
         )
 
 

@@ -1,9 +1,10 @@
 """Score the output of fairseq-generate with cased sacreBLEU, detokenised by default.
 
-Reads the detokenised hypotheses (lines `D-ID`, so generate with `--tokenizer moses`), puts them
-back in the order of the test set, checks that none is missing, writes them one per line, and prints
-BLEU and chrF2 against the raw reference with sacreBLEU's signatures. If the reference is already
-tokenised, generate with `--tokenizer space`, and score with `--tokenize none`.
+Reads the detokenised hypotheses (lines `D-ID`, so generate with `--post-process subword_nmt
+--tokenizer moses`), puts them back in the order of the test set, checks that none is missing,
+writes them one per line, and prints BLEU and chrF2 against the raw reference with sacreBLEU's
+signatures. If the reference is already tokenised, generate with `--tokenizer space`, and score with
+`--tokenize none`.
 
 With --tokenized-reference, the tokens of the hypotheses (lines `H-ID`, without the marks of BPE)
 are also scored against that reference, as multi-bleu.perl does: without smoothing, cased and in
@@ -13,6 +14,7 @@ lower case.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,6 +83,16 @@ def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> lis
     return references
 
 
+def check_subwords(hypotheses: list[str], references: list[str], generated: Path) -> None:
+    """Raise AnalysisError if only the hypotheses have marks of subwords."""
+    marks = re.compile("@@( |$)|(^| )\u2581")
+    if any(map(marks.search, hypotheses)) and not any(map(marks.search, references)):
+        raise AnalysisError(
+            f"{generated} has subwords, not words (@@ or \u2581): generate with "
+            "--post-process subword_nmt or sentencepiece"
+        )
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser("score", __doc__)
     parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
@@ -106,6 +118,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> None:
     hypotheses = read_best(options.generated)
     texts = read_lines(options.reference, hypotheses, options.generated)
+    check_subwords(hypotheses, texts, options.generated)
     result = score(hypotheses, texts, options.tokenize)
     if options.tokenized_reference:
         tokens = read_best(options.generated, "H")

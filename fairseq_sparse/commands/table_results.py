@@ -152,7 +152,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--baseline",
         metavar="VARIANT",
-        help="variant among the runs; speeds are shown as ratios to its speeds",
+        help="variant among the runs; speeds are shown as ratios to its speeds (those of --speeds "
+        "only where both are in one file)",
     )
     parser.add_argument(
         "--speeds",
@@ -174,13 +175,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_speeds(paths: list[Path]) -> list[dict]:
-    """Read the results of the benchmarks."""
+    """Read the results of the benchmarks, each with the ``file`` that it is from."""
     results: list[dict] = []
     for path in paths:
         content = read_json(path)
         if content.get("benchmark") not in BENCHMARKS:
             raise AnalysisError(f"--speeds {path}: not made by training_step.py or decoding.py")
-        results += content["results"]
+        results += [{**result, "file": str(path)} for result in content["results"]]
     return results
 
 

@@ -65,11 +65,15 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     def add(flag, default, help, **options):
         parser.add_argument(flag, default=default, help=f"{help} (default: {default})", **options)
 
-    add("--arch", "transformer_sparse_wmt_en_de", "architecture of this package")
+    add(
+        "--arch",
+        "transformer_sparse_wmt_en_de",
+        "architecture of transformer_sparse or transformer",
+    )
     add("--source-vocabulary", 27510, "size of the source vocabulary", type=positive, metavar="N")
     add("--target-vocabulary", 27510, "size of the target vocabulary", type=positive, metavar="N")
     add("--share", "target", "embeddings that are shared: input and output", choices=SHARING)
-    add("--model-flags", "", "more flags of the architecture, as one argument")
+    add("--model-flags", "", "more flags of the architecture, as one argument: --model-flags='...'")
     add("--length", 25, "tokens per sentence", type=positive, metavar="N")
     parser.add_argument(
         "--activation-lengths",

@@ -60,7 +60,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--model-flags",
         default="--output-init xavier_uniform --encoder-normalize-before "
         "--decoder-normalize-before --dropout 0.1",
-        help="flags of the model, as one argument (default: %(default)s)",
+        help="flags of the model, as one argument: --model-flags='...' (default: %(default)s)",
     )
     parser.add_argument(
         "--tokens", type=positive, default=1024, help="tokens per side of the batch (default: 1024)"

@@ -21,7 +21,8 @@ class SearchReport:
     """Counts of what the search proved or failed to find, which :meth:`finish` logs.
 
     Args:
-        path: file to overwrite with one JSON object per sentence; None for no file. An object has
+        path: file to overwrite, once there is something to write, with one JSON object per
+            sentence; None for no file. An object has
             the ``id`` of the sentence, the number of ``hypotheses``, the ``score`` of the best and
             its ``unit`` (nats; fairseq prints bits), ``incomplete``, and those of ``exact``,
             ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` that the
@@ -36,6 +37,7 @@ class SearchReport:
     def __init__(self, path: Optional[str] = None, continues_prompts: bool = False):
         self.path = path
         self.continues_prompts = continues_prompts
+        self._begun = False
         self.reset()
         if path is not None:
             with self._naming_the_file():
@@ -43,7 +45,7 @@ class SearchReport:
                     raise ValueError(
                         f"--search-report {path} exists and is no search report: choose a new name"
                     )
-                Path(path).write_text("", encoding="utf-8")
+                open(path, "a").close()
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
@@ -91,7 +93,9 @@ class SearchReport:
                 f"{self.decoded} of {total} sentences searched, {self.optimal} proven optimal"
             )
         if self.path is not None:
-            with self._naming_the_file(), open(self.path, "a", encoding="utf-8") as report:
+            mode = "a" if self._begun else "w"
+            self._begun = True
+            with self._naming_the_file(), open(self.path, mode, encoding="utf-8") as report:
                 for sentence, hypos in zip(ids, hypotheses, strict=True):
                     report.write(json.dumps(_line(sentence, hypos)) + "\n")
 

@@ -137,6 +137,12 @@ def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch
     assert updates_of(tmp_path / LAST) == 10
 
 
+def test_a_folder_without_a_last_checkpoint_is_named(tmp_path, capsys):
+    assert recover.main([str(tmp_path)]) == 0
+    assert f"{tmp_path} has no checkpoint_last.pt: is it the --save-dir?" in capsys.readouterr().out
+    assert recover.main([str(tmp_path), "--quiet"]) == 0 and not capsys.readouterr().out
+
+
 def test_command_line(tmp_path, capsys):
     save(tmp_path, checkpoint1=10)
     (tmp_path / LAST).write_bytes(b"")

@@ -136,6 +136,10 @@ def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:
     shifted, plain = tmp_path / "from_zero.talp", tmp_path / "from_one"
     shifted.write_text("0-0 1-1 1p2\n\n0-1\n")
     plain.write_bytes(file.read_bytes())
+    with_mark = tmp_path / "mark.talp"
+    with_mark.write_text("\ufeff1-1 2-2 2-3\n\n1-2\n", encoding="utf-8")
+    assert call_here(gold, with_mark, "--encoding", "utf-8") == 0
+    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
     options = ["--gold-base", 0, "--hypothesis-base", 1, "--encoding", "latin-1"]
     assert call_here(shifted, plain, *options) == 0
     assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
@@ -204,6 +208,7 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         ([gold, shorter], f"{gold}, line 1: a link with target word 3, but there are 2 in"),
         ([gold, folder, "--gold-base", 0], f"{gold}, line 1: a link with source word 3, but"),
         ([gold, folder, "--encoding", "no-such"], "unknown encoding"),
+        ([gold, folder, "--encoding", "hex"], "'hex' is not a text encoding"),
     ]
     for arguments, message in cases:
         assert call_here(*arguments, "--json", output) == 1

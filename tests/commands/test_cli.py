@@ -14,7 +14,7 @@ import pytest
 
 import fairseq_sparse
 import script_cases
-from fairseq_sparse.commands import cli
+from fairseq_sparse.commands import cli, common
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
 # Commands that read only text. Valid input: the first script case whose name begins so.
@@ -105,6 +105,43 @@ def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("fairseq-sparse analyze alignment: error: ") and missing in line
+
+
+@pytest.mark.parametrize(
+    "words", ["CUDA out of memory. Tried", "alloc_cpu.cpp:127] . can't allocate memory: you tried"]
+)
+def test_lack_of_memory_is_one_line(words: str, capsys) -> None:
+    def fail(message: str) -> int:
+        raise RuntimeError(message)
+
+    assert common.exit_status(lambda: fail(words), name="it") == 1
+    assert capsys.readouterr().err.startswith("it: there is not enough memory")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        common.exit_status(lambda: fail("shapes cannot be multiplied"))
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    script = "from fairseq_sparse.commands import common as c; c.exit_status(lambda: print(1) or 0)"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_a_name_and_a_path_can_have_an_equals_sign(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("lr=0.1", "lr=0.3"):
+        Path(name).mkdir()
+        Path(name, "out.txt").touch()
+    found = common.find_systems(["a=lr=0.1/out.txt", "tau=1=lr=0.3/out.txt"])
+    assert found == {"a": Path("lr=0.1/out.txt"), "tau=1": Path("lr=0.3/out.txt")}
+    assert common.find_systems(["lr=0.1/out.txt"]) == {"out": Path("lr=0.1/out.txt")}
+    assert common.find_systems(["a=b=none"]) == {"a=b": Path("none")}
 
 
 def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_an_lstm_has_one_panel(
     assert panel.sum(1) == pytest.approx(1)
     capfd.readouterr()
     for flags, message in [
-        (["--place", "encoder"], "--layer: the model has no layers of encoder self-attention"),
+        (["--place", "encoder"], "--place encoder: the model has no encoder self-attention"),
         (["--heads", "2"], "--heads 2: the model has 1 heads in this layer"),
     ]:
         assert call_here(*arguments, *flags) == 1

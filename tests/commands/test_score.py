@@ -113,6 +113,14 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     assert result.returncode == 1 and "tokens has 1 lines" in result.stdout
 
 
+def test_subwords_are_refused(tmp_path: Path) -> None:
+    marked = ["the ba@@ kers", "cut", "a", "cookie"]
+    output = generated([0, 1, 2, 3], marked)
+    result = score(tmp_path, output)
+    assert result.returncode == 1 and "has subwords, not words" in result.stdout
+    assert score(tmp_path, output, marked).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("order", "references", "message"),
     [

@@ -139,7 +139,12 @@ def test_command_line(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--kinds", "rela_x"], "no rela_x; choose from softmax"),
-        (["--arch", "nothing"], "--arch nothing: there is no such architecture"),
+        (["--arch", "nothing"], "--arch nothing: not an architecture of transformer_sparse"),
+        (
+            ["--arch", "lstm_sparse"],
+            "--arch lstm_sparse: not an architecture of transformer_sparse",
+        ),
+        (["--arch", "transformer_lm_sparse"], "--arch transformer_lm_sparse: not an architecture"),
         (["--model-flags", "--no-such-flag 1"], "has no --no-such-flag 1"),
         (["--target-vocabulary", "3"], "more than 4 entries, not 3"),
     ],

@@ -27,6 +27,7 @@ def test_a_report_is_written_anew(tmp_path):
     path = tmp_path / "report.jsonl"
     for score in (-1.5, -2.5):
         SearchReport(str(path)).add([7], [[{"score": score}]])
+        SearchReport(str(path))  # and fails before it has translated a sentence
         (line,) = map(json.loads, path.read_text().splitlines())
         assert (line["id"], line["hypotheses"], line["score"]) == (7, 1, score)
     path.write_text("")

@@ -185,6 +185,12 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
         ["softmax", "2,000 (1.11)", "-"],
         ["entmax15", "1,800 (1.00)", "3.4 (1.00)"],
     ]
+    for file, result in (("one", results[0]), ("other", results[1])):
+        content = json.dumps(measured | {"results": [result]})
+        (tmp_path / f"{file}.json").write_text(content)
+    speeds = ["--speeds", tmp_path / "one.json", tmp_path / "other.json"]
+    table = table_results(*runs, *columns, "--baseline", "softmax", *speeds)
+    assert [row[1] for row in rows_of(table.stdout)[2:]] == ["2,000 (1.00)", "1,800"]
     for flags, message in (
         (["--columns", "no_such"], "no no_such"),
         (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),

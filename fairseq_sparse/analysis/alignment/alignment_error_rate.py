@@ -101,15 +101,18 @@ def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not in this encoding, or is not text.
+        ValueError: the file is not in this encoding or is not text, or Python does not know the
+            encoding.
     """
     content = path.read_bytes()
     try:
-        text = content.decode(encoding or "utf-8-sig")
+        text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         if encoding:
             raise ValueError(f"{path}: not in {encoding}: {error}") from error
         text = content.decode("latin-1")
+    except LookupError as error:
+        raise ValueError(f"--encoding: {error}") from error
     return split_lines(path, text)
 
 

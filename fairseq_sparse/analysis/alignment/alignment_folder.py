@@ -67,14 +67,21 @@ class AlignmentFolder:
 
     Raises:
         OSError: the folder cannot be created.
-        ValueError: the folder was begun with other settings, which the message names.
+        ValueError: the folder was begun with other settings, which the message names, or has
+            files that were not made here.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
         self.path, self.parts, self.settings = path, path / "parts", settings
-        for manifest in (self.parts / MANIFEST, path / MANIFEST):
-            if manifest.is_file():
-                self._compare(read_json(manifest))
+        manifests = [x for x in (self.parts / MANIFEST, path / MANIFEST) if x.is_file()]
+        for manifest in manifests:
+            self._compare(read_json(manifest))
+        # All that a run killed at the very start can leave behind.
+        begun = {self.parts, self.parts / f"{MANIFEST}.partial"}
+        if not manifests and not begun.issuperset((*path.glob("*"), *self.parts.glob("*"))):
+            raise ValueError(
+                f"{path} has files that fairseq-sparse align did not make: choose another folder"
+            )
         self.finished = (path / MANIFEST).is_file() and not self.parts.is_dir()
         if not self.finished:
             self.parts.mkdir(parents=True, exist_ok=True)
@@ -82,7 +89,7 @@ class AlignmentFolder:
 
     def _compare(self, before: Mapping[str, Any]) -> None:
         def content(value):
-            return value["sha256"] if isinstance(value, dict) else value
+            return value.get("sha256") if isinstance(value, dict) else value
 
         differences = [
             f"{name} was {_shown(before.get(name))}, now {_shown(value)}"
@@ -166,5 +173,5 @@ class AttentionArchive:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{value['path']} (sha256 {value['sha256'][:8]})"
+        return f"{value.get('path')} (sha256 {str(value.get('sha256'))[:8]})"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -241,8 +241,13 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         return " / ".join(form.format(100 * value) for value in rates) or "-"
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
-        base = (baseline or {}).get("measured", {}).get(name, {}).get("speed", 1)
-        return f"{form.format(measured['rate'])} ({measured['speed'] / base:.2f})"
+        text = form.format(measured["rate"])
+        if baseline is None:
+            return f"{text} ({measured['speed']:.2f})"
+        base = baseline["measured"].get(name)
+        if base is None or base["file"] != measured["file"]:  # ratios to different models
+            return text
+        return f"{text} ({measured['speed'] / base['speed']:.2f})"
     value = number(summary, name)
     if value is None:
         return "-"

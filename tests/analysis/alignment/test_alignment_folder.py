@@ -50,6 +50,21 @@ def test_parts_are_put_together_in_order(tmp_path: Path) -> None:
     assert read_manifest(folder.path) == {**SETTINGS, "too_long": [0, 2]}
 
 
+@pytest.mark.parametrize("name", ["source.txt", "parts/notes.md", ".hidden"])
+def test_a_folder_of_other_files_is_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "manifest.json.partial").touch()
+    AlignmentFolder(tmp_path, SETTINGS)  # killed at the very start
+    (tmp_path / "parts" / "manifest.json").unlink()
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match="has files that fairseq-sparse align did not make"):
+        AlignmentFolder(tmp_path, SETTINGS)
+    assert (tmp_path / name).read_text() == "mine"
+    (tmp_path / "manifest.json").write_text('{"checkpoint": {"x": 1}}')
+    with pytest.raises(ValueError, match="was made with other settings"):
+        AlignmentFolder(tmp_path, SETTINGS)
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
     folder = AlignmentFolder(tmp_path, SETTINGS)
