@@ -46,13 +46,13 @@ from command_line import (
     with_progress,
     write_text,
 )
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.alignment.alignment_gold import GoldPairs
     from fairseq_sparse.analysis.alignment.word_alignment import Words
 
 SUBSET = "test"
-KINDS = ("normal", "shifted")
 # The error rates of each kind of attention: the key in the results and the name in ReLA.
 RATES = {"aol": "AoL", "aoh": "AoH"}
 # The keys of the same rates in the results of a layer.
@@ -172,7 +172,10 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
     from fairseq_sparse.analysis.attention.attention_seeds import group_by_name, mean_of
 
     return {
-        name: {**mean_of([{kind: x[kind] for kind in KINDS} for x in group]), "seeds": group}
+        name: {
+            **mean_of([{kind: x[kind] for kind in ALIGNMENT_KINDS} for x in group]),
+            "seeds": group,
+        }
         for name, group in group_by_name(results, names).items()
     }
 
@@ -185,7 +188,7 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
     def cell(part: dict[str, Any], name: str) -> str:
         return with_deviation(part, name, 2, 100)
 
-    columns = [(kind, key) for kind in KINDS for key in RATES]
+    columns = [(kind, key) for kind in ALIGNMENT_KINDS for key in RATES]
     titles = [f"{kind}, {RATES[key]}" for kind, key in columns]
     rows = [
         [name, *(cell(model[kind], key) for kind, key in columns)] for name, model in models.items()

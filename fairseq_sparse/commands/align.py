@@ -34,6 +34,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.commands.common import (
     add_hypothesis,
     add_max_tokens,
@@ -97,7 +98,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--attention",
-        choices=("normal", "shifted", "both"),
+        choices=(*ALIGNMENT_KINDS, "both"),
         default="both",
         help="which queries link a target word, see above (default: both)",
     )
@@ -141,7 +142,7 @@ def describe(options: argparse.Namespace, translator: Translator, sentences: int
         "subset": options.subset,
         "hypothesis": options.hypothesis,
         "beam": options.beam,
-        "attention": ["normal", "shifted"] if options.attention == "both" else [options.attention],
+        "attention": list(ALIGNMENT_KINDS) if options.attention == "both" else [options.attention],
         "layers": choose(options.layers, len(modules), "--layers"),
         "heads": [*chosen, "mean"] if options.heads == "all" else chosen,
         "threshold": options.threshold,

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fairseq_sparse.analysis.alignment.alignment_error_rate import GoldLinks
 
 SIDES = ("source", "target")
-KINDS = ("normal", "shifted")
 MEASURES = ("precision", "recall", "aer")
 
 
@@ -199,7 +199,7 @@ def folder_table(folder: dict[str, Any]) -> str:
     from fairseq_sparse.analysis.markdown import markdown_table
 
     rows = []
-    for kind in KINDS:
+    for kind in ALIGNMENT_KINDS:
         if kind not in folder:
             continue
         for layer in folder[kind]["layers"]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_sparse.analysis.alignment import SUBWORDS
 from fairseq_sparse.errors import AnalysisError, CheckpointError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") 
     shown = default or "as in the recipe of the first run, if there is one"
     parser.add_argument(
         "--subwords",
-        choices=("subword_nmt", "sentencepiece", "none"),
+        choices=SUBWORDS,
         default=default,
         help=f"work on whole words, whose subwords are marked by @@ or by ▁ (default: {shown})",
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.analysis.alignment.alignment_error_rate import (
     GoldLinks,
     alignment_score,
@@ -166,7 +167,7 @@ def score_model(
     if not modules:
         raise AnalysisError(f"{translator.name}: the model has no cross-attention")
     settings = {
-        "attention": ["normal", "shifted"],
+        "attention": list(ALIGNMENT_KINDS),
         "layers": list(range(1, len(modules) + 1)),
         "heads": [*range(1, head_count(modules[0]) + 1), MEAN],
         "threshold": None,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SUBWORDS = ("subword_nmt", "sentencepiece", "none")
+from fairseq_sparse.analysis.alignment import SUBWORDS
 
 # A source and a target position, from 0.
 Link = tuple[int, int]

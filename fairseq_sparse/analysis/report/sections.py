@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.analysis.attention import attention_curves
 from fairseq_sparse.analysis.output import output_plots
 from fairseq_sparse.analysis.output.empty_translations import empty_table
@@ -235,7 +236,7 @@ def _diversity(part: dict[str, Any]) -> str:
 
 def _alignment_table(alignment: dict[str, dict[str, Any]]) -> str:
     """Make a table of error rates of attention, normal and shifted."""
-    kinds = [kind for kind in ("normal", "shifted") if any(kind in x for x in alignment.values())]
+    kinds = [kind for kind in ALIGNMENT_KINDS if any(kind in x for x in alignment.values())]
     header = ["model"]
     header += [f"{what}, {kind}" for kind in kinds for what in ("best head", "mean of the heads")]
     cells = []

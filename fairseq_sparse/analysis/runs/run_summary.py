@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, read_text, write_text
 
@@ -224,7 +225,7 @@ def summarize_alignment(run: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     (folder,) = read(path, read_json)["folders"]
-    rates = [layer["average"] for kind in ("normal", "shifted") for layer in folder[kind]["layers"]]
+    rates = [layer["average"] for kind in ALIGNMENT_KINDS for layer in folder[kind]["layers"]]
     return {"alignment": {"aer": min(rates)}}
 
 
