@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.names import EPOCH, UPDATE
+from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.files import replacing
-
-_EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
-_UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 
 # τ is a constant of the run, not a parameter: it is kept exactly, not averaged.
 _TAU_SUFFIX = ".tau"
@@ -56,7 +55,7 @@ def last_checkpoints(
     Raises:
         CheckpointError: there is no such folder, or it has fewer than ``count``.
     """
-    patterns = {"epoch": _EPOCH_CHECKPOINT, "update": _UPDATE_CHECKPOINT}
+    patterns = {"epoch": EPOCH, "update": UPDATE}
     if by not in patterns:
         raise ValueError(f"by must be 'epoch' or 'update', not {by!r}")
     if count < 1:
@@ -65,7 +64,7 @@ def last_checkpoints(
         raise CheckpointError(f"{folder}: no such folder")
     found = []
     for name in os.listdir(folder):
-        match = patterns[by].fullmatch(name)
+        match = re.fullmatch(patterns[by], name)
         if match and (upper_bound is None or int(match.group(1)) <= upper_bound):
             found.append((int(match.group(1)), name))
     found.sort()

@@ -12,11 +12,11 @@ from typing import Any, Optional
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.names import LAST
+from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.modules.attention_config import FLAG_PLACES
 from fairseq_sparse.modules.output_transforms import transforms_with
-
-_LAST = "checkpoint_last.pt"
 
 
 def check_first_checkpoint(args: Any, model: nn.Module) -> None:
@@ -77,14 +77,14 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     if isinstance(args, DictConfig):
         run = args._get_parent()
         options = run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
-    restore_file = getattr(options, "restore_file", _LAST)
+    restore_file = getattr(options, "restore_file", LAST)
     is_resumed = not getattr(options, "reset_optimizer", False)
-    if restore_file != _LAST:
+    if restore_file != LAST:
         return restore_file, is_resumed
     save_dir = getattr(options, "save_dir", None)
     if save_dir is None:  # nothing is trained
         return None, False
-    last = os.path.join(save_dir, _LAST)
+    last = os.path.join(save_dir, LAST)
     if os.path.isfile(last):
         return last, is_resumed
     continued = getattr(options, "continue_once", None)  # unknown to fairseq 0.12.2

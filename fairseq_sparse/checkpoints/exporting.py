@@ -11,7 +11,8 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from fairseq.tasks.translation import TranslationConfig
 
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES
 from fairseq_sparse.modules.attention_config import (
     FLAG_PLACES,

@@ -24,7 +24,7 @@ import numpy as np
 import omegaconf
 import torch
 
-from fairseq_sparse.errors import CheckpointError as CheckpointError
+from fairseq_sparse.errors import CheckpointError
 
 # NumPy 2 renamed the module that its pickles name. NumPy 1 and 2 must read each other's files.
 _NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")

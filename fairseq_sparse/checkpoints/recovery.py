@@ -15,16 +15,17 @@ from typing import Optional
 
 from fairseq.checkpoint_utils import checkpoint_paths
 
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.checkpoints.names import EPOCH, LAST, UPDATE
+from fairseq_sparse.errors import CheckpointError
 
-LAST = "checkpoint_last.pt"
 # checkpoint3.pt, checkpoint_2_150.pt, checkpoint_best.pt, checkpoint.best_loss_2.345.pt
 _OTHERS = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
 
 # Settings that limit how many checkpoints fairseq keeps, with the names that they apply to.
 _KEPT = {
-    "keep_last_epochs": r"checkpoint(\d+)\.pt",
-    "keep_interval_updates": r"checkpoint_\d+_(\d+)\.pt",
+    "keep_last_epochs": EPOCH,
+    "keep_interval_updates": UPDATE,
 }
 
 
@@ -98,7 +99,7 @@ def remove_outdated(folder: str | os.PathLike) -> list[str]:
     """
     try:
         cfg = load_checkpoint(os.path.join(folder, LAST)).get("cfg") or {}
-    except (CheckpointError, FileNotFoundError):
+    except CheckpointError:
         return []
     settings = cfg.get("checkpoint") or {}
     kept_apart = settings.get("keep_interval_updates_pattern", -1) != -1

@@ -224,7 +224,8 @@ def build(variant: str, precision: str, options: argparse.Namespace, batches=Non
     from fairseq.trainer import Trainer
 
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
+    from fairseq_sparse.checkpoints.loading import load_checkpoint
+    from fairseq_sparse.errors import CheckpointError
 
     parser = fairseq_options.get_training_parser()
     flags = training_flags(variant, precision, options)

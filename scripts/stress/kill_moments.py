@@ -70,7 +70,8 @@ def _epochs_and_updates(folder: Path) -> dict[str, int]:
 def cut_the_copy(folder: Path, chance: random.Random) -> bool:
     """Truncate ``checkpoint_last.pt`` as a kill would, unless it is damaged; return whether it was
     truncated."""
-    from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
+    from fairseq_sparse.checkpoints.names import LAST
+    from fairseq_sparse.checkpoints.recovery import is_damaged
 
     written, last = _epochs_and_updates(folder), folder / LAST
     if not written or (last.exists() and is_damaged(last)):

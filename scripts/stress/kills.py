@@ -293,7 +293,8 @@ class Stress:
 
     def kill_once(self, recipe: Recipe, moment: str, stages: str) -> bool:
         """Start the recipe and kill it at the moment; return False if it ended before."""
-        from fairseq_sparse.checkpoints.recovery import LAST, is_damaged
+        from fairseq_sparse.checkpoints.names import LAST
+        from fairseq_sparse.checkpoints.recovery import is_damaged
 
         seconds = self.prepare_seconds if moment == "preparing" else 0.7 * self.train_seconds
         recipe.output.touch()

@@ -18,8 +18,9 @@ from fairseq_sparse.checkpoints.averaging import (
     last_checkpoints,
     save_checkpoint,
 )
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.commands import average as script
+from fairseq_sparse.errors import CheckpointError
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
 files_are_rewritten = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

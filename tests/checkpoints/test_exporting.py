@@ -17,8 +17,9 @@ import toy
 from checkpoints import make_state, write
 from commands import hypotheses
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
-from fairseq_sparse.checkpoints.loading import CheckpointError, load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.commands import export as script
+from fairseq_sparse.errors import CheckpointError
 from fork_python import PYTHON
 
 SETS = sorted(folder.name for folder in frozen.FOLDER.glob("set*"))

@@ -19,11 +19,11 @@ from checkpoints import make_state, write
 from fairseq_sparse.checkpoints.averaging import average_checkpoints
 from fairseq_sparse.checkpoints.loading import (
     EVALUATED_SETTINGS,
-    CheckpointError,
     allow_fairseq_checkpoints,
     check_settings,
     load_checkpoint,
 )
+from fairseq_sparse.errors import CheckpointError
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])

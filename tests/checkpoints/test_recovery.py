@@ -9,14 +9,13 @@ import pytest
 import torch
 
 import checkpoints
+from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.checkpoints.recovery import (
     is_damaged,
     recover_last_checkpoint,
     remove_outdated,
 )
 from fairseq_sparse.commands import recover
-
-LAST = "checkpoint_last.pt"
 
 
 def state(updates, weight=0.0):
