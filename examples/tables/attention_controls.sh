@@ -9,4 +9,4 @@ for attention in attention_softmax_gated attention_softmax_rmsnorm_gated rela_g 
 do
   ROWS+=("$attention OUTPUT_VARIANT=entmax15")
 done
-COLUMNS=(bleu chrf long_bleu aer sparsity null first eos hours)
+COLUMNS=(bleu chrf long_bleu aer aol sparsity null first eos hours)

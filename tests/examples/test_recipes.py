@@ -197,11 +197,14 @@ def test_done_is_skipped_and_deleted_is_made_again(
     assert count_done(third.stdout) == 5
 
     # The summary has the error rate of the alignments, which may be made later.
-    layers = {"layers": [{"layer": 1, "average": 0.5}]}
+    layers = {"layers": [{"layer": 1, "average": 0.5}], "aol": 0.7}
     found = {"folders": [{"normal": layers, "shifted": layers}]}
     (tmp_path / "alignment.json").write_text(json.dumps(found))
     assert count_done(run(*options, RAW_DIR=raw).stdout) == 5
-    assert json.loads((tmp_path / "summary.json").read_text())["alignment"]["aer"] == 0.5
+    assert json.loads((tmp_path / "summary.json").read_text())["alignment"] == {
+        "aer": 0.5,
+        "aol": 0.7,
+    }
 
 
 def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
     (run / "attention.json").write_text(json.dumps({"attention": places}))
     alignment = {
-        kind: {"layers": [{"average": rate} for rate in rates]}
+        kind: {"layers": [{"average": rate} for rate in rates], "aol": sum(rates) / 2}
         for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
     }
     (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
@@ -141,8 +141,8 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
-    chosen = table_results(run, "--columns", "variant,aer,long_bleu")
-    assert rows_of(chosen.stdout)[2][1:] == ["0.250", "20.50"]
+    chosen = table_results(run, "--columns", "variant,aer,aol,long_bleu")
+    assert rows_of(chosen.stdout)[2][1:] == ["0.250", "0.438", "20.50"]
     assert f"left out {run / 'unfinished'}" in table.stdout
 
 

@@ -57,6 +57,7 @@ class Column(NamedTuple):
         unit: the unit of the heading, as a multiple of that in ``summary.json``.
         metric: what it measures, if that is not the name of the column; see :class:`Measure`.
         split: on what it is measured; see :class:`Measure`.
+        spread: whether means over seeds have their deviation beside them.
     """
 
     heading: str
@@ -67,6 +68,7 @@ class Column(NamedTuple):
     unit: int = 1
     metric: Optional[str] = None
     split: Optional[str] = "test"
+    spread: bool = False
 
 
 _IF_KNOWN, _NEVER = Shown.IF_KNOWN, Shown.NEVER
@@ -79,13 +81,15 @@ def _of_validation(what: str, path: str, form: str, metric: str) -> Column:
 
 COLUMNS = {
     "variant": Column("variant", "variant", "{}", of_texts=True),
-    "bleu": Column("BLEU", "bleu.bleu", "{:.2f}", _IF_KNOWN),
-    "chrf": Column("chrF2", "bleu.chrf", "{:.2f}", _NEVER),
-    "tokenized_bleu": Column("BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}", _NEVER),
-    "lowercased_bleu": Column(
-        "BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}", _NEVER
+    "bleu": Column("BLEU", "bleu.bleu", "{:.2f}", _IF_KNOWN, spread=True),
+    "chrf": Column("chrF2", "bleu.chrf", "{:.2f}", _NEVER, spread=True),
+    "tokenized_bleu": Column(
+        "BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}", _NEVER, spread=True
     ),
-    "long_bleu": Column("BLEU of long sentences", "long.bleu", "{:.2f}", _NEVER),
+    "lowercased_bleu": Column(
+        "BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}", _NEVER, spread=True
+    ),
+    "long_bleu": Column("BLEU of long sentences", "long.bleu", "{:.2f}", _NEVER, spread=True),
     "valid_accuracy": Column(
         "validation accuracy (%)",
         "training.valid.accuracy",
@@ -93,9 +97,14 @@ COLUMNS = {
         _NEVER,
         metric="accuracy",
         split="valid",
+        spread=True,
     ),
-    "word_accuracy": Column("word accuracy (%)", "inflection.accuracy", "{:.2f}", _IF_KNOWN),
-    "edit_distance": Column("edit distance", "inflection.edit_distance", "{:.2f}", _IF_KNOWN),
+    "word_accuracy": Column(
+        "word accuracy (%)", "inflection.accuracy", "{:.2f}", _IF_KNOWN, spread=True
+    ),
+    "edit_distance": Column(
+        "edit distance", "inflection.edit_distance", "{:.2f}", _IF_KNOWN, spread=True
+    ),
     "eps_ppl": Column("ε-perplexity", "test.eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True),
     "best_eps_ppl": Column(
         "ε-perplexity, best ε", "test.best_eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True
@@ -126,13 +135,18 @@ COLUMNS = {
     "null": Column("null attention (%)", "attention.null", "{:.1f}"),
     "first": Column("attention on the first token (%)", "attention.first", "{:.1f}", _NEVER),
     "eos": Column("attention on EOS (%)", "attention.eos", "{:.1f}", _NEVER),
-    "aer": Column("AER, best layer", "alignment.aer", "{:.3f}", _NEVER),
+    "aer": Column("AER, best layer", "alignment.aer", "{:.3f}", _NEVER, spread=True),
+    "aol": Column("AER, mean of layers", "alignment.aol", "{:.3f}", _NEVER, spread=True),
     "optimal": Column(
         "proven optimal", "generation.optimal", "{:.1%}", _NEVER, metric="proven_optimal"
     ),
     "empty": Column("empty", "bleu.empty_translations", "{:.4g}", _IF_KNOWN),
-    "empty_is_best": Column("p(empty) > p(best)", "empty.empty_is_best", "{:.2%}", _NEVER),
-    "empty_is_impossible": Column("p(empty) = 0", "empty.empty_is_impossible", "{:.2%}", _NEVER),
+    "empty_is_best": Column(
+        "p(empty) > p(best)", "empty.empty_is_best", "{:.2%}", _NEVER, spread=True
+    ),
+    "empty_is_impossible": Column(
+        "p(empty) = 0", "empty.empty_is_impossible", "{:.2%}", _NEVER, spread=True
+    ),
     "parameters": Column(
         "parameters", "training.parameters", "{:,.0f}", _NEVER, of_texts=True, split=None
     ),

@@ -24,20 +24,6 @@ _SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
 NOTHING = "-"
 # The file that the recipes let fairseq-sparse analyze output write into a run's folder.
 EMPTY = "empty.json"
-# Columns that are shown with their deviation over the seeds.
-SPREAD = (
-    "bleu",
-    "chrf",
-    "tokenized_bleu",
-    "lowercased_bleu",
-    "long_bleu",
-    "aer",
-    "valid_accuracy",
-    "word_accuracy",
-    "edit_distance",
-    "empty_is_best",
-    "empty_is_impossible",
-)
 
 
 @dataclass(frozen=True)
@@ -118,7 +104,7 @@ class Row:
         It is the sample standard deviation, with n - 1 in the denominator.
         """
         text = cell(self.mean, column, baseline.mean)
-        values = self.values(column) if column in SPREAD else []
+        values = self.values(column) if COLUMNS[column].spread else []
         return (
             f"{text} ± {COLUMNS[column].format.format(stdev(values))}" if len(values) > 1 else text
         )

@@ -219,14 +219,18 @@ def summarize_attention(path: Path) -> dict[str, object]:
 
 
 def summarize_alignment(run: Path) -> dict[str, object]:
-    """Return the lowest error rate of word alignments from a layer's mean attention, normal or
-    shifted; empty if the data set has no gold alignments."""
+    """Return the error rates of word alignments from the mean attention of layers; empty if the
+    data set has no gold alignments.
+
+    They are ``aer``, the lowest of all layers, normal or shifted, and ``aol``, the mean of the
+    layers' rates, normal, as in ReLA's Table 5.
+    """
     path = run / "alignment.json"
     if not path.is_file():
         return {}
     (folder,) = read(path, read_json)["folders"]
     rates = [layer["average"] for kind in ALIGNMENT_KINDS for layer in folder[kind]["layers"]]
-    return {"alignment": {"aer": min(rates)}}
+    return {"alignment": {"aer": min(rates), "aol": folder["normal"]["aol"]}}
 
 
 def statistics_of(run: Path, subset: str) -> dict[str, float]:
