@@ -35,8 +35,8 @@ changed=""
 if [[ -f "$SETTINGS_DIR/align" ]]; then
   changed="$(settings_difference "$SETTINGS_DIR/align" "$settings")"
 fi
-# The parts done by an interrupted run are reused if it had the same settings, and must go before
-# the new settings are recorded: a run killed in between would leave both.
+# The parts done by an interrupted run with the same settings are reused. Other parts are removed
+# before the new settings are recorded: after a kill in between, they would seem to have these.
 [[ -z "$changed" ]] || rm -rf -- "$alignments"
 skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
 

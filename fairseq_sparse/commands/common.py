@@ -225,7 +225,7 @@ def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
     """
     try:
         run(*arguments)
-    except BrokenPipeError:
+    except BrokenPipeError:  # for exit_status
         raise
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
         print(f"{name}: error: {one_line(error)}", file=sys.stderr)

@@ -25,6 +25,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> None:
     if not os.path.isdir(options.folder):
         raise NotADirectoryError(f"{options.folder}: no such folder")
+    from fairseq_sparse.checkpoints.names import LAST
     from fairseq_sparse.checkpoints.recovery import recover_last_checkpoint, remove_outdated
 
     recovery = recover_last_checkpoint(options.folder)
@@ -36,14 +37,12 @@ def run(options: argparse.Namespace) -> None:
         print(f"deleted {names}: older than the checkpoints that the training keeps")
     if recovery is not None or outdated or options.quiet:
         return
-    if os.path.isfile(os.path.join(options.folder, "checkpoint_last.pt")):
-        print(
-            f"nothing to do: no damaged checkpoint_last.pt and no outdated file in {options.folder}"
-        )
+    if os.path.isfile(os.path.join(options.folder, LAST)):
+        print(f"nothing to do: no damaged {LAST} and no outdated file in {options.folder}")
     else:
         print(
-            f"{options.folder} has no checkpoint_last.pt: is it the --save-dir? A training there "
-            "would start anew"
+            f"{options.folder} has no {LAST}: is it the --save-dir? A training there would start "
+            "anew"
         )
 
 

@@ -22,11 +22,11 @@ class SearchReport:
 
     Args:
         path: file to overwrite, once there is something to write, with one JSON object per
-            sentence; None for no file. An object has
-            the ``id`` of the sentence, the number of ``hypotheses``, the ``score`` of the best and
-            its ``unit`` (nats; fairseq prints bits), ``incomplete``, and those of ``exact``,
-            ``optimal``, ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` that the
-            generator provides (null if infinite, or if the search cannot tell).
+            sentence; None for no file. An object has the ``id`` of the sentence, the number of
+            ``hypotheses``, the ``score`` of the best and its ``unit`` (nats; fairseq prints bits),
+            ``incomplete``, and those of ``exact``, ``optimal``, ``dropped_mass``, ``bound``,
+            ``proven_length`` and ``nodes`` that the generator provides (null if infinite, or if the
+            search cannot tell).
         continues_prompts: whether the outputs are texts of a language model, which need not end,
             rather than translations.
 

@@ -8,12 +8,13 @@ from typing import Any, Optional
 
 from fairseq_sparse.analysis.runs.training_log import Records, log_text, read_records
 from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
 
 _AVERAGE = "average.pt"
 # The models that a folder may have, in order of preference.
-_CHECKPOINTS = (_AVERAGE, "checkpoint_best.pt", "checkpoint_last.pt")
+_CHECKPOINTS = (_AVERAGE, "checkpoint_best.pt", LAST)
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,11 @@ def results_section(runs: Sequence[Run], dataset: str, published: Sequence[dict[
         names.remove("variant")
     columns = [("model", [run.name for run in runs])]
     for name in names:
-        columns.append((COLUMNS[name].heading, [cell(part, name) for part in summaries]))
+        heading = COLUMNS[name].heading
+        columns.append((heading, [cell(part, name) for part in summaries]))
         theirs = [_published_text(dataset, part, name) for part in summaries]
         if any(theirs):
-            columns.append(
-                (f"{COLUMNS[name].heading} in the paper", [text or "-" for text in theirs])
-            )
+            columns.append((f"{heading} in the paper", [text or "-" for text in theirs]))
     beside = any(heading.endswith(" in the paper") for heading, _ in columns)
     rows = [list(line) for line in zip(*(cells for _, cells in columns), strict=True)]
     parts = [

@@ -75,6 +75,7 @@ _IF_KNOWN, _NEVER = Shown.IF_KNOWN, Shown.NEVER
 
 
 def _of_validation(what: str, path: str, form: str, metric: str) -> Column:
+    """Return a column for a measure of the validation set."""
     heading = f"{what}, validation set"
     return Column(heading, f"valid.{path}", form, _NEVER, metric=metric, split="valid")
 

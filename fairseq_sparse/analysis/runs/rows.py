@@ -105,9 +105,9 @@ class Row:
         """
         text = cell(self.mean, column, baseline.mean)
         values = self.values(column) if COLUMNS[column].spread else []
-        return (
-            f"{text} ± {COLUMNS[column].format.format(stdev(values))}" if len(values) > 1 else text
-        )
+        if len(values) < 2:
+            return text
+        return f"{text} ± {COLUMNS[column].format.format(stdev(values))}"
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
