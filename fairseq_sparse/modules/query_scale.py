@@ -14,11 +14,12 @@ class QueryScale(nn.Module):
     """The factor ``1 + beta (log(n + 1))^gamma`` of each head's queries, for a query seeing n keys.
 
     This is the scaling of ASEntmax ("Long-Context Generalization with Sparse Attention", arXiv
-    2506.16640): ``beta = softplus(B x)`` and ``gamma = 2 tanh(G x)``, with linear maps B and G of
-    the layer's input x at the query's position. In a decoder's self-attention ``n + 1`` is the
+    2506.16640): ``beta = softplus(B x)`` and ``gamma = 2 tanh(G x)``, with affine maps B and G of
+    the layer's input x at the query's position (in the authors' code their biases are optional, and
+    on in its experiments). In a decoder's self-attention ``n + 1`` is the
     position (counted from 0) plus 2, as in the authors' code; here it is also defined for padding,
-    encoders and cross-attention. The maps are drawn from N(0, 0.02^2) with biases of 0, as in the
-    authors' code, which takes this from Gemma 2.
+    encoders and cross-attention. Weights are drawn from N(0, 0.02^2), and biases start at 0,
+    as in the authors' code, which takes this from Gemma 2.
 
     Args:
         width: the width of the layer's input.

@@ -51,7 +51,9 @@ def attend(
         weights: a kind of weights, by name (a key of ``ATTENTION_WEIGHTS``) or as an object, or a
             custom function, for which there is no kernel. The function maps scores ``[batch, heads,
             queries, keys]``, -inf for masked keys, and ``alpha`` if given, to weights in fp32 or
-            better, each row by itself. Other tensors that it uses may get no gradient.
+            better, each row by itself: of a long input it gets some of the sentences, heads and
+            queries at a time, and perhaps not the last keys, if all are masked. Other tensors that
+            it uses may get no gradient.
         alpha: the alpha of ``entmax`` or of a custom function: a number, or a tensor
             ``[heads, 1, 1]``, which gets a gradient.
         masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.

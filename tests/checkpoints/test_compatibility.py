@@ -147,6 +147,20 @@ def test_parameters_that_an_attention_adds_are_named(ours, words, tmp_path):
     assert f"--attention {plain} with a fixed alpha" in str(refusal.value)
 
 
+def test_no_attention_is_advised_that_the_checkpoint_does_not_fit(tmp_path):
+    """A gate without a norm: neither rela_g nor the kinds without parameters can load it."""
+    path = save(tmp_path, {"attention": "softmax_gated"}, name="gated.pt")
+    ours = toy.model("--attention", "rela_g")
+    with refusal_by_both(ours, path, r"has no .*norm\.weight.* It has .*norm\.gate: give") as _:
+        settings = Namespace(
+            attention="rela_g", save_dir=str(tmp_path), finetune_from_model=str(path)
+        )
+        check_first_checkpoint(settings, ours)
+    with pytest.raises(ValueError) as refusal:
+        ours.load_state_dict(torch.load(path, weights_only=False)["model"])
+    assert "Its parameters fit" not in str(refusal.value)
+
+
 def test_parameters_of_another_attention_are_named(tmp_path):
     path = save(tmp_path, {"attention": "rela_g"}, name="rela.pt")
     with refusal_by_both(toy.model(), path, r"has decoder\.layers\.\*\.encoder_attn\.norm\.gate"):
