@@ -38,21 +38,24 @@ done
 (( ${#RUNS[@]} > 1 )) || bad_usage "at least two runs are needed"
 [[ -n "$RUN_DIR" ]] || bad_usage "--run-dir is needed"
 
-ENSEMBLE="" MEMBERS=""
+MODELS=() MEMBERS=""
 for run in "${RUNS[@]}"; do
   check_finished "$run"
   [[ ! -f "$run/measures.json" ]] || fail "$run is a language model: only models that translate or" \
     "inflect can decode together"
   [[ ! "$run" -ef "$RUN_DIR" ]] || fail "--run-dir must not be one of the runs: $run"
+  for path in ${MODELS[@]+"${MODELS[@]}"}; do
+    [[ ! "$run/average.pt" -ef "$path" ]] || fail "the same model was given twice: $run"
+  done
   run="$(CDPATH='' cd -- "$run" && pwd)"
   check_folder "$run"
-  ENSEMBLE="$ENSEMBLE${ENSEMBLE:+:}$run/average.pt"
+  MODELS+=("$run/average.pt")
   MEMBERS="$MEMBERS${MEMBERS:+:}${run##*/}"
 done
 recipe_of "${RUNS[@]}"
 VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
 
-ENSEMBLE="$ENSEMBLE" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
+ENSEMBLE="$(IFS=':'; printf '%s' "${MODELS[*]}")" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"
 export DATASET DATASET_NOTE VARIANT VARIANT_NAME SETTINGS CONFIG MEMBERS
 "$PYTHON" "$ROOT/scripts/summarize_run.py" ensemble "$RUN_DIR" \

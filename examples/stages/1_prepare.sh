@@ -4,7 +4,8 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 CORPUS=() TEXT_FLAGS=() RAW_NAMES="" HOLD_OUT="" CHECKSUMS="${CHECKSUMS:-}"
 load_recipe
-lock_folder "$DATA_DIR"
+# Finished data are only read, and may be in a folder that the user cannot write.
+if [[ ! -d "$PREPARED/bin" ]]; then lock_folder "$DATA_DIR"; fi
 
 partial="$DATA_DIR/prepared.partial"
 if [[ -e "$PREPARED" && ! -f "$PREPARED/settings" ]]; then

@@ -60,10 +60,12 @@ if [[ -e "$artefact" && -f "$SETTINGS_DIR/train" ]]; then
   say "done already: $artefact"
   exit 0
 fi
+epochs="$(flags_as_lines "${flags[@]}" | sed -n 's/^--max-epoch //p' | tail -n 1)"
+[[ "$CHECKPOINTS" != last || -z "$epochs" ]] || (( epochs >= AVERAGE_LAST )) \
+  || fail "--max-epoch $epochs: the checkpoints of the last $AVERAGE_LAST epochs are averaged; train" \
+    "for as many, or set AVERAGE_LAST"
 if (( LAUNCH_MACHINE == 0 )); then
-  rm -f -- "$artefact"
-  mkdir -p -- "$SETTINGS_DIR"
-  write_settings "$SETTINGS_DIR/train" "$settings"
+  begin_anew "$artefact" "$SETTINGS_DIR/train" "$settings"
 fi
 
 # The same batch for any number of devices: fill each device, then accumulate.

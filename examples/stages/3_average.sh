@@ -26,12 +26,14 @@ if [[ -n "$EXPONENTIAL" ]]; then
   which="$which, exponential average"
   inputs+=(--ema)
 fi
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/average" "$which
+settings="$which
 train $(sha256_of "$RUN_DIR/train.json" | cut -d ' ' -f 1)"
-rm -f -- "$artefact.partial" # left by a killed averaging
+skip_if_done "$artefact" "$SETTINGS_DIR/average" "$settings"
+
+"$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact.new" \
+  || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets their number"
 # Results of the last average.
 rm -f -- "$RUN_DIR/empty.json" "$RUN_DIR/alignment.json" "$(score_file)"
-
-"$PYTHON" -m fairseq_sparse average --inputs "${inputs[@]}" --output "$artefact" \
-  || fail "the checkpoints could not be averaged (see above); AVERAGE_LAST sets their number"
+begin_anew "$artefact" "$SETTINGS_DIR/average" "$settings"
+mv -f -- "$artefact.new" "$artefact"
 say "averaged: $artefact"

@@ -42,7 +42,7 @@ if (( ${#SCORE_FLAGS[@]} )); then
   settings="$settings
 score ${SCORE_FLAGS[*]}"
 fi
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/generate" "$settings"
+skip_if_done "$artefact" "$SETTINGS_DIR/generate" "$settings"
 
 # Decode a subset: generate SUBSET OUTPUT. The log is shown without the translations and the BLEU on
 # the tokenised reference. --num-workers 0 keeps other processes from writing into the output.
@@ -52,6 +52,7 @@ generate() {
     --num-workers 0 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
     | tee -- "$2.partial" | grep --line-buffered -avE $'^([A-Z]-[0-9]+\t|Generate test)' \
     || fail "fairseq-generate failed (see above)"
+  begin_anew "$artefact" "$SETTINGS_DIR/generate" "$settings"
   mv -f -- "$2.partial" "$2"
 }
 

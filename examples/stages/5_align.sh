@@ -35,10 +35,11 @@ changed=""
 if [[ -f "$SETTINGS_DIR/align" ]]; then
   changed="$(settings_difference "$SETTINGS_DIR/align" "$settings")"
 fi
+skip_if_done "$artefact" "$SETTINGS_DIR/align" "$settings"
 # The parts done by an interrupted run with the same settings are reused. Other parts are removed
 # before the new settings are recorded: after a kill in between, they would seem to have these.
-[[ -z "$changed" ]] || rm -rf -- "$alignments"
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/align" "$settings"
+if [[ -n "$changed" || ! -d "$alignments/parts" ]]; then rm -rf -- "$alignments"; fi
+begin_anew "$artefact" "$SETTINGS_DIR/align" "$settings"
 
 "$PYTHON" -m fairseq_sparse align "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
   --subset test --output "$alignments" --max-tokens "$DEVICE_TOKENS" \

@@ -24,8 +24,10 @@ summarize() {
 }
 
 if [[ "$SCORE" == measures ]]; then
-  skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
+  settings="$(cat -- "$SETTINGS_DIR/generate")
 measures $(sha256_of "$score" | cut -d ' ' -f 1)"
+  skip_if_done "$artefact" "$SETTINGS_DIR/analyze" "$settings"
+  begin_anew "$artefact" "$SETTINGS_DIR/analyze" "$settings"
   summarize
   exit 0
 fi
@@ -37,12 +39,14 @@ alignment="$RUN_DIR/alignment.json" # is a part of the summary
 if [[ -f "$alignment" ]]; then alignment="$(sha256_of "$alignment" | cut -d ' ' -f 1)"; else alignment=none; fi
 subwords=none
 if [[ "$TEXT" == bpe && -z "$ANALYZE_VALID" ]]; then subwords=subword_nmt; fi
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/analyze" "$(cat -- "$SETTINGS_DIR/generate")
+settings="$(cat -- "$SETTINGS_DIR/generate")
 $(basename -- "$score" .json) $(sha256_of "$score" | cut -d ' ' -f 1)
 statistics output attention${ANALYZE_VALID:+, valid too}
 alignment $alignment
 subwords $subwords
 $(flags_as_lines "${flags[@]}")"
+skip_if_done "$artefact" "$SETTINGS_DIR/analyze" "$settings"
+begin_anew "$artefact" "$SETTINGS_DIR/analyze" "$settings"
 
 # Compute statistics of output and attention on a subset: analyze SUBSET OUTPUT ATTENTION.
 analyze() {

@@ -189,23 +189,27 @@ write_settings() {
   mv -f -- "$1.partial" "$1"
 }
 
-# Decide what to do about ARTEFACT, which was made with the settings recorded in FILE. If it exists
-# and the settings are the same, the stage ends here. If they differ, the change is reported and the
-# artefact removed, so that it is made again. Afterwards FILE has the current settings.
-skip_if_done_else_record() {
-  local artefact="$1" file="$2" settings="$3" difference
-  mkdir -p -- "$(dirname -- "$file")"
-  if [[ -e "$artefact" && -f "$file" ]]; then
-    difference="$(settings_difference "$file" "$settings")"
-    if [[ -z "$difference" ]]; then
-      say "done already: $artefact"
-      exit 0
-    fi
-    say "$artefact was made with other settings; making it again:"
-    printf '%s\n' "$difference" >&2
+# End the stage if ARTEFACT exists and was made with SETTINGS; report settings that have changed:
+# skip_if_done ARTEFACT FILE SETTINGS, with FILE the record of the settings it was made with.
+skip_if_done() {
+  local difference
+  [[ -e "$1" && -f "$2" ]] || return 0
+  difference="$(settings_difference "$2" "$3")"
+  if [[ -z "$difference" ]]; then
+    say "done already: $1"
+    exit 0
   fi
-  rm -f -- "$artefact"
-  write_settings "$file" "$settings"
+  say "$1 was made with other settings; making it again:"
+  printf '%s\n' "$difference" >&2
+}
+
+# Remove ARTEFACT, and the summary, of which it is a part, and record SETTINGS in FILE:
+# begin_anew ARTEFACT FILE SETTINGS. Stages that new settings can make fail call this late, so that
+# a mistyped setting costs no results.
+begin_anew() {
+  rm -f -- "$1" "$RUN_DIR/summary.json"
+  mkdir -p -- "$(dirname -- "$2")"
+  write_settings "$2" "$3"
 }
 
 # Remove flags that take no value from DATASET_FLAGS: drop_flags FLAG...

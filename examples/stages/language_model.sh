@@ -7,10 +7,12 @@ sample=("${TASK_FLAGS[@]}" --tokenizer "$TOKENIZER" "${GENERATE[@]}" ${extra[@]+
 if [[ -n "$BPE_MERGES" ]]; then
   sample+=(--bpe subword_nmt --bpe-codes "$PREPARED/bpe.codes")
 fi
-skip_if_done_else_record "$artefact" "$SETTINGS_DIR/generate" "$(cat -- "$SETTINGS_DIR/average")
+settings="$(cat -- "$SETTINGS_DIR/average")
 $(flags_as_lines "${evaluate[@]}")
 $(flags_as_lines "${sample[@]}")
 $(printf 'prompt %s\n' "${PROMPTS[@]}")"
+skip_if_done "$artefact" "$SETTINGS_DIR/generate" "$settings"
+begin_anew "$artefact" "$SETTINGS_DIR/generate" "$settings"
 
 for subset in valid test; do
   output="$RUN_DIR/evaluate-$subset.txt"

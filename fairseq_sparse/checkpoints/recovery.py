@@ -2,7 +2,9 @@
 
 fairseq first writes a checkpoint under another name, but copies it to ``checkpoint_last.pt`` in
 place. A process killed during the copy leaves a partial file there, which blocks the next start;
-one killed soon after leaves old checkpoints, which fairseq deletes only when it saves again.
+one killed soon after leaves old checkpoints, which fairseq deletes only when it saves again. A
+``checkpoint_best.pt`` can be cut off in the same way, but does not block: the resumed training
+writes it when it comes to the same update, or finds better parameters.
 """
 
 import os

@@ -143,7 +143,7 @@ def test_done_is_skipped_and_deleted_is_made_again(
     options = (DATASET, "entmax", "--cpu", "--data-dir", data, "--run-dir", tmp_path)
     second = run(*options, RAW_DIR=raw, ATTENTION_ALPHA="1.2")
     assert (tmp_path / "accuracy.json").read_text() == score
-    assert second.stdout.count("] done already") == 4  # all but generate, and align
+    assert second.stdout.count("] done already") == 3  # all but generate, align and analyze
 
 
 @pytest.mark.slow
@@ -165,7 +165,8 @@ def test_ensemble(finished, data: Path, tmp_path: Path) -> None:
     """A model with itself guesses as it does alone; with another, the name lists both."""
     (first, _), (second, _) = finished("entmax"), finished("softmax")
     options = ("--cpu", "--data-dir", data, "--run-dir")
-    run(first, first, *options, tmp_path / "same", script="ensemble.sh")
+    copy = shutil.copytree(first, tmp_path / "copy")
+    run(first, copy, *options, tmp_path / "same", script="ensemble.sh")
     assert guesses(tmp_path / "same") == guesses(first)
     both = run(first, second, *options, tmp_path / "both", script="ensemble.sh")
     name = "ensemble of 2: entmax: output 1.5, attention 1.2 + softmax"
@@ -186,6 +187,7 @@ def test_what_is_no_ensemble_is_refused(finished, raw: Path, data: Path, tmp_pat
         ((folder, moved), "--run-dir is needed"),
         ((folder, tmp_path / "empty", *new), "is not a finished run"),
         ((folder, folder, "--run-dir", folder), "must not be one of the runs"),
+        ((folder, folder, *new), "the same model was given twice"),
         ((folder, moved, *new, "--data-dir", data, "--cpu"), "was not trained on the data"),
     ):
         result = run(*arguments, script="ensemble.sh", check=False)

@@ -194,7 +194,7 @@ def test_done_is_skipped_and_deleted_is_made_again(
     (tmp_path / "bleu.json").unlink()
     third = run(*options, RAW_DIR=raw)
     assert (tmp_path / "bleu.json").read_text() == score
-    assert count_done(third.stdout) == 5
+    assert count_done(third.stdout) == 4  # not the stage analyze, which summarizes the results
 
     # The summary has the error rate of the alignments, which may be made later.
     layers = {"layers": [{"layer": 1, "average": 0.5}], "aol": 0.7}
@@ -218,21 +218,48 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     refused = run(*options, "--stages", "2", RAW_DIR=raw, TRAIN_FLAGS=flags, check=False)
     assert refused.returncode != 0
     assert "was: --dropout 0\n" in refused.stdout and "now: --dropout 0.5\n" in refused.stdout
-    # Later stages run again.
+    # Later stages run again. Settings that make them fail cost no results.
+    again = functools.partial(run, *options, "--stages", RAW_DIR=raw)
     average = (tmp_path / "average.pt").read_bytes()
+    score = (tmp_path / "bleu.json").read_bytes()
+    assert "4 checkpoints" in again("3", AVERAGE_LAST=4, check=False).stdout
+    assert "--beam" in again("4", GENERATE_FLAGS="--beam ten", check=False).stdout
+    assert (tmp_path / "average.pt").read_bytes() == average
+    assert (tmp_path / "bleu.json").read_bytes() == score and (tmp_path / "summary.json").exists()
     results = [tmp_path / name for name in ("empty.json", "alignment.json", "bleu.json")]
     for result in results:  # of this average
         result.write_text("{}")
-    changed = run(*options, "--stages", "3", RAW_DIR=raw, AVERAGE_LAST=1)
+    changed = again("3", AVERAGE_LAST=1)
     assert "was: average_last 2" in changed.stdout and "now: average_last 1" in changed.stdout
     assert (tmp_path / "average.pt").read_bytes() != average
-    assert not any(result.exists() for result in results)
+    assert not any(result.exists() for result in (*results, tmp_path / "summary.json"))
+
+
+def test_too_few_epochs_for_the_average_are_refused_before_the_training(
+    raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    options = options_of("softmax", prepared, tmp_path)
+    refused = run(*options, "--stages", "train", RAW_DIR=raw, AVERAGE_LAST=4, check=False)
+    assert refused.returncode != 0
+    assert "--max-epoch 3: the checkpoints of the last 4 epochs are averaged" in refused.stdout
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_alignments_are_made_again_without_their_manifest(
+    finished, raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "alignments").glob("*.pharaoh")}
+    (tmp_path / "alignments" / "manifest.json").unlink()
+    run(*options_of("alpha_relu", prepared, tmp_path), "--stages", "align", RAW_DIR=raw)
+    after = {path.name: path.read_bytes() for path in (tmp_path / "alignments").glob("*.pharaoh")}
+    assert after == before and (tmp_path / "alignments" / "manifest.json").exists()
 
 
 @pytest.mark.slow
 def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
     options = options_of("entmax15", tmp_path, tmp_path / "run")
-    flags = TINY.replace("--max-epoch 3", "--max-epoch 1")
+    flags = TINY.replace("--max-epoch 3", "--max-epoch 2")
     run(*options, "--stages", "1-2", RAW_DIR=raw, TRAIN_FLAGS=flags)
     # As if both stages had been killed before their end.
     (tmp_path / "run" / "train.json").unlink()
@@ -242,7 +269,7 @@ def test_interrupted_run_resumes(raw: Path, tmp_path: Path) -> None:
     resumed = run(*options, "--stages", "1-2", RAW_DIR=raw)
     assert "learn BPE: done already" in resumed.stdout
     assert "resuming from" in resumed.stdout
-    assert '"epoch": 2' in resumed.stdout and '"epoch": 1' not in resumed.stdout
+    assert '"epoch": 3' in resumed.stdout and '"epoch": 2' not in resumed.stdout
     assert json.loads((tmp_path / "run" / "train.json").read_text())["epochs"] == 3
 
 
@@ -260,7 +287,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     shutil.copyfile(checkpoints / "checkpoint2.pt", checkpoints / "checkpoint_best.pt")
     part = (checkpoints / "checkpoint2.pt").read_bytes()[:5000]
     (checkpoints / "checkpoint_last.pt").write_bytes(part)
-    (tmp_path / "average.pt.partial").write_bytes(part)
+    (tmp_path / "average.pt.new.partial").write_bytes(part)
 
     options = options_of("alpha_relu", prepared, tmp_path)
     output = run(*options, "--stages", "2-3", RAW_DIR=raw).stdout
@@ -292,13 +319,26 @@ def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> 
     assert not os.path.lexists(tmp_path / "data" / ".lock")
 
 
-def test_lock_of_a_killed_run_does_not_block(raw: Path, prepared: Path, tmp_path: Path) -> None:
+def test_finished_data_are_read_without_a_lock(raw: Path, prepared: Path, tmp_path: Path) -> None:
+    """So they may lie in a folder that cannot be written."""
+    (prepared / ".lock").symlink_to(f"{platform.node()} {os.getpid()}")
+    try:
+        result = run(*options_of("softmax", prepared, tmp_path), "--stages", "1", RAW_DIR=raw)
+    finally:
+        (prepared / ".lock").unlink()
+    assert count_done(result.stdout) == 1
+
+
+def test_lock_of_a_killed_run_does_not_block(
+    finished, raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
     killed = subprocess.Popen(["sleep", "60"])
     killed.kill()
     killed.wait()
-    (prepared / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
-    options = options_of("softmax", prepared, tmp_path)
-    result = run(*options, "--stages", "1", RAW_DIR=raw)
+    (tmp_path / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
+    options = options_of("alpha_relu", prepared, tmp_path)
+    result = run(*options, "--stages", "average", RAW_DIR=raw)
     assert "removing the lock" in result.stdout
     assert count_done(result.stdout) == 1
 
