@@ -106,6 +106,11 @@ class Entry(NamedTuple):
     total: float
 
 
+# Prefixes of the quantities of a mapping over the largest logits, and with alpha as a tensor; their
+# words in the tables.
+_VERSIONS = {"": "", "topk ": ", topk=8", "tensor ": ", tensor"}
+
+
 class Figures:
     """The results of the sweep for one op."""
 
@@ -179,16 +184,18 @@ def claims(figures: list[Figures]) -> str:
     slowest = max(f.slowest for f in figures)
     entmax = [f for f in figures if f.op.startswith("entmax") and f.op != "entmax 3"]
     moderate = [f for f in entmax if is_moderate(f.op)]
-    half = max((f.worst("p", d).error for f in entmax for d in ("fp16", "bf16")), default=0)
-    far = max((f.worst("distance", d).error for f in entmax for d in DTYPES), default=0)
+    half = _worst(entmax, "p", "fp16", "bf16")
+    far = _worst(entmax, "distance", *DTYPES)
     lines = [
-        f"p of alpha-entmax, 1.3 <= alpha <= 2, is accurate to {_worst(moderate, 'p', 'fp32')} eps "
-        f"in fp32 and {_worst(moderate, 'p', 'fp64')} in fp64 in these rows, the gradient "
-        f"of its loss to {_worst(moderate, 'loss gradient', 'fp32')} and "
-        f"{_worst(moderate, 'loss gradient', 'fp64')}. fp64 logits are searched entirely in fp64.",
+        "p of alpha-entmax, 1.3 <= alpha <= 2, is accurate to "
+        f"{_worst(moderate, 'p', 'fp32'):.1f} eps in fp32 and "
+        f"{_worst(moderate, 'p', 'fp64'):.1f} in fp64 in these rows, the gradient "
+        f"of its loss to {_worst(moderate, 'loss gradient', 'fp32'):.1f} and "
+        f"{_worst(moderate, 'loss gradient', 'fp64'):.1f}. fp64 logits are "
+        "searched entirely in fp64.",
         "In fp16 and bf16, p of alpha-entmax, alpha <= 2, is accurate to "
         f"{half:.2f} eps, the error of a single rounding.",
-        f"p sums to 1 within {_worst(entmax, 'sum', 'fp32')} eps in fp32.",
+        f"p sums to 1 within {_worst(entmax, 'sum', 'fp32'):.1f} eps in fp32.",
         f"The support is exact, except for logits within {far:.2g} eps of the threshold.",
         f"Rows with an unexpected NaN or infinity, or without an expected one: "
         f"{nan:.0f}. Every solver terminated; the slowest batch took {slowest:.1f} s.",
@@ -196,19 +203,17 @@ def claims(figures: list[Figures]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _worst(figures: list[Figures], quantity: str, dtype: str) -> str:
-    return f"{max((f.worst(quantity, dtype).error for f in figures), default=0):.1f}"
+def _worst(figures: list[Figures], quantity: str, *dtypes: str) -> float:
+    """Return the largest error of all versions of a mapping."""
+    return max(f.worst(p + quantity, d).error for f in figures for p in _VERSIONS for d in dtypes)
 
 
 def _mapping_table(figures: list[Figures]) -> str:
     header = ["mapping", "dtype", "rows", "p", "large p", "sum", "wrong support", "worst p"]
     rows = []
     for f in figures:
-        for prefix, title in (
-            ("", f.op),
-            ("topk ", f.op + ", topk=8"),
-            ("tensor ", f.op + ", tensor"),
-        ):
+        for prefix, version in _VERSIONS.items():
+            title = f.op + version
             if prefix + "p" not in f.quantities():
                 continue
             for dtype in DTYPES:

@@ -34,6 +34,14 @@ def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
     assert run(tmp_path, *arguments).returncode == 0
     assert "the slowest batch took 1234.5 s" in page.read_text()
 
+    # The claims hold for the mapping over the largest logits, too.
+    (file,) = (tmp_path / "results").glob("entmax_2_*")
+    kept = json.loads(file.read_text())
+    kept["worst"].append(["topk distance", "fp32", "another path", 1, 7.5, "", 7.5])
+    file.write_text(json.dumps(kept))
+    assert run(tmp_path, *arguments).returncode == 0
+    assert "except for logits within 7.5 eps of the threshold" in page.read_text()
+
 
 def test_an_unknown_op_is_refused(tmp_path):
     result = run(tmp_path, "--ops", "entmax 7")
