@@ -58,6 +58,10 @@ done
 for seed in "${seeds[@]}"; do
   [[ "$seed" =~ ^[0-9]+$ ]] || bad_usage "a seed must be a number, got '$seed'"
 done
+for list in "$OUTPUT_ALPHAS" "$ATTENTION_ALPHAS" "$SEEDS"; do
+  repeated="$(tr -s '[:space:]' '\n' <<<"$list" | sort | uniq -d | head -n 1)"
+  [[ -z "$repeated" ]] || bad_usage "'$list' has $repeated twice"
+done
 
 CONFIG="${CONFIG:-$(default_config)}"
 score="$(VARIANT=entmax DATA_DIR=- RUN_DIR=-; load_recipe; printf '%s' "$SCORE")"

@@ -60,8 +60,9 @@ if [[ -e "$artefact" && -f "$SETTINGS_DIR/train" ]]; then
   say "done already: $artefact"
   exit 0
 fi
-epochs="$(flags_as_lines "${flags[@]}" | sed -n 's/^--max-epoch //p' | tail -n 1)"
-[[ "$CHECKPOINTS" != last || -z "$epochs" ]] || (( epochs >= AVERAGE_LAST )) \
+epochs="$(flags_as_lines "${flags[@]}" | sed -n 's/^--max-epoch[ =]//p' | tail -n 1)"
+# 0 is no limit; anything else that is no number is left to fairseq.
+[[ "$CHECKPOINTS" != last || ! "$epochs" =~ ^[1-9][0-9]*$ ]] || (( epochs >= AVERAGE_LAST )) \
   || fail "--max-epoch $epochs: the checkpoints of the last $AVERAGE_LAST epochs are averaged; train" \
     "for as many, or set AVERAGE_LAST"
 if (( LAUNCH_MACHINE == 0 )); then

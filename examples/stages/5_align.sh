@@ -38,6 +38,7 @@ fi
 skip_if_done "$artefact" "$SETTINGS_DIR/align" "$settings"
 # The parts done by an interrupted run with the same settings are reused. Other parts are removed
 # before the new settings are recorded: after a kill in between, they would seem to have these.
+rm -f -- "$artefact"
 if [[ -n "$changed" || ! -d "$alignments/parts" ]]; then rm -rf -- "$alignments"; fi
 begin_anew "$artefact" "$SETTINGS_DIR/align" "$settings"
 

@@ -50,6 +50,8 @@ def test_help(script: str, parts: tuple[str, ...]) -> None:
         ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is not a range of"),
         ("run.sh", ("quickstart", "softmax", "--stages", ","), "unknown stage ''"),
         ("sweep.sh", ("../datasets/quickstart",), "unknown data set '../datasets/quickstart'"),
+        ("sweep.sh", ("quickstart", "--seeds", "1 2  1"), "'1 2  1' has 1 twice"),
+        ("sweep.sh", ("quickstart", "--output-alphas", "2 2"), "'2 2' has 2 twice"),
         ("mbr.sh", (), "a run is needed"),
         ("mbr.sh", ("x",), "--out is needed"),
         ("mbr.sh", ("x", "--out", "y", "--samples", "0"), "--samples 0: a number is needed"),

@@ -120,3 +120,10 @@ def test_from_raw_text_to_measures_and_samples(dataset: str, variant: str, tmp_p
     again = run(dataset, tmp_path, variant=variant).stdout
     assert f"done already: {folder / 'measures.json'}" in again
     assert "training from the start" not in again
+    # A mistyped setting costs no results.
+    refused = run(
+        dataset, tmp_path, variant=variant, check=False, GENERATE_FLAGS="--sampling-topp nine"
+    )
+    assert refused.returncode != 0 and "nine" in refused.stdout
+    assert json.loads((folder / "measures.json").read_text()) == measures
+    assert json.loads((folder / "summary.json").read_text()) == summary

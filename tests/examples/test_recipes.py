@@ -235,14 +235,24 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     assert not any(result.exists() for result in (*results, tmp_path / "summary.json"))
 
 
+@pytest.mark.parametrize("flag", ["--max-epoch 3", "--max-epoch=3"])
 def test_too_few_epochs_for_the_average_are_refused_before_the_training(
-    raw: Path, prepared: Path, tmp_path: Path
+    flag: str, raw: Path, prepared: Path, tmp_path: Path
 ) -> None:
-    options = options_of("softmax", prepared, tmp_path)
-    refused = run(*options, "--stages", "train", RAW_DIR=raw, AVERAGE_LAST=4, check=False)
+    train = functools.partial(run, *options_of("softmax", prepared, tmp_path), RAW_DIR=raw)
+    train = functools.partial(train, "--stages", "train", AVERAGE_LAST=4, check=False)
+    refused = train(TRAIN_FLAGS=f"{TINY} {flag}")
     assert refused.returncode != 0
     assert "--max-epoch 3: the checkpoints of the last 4 epochs are averaged" in refused.stdout
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_epochs_without_limit_are_enough_for_the_average(
+    raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    options = options_of("softmax", prepared, tmp_path)
+    flags = f"{TINY} --max-epoch 0 --max-update 2"
+    run(*options, "--stages", "train", RAW_DIR=raw, AVERAGE_LAST=4, TRAIN_FLAGS=flags)
 
 
 def test_alignments_are_made_again_without_their_manifest(
