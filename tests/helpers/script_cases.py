@@ -138,7 +138,7 @@ SCRIPTS = {
             model_and_data(folder, common),
             shutil.copy(common / "log", folder / "log"),
         ),
-        texts=("log",),
+        binary=("log",),  # of a killed training, perhaps
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),

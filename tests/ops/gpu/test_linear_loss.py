@@ -81,8 +81,12 @@ def options(kind, label_smoothing=0.0, alpha=1.5):
 
 
 def drawn(rows=ROWS, classes=CLASSES, width=WIDTH, dtype=torch.float32, device=DEVICE):
-    """Features, weight, bias and target; one target is ignored."""
-    tensors = torch.randn(rows, width), torch.randn(classes, width) * 0.7, torch.randn(classes)
+    """Features, weight, bias and target; one target is ignored.
+
+    Rows go from flat, with a large support of alpha-entmax, to steep, with one of alpha-ReLU.
+    """
+    features = torch.randn(rows, width) * torch.linspace(0.2, 1.5, rows)[:, None]
+    tensors = features, torch.randn(classes, width) * 0.7, torch.randn(classes) / 2
     target = torch.randint(classes, (rows,))
     target[1] = IGNORED
     tensors = [x.to(device, dtype).requires_grad_() for x in tensors]
