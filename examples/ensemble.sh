@@ -55,7 +55,8 @@ done
 recipe_of "${RUNS[@]}"
 VARIANT_NAME="ensemble of ${#RUNS[@]}: $VARIANT_NAME"
 
-ENSEMBLE="$(IFS=':'; printf '%s' "${MODELS[*]}")" bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
+ENSEMBLE="$(IFS=':'; printf '%s' "${MODELS[*]}")" \
+  bash "$EXAMPLES/run.sh" "$DATASET" "$VARIANT" --stages generate "--$CONFIG" \
   ${SETTINGS:+--settings "$SETTINGS"} "${OPTIONS[@]}"
 export DATASET DATASET_NOTE VARIANT VARIANT_NAME SETTINGS CONFIG MEMBERS
 "$PYTHON" "$ROOT/scripts/summarize_run.py" ensemble "$RUN_DIR" \

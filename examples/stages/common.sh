@@ -203,7 +203,7 @@ skip_if_done() {
   printf '%s\n' "$difference" >&2
 }
 
-# Remove ARTEFACT, and the summary, of which it is a part, and record SETTINGS in FILE:
+# Remove ARTEFACT and the run's summary, which includes its results, and record SETTINGS in FILE:
 # begin_anew ARTEFACT FILE SETTINGS. Stages that new settings can make fail call this late, so that
 # a mistyped setting costs no results.
 begin_anew() {

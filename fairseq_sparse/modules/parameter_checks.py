@@ -62,13 +62,16 @@ def _check_attention(model: nn.Module, state_dict: dict[str, Tensor]) -> None:
             adds = "--attention-alpha-learnable adds"
         elif all("query_scale." in name for name in missing):
             adds = "--attention-scale-queries adds"
-        fits = f"Its parameters fit --attention {plain} with a fixed alpha and without "
-        fits += "--attention-scale-queries"
         if theirs:
-            fits = f"It has {_sorted_list(theirs)}: give the options that it was trained with"
+            remedy = f"It has {_sorted_list(theirs)}: give the options that it was trained with"
+        else:
+            remedy = (
+                f"Its parameters fit --attention {plain} with a fixed alpha and without "
+                "--attention-scale-queries"
+            )
         raise ValueError(
             f"the checkpoint has no {_sorted_list(missing)}, which {adds}: it was trained with "
-            f"another attention. {fits}; any other attention must be trained from scratch, "
+            f"another attention. {remedy}; any other attention must be trained from scratch, "
             "without --finetune-from-model"
         )
     surplus = sorted(theirs - ours.keys())

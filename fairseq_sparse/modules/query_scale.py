@@ -15,11 +15,11 @@ class QueryScale(nn.Module):
 
     This is the scaling of ASEntmax ("Long-Context Generalization with Sparse Attention", arXiv
     2506.16640): ``beta = softplus(B x)`` and ``gamma = 2 tanh(G x)``, with affine maps B and G of
-    the layer's input x at the query's position (in the authors' code their biases are optional, and
-    on in its experiments). In a decoder's self-attention ``n + 1`` is the
-    position (counted from 0) plus 2, as in the authors' code; here it is also defined for padding,
-    encoders and cross-attention. Weights are drawn from N(0, 0.02^2), and biases start at 0,
-    as in the authors' code, which takes this from Gemma 2.
+    the layer's input x at the query's position; the authors' code makes their biases optional, and
+    the commands in its README turn them on. In a decoder's self-attention ``n + 1`` is the position
+    (counted from 0) plus 2, as in the authors' code; here it is also defined for padding, encoders
+    and cross-attention. Weights are drawn from N(0, 0.02^2), and biases start at 0, as in the
+    authors' code, which takes this from Gemma 2.
 
     Args:
         width: the width of the layer's input.

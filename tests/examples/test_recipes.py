@@ -330,7 +330,7 @@ def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> 
 
 
 def test_finished_data_are_read_without_a_lock(raw: Path, prepared: Path, tmp_path: Path) -> None:
-    """So they may lie in a folder that cannot be written."""
+    """Finished data may lie in a folder that cannot be written."""
     (prepared / ".lock").symlink_to(f"{platform.node()} {os.getpid()}")
     try:
         result = run(*options_of("softmax", prepared, tmp_path), "--stages", "1", RAW_DIR=raw)
