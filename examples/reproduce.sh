@@ -45,7 +45,7 @@ run.sh apply to every run. With fewer jobs than GPUs, each run uses several GPUs
 
 GOLD_SET names the gold alignments of "rela 5" and "rela fig4", unless they are in RAW_DIR. SENTENCES
 are the numbers of the sentences that "rela fig7" to "fig9" draw (default: 0 1 2), and LAYER is the
-layer (default: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
+layer (default: the last; the paper: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
 10000); the corpus must have at least twice as many.
 HELP
 }
@@ -231,6 +231,7 @@ parse_options() {
   [[ "$JOBS" =~ ^([1-9][0-9]*)?$ ]] || bad_usage "--jobs must be a positive number, got '$JOBS'"
   (( ${#SEEDS} < 5 && ${#JOBS} < 5 )) || bad_usage "--seeds and --jobs must be below 10000"
   SETTINGS="" ANALYSIS="" NOTE="" EARLY=1 FOLLOW_UP_SEEDS="" GOLD="" SHOW=""
+  [[ "$TABLE" != fig* ]] || SHOW=none
   DRAW=() FOLLOW_UP=() COMMAND=() DATASETS=() ROWS=() DEVICE=()
   # shellcheck source=/dev/null
   source "$EXAMPLES/tables/${PAPER}_$TABLE.sh"

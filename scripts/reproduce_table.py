@@ -45,7 +45,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--columns", required=True, type=lambda text: text.split(","), metavar="NAME,..."
     )
     parser.add_argument(
-        "--show", default="", metavar="TABLE", help='the paper\'s table to show, as "Table 6"'
+        "--show",
+        default="",
+        metavar="TABLE",
+        help='the paper\'s table to show, as "Table 6", or none',
     )
     parser.add_argument(
         "--draw", default="", metavar="NAME,...", help="training, alphas, or a column with numbers"

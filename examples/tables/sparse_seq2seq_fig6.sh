@@ -1,5 +1,5 @@
 # Validation accuracy during training, by updates and by hours; De-En models of Table 2. The paper's
-# third run, 1.5-entmax by bisection (Algorithm 1), is left out: no output here uses bisection.
+# third run, 1.5-entmax by bisection (Algorithm 1), is left out: here only alpha > 2 is solved so.
 source "$EXAMPLES/tables/sparse_seq2seq_2.sh"
 TITLE="Sparse Sequence-to-Sequence Models, Fig. 6: training by updates and by hours"
 DATASETS=(iwslt17_de_en)

@@ -31,7 +31,11 @@ class RMSNorm(nn.Module):
 
 
 class RMSNormUniformGain(RMSNorm):
-    """RMSNorm of ReLA-i, whose gain is drawn from ``U(-sqrt(3 / d_h), sqrt(3 / d_h))``."""
+    """RMSNorm of ReLA-i, whose gain is drawn from ``U(-sqrt(3 / d_h), sqrt(3 / d_h))``.
+
+    The gain has the width ``d`` of the concatenated heads, for which Xavier's bound would be
+    ``sqrt(3 / d)``, as for the gate of ReLA-g. The paper states ``d_h``, the width of a head.
+    """
 
     def __init__(self, width: int, head_width: int):
         super().__init__(width, head_width)

@@ -6,8 +6,8 @@
 #   setting               value                             from
 #   languages             high: 86, medium: 102             paper; PART=yes takes only some of them,
 #                                                           which are not the paper's data
-#   units                 characters; the source is the     paper; the order of tags and lemma is not
-#                         language, the tags and the lemma  stated, ours
+#   units                 characters; the source is the     paper; the order is that of the example
+#                         language, the tags and the lemma  in its section 4.1
 #   model                 LSTM, 2 + 2 layers of 300,        paper
 #                         bidirectional encoder, bilinear
 #                         attention, input feeding, a bias

@@ -136,7 +136,9 @@ COLUMNS = {
     "null": Column("null attention (%)", "attention.null", "{:.1f}"),
     "first": Column("attention on the first token (%)", "attention.first", "{:.1f}", _NEVER),
     "eos": Column("attention on EOS (%)", "attention.eos", "{:.1f}", _NEVER),
-    "aer": Column("AER, best layer", "alignment.aer", "{:.3f}", _NEVER, spread=True),
+    "aer": Column(
+        "AER, best layer by the test set", "alignment.aer", "{:.3f}", _NEVER, spread=True
+    ),
     "aol": Column("AER, mean of layers", "alignment.aol", "{:.3f}", _NEVER, spread=True),
     "optimal": Column(
         "proven optimal", "generation.optimal", "{:.1%}", _NEVER, metric="proven_optimal"

@@ -101,13 +101,16 @@ class Row:
     def cell(self, column: str, baseline: Row) -> str:
         """Return the mean of a column; scores of several seeds have their standard deviation.
 
-        It is the sample standard deviation, with n - 1 in the denominator.
+        It is the sample standard deviation, with n - 1 in the denominator. Where some of the
+        finished seeds lack the value, the number of those that have it follows.
         """
         text = cell(self.mean, column, baseline.mean)
-        values = self.values(column) if COLUMNS[column].spread else []
-        if len(values) < 2:
-            return text
-        return f"{text} ± {COLUMNS[column].format.format(stdev(values))}"
+        values = self.values(column)
+        if COLUMNS[column].spread and len(values) > 1:
+            text += f" ± {COLUMNS[column].format.format(stdev(values))}"
+        if 0 < len(values) < len(self.summaries):
+            text += f" (n = {len(values)})"
+        return text
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:

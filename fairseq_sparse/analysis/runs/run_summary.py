@@ -223,7 +223,8 @@ def summarize_alignment(run: Path) -> dict[str, object]:
     data set has no gold alignments.
 
     They are ``aer``, the lowest of all layers, normal or shifted, and ``aol``, the mean of the
-    layers' rates, normal, as in ReLA's Table 5.
+    layers' rates, normal, as in ReLA's Table 5. The links that choose the layer for ``aer`` are
+    those that it is scored on, so it is a lower bound of what a layer chosen in advance would have.
     """
     path = run / "alignment.json"
     if not path.is_file():

@@ -83,6 +83,14 @@ def rows_of(content: dict, dataset: str) -> dict[str, dict[str, str]]:
     return {line[0]: dict(zip(table["header"], line, strict=True)) for line in table["cells"]}
 
 
+def test_a_mean_over_fewer_seeds_than_are_finished_says_of_how_many() -> None:
+    summaries = {1: {"test": {"nonzeros": 2.0}}, 2: {"test": {}}, 3: {"test": {"nonzeros": 4.0}}}
+    row = Row("entmax15", summaries=summaries)
+    assert row.cell("nonzeros", row) == "3.0 (n = 2)"
+    del summaries[2]
+    assert row.cell("nonzeros", row) == "3.0"
+
+
 def test_means_and_deviations_are_those_of_numpy(plan: Path) -> None:
     content, markdown, latex = make(plan, "bleu,sparsity,words_per_second,hours,watt_hours")
     rows = rows_of(content, "wmt16_ro_en_32k")
@@ -192,7 +200,7 @@ def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
         "seeds": "2",
         "word accuracy (%)": "51.50 ± 2.12",
         "word accuracy (%), ensemble": "60.00",
-        "p(empty) > p(best)": "12.50%",
+        "p(empty) > p(best)": "12.50% (n = 1)",
     }
     assert content["datasets"]["morph"]["rows"][0]["row"] == "entmax " + fields[3]
     content, _, _ = make(plan, "empty_is_best,word_accuracy")  # no ensemble has the first
