@@ -92,6 +92,16 @@ def test_decoding_survives_what_breaks_stock_search(flags, data, runs):
     assert len(hypotheses(generate(data, path, *flags).stdout)) == SENTENCES
 
 
+def test_samples_at_a_temperature_near_zero_are_those_of_greedy_search(data, runs):
+    path = runs("alpha_relu")[0] / "checkpoint_best.pt"
+
+    def decode(*flags):
+        printed = generate(data, path, "--min-len", "0", "--beam", "1", *flags).stdout
+        return {n: [words for _, words in found] for n, found in hypotheses(printed).items()}
+
+    assert decode("--sampling", "--temperature", "1e-20") == decode()
+
+
 @pytest.mark.slow
 def test_ensemble_averages_probabilities(data, runs):
     """For a sparse and a dense model, the score of a reference is the log of the mean."""

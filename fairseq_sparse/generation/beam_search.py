@@ -153,9 +153,7 @@ class BeamSearch:
             self.model.select(self.decoder_rows, self._tensor(index))
         self.row[active] = number
         tokens = self._tensor(self.tokens[active, : step + 1])
-        log_probs, attention = self.model.next_log_probs(
-            tokens, self.decoder_rows, self.generator.temperature
-        )
+        log_probs, attention = self.model.next_log_probs(tokens, self.decoder_rows)
         if self.lm_model is not None:
             output = self.lm_model(tokens)
             lm_log_probs = self.lm_model.get_normalized_probs(output, log_probs=True, sample=None)

@@ -32,7 +32,6 @@ class NextTokens:
         pad: index of padding.
         eos: the token that ends a translation.
         bos: the first token of the decoder's input.
-        temperature: divides the logits.
     """
 
     models: list[nn.Module]
@@ -40,7 +39,6 @@ class NextTokens:
     pad: int
     eos: int
     bos: int
-    temperature: float = 1.0
 
     @classmethod
     def of_sentence(
@@ -77,8 +75,7 @@ class NextTokens:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, sentence)
             logits, extra = model.decoder(tokens, encoder_out=encoder_out)
             logits = logits[torch.arange(len(prefixes), device=device), last].unsqueeze(1)
-            output = (logits / self.temperature, extra)
-            found.append(model.get_normalized_probs(output, log_probs=True)[:, 0])
+            found.append(model.get_normalized_probs((logits, extra), log_probs=True)[:, 0])
         log_probs = found[0]
         if len(found) > 1:
             log_probs = torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
@@ -335,9 +332,7 @@ class ExactSequenceGenerator(nn.Module):
         results = []
         for row, hypotheses in enumerate(found):
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])
-            next_tokens = NextTokens.of_sentence(
-                list(self.models), encoder_outs, row, *ends, self.beam.temperature
-            )
+            next_tokens = NextTokens.of_sentence(list(self.models), encoder_outs, row, *ends)
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results
 

@@ -1,5 +1,5 @@
 """Kinds of scores of a model: log-probabilities with or without zeros, weights that do not sum to
-1, and these divided by their sum (``--score-normalization sum``)."""
+1, these divided by their sum (``--score-normalization sum``), and any of them at a temperature."""
 
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 
-class NormalizedScores(nn.Module):
-    """A model whose probabilities are divided by their sum at every step.
+class RescoredModel(nn.Module):
+    """A model with other scores, which replaces *model* in one generator.
 
-    It replaces *model* in one generator, and forwards everything else to it. The model itself does
-    not change: another generator over the same model gets the unnormalised weights of alpha-ReLU.
+    Everything but the scores is forwarded to the model. The model itself does not change: another
+    generator over the same model gets its own scores.
 
     Args:
         model: any fairseq model with a decoder.
@@ -34,6 +34,12 @@ class NormalizedScores(nn.Module):
         """Call the model."""
         return self.model(*args, **kwargs)
 
+
+class NormalizedScores(RescoredModel):
+    """A model whose probabilities are divided by their sum at every step."""
+
+    are_normalized = True
+
     def get_normalized_probs(
         self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
     ) -> Tensor:
@@ -44,6 +50,38 @@ class NormalizedScores(nn.Module):
         return scores if log_probs else scores.exp()
 
 
+class TemperedScores(RescoredModel):
+    """A model at a temperature, as its output transform defines it; other models divide logits.
+
+    Args:
+        model: any fairseq model with a decoder.
+        temperature: > 0.
+    """
+
+    def __init__(self, model: nn.Module, temperature: float):
+        super().__init__(model)
+        self.temperature = temperature
+
+    def get_normalized_probs(
+        self, net_output: Any, log_probs: bool, sample: Optional[dict[str, Tensor]] = None
+    ) -> Tensor:
+        """Return the (log-)probabilities at the temperature."""
+        logits, *extra = net_output
+        transform = getattr(_output_projection(self.model), "transform", None)
+        if transform is None:  # a model of fairseq's, or adaptive softmax
+            logits = logits / self.temperature
+        else:
+            logits = transform.at_temperature(logits, self.temperature)
+        return self.model.get_normalized_probs((logits, *extra), log_probs, sample)
+
+
+def at_temperature(models: Iterable[nn.Module], temperature: float) -> list[nn.Module]:
+    """Wrap the models in :class:`TemperedScores`, unless the temperature is 1."""
+    if temperature == 1:
+        return list(models)
+    return [TemperedScores(model, temperature) for model in models]
+
+
 def is_sparse_model(model: Optional[nn.Module]) -> bool:
     """Return whether *model* can give a token probability 0, as its output projection says."""
     return getattr(_output_projection(model), "is_sparse", False)
@@ -51,9 +89,12 @@ def is_sparse_model(model: Optional[nn.Module]) -> bool:
 
 def scores_are_log_probs(model: nn.Module) -> bool:
     """Return whether the scores of a model are log-probabilities; False for raw alpha-ReLU."""
-    if isinstance(model, NormalizedScores):
-        return True
-    return getattr(_output_projection(model), "scores_are_log_probs", True)
+    return are_normalized(model) or getattr(_output_projection(model), "scores_are_log_probs", True)
+
+
+def are_normalized(model: nn.Module) -> bool:
+    """Return whether the scores of a model are those of :class:`NormalizedScores`."""
+    return getattr(model, "are_normalized", False)
 
 
 def with_distributions(models: Iterable[nn.Module]) -> list[nn.Module]:

@@ -66,22 +66,19 @@ class SparseEnsemble(EnsembleModelWithAlignment):
     def _new_states(self) -> list[dict]:
         return [{} for _ in range(self.models_size)]
 
-    def next_log_probs(
-        self, tokens: Tensor, rows: DecoderRows, temperature: float = 1.0
-    ) -> tuple[Tensor, Optional[Tensor]]:
+    def next_log_probs(self, tokens: Tensor, rows: DecoderRows) -> tuple[Tensor, Optional[Tensor]]:
         """Run the models on active hypotheses.
 
         Args:
             tokens: a hypothesis for each row, ``[rows, step + 1]``.
             rows: the state of the models for these hypotheses, advanced by one step.
-            temperature: divides the logits.
 
         Returns:
             log-probabilities of the next token, ``[rows, vocabulary]``, and the attention,
             ``[rows, source length]``, if it is wanted and the models have it
         """
         found, attention = super().forward_decoder(
-            tokens, rows.encoder_outs, rows.incremental_states, temperature
+            tokens, rows.encoder_outs, rows.incremental_states
         )
         return found, attention if self.attention else None
 
@@ -136,7 +133,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             tokens: ``[hypotheses, step + 1]``, the hypotheses of a sentence one after another.
             encoder_outs: the result of ``reorder_encoder_out``.
             incremental_states: ignored; the rows have states of their own.
-            temperature: divides the logits.
+            temperature: ignored, because the models have it (see ``at_temperature``).
 
         Returns:
             log-probabilities ``[hypotheses, vocabulary]``, -inf for dead hypotheses, and, if it is
@@ -145,7 +142,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
         rows, count = encoder_outs, len(tokens)
         if tokens.size(1) == 1:  # the first step: one hypothesis of each sentence will do
             first = torch.searchsorted(rows.row, rows.sentence)
-            found, attention = self.next_log_probs(tokens[first], rows, temperature)
+            found, attention = self.next_log_probs(tokens[first], rows)
             return found[rows.row], None if attention is None else attention[rows.row]
         active = tokens[:, -1].ne(self.eos).nonzero().squeeze(1)
         number, index = torch.arange(len(active), device=active.device), rows.row
@@ -155,7 +152,7 @@ class SparseEnsemble(EnsembleModelWithAlignment):
             self.select(rows, index)
         if self.stands_for_eos is not None:
             tokens = tokens.masked_fill(tokens == self.stands_for_eos, self.eos)
-        found, attention = self.next_log_probs(tokens, rows, temperature)
+        found, attention = self.next_log_probs(tokens, rows)
         rows.row = spread(number, active, count, 0)
         return (
             spread(found, active, count, -math.inf),

@@ -11,12 +11,16 @@ from fairseq.sequence_generator import (
     SequenceGenerator,
     SequenceGeneratorWithAlignment,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.beam_search import BeamSearch
 from fairseq_sparse.generation.certificate import ScoreBound
-from fairseq_sparse.generation.normalized_scores import NormalizedScores, scores_are_log_probs
+from fairseq_sparse.generation.normalized_scores import (
+    are_normalized,
+    at_temperature,
+    scores_are_log_probs,
+)
 from fairseq_sparse.generation.repeated_ngrams import RepeatedNGramMask
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
@@ -78,6 +82,7 @@ class SparseSequenceGenerator(SequenceGenerator):
             models = list(models.models)
         eos = tgt_dict.eos() if kwargs.get("eos") is None else kwargs["eos"]
         super().__init__(SparseEnsemble(models, eos, attention), tgt_dict, *args, **kwargs)
+        self.model.models = nn.ModuleList(at_temperature(models, self.temperature))
         self.nbest = nbest or self.beam_size
         self.add_up_mass = add_up_mass and self.lm_model is None and self.unk_penalty == 0
         # With --retain-dropout, each step is that of another model.
@@ -131,7 +136,7 @@ class SparseSequenceGenerator(SequenceGenerator):
         is_masked = self.token_indices_to_suppress is not None or self.unk_penalty != 0
         is_masked |= self.repeat_ngram_blocker is not None
         # If all weights of alpha-ReLU are 0, the normalised ones sum to 0 as well.
-        is_masked |= any(isinstance(model, NormalizedScores) for model in self.model.models)
+        is_masked |= any(map(are_normalized, self.model.models))
         return self.min_len if self._adds_log_probs() and not is_masked else math.inf
 
     def _adds_log_probs(self) -> bool:

@@ -6,6 +6,7 @@ search and analysis use.
 """
 
 import logging
+import math
 from collections.abc import Collection, Iterable
 from typing import Any, Optional, Union
 
@@ -19,6 +20,7 @@ from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
     entmax_loss,
+    entmax_threshold,
     linear_alpha_relu_loss,
     linear_entmax_loss,
     log_alpha_relu,
@@ -88,6 +90,14 @@ class OutputTransform(nn.Module):
     def log_probs(self, logits: Tensor) -> Tensor:
         """Return the logarithm of :meth:`probs`, exactly -inf where that is 0."""
         return log_with_zeros(self.probs(logits))
+
+    def at_temperature(self, logits: Tensor, temperature: float) -> Tensor:
+        """Return logits whose probabilities are those of ``logits`` at a temperature.
+
+        This is ``logits / temperature``, in fp32 or better. A subclass whose probabilities change
+        when a constant is added to all logits must override it.
+        """
+        return at_least_fp32(logits) / temperature
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         """Return the loss in nats.
@@ -297,6 +307,22 @@ class AlphaReLU(ConstantTau, OutputTransform):
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return log_alpha_relu(logits, self.known_tau(), self.alpha)
+
+    def at_temperature(self, logits: Tensor, temperature: float) -> Tensor:
+        """Return ``logits / temperature`` plus a constant per row that keeps its sum of weights.
+
+        With the sum s at T = 1, the weights are ``s * entmax(z / (T s ** (alpha - 1)))``. So they
+        approach ``s * one_hot(argmax(z))`` as T -> 0, and their support grows with T, as that of
+        entmax does. A row whose weights are all 0 stays so.
+        """
+        z = at_least_fp32(logits)
+        total = self.probs(z).sum(-1, keepdim=True)
+        scale = total ** (self.alpha - 1)
+        # From the maximum, because z / T can be so large that adding anything changes nothing.
+        z = (z - z.amax(-1, keepdim=True)) / temperature
+        threshold = entmax_threshold(z / scale, self.alpha).unsqueeze(-1)
+        z = z + (self.known_tau() - scale * threshold) / (self.alpha - 1)
+        return z.masked_fill(total == 0, -math.inf)
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)

@@ -293,8 +293,8 @@ def _check_search(decoding: SparseDecodingConfig, args) -> None:
             raise ValueError(f"{_flags([name])} must be a finite number, got {getattr(args, name)}")
     if not getattr(args, "unkpen", 0) > -math.inf:  # infinite: never <unk>
         raise ValueError(f"--unkpen must be a number above -inf, got {args.unkpen}")
-    if getattr(args, "temperature", 1) <= 0:
-        raise ValueError(f"--temperature must be greater than 0, got {args.temperature}")
+    if getattr(args, "temperature", 1) < 1e-30:  # logits divided by less could overflow
+        raise ValueError(f"--temperature must be at least 1e-30, got {args.temperature}")
     thresholds = [each.name for each in fields(SamplingConfig) if each.name in changed]
     for name in thresholds:
         if not 0 < getattr(decoding, name) <= 1:

@@ -170,4 +170,5 @@ def test_a_generator_is_like_the_one_of_the_task():
     assert ours.repeat_ngram_blocker.size == 3 and ours.nbest == 2
     assert ours.token_indices_to_suppress.tolist() == [words.index("w2")]
     assert ours.lm_model is stock.lm_model and ours.search.strategy is stock.search
-    assert list(ours.model.models) == list(stock.model.models)
+    assert [model.model for model in ours.model.models] == list(stock.model.models)
+    assert {model.temperature for model in ours.model.models} == {0.7}

@@ -238,8 +238,9 @@ REFUSED = [
     *(
         ({"exact_search": value != 0}, {flag: value}, message)
         for flag, value, message in (
-            ("temperature", 0.0, "--temperature must be greater than 0, got 0.0"),
-            ("temperature", -1.0, "--temperature must be greater than 0, got -1.0"),
+            ("temperature", 0.0, "--temperature must be at least 1e-30, got 0.0"),
+            ("temperature", 1e-45, "--temperature must be at least 1e-30, got 1e-45"),
+            ("temperature", -1.0, "--temperature must be at least 1e-30, got -1.0"),
             ("temperature", math.nan, "--temperature must be a finite number, got nan"),
             ("temperature", math.inf, "--temperature must be a finite number, got inf"),
             ("lenpen", math.nan, "--lenpen must be a finite number, got nan"),
