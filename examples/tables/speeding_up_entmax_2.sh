@@ -6,5 +6,5 @@ ROWS=(softmax sparsemax entmax15 alpha_relu)
 COLUMNS=(empty_is_best empty_is_impossible bleu)
 ANALYSIS=empty
 NOTE="p(empty) > p(best): sentences of the validation set whose empty translation is more probable \
-than the best that beam search finds, without normalisation by length; the paper does not state its \
+than all that beam search finds, without normalisation by length; the paper does not state its \
 beam, ours is 5"

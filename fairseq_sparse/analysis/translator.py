@@ -243,17 +243,16 @@ def search(
     translator: Translator,
     batches: Iterable[dict[str, Any]],
     beam: int,
-    lenpen: float = 1.0,
     nbest: int = 1,
 ) -> Iterator[tuple[dict[str, Any], list[list[dict[str, Any]]]]]:
-    """Search with a beam as ``fairseq-generate --beam BEAM --lenpen LENPEN --nbest NBEST`` does.
+    """Search with a beam as ``fairseq-generate --beam BEAM --nbest NBEST`` does.
 
     Yields:
         Each batch, and for each of its sentences the hypotheses, best first, as fairseq's
         generators give them.
     """
     models, task = translator.models, translator.task
-    options = GenerationConfig(beam=beam, lenpen=lenpen, nbest=nbest)
+    options = GenerationConfig(beam=beam, nbest=nbest)
     generator = task.build_generator(models, options)
     for sample in batches:
         with torch.no_grad():

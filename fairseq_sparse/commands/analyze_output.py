@@ -111,18 +111,11 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 def add_empty(commands) -> None:
     parser = add_command(
-        commands, "empty", run_empty, "count how often the empty translation beats the beam's best"
+        commands, "empty", run_empty, "count how often the empty translation beats all of the beam"
     )
     add_limit(parser)
     parser.add_argument(
         "--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)"
-    )
-    parser.add_argument(
-        "--lenpen",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="as in fairseq-generate; affects which translation is the beam's best (default: 1)",
     )
 
 
@@ -185,12 +178,12 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
         for subset in options.subset:
             for name, scored in scores_to_compare(translator).items():
                 data = batches(scored, subset, options, f"beam {options.beam}, {name}")
-                found = count_empty_translations(scored, data, options.beam, options.lenpen)
+                found = count_empty_translations(scored, data, options.beam)
                 left_out = count_left_out(translator, subset, found["sentences"])
                 print_left_out(left_out)
                 counts = {"left_out": left_out, "scores": name}
                 rows.append({**describe(translator, subset), **counts, **found})
-    result = {"data": options.data, "beam": options.beam, "lenpen": options.lenpen, "rows": rows}
+    result = {"data": options.data, "beam": options.beam, "rows": rows}
     return result, markdown_table(*empty_table(rows))
 
 

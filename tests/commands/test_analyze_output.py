@@ -64,7 +64,7 @@ def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
     result = toy.command("analyze output", "empty", data, "--path", *paths, ensemble, *flags)
     assert "INFO" not in result.stderr and "100%" in result.stderr
     written = read(tmp_path / "out.json")
-    assert (written["command"], written["beam"], written["lenpen"]) == ("empty", 3, 1.0)
+    assert (written["command"], written["beam"]) == ("empty", 3)
     (table,) = tables_in(result.stdout)
     both = "p", "p / Σp"
     assert [(row[0], row[4]) for row in table] == [

@@ -2,8 +2,9 @@
 
 Stahlberg and Byrne (2019) found that a softmax model often gives the empty string a higher
 probability than anything that beam search finds. The probability of the empty string is that of EOS
-as the first token; it is compared with that of the beam's best translation, EOS included, without
-normalisation by the length. A sparse model can give the empty string probability 0.
+as the first token; it is compared with the highest probability, EOS included, of all translations
+that the beam finds. The list is ranked by scores divided by the length, so this need not be the
+probability of its first one. A sparse model can give the empty string probability 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,17 +30,16 @@ def scores_to_compare(translator: Translator) -> dict[str, Translator]:
 
 
 def count_empty_translations(
-    translator: Translator, batches: Iterable[dict[str, Any]], beam: int, lenpen: float = 1.0
+    translator: Translator, batches: Iterable[dict[str, Any]], beam: int
 ) -> dict[str, Any]:
-    """Compare the empty translation with the beam's best, for every sentence.
+    """Compare the empty translation with the most probable one of the beam, for every sentence.
 
-    The search never ends before the first word (``--min-len 1``), so that its best is not empty.
+    The search never ends before the first word (``--min-len 1``): it cannot find the empty one.
 
     Args:
         translator: the models.
         batches: fairseq's batches.
         beam: as in fairseq-generate.
-        lenpen: likewise; it affects which translation counts as the beam's best.
 
     Returns:
         The result of :func:`compare`.
@@ -50,9 +50,9 @@ def count_empty_translations(
     """
     eos = torch.tensor([translator.task.target_dictionary.eos()])
     empty, found = [], []
-    for sample, hypotheses in search(translator, batches, beam, lenpen):
+    for sample, hypotheses in search(translator, batches, beam, nbest=beam):
         empty.append(score_targets(translator, sample["net_input"], [eos] * len(hypotheses)))
-        found.append(torch.stack([_log_p(hypos[0]) for hypos in hypotheses]))
+        found.append(torch.stack([max(map(_log_p, hypos)) for hypos in hypotheses]))
     if not empty:
         raise AnalysisError("no sentence was translated")
     return compare(torch.cat(empty), torch.cat(found))
@@ -63,7 +63,7 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
 
     Args:
         empty: log-probabilities of the empty translation, ``[sentences]``.
-        found: those of the best translation of the search; -inf where it found none.
+        found: those of the most probable translation found; -inf where none was.
 
     Returns:
         ``sentences``, their number; ``empty_is_best``, the share with ``empty > found``;
