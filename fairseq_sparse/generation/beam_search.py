@@ -176,7 +176,6 @@ class BeamSearch:
             at the last step, where only EOS is allowed, the scores before that limit; else None
         """
         generator, unlimited = self.generator, None
-        log_probs[:, self.pad] = -math.inf
         if generator.unk_penalty != 0:
             log_probs[:, generator.unk] -= generator.unk_penalty
         has_prefix = step < min(self.prefix_tokens.shape[1], self.max_len)
@@ -193,6 +192,9 @@ class BeamSearch:
         if generator.repeat_ngram_blocker is not None:
             forced = self._is_prompt(step).repeat(self.scores.shape[1])
             generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, forced)
+        padding = log_probs[:, self.pad].view(self.scores.shape)
+        self.certificate.record_padding(self.sentences, padding, self.scores)
+        log_probs[:, self.pad] = -math.inf
         if step == self.max_len:
             unlimited = log_probs.clone()
             log_probs[:, : self.eos] = -math.inf

@@ -56,8 +56,8 @@ class Verdicts(NamedTuple):
     Attributes:
         exact: whether nothing of nonzero probability was dropped.
         bound: the best final score that anything dropped could have had; -inf if nothing was.
-        mass: total probability of everything dropped (for a prefix, of all its continuations);
-            NaN if it was not requested, or if a probability was NaN.
+        mass: total probability of everything dropped (for a prefix, of all its continuations), and
+            of padding; NaN if it was not requested, or if a probability was NaN.
         steps: the number of search steps until the sentence ended.
     """
 
@@ -92,10 +92,25 @@ class Certificate:
         self.add_up_mass = add_up_mass
         self.recorded: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self.masses: list[Optional[np.ndarray]] = []
+        self.padding: list[tuple[np.ndarray, np.ndarray]] = []
         self.is_cut = np.zeros(batch, dtype=bool)
         self.cut_mass = np.zeros(batch)
         self.unlisted: list[tuple[int, np.ndarray]] = []
         self.is_unknown = np.zeros(batch, dtype=bool)
+
+    def record_padding(
+        self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: np.ndarray
+    ) -> None:
+        """Record the probability of padding at a step: it is dropped, because no search chooses it.
+
+        Args:
+            sentences: batch indices of the active sentences, ``[sentences]``.
+            log_probs: log-probabilities of padding after their hypotheses, ``[sentences, beam]``.
+            prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
+        """
+        if self.add_up_mass:
+            scores = log_probs.double().numpy(force=True) + prefix_scores
+            self.padding.append((sentences, np.exp(scores).sum(axis=1)))
 
     def observe(
         self,
@@ -176,9 +191,10 @@ class Certificate:
         if self.add_up_mass:
             p = np.exp(scores, dtype=np.float64)
             active = (p * continuing).sum(axis=2)
-            masses = self._masses(active) - (p * kept).sum(axis=2)
+            padding = self._per_step(self.padding)
+            masses = self._masses(active, padding) - (p * kept).sum(axis=2)
             masses = np.where(lost > -np.inf, np.maximum(masses, 0.0), 0.0)
-            mass = masses.sum(axis=0) + self.cut_mass + active[at_the_end]
+            mass = (masses + padding).sum(axis=0) + self.cut_mass + active[at_the_end]
         for sentence, unlisted in self.unlisted:
             exact[sentence] = False
             best = bound.finished(unlisted, last[sentence]).max()
@@ -199,10 +215,17 @@ class Certificate:
             scores[step, sentences], is_eos[step, sentences], last[sentences] = found, eos, step
         return scores, is_eos, last
 
-    def _masses(self, active: np.ndarray) -> np.ndarray:
-        """Return the total probability of all continuations at each step, ``[steps, batch]``;
-        *active* is that of the hypotheses continued after the step."""
-        masses = np.concatenate([np.ones((1, self.batch)), active[:-1]])
+    def _per_step(self, recorded: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Return recorded values of sentences, 0 where a sentence has ended, ``[steps, batch]``."""
+        values = np.zeros((len(recorded), self.batch))
+        for step, (sentences, found) in enumerate(recorded):
+            values[step, sentences] = found
+        return values
+
+    def _masses(self, active: np.ndarray, padding: np.ndarray) -> np.ndarray:
+        """Return the total probability of all continuations but padding at each step,
+        ``[steps, batch]``; *active* is that of the hypotheses continued after the step."""
+        masses = np.concatenate([np.ones((1, self.batch)), active[:-1]]) - padding
         for step, (mass, (sentences, _, _)) in enumerate(
             zip(self.masses, self.recorded, strict=True)
         ):

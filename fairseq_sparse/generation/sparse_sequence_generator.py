@@ -49,10 +49,11 @@ class SparseSequenceGenerator(SequenceGenerator):
     - each hypothesis states what is proven about its list. ``"exact"``: no hypothesis of nonzero
       probability was dropped, so the list has all that the model can produce. ``"optimal"``: none
       within the length limits has a better score than the first of the list (always true if the
-      list is exact). ``"dropped_mass"``: the probability of everything dropped. Only beam search
-      of one fixed model can tell; with another strategy or ``--retain-dropout`` the first two are
-      None and the mass is NaN. The mass is also NaN with a language model or a penalty for unknown
-      tokens, because scores are then not those of probabilities;
+      list is exact). ``"dropped_mass"``: the probability of everything dropped, and of padding,
+      which no search chooses. Only beam search of one fixed model can tell; with another strategy
+      or ``--retain-dropout`` the first two are None and the mass is NaN. The mass is also NaN with
+      a language model or a penalty for unknown tokens, because scores are then not those of
+      probabilities;
     - ``"steps"`` is the number of search steps after which the sentence ended.
 
     A prefix of a language model is a prompt: an EOS in it does not end the hypothesis, and a prompt

@@ -22,7 +22,7 @@ from automata import (
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
 from fairseq_sparse.generation.certificate import ScoreBound
-from table_options import make_generator
+from table_options import PAD, make_generator
 
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
 MAX_LEN = 4
@@ -169,15 +169,38 @@ def test_early_stop_saves_steps():
     assert steps[0] < steps[1]
 
 
-@pytest.mark.parametrize("normalized", [True, False])
-def test_probability_is_conserved(normalized):
-    # Every prefix has a continuation, so all mass outside the list was dropped.
-    table = Table(8, branching=4, eos=0.6, dead_end=0.0, normalized=True, salt=3)
-    generator = make_generator(
-        [table], beam_size=3, max_len_b=MAX_LEN, min_len=0, normalize_scores=normalized
-    )
+class TableWithPadding(Table):
+    """A table that gives padding, which no search chooses, a part of every distribution."""
+
+    def logits(self, seed, prefix):
+        logits = super().logits(seed, prefix).clone()
+        logits[PAD] = 2 * math.sin(len(prefix) + seed) + logits.max()
+        return logits
+
+
+@given(
+    table=st.builds(
+        TableWithPadding,
+        words=st.just(8),
+        branching=st.integers(1, 4),
+        eos=st.sampled_from([0.3, 0.6, 1.0]),
+        dead_end=st.just(0.0),
+        salt=st.integers(0, 1000),
+    ),
+    beam=st.integers(1, 5),
+    max_len=st.integers(0, 4),
+    nbest=st.integers(1, 5),
+    sums_to_one=st.booleans(),
+)
+def test_list_and_dropped_mass_add_up_to_one(table, beam, max_len, nbest, sums_to_one):
+    """Every prefix has a continuation, so all mass outside the list was dropped."""
+    options = {"beam_size": beam, "max_len_b": max_len, "min_len": 0, "nbest": min(nbest, beam)}
+    generator = make_generator([table], **options)
+    projection = generator.model.models[0].decoder.output_projection
+    projection.scores_are_log_probs = sums_to_one  # or else the search adds up each step
     for hypos in generator.generate(None, make_sample(SEEDS)):
-        found = sum(hypo["positional_scores"].double().sum().exp().item() for hypo in hypos)
+        complete = [hypo for hypo in hypos if not hypo.get("incomplete", False)]
+        found = sum(hypo["positional_scores"].double().sum().exp().item() for hypo in complete)
         assert found + hypos[0]["dropped_mass"] == pytest.approx(1, abs=1e-5)
 
 
