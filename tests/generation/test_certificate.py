@@ -12,6 +12,7 @@ from automata import (
     EOS,
     FIRST_WORD,
     LoudTable,
+    Script,
     SparseLSTM,
     Table,
     dense_table,
@@ -22,8 +23,9 @@ from automata import (
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
 from fairseq_sparse.generation.certificate import ScoreBound
-from table_options import PAD, make_generator
+from table_options import PAD, UNK, make_generator
 
+A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
 MAX_LEN = 4
 
@@ -202,6 +204,29 @@ def test_list_and_dropped_mass_add_up_to_one(table, beam, max_len, nbest, sums_t
         complete = [hypo for hypo in hypos if not hypo.get("incomplete", False)]
         found = sum(hypo["positional_scores"].double().sum().exp().item() for hypo in complete)
         assert found + hypos[0]["dropped_mass"] == pytest.approx(1, abs=1e-5)
+
+
+def search_script(follow, **options):
+    """Return the hypotheses of a table of log-probabilities, whose steps are known to sum to 1."""
+    generator = make_generator([Script(follow, words=6)], min_len=0, **options)
+    generator.model.models[0].decoder.output_projection.scores_are_log_probs = True
+    return generator.generate(None, make_sample(SEEDS[:1]))[0]
+
+
+def test_a_repeated_ngram_that_is_blocked_is_not_dropped():
+    follow = {(): {A: 0.6, B: 0.4}, (A,): {A: 0.5, B: 0.3, EOS: 0.2}, (A, B): {EOS: 1.0}}
+    (best,) = search_script(follow, beam_size=1, no_repeat_ngram_size=1)
+    assert best["tokens"].tolist() == [A, B, EOS]
+    assert best["dropped_mass"] == pytest.approx(0.4 + 0.6 * 0.2)
+
+
+def test_a_reward_for_unknown_words_can_still_come():
+    follow = {(): {A: 0.6, B: 0.4}, (A,): {EOS: 1.0}, (B,): {C: 1.0}, (B, C): {UNK: 1.0}}
+    follow[(B, C, UNK)] = {EOS: 1.0}
+    options = {"beam_size": 2, "nbest": 1, "normalize_scores": False}
+    assert search_script(follow, **options)[0]["tokens"].tolist() == [A, EOS]
+    best = search_script(follow, unk_penalty=-3.0, **options)[0]
+    assert best["tokens"].tolist() == [B, C, UNK, EOS]
 
 
 def test_certificates_of_a_batch_are_those_of_single_sentences():

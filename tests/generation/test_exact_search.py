@@ -19,6 +19,7 @@ from automata import (
     TableModel,
     dense_table,
     every_string,
+    log_probs,
     make_dictionary,
     make_sample,
 )
@@ -168,6 +169,20 @@ def test_the_node_limit_leaves_a_proof_up_to_some_length():
         for hypos in translate([table], node_limit=limit)
     }
     assert len(lengths) > 2 and not all(lengths.values())
+
+
+@pytest.mark.parametrize("len_penalty", [0.5, 1.0, 2.0])
+def test_the_proven_length_ends_where_the_best_prefix_left_could_win(len_penalty):
+    """With one node, single words are left, of which the most probable one could win first."""
+    table = Table(7, branching=4, eos=0.9, dead_end=0.0, salt=1)
+    found = translate([table], node_limit=1, max_len_b=20, len_penalty=len_penalty, beam_size=1)
+    could_win = 0
+    for seed, hypos in zip(SEEDS, found, strict=True):
+        best = log_probs([table], seed, ())[FIRST_WORD:].max().item()
+        wins = [n for n in range(2, 22) if best / n**len_penalty > hypos[0]["score"]]
+        assert hypos[0]["proven_length"] == min([*wins, 22]) - 1
+        could_win += bool(wins)
+    assert could_win > 1
 
 
 def test_scores_above_zero_prune_nothing():
