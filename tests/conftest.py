@@ -37,8 +37,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
+# scripts/test_matrix.sh varies these two.
+SEED = int(os.environ.get("TEST_SEED", 1))
+THREADS = int(os.environ.get("TEST_THREADS", 1))
+
+
 def pytest_configure():
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
 
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
@@ -94,9 +99,9 @@ def not_needed(items, count):
 
 @pytest.fixture(autouse=True)
 def seed():
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
 
 
 @pytest.fixture(scope="session")

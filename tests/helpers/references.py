@@ -149,6 +149,19 @@ def assert_close_to_naive(actual, naive, *inputs, dtype=None, slack=2.0, atol=0.
         assert worst <= 1, f"{worst:.3g} times the error that is fair"
 
 
+def assert_as_accurate(actual, other, exact, slack=8.0):
+    """Check that ``actual`` is about as near to ``exact``, in fp64, as ``other`` is.
+
+    ``other`` is another version's result in the same dtype. The allowed error is ``slack`` times
+    its largest one plus a rounding of the largest entry.
+    """
+    assert actual.shape == exact.shape and actual.dtype == other.dtype
+    rounding = torch.finfo(actual.dtype).eps * exact.abs().max()
+    fair = (other - exact).abs().max() + rounding + torch.finfo(actual.dtype).smallest_normal
+    worst = float((actual - exact).abs().max() / fair)
+    assert worst <= slack, f"{worst:.3g} times the error that is fair"
+
+
 def _is_floating(x):
     return torch.is_tensor(x) and x.is_floating_point()
 

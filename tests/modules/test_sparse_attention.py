@@ -1,5 +1,7 @@
 """Multi-head attention of every kind against a loop over heads and queries, in fp64."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
@@ -32,6 +34,7 @@ from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.reference import chunked_attention
 from op_cases import attends_by_kernels
 
+FP32 = torch.float32
 each_case = pytest.mark.parametrize("case", CASES)
 each_mask = pytest.mark.parametrize("mask", MASKS)
 in_both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -340,19 +343,19 @@ def test_scores_before_the_mapping_are_refused():
 def test_the_kernels_compute_what_the_reference_does(kind):
     """Under the conditions of training: fp32, heads of width 16, padding, a causal mask."""
     attention = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind).float().train()
-    x = torch.randn(24, 3, 32, requires_grad=True)
+    x = torch.randn(24, 3, 32)
     masks = {
         "key_padding_mask": torch.arange(24) >= torch.tensor([[24], [20], [5]]),
         "attn_mask": torch.full((24, 24), -INF).triu(1),
     }
     results = []
-    for choice in ("reference", "auto"):
+    for choice, dtype in (("auto", FP32), ("reference", FP32), ("reference", FP64)):
         with backends.use(choice):
-            output, _ = attention(x, x, x, need_weights=False, **masks)
-            inputs = [x, *attention.parameters()]
-            gradients = torch.autograd.grad(output.square().sum(), inputs)
-            results.append([output, *gradients])
-    if attends_by_kernels():
-        assert backends.last_used()["attention"] == "cpu"
-    for actual, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+            layer, z = deepcopy(attention).to(dtype), x.to(dtype).requires_grad_()
+            output, _ = layer(z, z, z, need_weights=False, **masks)
+            gradients = torch.autograd.grad(output.square().sum(), [z, *layer.parameters()])
+            results.append([output.detach(), *gradients])
+        if choice == "auto" and attends_by_kernels():
+            assert backends.last_used()["attention"] == "cpu"
+    for each in zip(*results, strict=True):
+        references.assert_as_accurate(*each)

@@ -402,6 +402,12 @@ def test_memory_is_less_than_half_of_cross_entropy(kind, screened, monkeypatch):
             loss = linear_entmax_loss(x, w, target, label_smoothing=0.1)
         torch.autograd.grad(loss, (x, w))
 
-    logits = 4 * 512 * 5000
-    assert peak_memory(cross_entropy) >= 2 * logits  # the record is complete
-    assert peak_memory(sparse) < 0.5 * peak_memory(cross_entropy)
+    def bfloat16_product():
+        torch.mm(x.detach().bfloat16(), w.detach().bfloat16().t())
+
+    size = 512 * 5000  # logits
+    assert peak_memory(cross_entropy) >= 2 * 4 * size  # the record is complete
+    # A processor that has no products in bfloat16 computes them in a copy in fp32. Only this test
+    # makes the loss screen there.
+    copy = peak_memory(bfloat16_product) - 2 * (size + x.numel() + w.numel()) if screened else 0
+    assert peak_memory(sparse) - copy < 0.5 * peak_memory(cross_entropy)

@@ -28,6 +28,12 @@ LSTM_FLAGS += ["--encoder-embed-dim", 8, "--encoder-hidden-size", 6]
 LSTM_FLAGS += ["--decoder-embed-dim", 8, "--decoder-hidden-size", 10, "--decoder-out-embed-dim", 10]
 
 
+def rounding(kind):
+    """Return the error that a measure of a model in fp64 may have."""
+    # fairseq computes its softmax in fp32. Sums of weights of both signs lose some digits.
+    return 64 * torch.finfo(torch.float32).eps if kind in ("softmax", STOCK) else 1e-9
+
+
 def statistics_of(model, *batches, **options):
     statistics = AttentionStatistics(model, toy.dictionary().pad(), **options)
     for batch in batches:
@@ -36,7 +42,7 @@ def statistics_of(model, *batches, **options):
 
 
 def sparse_model(kind="rela_g", *flags):
-    """A model whose scores are large enough for some rows to be sparse and some not."""
+    """A model in fp64 whose scores are large enough for some rows to be sparse and some not."""
     if kind == STOCK:
         model = toy.model(arch="transformer_tiny")
     else:
@@ -45,18 +51,18 @@ def sparse_model(kind="rela_g", *flags):
         for modules in attention_modules(model).values():
             for module in modules:
                 module.q_proj.weight.mul_(4)
-    return model
+    return model.double()
 
 
 def lstm(kind="entmax15"):
-    """An LSTM whose scores are large enough for some rows to be sparse and some not."""
+    """An LSTM in fp64 whose scores are large enough for some rows to be sparse and some not."""
     flags = {STOCK: [], "entmax": ["--attention", "entmax", "--attention-alpha", 1.3]}
     arch = "lstm" if kind == STOCK else "lstm_sparse"
     model = toy.model(*LSTM_FLAGS, *flags.get(kind, ["--attention", kind]), arch=arch, criterion="")
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     torch.nn.init.normal_(model.decoder.attention.input_proj.weight, std=3)
-    return model
+    return model.double()
 
 
 def lstm_weights_by_hand(model, net_input):
@@ -93,6 +99,7 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
     batch = toy.batch(toy.dictionary())
     rates = statistics_of(model, batch)
     by_hand = [attention_by_hand.weights(model, sentence) for sentence in sentences_of(batch)]
+    allowed = rounding(kind)
     kind = "softmax" if kind == STOCK else kind
     for (place, layer), heads in by_hand[0].items():
         counted = rates[place]["layers"][layer]
@@ -107,7 +114,7 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
             assert counted["heads"][head]["nonzeros"] == nonzeros / len(rows)
             for name, key in (("first", 0), ("eos", 0 if place == "decoder" else -1)):
                 share = mean_share(rows, key)
-                assert counted["heads"][head][name] == pytest.approx(share, rel=1e-4)
+                assert counted["heads"][head][name] == pytest.approx(share, rel=allowed)
         for name in ("sparsity", "null"):
             of_heads = [head[name] for head in counted["heads"]]
             assert counted[f"{name}_variance"] == pytest.approx(
@@ -120,14 +127,14 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
         assert counted["layer_null"] == sum(nulls) / len(nulls)
         if ATTENTION_KINDS[kind].sums_to_one:
             assert "diversity_by_temperature" not in counted
-            assert counted["diversity"] == pytest.approx(mean_divergence(queries), abs=1e-6)
+            assert counted["diversity"] == pytest.approx(mean_divergence(queries), abs=allowed)
         else:
             assert counted["diversity"] == counted["diversity_by_temperature"]["1.0"]
             # Negative weights can be raised to the power of 1 only.
             signed = kind in ("rela_g_gelu", "rela_g_leaky_relu")
             temperatures = (1.0,) if signed else TEMPERATURES
             assert counted["diversity_by_temperature"] == {
-                str(temperature): pytest.approx(mean_divergence(queries, temperature), abs=1e-6)
+                str(temperature): pytest.approx(mean_divergence(queries, temperature), abs=allowed)
                 for temperature in temperatures
             }
 
@@ -142,7 +149,7 @@ def test_measures_of_an_lstm_are_those_that_are_counted_by_hand(kind):
     assert list(rates) == ["cross"]  # and no diversity, as there is one head
     measures = {"sparsity": zeros / weights, "null": 0, "nonzeros": (weights - zeros) / len(rows)}
     sinks = {name: mean_share(rows, key) for name, key in (("first", 0), ("eos", -1))}
-    measures |= {name: pytest.approx(share, abs=1e-6) for name, share in sinks.items()}
+    measures |= {name: pytest.approx(share, abs=rounding(kind)) for name, share in sinks.items()}
     layer_null = {"layer_null": 0}
     name = {"attention": "softmax" if kind == STOCK else kind}
     layer = {**name, **measures, **layer_null, "heads": [measures]}
@@ -238,7 +245,7 @@ def test_one_batch_is_as_good_as_many(kind):
     batch = toy.batch(toy.dictionary(), [(9, 1), (5, 5), (4, 3), (2, 7)])
     singles = [{"net_input": sentence} for sentence in sentences_of(batch)]
     together = numbers_in(statistics_of(model, batch))
-    assert together == pytest.approx(numbers_in(statistics_of(model, *singles)), abs=1e-6)
+    assert together == pytest.approx(numbers_in(statistics_of(model, *singles)), abs=rounding(kind))
 
 
 def test_a_head_that_attends_to_nothing_and_one_that_attends_to_all():
