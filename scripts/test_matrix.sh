@@ -1,31 +1,44 @@
 #!/usr/bin/env bash
-# Runs the tests under each supported Python.
+# Runs the tests on imitations of other machines, and under each supported Python.
 set -euo pipefail
 
+# The name of each setting and the variables that it sets. PyTorch, MKL, oneDNN and the C compiler
+# can be told to use fewer instructions than this processor has.
+SETTINGS=(
+    "plain"
+    "avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE CC='cc -mno-avx512bf16'"
+    "avx2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 CC='cc -mno-avx512f'"
+    "sse ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 CC='cc -mno-avx'"
+    "no-compiler CC=/bin/false"
+    "threads TEST_THREADS=2 OMP_NUM_THREADS=2"
+    "seed TEST_SEED=2"
+    "full PYTEST_ADDOPTS=\"-m ''\" HYPOTHESIS_PROFILE=random"
+)
+VERSIONS=(3.10 3.11 3.12 3.13)
+
 usage() {
-    cat <<'EOT'
-usage: bash scripts/test_matrix.sh [--python PYTHON]... [--table] [PYTEST ARGUMENTS]
+    cat <<EOT
+usage: bash scripts/test_matrix.sh [--python PYTHON]... [--setting NAME]... [--table]
+                                   [PYTEST ARGUMENTS]
 
-Runs scripts/test.sh for each Python, one after another, in an environment of its own (about 5 GB
-each; making it takes some minutes, once), with the tests marked slow, which scripts/test.sh leaves
-out. Ends with a table of the versions and results. A Python that is not installed is skipped, with
-a message. Exits with 1 if any test failed.
+Runs scripts/test.sh under several settings, one after another, and ends with a table of results.
+By default: every setting but "full" in .venv, then "full" under each supported Python. Exits with 1
+if any test failed.
 
-  --python PYTHON  an interpreter; may be given several times (default: those of Python 3.10, 3.11,
-                   3.12 and 3.13 that are on the PATH or that pyenv has)
+  --python PYTHON  an interpreter; may be given several times. It gets an environment of its own
+                   (about 5 GB; making it takes some minutes, once). Default: .venv, and those of
+                   Python ${VERSIONS[*]} that are on the PATH or that pyenv has
+  --setting NAME   one of those below; may be given several times. Default with --python: full
   --table          only print the table of what has been run so far
-  other arguments  go to pytest, for example: -k tau, -m 'not slow', tests/ops
+  other arguments  go to pytest, for example: -k tau, tests/ops
 
-hypothesis draws new random examples each time here; scripts/test.sh always uses the same ones (set
-HYPOTHESIS_PROFILE=tests for these).
+Settings, with their variables; "full" adds the tests marked slow, and draws new random examples:
+$(printf '  %s\n' "${SETTINGS[@]}")
 
 TEST_WORKERS sets the number of pytest processes, as for scripts/test.sh. Environments, logs and
-results are kept in runs/test_matrix. After an interruption or a failure, name only the remaining
-Pythons: the table includes the earlier ones, with the commit that they tested.
+results are kept in runs/test_matrix: after an interruption, name only what remains.
 EOT
 }
-
-VERSIONS=(3.10 3.11 3.12 3.13)
 
 fail() {
     printf 'test_matrix.sh: error: %s\n' "$*" >&2
@@ -49,74 +62,61 @@ find_python() {
     done
 }
 
-# Runs the tests under one Python. The row of the table is there only if they ran to the end.
-run_tests() {
-    local python="$1" name="$2"
-    shift 2
-    local folder="runs/test_matrix/$name" status=0
-    mkdir -p "$folder"
-    rm -f "$folder/row" "$folder/results.xml"
-    say "$name: setting up and testing (log: $folder/tests.log)"
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-random}" bash scripts/test.sh --python "$python" --venv "$folder/.venv" \
-        --junitxml "$folder/results.xml" -m '' "$@" >"$folder/tests.log" 2>&1 || status=$?
-    tail -n 1 "$folder/tests.log" >&2
-    if [[ ! -f "$folder/results.xml" ]]; then
-        say "$name: the tests did not run to the end"
-        return 1
-    fi
-    "$folder/.venv/bin/python" - "$folder/results.xml" "$(revision)" "$*" >"$folder/row.new" \
-        <<'EOT'
-import platform, sys
-from importlib.metadata import PackageNotFoundError, version
-from xml.etree import ElementTree
+# Prints the line of SETTINGS that has this name.
+setting_of() {
+    local setting
+    for setting in "${SETTINGS[@]}"; do
+        [[ "${setting%% *}" != "$1" ]] || { printf '%s\n' "$setting"; return; }
+    done
+    fail "there is no setting $1 (see --help)"
+}
 
-path, revision, arguments = sys.argv[1:]
-suites = list(ElementTree.parse(path).getroot().iter("testsuite"))
-total, skipped, failed, errors = (
-    sum(int(suite.get(name)) for suite in suites)
-    for name in ("tests", "skipped", "failures", "errors")
-)
-try:
-    fairseq = "fairseq-fixed " + version("fairseq-fixed")
-except PackageNotFoundError:
-    fairseq = "fairseq " + version("fairseq")
-minutes = sum(float(suite.get("time")) for suite in suites) / 60
-row = [
-    platform.python_version(), fairseq, version("torch"), version("numpy"),
-    total - skipped - failed - errors, skipped, failed + errors, f"{minutes:.0f}",
-    revision + (f", `{arguments}`" if arguments else ""),
-]
-print("|", " | ".join(map(str, row)), "|")
-EOT
-    mv "$folder/row.new" "$folder/row"
+# Runs the tests under one Python ("" for .venv) and setting.
+run_tests() {
+    local python="$1" setting="$2" name=.venv venv=.venv flags=() folder closing status=0
+    shift 2
+    if [[ -n "$python" ]]; then
+        name="$("$python" -c 'import platform; print(platform.python_version())' 2>/dev/null)" &&
+            [[ "$name" == 3.* ]] || fail "$python is not a Python: name another with --python"
+        venv="runs/test_matrix/$name/.venv"
+        flags=(--python "$python" --venv "$venv")
+    fi
+    folder="runs/test_matrix/$name/${setting%% *}"
+    mkdir -p "$folder"
+    rm -f "$folder/row"
+    say "$folder: setting up and testing (log: $folder/log)"
+    (
+        eval "export TEST_SETTING=$setting"
+        bash scripts/test.sh "${flags[@]+"${flags[@]}"}" "$@"
+    ) >"$folder/log" 2>&1 || status=$?
+    tail -n "$((status ? 200 : 1))" "$folder/log" >&2
+    closing="$(tail -n 1 "$folder/log" | sed -En 's/^=* ?(.* in [0-9.]+s.*[^= ]) ?=*$/\1/p')"
+    [[ -n "$closing" ]] || { say "$folder: the tests did not run to the end"; return 1; }
+    printf '| %s | %s | %s | %s |\n' "$("$venv/bin/python" -c '
+import importlib.metadata, platform
+print(platform.python_version(), "|", importlib.metadata.version("torch"))')" "${setting%% *}" "$closing" \
+        "$(git describe --always --dirty 2>/dev/null)${*:+, \`$*\`}" >"$folder/row"
     return "$status"
 }
 
-# The commit, with a plus if files differ from it.
-revision() {
-    local commit
-    commit="$(git rev-parse --short HEAD 2>/dev/null)" || { printf 'no commit'; return; }
-    git diff --quiet HEAD 2>/dev/null || commit="$commit+"
-    printf '%s' "$commit"
-}
-
 print_table() {
-    local row
-    printf '| Python | fairseq | torch | numpy | passed | skipped | failed | minutes | commit |\n'
-    printf '|---|---|---|---|---|---|---|---|---|\n'
-    for row in runs/test_matrix/*/row; do
-        if [[ -f "$row" ]]; then cat "$row"; fi
-    done
+    printf '| Python | torch | setting | result | commit |\n|---|---|---|---|---|\n'
+    cat runs/test_matrix/*/*/row runs/test_matrix/.*/*/row 2>/dev/null || true
 }
 
 main() {
-    local pythons=() python version name failed=0 table=0
+    local pythons=() settings=() python setting version failed=0 table=0
     while (($# > 0)); do
         case "$1" in
             --python)
                 [[ $# -ge 2 && -n "$2" ]] || fail "--python needs an interpreter"
                 python="$(command -v "$2")" || fail "there is no $2"
                 pythons+=("$(CDPATH='' cd -- "$(dirname -- "$python")" && pwd)/$(basename "$python")")
+                shift
+                ;;
+            --setting)
+                [[ $# -ge 2 ]] || fail "--setting needs a name"
+                settings+=("$(setting_of "$2")")
                 shift
                 ;;
             --table) table=1 ;;
@@ -134,20 +134,21 @@ main() {
         return
     fi
     if ((${#pythons[@]} == 0)); then
-        for version in "${VERSIONS[@]}"; do
-            python="$(find_python "$version")"
-            if [[ -n "$python" ]]; then
-                pythons+=("$python")
-            else
-                say "Python $version is skipped: there is no python$version (PATH, pyenv)"
-            fi
+        for setting in "${settings[@]:-${SETTINGS[@]::${#SETTINGS[@]}-1}}"; do
+            run_tests "" "$setting" "$@" || failed=1
         done
     fi
-    ((${#pythons[@]})) || fail "there is no Python to run: name one with --python"
-    for python in "${pythons[@]}"; do
-        name="$("$python" -c 'import platform; print(platform.python_version())' 2>/dev/null)" &&
-            [[ "$name" == 3.* ]] || fail "$python is not a Python: name another with --python"
-        run_tests "$python" "$name" "$@" || failed=1
+    if ((${#pythons[@]} + ${#settings[@]} == 0)); then
+        for version in "${VERSIONS[@]}"; do
+            python="$(find_python "$version")"
+            [[ -n "$python" ]] || say "Python $version is skipped: it is not on the PATH or in pyenv"
+            pythons+=(${python:+"$python"})
+        done
+    fi
+    for python in "${pythons[@]+"${pythons[@]}"}"; do
+        for setting in "${settings[@]:-$(setting_of full)}"; do
+            run_tests "$python" "$setting" "$@" || failed=1
+        done
     done
     print_table
     return "$failed"

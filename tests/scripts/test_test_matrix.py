@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,45 +20,70 @@ def checkout(tmp_path: Path) -> Path:
     scripts.mkdir(parents=True)
     shutil.copy(Path(toy.ROOT, "scripts", "test_matrix.sh"), scripts)
     (scripts / "test.sh").write_text(
-        f"""while (($# > 0)); do
+        f"""folder=.venv
+        while (($# > 0)); do
             case "$1" in
-                --venv)
-                    mkdir -p "$2/bin"
-                    printf '#!/bin/sh\\nexec "{sys.executable}" "$@"\\n' > "$2/bin/python"
-                    chmod +x "$2/bin/python"
-                    ;;
-                --junitxml) results="$2" ;;
+                --venv) folder="$2" ;;
                 --fails) failures=2 ;;
                 --stops) exit 3 ;;
             esac
             shift
         done
-        {{
-            printf '<testsuites><testsuite tests="9" skipped="1" errors="0" time="60" '
-            printf 'failures="%s"/></testsuites>' "${{failures:-0}}"
-        }} > "$results"
+        mkdir -p "$folder/bin"
+        printf '#!/bin/sh\\nexec "{sys.executable}" "$@"\\n' > "$folder/bin/python"
+        chmod +x "$folder/bin/python"
+        echo "seed ${{TEST_SEED:-1}}, threads ${{TEST_THREADS:-1}}, options ${{PYTEST_ADDOPTS:-}}"
+        echo "== ${{failures:+2 failed, }}8 passed, 1 skipped in 60.00s (0:01:00) =="
         exit "${{failures:-0}}"
         """
     )
     return scripts.parent
 
 
-def matrix(checkout: Path, *arguments: str) -> subprocess.CompletedProcess:
+def matrix(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     command = ["bash", checkout / "scripts" / "test_matrix.sh", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def rows_of(table: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
 
 
 @pytest.mark.parametrize(
-    ("flags", "status", "results"),
-    [([], 0, ["8", "1", "0", "1"]), (["--fails"], 1, ["6", "1", "2", "1"]), (["--stops"], 1, None)],
+    ("flags", "result"),
+    [([], "8 passed"), (["--fails"], "2 failed, 8 passed"), (["--stops"], None)],
 )
-def test_the_table_has_what_the_tests_gave(checkout, flags, status, results):
+def test_the_table_has_what_the_tests_gave(checkout, flags, result):
     done = matrix(checkout, "--python", "python3", *flags)
-    assert done.returncode == status, done.stderr
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
-    assert [row[4:8] for row in rows] == ([results] if results else [])
+    assert done.returncode == (result != "8 passed"), done.stderr
+    ended = [["full", f"{result}, 1 skipped in 60.00s (0:01:00)"]] if result else []
+    assert [row[2:4] for row in rows_of(done.stdout)] == ended
     assert matrix(checkout, "--table").stdout == done.stdout
-    assert results or "did not run to the end" in done.stderr
+    assert "-m ''" in done.stderr or result != "2 failed, 8 passed"  # the log of a failure
+
+
+def test_each_setting_sets_its_variables(checkout):
+    done = matrix(checkout, "--setting", "seed", "--setting", "threads")
+    assert {row[2] for row in rows_of(done.stdout)} == {"seed", "threads"}
+    for name, expected in (("seed", "seed 2, threads 1"), ("threads", "seed 1, threads 2")):
+        log = checkout / "runs" / "test_matrix" / ".venv" / name / "log"
+        assert log.read_text().startswith(f"{expected}, options \n")
+    assert matrix(checkout, "--setting", "sse9").returncode == 1
+
+
+def test_all_settings_run_in_the_main_environment_and_full_under_each_python(checkout):
+    (checkout / "bin").mkdir()
+    for name in ("python3.10", "python3.13"):
+        (checkout / "bin" / name).write_text(
+            '#!/bin/sh\n[ -n "$2" ] && case "$2" in *version*) echo "3${0##*python3}.0";; esac; :\n'
+        )
+        (checkout / "bin" / name).chmod(0o755)
+    done = matrix(checkout, PATH=f"{checkout / 'bin'}:/usr/bin:/bin", PYENV_ROOT="/nowhere")
+    assert done.returncode == 0, done.stderr
+    settings = [row[2] for row in rows_of(done.stdout)]
+    assert settings.count("full") >= 2  # of the machine's own Pythons, too
+    assert len({*settings}) > 5 and settings.count("plain") == 1
 
 
 def test_a_python_that_is_not_there_is_named(checkout):
