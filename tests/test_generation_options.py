@@ -10,7 +10,7 @@ from fairseq_cli import interactive
 
 import toy
 from commands import output_flags, train
-from printed_translations import Scorer, run_here
+from printed_translations import Scorer, agree, run_here
 
 SENTENCES = 30
 MAX_LEN = 8
@@ -99,11 +99,9 @@ def value(flags, name, default):
 
 
 def assert_scores(actual, expected, what):
-    """Compare log-probabilities; a probability near 0 has few digits."""
-    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
-    assert actual.isfinite().all() and expected.isfinite().all(), what
-    tolerance = 1e-3 + 1e-5 / expected.exp()
-    assert ((actual - expected).abs() <= tolerance).all(), f"{what}: {actual} {expected}"
+    actual = torch.as_tensor(actual)
+    assert actual.isfinite().all(), what
+    assert agree(actual, expected).all(), f"{what}: {actual} {expected}"
 
 
 def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
@@ -137,7 +135,7 @@ def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
         end = hypothesis.positional[-1]
         may_end = len(hypothesis.words) >= value(flags, "--min-len", 1)
         may_end = may_end and (allowed is None or allowed(number, hypothesis.words))
-        if may_end and abs(scores[-1].item() - end) < 1e-3:
+        if may_end and agree(end, scores[-1]):
             complete[number].append(hypothesis)
         else:  # incomplete: its EOS costs nothing
             assert end == 0 and len(found[number]) == 1, what
@@ -303,9 +301,7 @@ def test_score_of_the_reference(model, run, scorers):
     for number, (scored,) in run(model, "--score-reference").hypotheses().items():
         (expected,) = scorer.positional([number], [scorer.reference(number)])
         actual = torch.tensor(scored.positional)
-        assert torch.equal(actual.isneginf(), expected.isneginf())
-        alive = ~expected.isneginf()
-        assert_scores(actual[alive], expected[alive], f"sentence {number}")
+        assert agree(actual, expected).all(), f"sentence {number}: {actual} {expected}"
         assert scored.score == pytest.approx(actual.mean().item(), abs=1e-3)
         zeros += math.isinf(scored.score)
     assert (zeros > 0) == (model == "sparse")
@@ -325,9 +321,11 @@ def test_wide_beam_prints_every_string_of_the_model(run, scorers):
     flags = ("--beam", "20", "--nbest", "20", "--temperature", "0.05", "--max-len-b", "5")
     compared = set()
     for number, best in run("sparse", *flags).hypotheses().items():
-        strings = scorers["sparse"].live_strings(number, 5, temperature=0.05, limit=20)
+        # A rounding decides whether the others are there.
+        strings = scorers["sparse"].live_strings(number, 5, temperature=0.05, limit=20, least=-16)
         if strings:
-            assert {hypothesis.words for hypothesis in best} == strings
+            assert {x.words for x in best if min(x.positional) > -15} <= strings
+            assert strings <= {x.words for x in best}
             compared.add(len(best))
     assert 1 in compared and len(compared) > 3, "sentences with one string, and with more"
 

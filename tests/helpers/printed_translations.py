@@ -81,6 +81,17 @@ def run_here(caplog, data, paths, *flags, command=generate):
     return Output(printed.getvalue(), caplog.text)
 
 
+def agree(actual, expected):
+    """Return whether log-probabilities agree; -inf agrees with any whose probability is near 0.
+
+    1.5-entmax squares half of a difference of logits, so that a probability near 0 has few digits.
+    Therefore the roots are compared: 1e-4 is ten roundings of half a logit of 16, over a
+    temperature of 0.05. 5e-4 is for the printed digits.
+    """
+    actual, expected = (torch.as_tensor(x).div(2).exp() for x in (actual, expected))
+    return (actual - expected).abs() <= 1e-4 + 5e-4 * expected
+
+
 class Scorer:
     """A scorer of given translations, by teacher forcing."""
 
@@ -130,8 +141,11 @@ class Scorer:
             for row, target in zip(scores, targets, strict=False)
         ]
 
-    def live_strings(self, number, max_len, temperature, limit):
-        """Return all translations of nonzero probability, or None if they exceed *limit*."""
+    def live_strings(self, number, max_len, temperature, limit, least):
+        """Return all translations in which each token has more than the log-probability ``least``.
+
+        The result is None if there are more than ``limit``.
+        """
         found, prefixes = set(), [()]
         for length in range(max_len + 1):
             if len(found) + len(prefixes) > limit:
@@ -143,7 +157,7 @@ class Scorer:
             rows = self.distributions(sources, targets, temperature)[:, length]
             longer = []
             for prefix, row in zip(prefixes, rows, strict=True):
-                for token in (row > -math.inf).nonzero().flatten().tolist():
+                for token in (row > least).nonzero().flatten().tolist():
                     if token == self.words.eos():
                         found |= {prefix} if length > 0 else set()
                     else:
