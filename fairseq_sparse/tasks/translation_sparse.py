@@ -2,12 +2,15 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from fairseq.logging import metrics
+from fairseq.logging.meters import AverageMeter
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 from fairseq_sparse.tasks.sparse_decoding import SparseDecodingConfig, SparseDecodingMixin
@@ -50,6 +53,27 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
+
+        def total(name: str) -> int:
+            return int(sum(log.get(name, 0) for log in logging_outputs))
+
         if any("_incomplete" in log for log in logging_outputs):
-            total = sum(log.get("_incomplete", 0) for log in logging_outputs)
-            metrics.log_scalar_sum("incomplete", total, round=0)
+            metrics.log_scalar_sum("incomplete", total("_incomplete"), round=0)
+        if any("_bleu_sys_len" in log for log in logging_outputs) and total("_bleu_sys_len") == 0:
+            # fairseq leaves out a batch whose outputs are all empty, and its references with it.
+            for name in ("_bleu_counts", "_bleu_totals"):
+                metrics.log_scalar(name, np.zeros(EVAL_BLEU_ORDER, dtype=int))
+            metrics.log_scalar("_bleu_sys_len", 0)
+            metrics.log_scalar("_bleu_ref_len", total("_bleu_ref_len"))
+            metrics.log_derived("bleu", _bleu)
+
+
+def _bleu(meters: Mapping[str, AverageMeter]) -> float:
+    """Compute BLEU from the sums over all batches, as fairseq does."""
+    from sacrebleu.metrics import BLEU  # on use, as in fairseq: it is slow to import
+
+    counts, totals, *lengths = (
+        meters[f"_bleu_{name}"].sum for name in ("counts", "totals", "sys_len", "ref_len")
+    )
+    bleu = BLEU.compute_bleu(counts, totals, *map(int, lengths), smooth_method="exp")
+    return round(bleu.score, 2)

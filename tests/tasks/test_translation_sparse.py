@@ -3,6 +3,7 @@ import math
 from argparse import Namespace
 
 import pytest
+import sacrebleu
 import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
@@ -155,6 +156,25 @@ def test_validation_with_bleu(monkeypatch, is_sparse):
         assert values["incomplete"] == 2 * incomplete > 0
     else:
         assert "incomplete" not in values
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [[["", ""], [""]], [["", ""], ["a b c d", "e f g h i j"]], [["a b c d e"], ["", "f g h i"]]],
+)
+def test_bleu_counts_the_references_of_empty_outputs(batches):
+    """A batch whose outputs are all empty has no n-grams, but its references count."""
+    task = make_task(eval_bleu=True)
+    references = [[f"{output} x y" for output in outputs] for outputs in batches]
+    with metrics.aggregate(new_root=True) as totals:
+        for outputs, texts in zip(batches, references, strict=True):
+            bleu = sacrebleu.corpus_bleu(outputs, [texts])
+            log = {"_bleu_sys_len": bleu.sys_len, "_bleu_ref_len": bleu.ref_len}
+            for name, numbers in (("counts", bleu.counts), ("totals", bleu.totals)):
+                log.update({f"_bleu_{name}_{n}": number for n, number in enumerate(numbers)})
+            task.reduce_metrics([log], NoCriterion())
+    expected = sacrebleu.corpus_bleu(sum(batches, []), [sum(references, [])])
+    assert totals.get_smoothed_values()["bleu"] == pytest.approx(expected.score, abs=0.01)
 
 
 @pytest.mark.parametrize("subset", ["test", "train"])
