@@ -71,12 +71,17 @@ def check_resumed_run(run: DictConfig) -> None:
         _check_resumed(path, _transform_flags(settings), _transform_flags(run["model"]))
 
 
+def checkpoint_settings(args: Any) -> Any:
+    """Return fairseq's settings of checkpoints, if any, from those of the model."""
+    if not isinstance(args, DictConfig):
+        return args
+    run = args._get_parent()
+    return run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
+
+
 def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     """Return the checkpoint that fairseq will load, if any, and whether it resumes a run."""
-    options = args
-    if isinstance(args, DictConfig):
-        run = args._get_parent()
-        options = run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
+    options = checkpoint_settings(args)
     restore_file = getattr(options, "restore_file", LAST)
     is_resumed = not getattr(options, "reset_optimizer", False)
     if restore_file != LAST:

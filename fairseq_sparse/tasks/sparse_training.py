@@ -3,13 +3,15 @@
 from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.tasks.energy import LogsEnergy
+from fairseq_sparse.tasks.patience import RemembersValidations
 
 
-class SparseTrainingMixin(LogsEnergy):
+class SparseTrainingMixin(RemembersValidations, LogsEnergy):
     """Mixin, listed before a fairseq task, for training.
 
     - Settings that contain code and checkpoints that do not fit are refused before training.
-    - A resumed run sees the same batches as an uninterrupted one.
+    - A resumed run sees the same batches as an uninterrupted one, and ``--patience`` stops it at
+      the same validation, see :class:`RemembersValidations`.
     - Under ``--store-ema``, validation uses the exponential average of the parameters.
     - On GPUs, the energy used is logged, see :class:`LogsEnergy`.
     """
@@ -30,6 +32,9 @@ class SparseTrainingMixin(LogsEnergy):
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
             compatibility.check_first_checkpoint(cfg, model)
+            settings = compatibility.checkpoint_settings(cfg)
+            if hasattr(settings, "best_checkpoint_metric"):
+                self.checkpoint_settings = settings
         return model
 
     def get_batch_iterator(self, dataset, *args, epoch: int = 1, **kwargs):
