@@ -10,6 +10,7 @@ both over the layers, AoH and AoL (ReLA, Fig. 4 and Table 5). The JSON file has 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from fairseq_sparse.files import write_json
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.alignment.alignment_error_rate import GoldLinks
+    from fairseq_sparse.analysis.alignment.word_alignment import Link
 
 SIDES = ("source", "target")
 MEASURES = ("precision", "recall", "aer")
@@ -121,6 +123,7 @@ def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -
     )
 
     proposed = read_alignment(path, options.hypothesis_base, options.encoding)
+    hint_at_base(path, proposed, options.hypothesis_base, "--hypothesis-base")
     check_length(options.gold, gold, path, len(proposed))
     return {"hypothesis": str(path), **asdict(alignment_score(gold, proposed))}
 
@@ -156,6 +159,16 @@ def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace)
     return {"hypothesis": str(path), "head_numbers": numbers, **summaries}
 
 
+def hint_at_base(path: Path, links: list[set[Link]], base: int | None, flag: str) -> None:
+    """Print a hint if no base was given and no link names word 0: words may be numbered from 1."""
+    from fairseq_sparse.analysis.alignment.alignment_error_rate import default_base
+
+    named = {number for sentence in links for link in sentence for number in link}
+    if base is None and default_base(path) == 0 and named and 0 not in named:
+        hint = f"no link of {path} names word 0; if its first word has number 1, give {flag} 1"
+        print(hint, file=sys.stderr)
+
+
 def check_length(gold_path: Path, gold: list[GoldLinks], path: Path, sentences: int) -> None:
     if len(gold) != sentences:
         raise ValueError(f"{gold_path} has {len(gold)} lines, but {path} has {sentences}")
@@ -165,6 +178,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     from fairseq_sparse.analysis.alignment.alignment_error_rate import read_gold
 
     gold = read_gold(options.gold, options.gold_base, options.encoding, options.reverse_gold)
+    hint_at_base(options.gold, [x.possible for x in gold], options.gold_base, "--gold-base")
     sure = sum(len(links.sure) for links in gold)
     possible = sum(len(links.possible) for links in gold) - sure
     result: dict[str, Any] = {

@@ -147,6 +147,26 @@ def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:
     assert rows(capsys.readouterr().out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
 
 
+@pytest.mark.parametrize("flag", ["--gold-base", "--hypothesis-base"])
+def test_links_that_may_count_from_1_get_a_hint(tmp_path: Path, capsys, flag: str) -> None:
+    from_1, from_0 = tmp_path / "from_1", tmp_path / "from_0"
+    from_1.write_text("1-1 2-2 2-3\n\n1-2\n")
+    from_0.write_text("0-1 1-2\n\n2-1\n")
+
+    def hints(suspect: Path, *options: object) -> bool:
+        files = [suspect, from_0] if flag == "--gold-base" else [from_0, suspect]
+        assert call_here(*files, *options) == 0
+        return f"{flag} 1" in capsys.readouterr().err
+
+    assert hints(from_1)
+    assert not hints(from_1, flag, 0) and not hints(from_1, flag, 1) and not hints(from_0)
+    from_1.write_text("\n\n\n")
+    assert flag == "--gold-base" or not hints(from_1)
+    talp = tmp_path / "from_1.talp"
+    talp.write_text("2-2\n\n\n")
+    assert not hints(talp)
+
+
 def test_gold_of_the_other_direction(gold: Path, tmp_path: Path) -> None:
     reversed_gold = tmp_path / "reversed.talp"
     reversed_gold.write_text("1-1 2-2 3p2\n\n2-1\n")
