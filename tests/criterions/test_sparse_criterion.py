@@ -12,6 +12,7 @@ from fairseq_sparse.criterions.sparse_criterion import (
     SparseCriterionConfig,
 )
 from fairseq_sparse.modules import output_loss
+from fairseq_sparse.modules.lm_measures import lm_measures
 
 ENTMAX = ("softmax", "sparsemax", "entmax15", "entmax")
 
@@ -106,6 +107,7 @@ def test_sentence_avg_counts_sentences():
 @pytest.mark.parametrize("transform", (*ENTMAX, "alpha_relu"))
 def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
     criterion, model, _ = build(transform)
+    criterion.epsilon = 0.01
     words = criterion.task.target_dictionary
     samples = [toy.batch(words, seed=1), toy.batch(words, sizes=((3, 2), (5, 9)), seed=2)]
     logs, logits, targets, loss = [], [], [], 0.0
@@ -119,7 +121,8 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
     logits, target = torch.cat(logits), torch.cat(targets)
     p = model.decoder.output_projection.transform.probs(logits)
     with metrics.aggregate() as logged:
-        criterion.reduce_metrics(logs)
+        for log in logs:  # as fairseq-train does, batch by batch
+            criterion.reduce_metrics([log])
     values = logged.get_smoothed_values()
     count = len(target)
     assert values["loss"] == pytest.approx(loss / count, abs=1e-4)
@@ -132,11 +135,17 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
     assert values["prob_sum"] == pytest.approx(p.sum().item() / count, abs=1e-4)
     assert values["logit_norm"] == pytest.approx(logits.norm(dim=1).mean().item(), abs=0.01)
     assert ("tau" in values) == (transform != "softmax")
+    measures = lm_measures(p, target, criterion.epsilon)
+    for name in ("sparsemax_score", "js_divergence"):
+        assert values[name] == pytest.approx(measures[name].mean().item(), abs=1e-4)
+    eps_ppl = measures["eps_nll"].mean().exp().item()
+    assert values["eps_ppl"] == pytest.approx(eps_ppl, abs=0.01)
+    assert transform == "softmax" or values["ppl"] == values["eps_ppl"]
     # As in fairseq across workers: sum first, then reduce.
     summed = {key: sum(log[key] for log in logs) for key in logs[0]}
     with metrics.aggregate() as again:
         criterion.reduce_metrics([summed])
-    assert again.get_smoothed_values() == values
+    assert again.get_smoothed_values() == pytest.approx(values, abs=1e-3)
     assert criterion.logging_outputs_can_be_summed()
 
 
@@ -223,7 +232,9 @@ def test_sentence_accuracy_is_the_share_that_greedy_search_gets_right(transform)
         assert (target[2][real[2]] != best[2][real[2]]).any()
         log = criterion(model, sample)[2]
         assert log["statistics_correct_sentences"] == 1
+        other = criterion(model, toy.batch(criterion.task.target_dictionary, ((3, 4),)))[2]
         with metrics.aggregate() as values:
-            criterion.reduce_metrics([log, log, {**log, "statistics_correct_sentences": 3}])
-        assert values["sentence_accuracy"].avg == pytest.approx(100 * 5 / 9)
+            for logs in ([log, log], [{**other, "statistics_correct_sentences": 1}]):
+                criterion.reduce_metrics(logs)
+        assert values["sentence_accuracy"].avg == pytest.approx(100 * 3 / 7)
     assert "statistics_correct_sentences" not in criterion(model.train(), sample)[2]

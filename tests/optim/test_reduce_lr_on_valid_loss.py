@@ -22,7 +22,7 @@ FLAGS = (
     *("--output-transform", "entmax15", "--attention", "entmax15", "--seed", 4, "--lr", 0.1),
     *("--lr-scheduler", "reduce_lr_on_valid_loss", "--lr-shrink", 0.5, "--lr-threshold", 0),
     *("--best-checkpoint-metric", "sentence_accuracy", "--maximize-best-checkpoint-metric"),
-    *("--log-format", "json", "--max-update", 1000),
+    *("--log-format", "json", "--max-update", 1000, "--max-tokens-valid", 60),
 )
 
 
@@ -151,7 +151,10 @@ def test_the_loss_is_compared_with_the_best_or_the_previous_one(compare_with, ex
     for update, loss in enumerate([5.0, 4.0, 4.5, 4.2, 3.0, 3.5], start=1):
         rates.append(schedule.step_update(update))
         with metrics.aggregate("valid"):
-            metrics.log_scalar("loss", loss, 7)
+            # Two batches, of 7 tokens and of 1. Neither the last loss nor the mean of both losses
+            # rises where the mean over the tokens, *loss*, does.
+            metrics.log_scalar("loss", (11 * loss - 20) / 7, 7)
+            metrics.log_scalar("loss", 20 - 3 * loss, 1)
     rates.append(schedule.step_update(7))
     metrics.reset()
     assert rates[1:] == expected

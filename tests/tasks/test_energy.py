@@ -4,9 +4,11 @@ import logging
 import math
 import os
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
 import toy
 from commands import logged, train, train_on_two_workers
@@ -138,6 +140,24 @@ def test_sum_over_updates_without_validation():
     run.resume()
     counter.use(1)
     assert run.total() == pytest.approx(4)
+
+
+class Reduces:
+    def reduce_metrics(self, logging_outputs, criterion):
+        pass
+
+
+class Task(energy.LogsEnergy, Reduces):
+    pass
+
+
+def test_the_last_sum_is_logged_and_not_the_mean_of_the_sums():
+    task = Task()
+    task.energy = Namespace(total=iter([1.0, 4.0, 9.0]).__next__)
+    with metrics.aggregate(new_root=True) as logged_values:
+        for training in (True, True, False, True):
+            task.reduce_metrics([], Namespace(training=training))
+    assert logged_values.get_smoothed_values() == {"watt_hours": 9.0}
 
 
 def test_sum_goes_on_where_the_run_is_resumed():

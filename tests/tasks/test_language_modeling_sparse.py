@@ -10,6 +10,7 @@ import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.logging import metrics
 from fairseq.tasks.language_modeling import LanguageModelingConfig
+from fairseq_cli.eval_lm import eval_lm
 
 import toy
 from commands import logged, output_flags
@@ -226,9 +227,23 @@ def test_eval_lm_sees_the_context_window_and_counts_each_token_once(text, checkp
     assert loss == pytest.approx(total.item() / len(target), abs=1e-4)
 
 
+def test_eval_lm_does_not_count_the_bos_that_begins_a_block(text, checkpoints):
+    options = {"data": str(text), "add_bos_token": True}
+    models, _, task = load_model_ensemble_and_task([str(checkpoints["entmax15"][0])], options)
+    task.load_dataset("test")
+    batches = task.eval_lm_dataloader(task.dataset("test"), max_positions=13)
+    result = eval_lm(
+        [model.eval() for model in models], task.dictionary, batches, remove_bos_token=True
+    )
+    measures = batches.evaluation.summary()
+    lines = (text.parent / "test").read_text().splitlines()
+    assert measures["tokens"] == sum(len(line.split()) + 1 for line in lines)
+    assert result["loss"] == pytest.approx(math.log2(measures["eps_ppl"]), abs=1e-4)
+
+
 @pytest.mark.slow_except("flags1")
 @pytest.mark.parametrize(
-    "flags", [("--tokens-per-sample", 13), ("--tokens-per-sample", 24, "--context-window", 4)]
+    "flags", [("--tokens-per-sample", 13), ("--tokens-per-sample", 14, "--context-window", 4)]
 )
 def test_blocks_that_eval_lm_would_leave_out_are_refused(flags, text, checkpoints):
     log = evaluate(text, checkpoints["entmax15"][0], *flags, check=False)
