@@ -17,6 +17,7 @@ from fairseq_sparse.analysis.sheets.ranking_sample import (
 from fairseq_sparse.commands import sheets_pairs
 
 PAIRS = 60
+ENDS = ("low", "high")
 
 
 @pytest.fixture
@@ -128,3 +129,10 @@ def test_what_is_no_ranking_is_refused(ranking: Path) -> None:
     ranking.write_text("sentence\tnull_rate\tsource\ttarget\n1\t2\n", encoding="utf-8")
     with pytest.raises(SheetError, match="line 2: 2 cells, not 4"):
         read_ranking(ranking)
+
+
+def test_an_end_is_its_pairs_and_no_other(ranking: Path) -> None:
+    rows = read_ranking(ranking)
+    drawn = [row for seed in range(60) for row in draw_sample(rows, 1, 3, seed)]
+    ranks = {end: {int(r["sentence"]) - 1000 for r in drawn if r["end"] == end} for end in ENDS}
+    assert ranks == {"low": {PAIRS - 2, PAIRS - 1, PAIRS}, "high": {1, 2, 3}}
