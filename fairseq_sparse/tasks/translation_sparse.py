@@ -33,6 +33,18 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
 
     validated_model = None
 
+    def build_model(self, cfg, from_checkpoint: bool = False):
+        """Same as in fairseq, with the checks of :class:`SparseTrainingMixin`.
+
+        Raises:
+            ValueError: BLEU is to choose the best checkpoint, but is not computed.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        metric = self.checkpoint_settings.best_checkpoint_metric
+        if metric == "bleu" and not self.cfg.eval_bleu:
+            raise ValueError("--best-checkpoint-metric bleu: give --eval-bleu as well")
+        return model
+
     def valid_step(self, sample, model, criterion, ema_model=None):
         """Same as in fairseq; ``--eval-bleu`` decodes with the model that is validated."""
         if ema_model is not None:

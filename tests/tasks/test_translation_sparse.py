@@ -177,6 +177,18 @@ def test_bleu_counts_the_references_of_empty_outputs(batches):
     assert totals.get_smoothed_values()["bleu"] == pytest.approx(expected.score, abs=0.01)
 
 
+@pytest.mark.parametrize("eval_bleu", [False, True])
+def test_bleu_that_chooses_the_checkpoint_must_be_computed(monkeypatch, eval_bleu):
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
+    task = make_task(eval_bleu=eval_bleu)
+    settings = Namespace(best_checkpoint_metric="bleu")
+    if eval_bleu:
+        task.build_model(settings)
+    else:
+        with pytest.raises(ValueError, match="--best-checkpoint-metric bleu: give --eval-bleu"):
+            task.build_model(settings)
+
+
 @pytest.mark.parametrize("subset", ["test", "train"])
 @pytest.mark.parametrize("size", [1, 9, 20])
 def test_no_sentence_is_left_out(size, subset):
