@@ -13,6 +13,7 @@ from fairseq_sparse.criterions.sparse_criterion import (
 )
 from fairseq_sparse.modules import output_loss
 from fairseq_sparse.modules.lm_measures import lm_measures
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 ENTMAX = ("softmax", "sparsemax", "entmax15", "entmax")
 
@@ -147,6 +148,21 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
         criterion.reduce_metrics([summed])
     assert again.get_smoothed_values() == pytest.approx(values, abs=1e-3)
     assert criterion.logging_outputs_can_be_summed()
+
+
+@pytest.mark.parametrize("name", (*ENTMAX, "alpha_relu"))
+def test_statistics_in_half_precision_are_those_of_the_same_logits_in_fp32(name):
+    transform = OUTPUT_TRANSFORMS[name](name, 1.5, 0, 0.5)
+    logits, target = 30 * torch.randn(50, 30).half(), torch.randint(30, (50,))
+    found = transform.statistics(logits, target, 1, epsilon=0.01)
+    torch.testing.assert_close(found, transform.statistics(logits.float(), target, 1, epsilon=0.01))
+
+
+def test_accuracy_is_that_of_the_logits_where_all_weights_are_0():
+    transform = OUTPUT_TRANSFORMS["alpha_relu"]("alpha_relu", 1.5, 0, 100.0)
+    logits = torch.randn(50, 30)
+    found = transform.statistics(logits, logits.argmax(-1), ignore_index=-1)
+    assert found["nonzeros"] == 0 and found["correct"] == 50
 
 
 def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):

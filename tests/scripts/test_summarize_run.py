@@ -167,7 +167,7 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     ]
     results = [
         {"part": "training", "model": "softmax", "rate": 2000, "speed": 1},
-        {"part": "training", "model": "entmax15", "rate": 1800, "speed": 0.9},
+        {"part": "training", "model": "entmax15", "rate": 1800, "speed": 0.95},
         {"part": "beam", "model": "entmax15", "rate": 3.42, "speed": 1.25},
         {"part": "beam", "model": "softmax"},  # failed
     ]
@@ -178,11 +178,11 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     more = [*results, {"part": "beam", "model": "entmax15", "rate": 90, "speed": 1.5}]
     (tmp_path / "two.json").write_text(json.dumps(measured | {"results": more}))
     table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
-    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.90)", "3.4 (1.25)"]
+    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.95)", "3.4 (1.25)"]
     speeds = ["--speeds", tmp_path / "speeds.json"]
     table = table_results(*runs, *columns, "--baseline", "entmax15", *speeds)
     assert rows_of(table.stdout)[2:] == [
-        ["softmax", "2,000 (1.11)", "-"],
+        ["softmax", "2,000 (1.05)", "-"],
         ["entmax15", "1,800 (1.00)", "3.4 (1.00)"],
     ]
     for file, result in (("one", results[0]), ("other", results[1])):
