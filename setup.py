@@ -29,7 +29,7 @@ def requirements() -> list[str]:
     without_fairseq = os.environ.get("FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ", "0") not in ("", "0")
     fairseq = [] if without_fairseq else FAIRSEQ
     text = ["sacremoses", "subword-nmt", "sacrebleu", "tabulate>=0.9", "tqdm"]
-    return [*fairseq, "torch>=2.4", "numpy", *text]
+    return [*fairseq, "torch>=2.6", "numpy", *text]
 
 
 setup(

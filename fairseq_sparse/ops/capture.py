@@ -17,15 +17,10 @@ _PLAIN_TYPES = (Tensor, Parameter)
 # Set by backends.use("reference"), so that a dispatch mode sees PyTorch's own operators.
 kernels_are_off = False
 
-if hasattr(torch.compiler, "is_compiling"):
-    is_compiling = torch.compiler.is_compiling
-else:  # torch 2.2
-    from torch._dynamo import is_compiling
-
 
 def is_captured(*tensors: Tensor) -> bool:
     """Return whether PyTorch now records, transforms or distributes operations on these tensors."""
-    if is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     # Within a transform plain tensors count, too: autograd functions would need its support.
     if torch._C._are_functorch_transforms_active():

@@ -32,7 +32,6 @@ from torch.autograd import Function
 
 from fairseq_sparse.ops import reference
 from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.capture import is_compiling
 from fairseq_sparse.ops.checks import Tau, check_logits
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.mappings import entmax_rows
@@ -218,7 +217,7 @@ class _RowLosses(Function):
         # The residual, of which the gradient is a multiple, is an output so that a derivative of
         # the gradient ends up here, also under torch.func. torch.compile, which refuses second
         # derivatives itself, passes a gradient for every output.
-        if of_residual is not None and not is_compiling():
+        if of_residual is not None and not torch.compiler.is_compiling():
             raise RuntimeError("the losses of this package have no second derivative")
         if grad is None:
             return None, None, None, None

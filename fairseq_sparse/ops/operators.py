@@ -43,11 +43,8 @@ def define_entmax_rows(solve: Callable[[Tensor, Alpha, int], EntmaxRows]) -> Non
         "-> (Tensor, Tensor, Tensor, Tensor)"
     )
     _library.impl("entmax_rows", compute, "CompositeExplicitAutograd")
-    # torch before 2.4 has the former names.
-    register_fake = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract
-    register_fake(_OPERATOR)(_fake)
-    if hasattr(torch.library, "register_vmap"):
-        torch.library.register_vmap(_OPERATOR, _vmap)
+    torch.library.register_fake(_OPERATOR)(_fake)
+    torch.library.register_vmap(_OPERATOR, _vmap)
 
 
 def _fake(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):

@@ -34,8 +34,4 @@ def _autocast_dtype(device: str) -> Optional[torch.dtype]:
     """Return the dtype of autocast on a device, None where it is off."""
     if device not in ("cpu", "cuda"):
         return None
-    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 and later
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    if device == "cpu":
-        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
-    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -198,7 +198,6 @@ def test_a_loaded_tau_is_kept_whatever_the_flag_says(caplog):
         assert "from the checkpoint" in caplog.text
 
 
-@pytest.mark.skipif(not hasattr(torch.library, "register_fake"), reason="needs torch 2.4")
 def test_a_loaded_model_is_captured_whole():
     layer = projection("alpha_relu", tau="data")
     layer.load_state_dict(projection("alpha_relu", tau=0.73).state_dict())

@@ -40,10 +40,6 @@ VECTOR = torch.rand(300, generator=torch.Generator().manual_seed(2))
 PADDING = torch.arange(36) > 29
 ALPHAS, TAU = torch.tensor([[1.2], [1.5], [2], [1.1], [1.7], [1.9]]), torch.tensor(0.3)
 
-# Before torch 2.4, dynamo supports neither export nor autograd functions with transforms.
-IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4)
-needs_new_dynamo = pytest.mark.skipif(IS_OLD, reason="needs torch 2.4")
-
 
 def attention(weights, **options):
     """Return attention over ``[6, 300]``: 36 queries in 3 heads of 16, enough for the kernels."""
@@ -129,17 +125,14 @@ def test_what_is_compared_with_is_computed_by_kernels(name, monkeypatch):
 
 @each_op
 def test_compiles_as_one_graph_with_its_gradient(op):
-    """Before torch 2.4, in parts."""
     torch._dynamo.reset()
-    options = {"backend": "eager"} if IS_OLD else {"backend": "aot_eager", "fullgraph": True}
-    compiled = torch.compile(op, **options)
+    compiled = torch.compile(op, backend="aot_eager", fullgraph=True)
     assert_same(
         value_and_gradient(compiled, logits(6, 300)), value_and_gradient(op, logits(6, 300))
     )
 
 
 @pytest.mark.slow
-@needs_new_dynamo
 @each_op
 def test_compiles_to_code(op):
     torch._dynamo.reset()
@@ -160,7 +153,6 @@ def test_fake_tensors_get_shapes(op):
     assert gradient.shape == (6, 300)
 
 
-@pytest.mark.skipif(not hasattr(torch.library, "opcheck"), reason="needs torch.library.opcheck")
 @pytest.mark.parametrize("alpha", [1.5, 2.5])
 @pytest.mark.parametrize("topk", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
@@ -174,7 +166,6 @@ def test_the_operator_keeps_its_promises(alpha, topk, dtype, shape):
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-@needs_new_dynamo
 @pytest.mark.parametrize("name", ["entmax15", "alpha_relu", "entmax_loss", "attention entmax"])
 def test_exports(name):
     class Module(torch.nn.Module):
@@ -322,9 +313,6 @@ def test_an_incoming_gradient_whose_memory_has_the_other_sign(op):
 
 
 def test_a_distributed_tensor_gives_what_its_parts_give(tmp_path):
-    distributed = pytest.importorskip("torch.distributed.tensor", reason="needs torch 2.5")
-    if not hasattr(distributed, "DTensor"):
-        pytest.skip("needs torch 2.5")
     from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
 
     store = f"file://{tmp_path / 'store'}"
