@@ -110,7 +110,9 @@ def average_checkpoints(
     for number, path in enumerate(map(os.fspath, paths), start=1):
         if progress is not None:
             progress(f"[{number}/{len(paths)}] {path}")
+        state = stored = model = None  # frees the previous checkpoint
         state = load_checkpoint(path)
+        state.pop("last_optimizer_state", None)
         stored = model = _model_of(state, path)
         if exponential:
             model = _exponential_average(state, model, path)
@@ -132,7 +134,6 @@ def average_checkpoints(
         else:
             average[key] = value.clone()
     _tie_again(average, stored)
-    state.pop("last_optimizer_state", None)
     for name in _EMA_FIELDS:
         (state.get("extra_state") or {}).pop(name, None)
     state["model"] = average
@@ -195,7 +196,7 @@ def _exponential_average(
     """
     extra = state.get("extra_state") or {}
     found = next((extra[name] for name in _EMA_FIELDS if extra.get(name)), None)
-    if found is None:
+    if not isinstance(found, Mapping):
         raise CheckpointError(
             f"{path} has no exponential average of the parameters: it was not trained with "
             "--store-ema"
@@ -204,7 +205,7 @@ def _exponential_average(
     for key, value in model.items():
         if not _averaged(key, value):
             averaged[key] = value
-        elif key in found and found[key].shape == value.shape:
+        elif getattr(found.get(key), "shape", None) == value.shape:
             averaged[key] = found[key]  # perhaps more exact than the model
         else:
             raise CheckpointError(f"{path}: the exponential average of {key} is missing or differs")

@@ -64,7 +64,7 @@ def check_resumed_run(run: DictConfig) -> None:
     if path is None or not is_resumed or not os.path.isfile(path):
         return
     try:
-        settings = settings_of(load_checkpoint(path), "model")
+        settings = settings_of(load_checkpoint(path, with_tensors=False), "model")
     except CheckpointError:
         return  # fairseq has just read it
     if settings:

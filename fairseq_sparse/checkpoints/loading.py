@@ -1,10 +1,12 @@
 """Loading fairseq checkpoints without running code that may be hidden in them.
 
-A checkpoint is a pickle, and a pickle can name any function to call. torch's ``weights_only``
-allows only what tensors need. A fairseq checkpoint needs a little more: the arguments of the
-run are an ``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the
-saved metrics. Building these runs no code from the file. Workers also send checkpoints to each
-other as pickles, in which the arguments are omegaconf objects.
+A checkpoint is a pickle, and a pickle can name any function to call. The commands of this package
+read checkpoints with ``reading.py``, which builds only what a fairseq checkpoint needs. fairseq's
+own commands call ``torch.load``, which has a list of allowed names for the whole process. A fairseq
+checkpoint needs a little more than is on it: the arguments of the run are an
+``argparse.Namespace``, and validation with ``--eval-bleu`` leaves NumPy arrays in the saved
+metrics. Workers also send checkpoints to each other as pickles, in which the arguments are
+omegaconf objects.
 
 fairseq evaluates some of these arguments as Python when it builds a model: they are checked too.
 """
@@ -15,36 +17,21 @@ import collections
 import numbers
 import os
 import pickle
-import types
+import reprlib
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import omegaconf
 import torch
 
+from fairseq_sparse.checkpoints import numpy_pickles
+from fairseq_sparse.checkpoints.reading import read_archive
 from fairseq_sparse.errors import CheckpointError
 
-# NumPy 2 renamed the module that its pickles name. NumPy 1 and 2 must read each other's files.
-_NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
-_NUMPY_FUNCTIONS = {
-    "_reconstruct": np.zeros(1).__reduce__()[0],
-    "scalar": np.float64(0).__reduce__()[0],
-}
-_NUMPY_DTYPE_CLASSES = sorted({type(np.dtype(code)) for code in "?bBhHiIlLqQefd"}, key=str)
-
-_CLASSES = (argparse.Namespace, np.ndarray, np.dtype)
-_ALLOWED: dict[str, Any] = {
-    **{f"{cls.__module__}.{cls.__qualname__}": cls for cls in _CLASSES},
-    **{
-        f"{module}.{name}": function
-        for module in _NUMPY_MODULES
-        for name, function in _NUMPY_FUNCTIONS.items()
-    },
-}
-
-# Types in the configuration of a run that fairseq's first worker sends to the others.
+# Types in the configuration of a run that fairseq's first worker sends to the others. A file can
+# name them, too, where fairseq calls torch.load. It gains nothing: they are written in Python or
+# take any argument, and torch's own list has set, OrderedDict and complex beside them.
 _SENT_CLASSES = (
     omegaconf.DictConfig,
     omegaconf.ListConfig,
@@ -57,17 +44,6 @@ _SENT_CLASSES = (
     int,
     Any,
 )
-
-# Names that weights_only allows by itself, for torch versions that cannot be told to allow more.
-# Storages are not listed, because torch.load resolves their names itself.
-_ALLOWED_BY_TORCH: dict[str, Any] = {
-    "collections.OrderedDict": collections.OrderedDict,
-    "torch.Size": torch.Size,
-    "torch.nn.parameter.Parameter": torch.nn.Parameter,
-    "torch._utils._rebuild_tensor": torch._utils._rebuild_tensor,
-    "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
-    "torch._utils._rebuild_parameter": torch._utils._rebuild_parameter,
-}
 
 # Settings that fairseq passes to Python's eval when it builds a model, a task, a criterion or an
 # optimizer from a checkpoint. They may contain only values and names, see _VALUES.
@@ -82,6 +58,10 @@ EVALUATED_SETTINGS = frozenset(
     decoder_xformers_att_config
     """.split()
 )
+_MOST_SETTINGS = 100_000  # a run of fairseq has fewer than a thousand
+
+# Parts of the settings that this package reads.
+_PARTS = ("task", "model", "criterion", "checkpoint", "common")
 _VALUES = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute)
 _VALUES += (ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Load)
 
@@ -89,45 +69,15 @@ _VALUES += (ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mu
 def allow_fairseq_checkpoints() -> None:
     """Let ``torch.load(..., weights_only=True)`` read what fairseq writes, and its workers send.
 
-    From version 2.6 torch loads with ``weights_only=True`` unless told otherwise, and fairseq
-    does not tell it otherwise. This adds the few harmless types of a fairseq checkpoint to those
-    that torch accepts; everything else is still refused. Calling it again changes nothing. With
-    torch < 2.4, which has no such list and loads with ``weights_only=False``, it does nothing.
+    torch loads with ``weights_only=True`` unless told otherwise, and fairseq does not tell it
+    otherwise. This adds the few harmless types of a fairseq checkpoint to those that torch
+    accepts; everything else is still refused. Calling it again changes nothing.
     """
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
     from fairseq.distributed.utils import _TensorPlaceholder  # for a tensor sent separately
 
-    if torch.__version__ >= (2, 6):
-        allowed = [(value, name) for name, value in _ALLOWED.items()]
-    else:  # 2.4 and 2.5 accept no names, only objects under their current names
-        allowed = list(dict.fromkeys(_ALLOWED.values()))
-    allowed += [*_SENT_CLASSES, _TensorPlaceholder]
-    torch.serialization.add_safe_globals([*allowed, *_NUMPY_DTYPE_CLASSES])
-
-
-class _RestrictedUnpickler(pickle.Unpickler):
-    """Unpickler that resolves only the names in the two tables above."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        name = f"{module_name}.{global_name}"
-        for table in (_ALLOWED, _ALLOWED_BY_TORCH):
-            if name in table:
-                return table[name]
-        if name == "_codecs.encode":  # how pickle protocol 2 writes bytes, as in a NumPy array
-            return _encode
-        raise pickle.UnpicklingError(f"Unsupported global: {name}")
-
-
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    return text.encode(encoding)
-
-
-def _restricted_pickle_module() -> types.ModuleType:
-    """Return a module for ``torch.load(pickle_module=...)`` with the restricted unpickler."""
-    module = types.ModuleType("restricted_pickle")
-    module.Unpickler = _RestrictedUnpickler
-    return module
+    numpy_names = [(value, name) for name, value in numpy_pickles.ALLOWED.items()]
+    classes = [argparse.Namespace, *_SENT_CLASSES, _TensorPlaceholder]
+    torch.serialization.add_safe_globals([*classes, *numpy_names])
 
 
 def check_settings(settings: Any) -> None:
@@ -142,13 +92,21 @@ def check_settings(settings: Any) -> None:
     for name, value in _settings(settings):
         if name in EVALUATED_SETTINGS and not _is_value(value):
             flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {value!r:.80}: code that fairseq would run, not a value")
+            raise ValueError(
+                f"{flag} is {reprlib.repr(value)}: code that fairseq would run, not a value"
+            )
 
 
 def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each setting, at any depth."""
+    """Yield the name and value of each setting, at any depth.
+
+    Raises:
+        ValueError: there is no end of them, because a dictionary contains itself.
+    """
     pending = [settings]
-    while pending:
+    for _ in range(_MOST_SETTINGS):
+        if not pending:
+            return
         part = pending.pop()
         if isinstance(part, argparse.Namespace):
             part = vars(part)
@@ -157,18 +115,31 @@ def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(part, Mapping):
             yield from part.items()
             pending += part.values()
+    raise ValueError("settings are nested without an end")
 
 
 def _is_value(setting: Any) -> bool:
     """Return whether Python's eval cannot run code from a setting: eval also takes bytes."""
-    if isinstance(setting, (omegaconf.DictConfig, omegaconf.ListConfig)):
-        setting = omegaconf.OmegaConf.to_container(setting)
-    if isinstance(setting, Mapping):
-        return all(map(_is_value, setting.values()))
-    if isinstance(setting, (list, tuple)):
-        return all(map(_is_value, setting))
-    if not isinstance(setting, str):
-        return setting is None or isinstance(setting, numbers.Real)
+    pending = [setting]
+    for _ in range(_MOST_SETTINGS):
+        if not pending:
+            return True
+        part = pending.pop()
+        if isinstance(part, (omegaconf.DictConfig, omegaconf.ListConfig)):
+            part = omegaconf.OmegaConf.to_container(part)
+        if isinstance(part, Mapping):
+            pending += part.values()
+        elif isinstance(part, (list, tuple)):
+            pending += part
+        elif isinstance(part, str):
+            if not _is_value_as_text(part):
+                return False
+        elif part is not None and not isinstance(part, numbers.Real):
+            return False
+    return False
+
+
+def _is_value_as_text(setting: str) -> bool:
     if "${" in setting:  # omegaconf would insert another setting, even between quotes
         return False
     try:
@@ -180,31 +151,29 @@ def _is_value(setting: Any) -> bool:
     return all(isinstance(node, _VALUES) for node in ast.walk(tree))
 
 
-def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
+def load_checkpoint(path: str | os.PathLike, with_tensors: bool = True) -> dict[str, Any]:
     """Read a checkpoint into CPU memory; refuse one that would run code.
 
-    Works on every torch version that the package supports: with ``weights_only=True`` where
-    fairseq's types can be added to it (torch >= 2.4), else with an unpickler that knows the same
-    types. Tensors are memory-mapped, so unused ones (the state of the optimizer) are not read; do
-    not change any of them in place.
+    Args:
+        path: a checkpoint that was saved by PyTorch 1.6 or later.
+        with_tensors: whether to read the tensors; otherwise they are on the ``meta`` device.
 
     Returns:
-        The dictionary that ``fairseq-train`` saved.
+        The dictionary that ``fairseq-train`` saved. Later changes of the file do not affect it.
 
     Raises:
-        CheckpointError: the file is missing, truncated or not a checkpoint, it names something
-            that a fairseq checkpoint does not need, or a setting in it is code.
+        CheckpointError: the file is missing, damaged, being changed or not a checkpoint, it holds
+            something that a fairseq checkpoint does not need, or a setting in it is code.
     """
     path = os.fspath(path)
-    _check_archive(path)
-    options: dict[str, Any] = {"map_location": "cpu", "mmap": True}
-    if hasattr(torch.serialization, "add_safe_globals"):
-        allow_fairseq_checkpoints()
-        options["weights_only"] = True
-    else:
-        options.update(weights_only=False, pickle_module=_restricted_pickle_module())
+    if os.path.isdir(path):
+        raise CheckpointError(f"{path}: is a folder, not a checkpoint")
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
     try:
-        state = torch.load(path, **options)
+        state = read_archive(path, with_tensors)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path}: refused, because it holds something that a fairseq checkpoint does not "
@@ -212,8 +181,7 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         ) from error
     except Exception as error:  # damaged files raise many kinds of exceptions
         raise CheckpointError(f"{path}: cannot be read ({_reason(error)})") from error
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint")
+    _check_fields(path, state)
     try:
         check_settings({name: state.get(name) for name in ("args", "cfg")})
     except ValueError as error:
@@ -237,35 +205,32 @@ def settings_of(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return vars(settings) if isinstance(settings, argparse.Namespace) else settings or {}
 
 
-def _check_archive(path: str) -> None:
-    """Refuse a file that ``torch.save`` did not write, before torch is asked to load it.
+def _check_fields(path: str, state: Any) -> None:
+    """Refuse a checkpoint whose fields are not of the types that fairseq saves.
 
     Raises:
-        CheckpointError: there is no such file, or it is of another kind.
+        CheckpointError: the message names the first such field.
     """
-    if os.path.isdir(path):
-        raise CheckpointError(f"{path}: is a folder, not a checkpoint")
-    if not os.path.isfile(path):
-        raise CheckpointError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
-    try:
-        records = torch._C.PyTorchFileReader(path).get_all_records()
-        with zipfile.ZipFile(path) as archive:
-            compressed = any(member.compress_type for member in archive.infolist())
-    except (OSError, RuntimeError, zipfile.BadZipFile):
-        records, compressed = [], False
-    # A TorchScript archive has code, which torch < 2.4 would run.
-    if "data.pkl" not in records or "constants.pkl" in records:
-        raise CheckpointError(f"{path}: an archive of another kind, not a checkpoint")
-    if compressed:  # memory-mapped, the compressed bytes would be taken for parameters
-        raise CheckpointError(f"{path}: was compressed by another program: unpack the original")
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint")
+    cfg = state.get("cfg")
+    settings = (dict, argparse.Namespace)
+    fields = [("args", state.get("args"), argparse.Namespace), ("cfg", cfg, dict)]
+    fields += [(name, state.get(name), dict) for name in ("model", "extra_state")]
+    fields += [("optimizer_history", state.get("optimizer_history"), list)]
+    fields += [
+        (f"cfg.{name}", part, settings)
+        for name, part in (cfg.items() if isinstance(cfg, dict) else ())
+        if name in _PARTS
+    ]
+    for entry in state.get("optimizer_history") or ():
+        fields.append(("optimizer_history", entry, dict))
+    for name, value, types in fields:
+        if value is not None and not isinstance(value, types):
+            raise CheckpointError(f"{path}: damaged: {name} is a {type(value).__name__}")
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence of torch's message that names the cause."""
+    """Return the first line of a message; it stands in brackets."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    for line in lines:
-        if "unsupported" in line.lower() or "Can only" in line:
-            lines = [line.split("error: ")[-1]]
-    return lines[0].split(". ")[0].strip().rstrip(".")
+    return lines[0].rstrip(".")

@@ -100,7 +100,7 @@ def remove_outdated(folder: str | os.PathLike) -> list[str]:
         OSError: a file cannot be deleted.
     """
     try:
-        cfg = load_checkpoint(os.path.join(folder, LAST)).get("cfg") or {}
+        cfg = load_checkpoint(os.path.join(folder, LAST), with_tensors=False).get("cfg") or {}
     except CheckpointError:
         return []
     settings = cfg.get("checkpoint") or {}
@@ -142,7 +142,7 @@ def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[bool, int, str]
         if not _OTHERS.fullmatch(name) or is_damaged(path):
             continue
         try:
-            state = load_checkpoint(path)
+            state = load_checkpoint(path, with_tensors=False)
         except CheckpointError:
             continue
         history = state.get("optimizer_history")

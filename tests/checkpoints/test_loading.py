@@ -4,6 +4,7 @@ import ast
 import io
 import os
 import pickle
+import subprocess
 import zipfile
 from argparse import Namespace
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 import toy
 from checkpoints import make_state, write
+from fairseq_sparse.checkpoints import reading
 from fairseq_sparse.checkpoints.averaging import average_checkpoints
 from fairseq_sparse.checkpoints.loading import (
     EVALUATED_SETTINGS,
@@ -24,6 +26,7 @@ from fairseq_sparse.checkpoints.loading import (
     load_checkpoint,
 )
 from fairseq_sparse.errors import CheckpointError
+from fork_python import PYTHON
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])
@@ -39,14 +42,56 @@ def test_what_fairseq_saves_loads_the_same(tmp_path):
     (path,) = write(tmp_path, [make_state(1.5)])
     allow_fairseq_checkpoints()
     allow_fairseq_checkpoints()
-    states = [load_checkpoint(path)]
-    if hasattr(torch.serialization, "add_safe_globals"):
-        states.append(torch.load(path, weights_only=True))
-    for state in states:
+    for state in (load_checkpoint(path), torch.load(path, weights_only=True)):
         assert state["cfg"]["model"] == make_state()["cfg"]["model"]
         assert state["extra_state"]["val_loss"] == 2.5
         np.testing.assert_array_equal(state["extra_state"]["counts"], [4, 5])
         assert torch.equal(state["model"]["decoder.half"], torch.full((2, 3), 1.5).half())
+
+
+def test_a_checkpoint_without_its_tensors_has_everything_else(tmp_path):
+    (path,) = write(tmp_path, [make_state()])
+    whole, without = load_checkpoint(path), load_checkpoint(path, with_tensors=False)
+    assert without["cfg"] == whole["cfg"] and without["model"].keys() == whole["model"].keys()
+    for key, value in whole["model"].items():
+        assert without["model"][key].shape == value.shape and without["model"][key].is_meta
+
+
+# --- files that change while they are read, or later ---------------------------------------------
+
+
+CHANGED = """
+import sys
+from fairseq_sparse.checkpoints.loading import load_checkpoint
+state = load_checkpoint(sys.argv[1])
+open(sys.argv[1], "wb").close()
+print(state["model"]["encoder.embed_tokens.weight"].sum().item())
+"""
+
+
+def test_a_loaded_checkpoint_does_not_change_with_its_file(tmp_path):
+    """In a process of its own: one that reads a mapped file beyond its end is killed."""
+    (path,) = write(tmp_path, [make_state(torch.full((2, 3), 1.5))])
+    command = [PYTHON, "-c", CHANGED, path]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout) == (0, "9.0\n")
+
+
+def test_two_files_are_never_mixed(tmp_path, monkeypatch):
+    """The file is rewritten in place, with other parameters, after its settings were read."""
+    states = [make_state(1.0), make_state(2.0)]
+    for state in states:  # larger than Python's buffer
+        state["model"]["large"] = state["model"]["decoder.half"].float().repeat(1000, 10)
+    old, new = write(tmp_path, states)
+    read = reading._Reader.persistent_load
+
+    def rewrite_and_read(self, description):
+        Path(old).write_bytes(Path(new).read_bytes())
+        return read(self, description)
+
+    monkeypatch.setattr(reading._Reader, "persistent_load", rewrite_and_read)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(old)
 
 
 # --- files of another kind -----------------------------------------------------------------------
@@ -232,6 +277,16 @@ def test_code_in_the_settings_is_refused(tmp_path, code, kind):
 def test_code_that_is_no_plain_text_is_refused(value):
     with pytest.raises(ValueError, match="--encoder-layers is .*: code that fairseq would run"):
         check_settings({"encoder_layers": value})
+
+
+def test_settings_without_an_end_are_refused():
+    endless, doubled = {}, []
+    endless["model"] = endless
+    for _ in range(40):
+        doubled = [doubled, doubled]
+    for settings in (endless, {"encoder_layers": doubled}):
+        with pytest.raises(ValueError):
+            check_settings(settings)
 
 
 @pytest.mark.parametrize("value", ["1", "True", "None", "[(512, 3)] * 20", "0.9, -0.98", 6, None])

@@ -134,8 +134,9 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
         CheckpointError: the checkpoint cannot be read.
     """
     if data is None:
-        data = settings_of(load_checkpoint(runs[0].checkpoint), "task").get("data")
-        if not data or not Path(data).is_dir():
+        state = load_checkpoint(runs[0].checkpoint, with_tensors=False)
+        data = settings_of(state, "task").get("data")
+        if not isinstance(data, str) or not Path(data).is_dir():
             raise AnalysisError(
                 f"{runs[0].folder} was trained on {data or 'unnamed data'}, which is not there: "
                 "give --data"
