@@ -1,8 +1,11 @@
 """Reading text and JSON with messages that name the file, and writing files whole or not at all."""
 
+import fcntl
 import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,7 +61,7 @@ def read_json(path: Path) -> dict[str, Any]:
     text = read_text(path)
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: too many brackets
         raise ValueError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a JSON object: is it the right file?")
@@ -69,18 +72,47 @@ def read_json(path: Path) -> dict[str, Any]:
 def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
     """Open a file for writing that replaces ``path`` once it is complete.
 
-    If writing fails, the partial file is removed, and ``path`` is unchanged.
+    It is a new file in the same folder, so that several processes can write ``path`` at once: the
+    last one wins. If writing fails, the new file is removed, and ``path`` is unchanged. What a
+    killed process has left is removed by the next one that writes ``path``.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    partial, descriptor = _new_partial(path)
     try:
         text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
-        with open(partial, "wb" if binary else "w", **text) as handle:
+        with open(descriptor, "wb" if binary else "w", **text) as handle:
             yield handle
-        os.replace(partial, path)
+            handle.flush()
+            os.replace(partial, path)  # while it is locked
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def _new_partial(path: Path) -> tuple[Path, int]:
+    """Make a file beside ``path`` under a new name, locked until it is closed."""
+    stem = path.name[:50]  # a name has at most 255 bytes
+    pattern = re.compile(re.escape(stem) + r"\.[0-9a-f]{8}\.partial")
+    for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+        _remove_abandoned(path.with_name(name))
+    while True:
+        partial = path.with_name(f"{stem}.{secrets.token_hex(4)}.partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if partial.exists():  # nobody took it for abandoned before it was locked
+            return partial, descriptor
+        os.close(descriptor)
+
+
+def _remove_abandoned(partial: Path) -> None:
+    """Remove a file of :func:`replacing` whose writer has ended; a link stays."""
+    with suppress(OSError):
+        descriptor = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

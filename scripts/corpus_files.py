@@ -92,7 +92,7 @@ class ParallelFiles:
         self.paths[0].parent.mkdir(parents=True, exist_ok=True)
         self.handles = []
         for partial, size in zip(self.partials, sizes, strict=True):
-            handle = open(partial, "ab")
+            handle = open(partial, "ab", opener=_open_no_link)
             handle.truncate(size)
             self.handles.append(handle)
         return self
@@ -117,6 +117,10 @@ class ParallelFiles:
                 os.replace(partial, path)
         if kind is None or issubclass(kind, CorpusError):
             self.note.unlink(missing_ok=True)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import shutil
 import zipfile
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from fairseq.checkpoint_utils import checkpoint_paths
@@ -20,6 +21,7 @@ from fairseq.checkpoint_utils import checkpoint_paths
 from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.checkpoints.names import EPOCH, LAST, UPDATE
 from fairseq_sparse.errors import CheckpointError
+from fairseq_sparse.files import replacing
 
 # checkpoint3.pt, checkpoint_2_150.pt, checkpoint_best.pt, checkpoint.best_loss_2.345.pt
 _OTHERS = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
@@ -78,10 +80,9 @@ def recover_last_checkpoint(folder: str | os.PathLike) -> Optional[Recovery]:
         os.replace(last, damaged)
         return Recovery(damaged)
     _, updates, source = best
-    shutil.copyfile(last, damaged)
-    partial = f"{last}.partial"
-    shutil.copyfile(source, partial)
-    os.replace(partial, last)
+    for origin, copy in ((last, damaged), (source, last)):
+        with open(origin, "rb") as old, replacing(Path(copy), binary=True) as new:
+            shutil.copyfileobj(old, new)
     return Recovery(damaged, source, updates)
 
 

@@ -19,7 +19,7 @@ def moment_has_come(moment: str, recipe: Recipe, seconds: float, chance: random.
         until = time.monotonic() + chance.uniform(0, seconds)
         return lambda: time.monotonic() > until
     if moment == "averaging":
-        return lambda: (recipe.run / "average.pt.partial").exists()
+        return lambda: any(recipe.run.glob("average.pt*.partial"))
     if moment == "finishing":
         return _after_training(recipe, chance.uniform(0, 0.2 * seconds))
     signs = {

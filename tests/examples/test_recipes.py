@@ -297,7 +297,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
     shutil.copyfile(checkpoints / "checkpoint2.pt", checkpoints / "checkpoint_best.pt")
     part = (checkpoints / "checkpoint2.pt").read_bytes()[:5000]
     (checkpoints / "checkpoint_last.pt").write_bytes(part)
-    (tmp_path / "average.pt.new.partial").write_bytes(part)
+    (tmp_path / "average.pt.new.01ab89ef.partial").write_bytes(part)
 
     options = options_of("alpha_relu", prepared, tmp_path)
     output = run(*options, "--stages", "2-3", RAW_DIR=raw).stdout

@@ -77,7 +77,7 @@ class AlignmentFolder:
         for manifest in manifests:
             self._compare(read_json(manifest))
         # All that a run killed at the very start can leave behind.
-        begun = {self.parts, self.parts / f"{MANIFEST}.partial"}
+        begun = {self.parts, *self.parts.glob(f"{MANIFEST}.*partial")}
         if not manifests and not begun.issuperset((*path.glob("*"), *self.parts.glob("*"))):
             raise ValueError(
                 f"{path} has files that fairseq-sparse align did not make: choose another folder"
