@@ -78,10 +78,11 @@ for run in "${RUNS[@]}"; do
     if [[ "$OUT/$system" -nt "$folder/generate-test.txt" ]]; then
       say "done already: $OUT/$system"
     else
+      begin_file "$OUT/$system"
       "$PYTHON" -m fairseq_sparse mbr "$folder/generate-test.txt" --utility "$UTILITY" \
-        --tokenize "$TOKENS" --output "$OUT/$system.partial" \
+        --tokenize "$TOKENS" --output "$partial" \
         || fail "the samples could not be compared (see above)"
-      mv -f -- "$OUT/$system.partial" "$OUT/$system"
+      mv -f -- "$partial" "$OUT/$system"
     fi
     systems+=("$system")
   done
@@ -89,8 +90,9 @@ done
 
 language="$(sed -n 's/^--target-lang //p' "${RUNS[0]}/settings/generate" | tail -n 1)"
 cd -- "$OUT"
+begin_file table.txt
 "$PYTHON" -m sacrebleu "$DATA_DIR/prepared/reference/test.$language" -i "${systems[@]}" \
-  -m bleu chrf --tokenize "$TOKENS" --paired-bs --format text > table.txt.partial \
+  -m bleu chrf --tokenize "$TOKENS" --paired-bs --format text > "$partial" \
   || fail "the results could not be compared (see above)"
-mv -f -- table.txt.partial table.txt
+mv -f -- "$partial" table.txt
 cat -- table.txt

@@ -161,7 +161,7 @@ run_follow_up() {
       systems+=("$variant=$run_dir")
     done < "$1"
     (( ${#models[@]} )) || continue
-    : > "$files.txt.partial"
+    begin_file "$files.txt"
     for word in "${FOLLOW_UP[@]}" THEN; do
       case "$word" in
         DATA) command+=("$DATA/$wanted/prepared/bin") ;;
@@ -174,14 +174,14 @@ run_follow_up() {
         REFERENCE) command+=("$(test_text "$wanted" 3)") ;;
         GOLD) command+=("$GOLD") ;;
         THEN)
-          run_command "${command[@]}" >> "$files.txt.partial" || return 1
+          run_command "${command[@]}" >> "$partial" || { rm -f -- "$partial"; return 1; }
           command=()
           ;;
         STEM*) command+=("$files${word#STEM}") ;;
         *) command+=("$word") ;;
       esac
     done
-    mv -f -- "$files.txt.partial" "$files.txt"
+    mv -f -- "$partial" "$files.txt"
     cat -- "$files.txt"
   done
 }
@@ -268,9 +268,10 @@ make_from_command() {
     exit 0
   fi
   mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
-  "$PYTHON" -m fairseq_sparse "${command[@]}" > "$stem.txt.partial" \
+  begin_file "$stem.txt"
+  "$PYTHON" -m fairseq_sparse "${command[@]}" > "$partial" \
     || fail "${command[*]:0:2} failed (see above)"
-  mv -f -- "$stem.txt.partial" "$stem.txt"
+  mv -f -- "$partial" "$stem.txt"
   cat -- "$stem.txt"
   say "$TITLE: $stem.*"
 }
@@ -297,8 +298,9 @@ make_from_runs() {
   stem="$RUNS/tables/${PAPER}_$TABLE${SETTINGS:+-$SETTINGS}-$CONFIG"
   if (( ${#CHOSEN[@]} )); then stem="$stem$(printf -- '-%s' "${CHOSEN[@]}")"; fi
   mkdir -p -- "$RUNS/tables" || fail "--runs: this folder cannot be made (see above); choose another"
-  plan > "$stem.plan.partial"
-  mv -f -- "$stem.plan.partial" "$stem.plan"
+  begin_file "$stem.plan"
+  plan > "$partial"
+  mv -f -- "$partial" "$stem.plan"
   export CONFIG STAGE ANALYSIS
   if [[ "$CONFIG" == cpu ]]; then DEVICE=(--cpu); fi
   if [[ "$ACTION" == all ]]; then

@@ -75,6 +75,7 @@ check_folder "$DATA_DIR"
 export CONFIG STAGE
 
 say "$DATASET: ${#outputs[@]} x ${#attentions[@]} alphas, ${#seeds[@]} seed(s), in $SWEEP_DIR"
+begin_file "$SWEEP_DIR/sweep.plan"
 # The whole grid of a seed comes before the next seed.
 for seed in "${seeds[@]}"; do
   for output in "${outputs[@]}"; do
@@ -84,8 +85,8 @@ for seed in "${seeds[@]}"; do
         "$SWEEP_DIR/output-$output-attention-$attention/seed-$seed"
     done
   done
-done > "$SWEEP_DIR/sweep.plan.partial"
-mv -f -- "$SWEEP_DIR/sweep.plan.partial" "$SWEEP_DIR/sweep.plan"
+done > "$partial"
+mv -f -- "$partial" "$SWEEP_DIR/sweep.plan"
 failed=""
 bash "$EXAMPLES/stages/grid.sh" "$SWEEP_DIR/sweep.plan" "${JOBS:-0}" || failed=yes
 

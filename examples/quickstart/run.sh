@@ -167,6 +167,7 @@ if [[ "$(cat -- "$measured" 2>/dev/null)" != "${VARIANTS[*]}" \
   printf '%s\n' "${VARIANTS[*]}" > "$measured"
 fi
 say "comparing the models with the known translations"
+begin_file "$results"
 {
   printf 'Synthetic corpus, made from templates: the figures say nothing about translating real text.\n\n'
   "$PYTHON" -m fairseq_sparse table results "${runs[@]}" --speeds "$RUNS_DIR/training_speeds.json" \
@@ -175,8 +176,8 @@ say "comparing the models with the known translations"
   printf '\n'
   "$PYTHON" "$QUICKSTART/check_support.py" "${runs[@]}" --data "$DATA_DIR" \
     --sentences 250 --cpu
-} > "$results.partial" 2> "$log" || failed "no comparison"
-mv -f -- "$results.partial" "$results"
+} > "$partial" 2> "$log" || failed "no comparison"
+mv -f -- "$partial" "$results"
 
 pictures=()
 for variant in "${VARIANTS[@]}"; do

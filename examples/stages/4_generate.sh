@@ -47,13 +47,15 @@ skip_if_done "$artefact" "$SETTINGS_DIR/generate" "$settings"
 # Decode a subset: generate SUBSET OUTPUT. The log is shown without the translations and the BLEU on
 # the tokenised reference. --num-workers 0 keeps other processes from writing into the output.
 generate() {
+  local partial
+  begin_file "$2"
   "$PYTHON" -m fairseq_cli.generate "$PREPARED/bin" --user-dir "$USER_DIR" \
     --path "$models" --gen-subset "$1" --log-format simple --log-interval 5 \
     --num-workers 0 ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
-    | tee -- "$2.partial" | grep --line-buffered -avE $'^([A-Z]-[0-9]+\t|Generate test)' \
+    | tee -- "$partial" | grep --line-buffered -avE $'^([A-Z]-[0-9]+\t|Generate test)' \
     || fail "fairseq-generate failed (see above)"
   begin_anew "$artefact" "$SETTINGS_DIR/generate" "$settings"
-  mv -f -- "$2.partial" "$2"
+  mv -f -- "$partial" "$2"
 }
 
 # Score what has been decoded of a test set: score TEST OUTPUT HYPOTHESES JSON.

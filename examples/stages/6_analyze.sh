@@ -50,12 +50,14 @@ begin_anew "$artefact" "$SETTINGS_DIR/analyze" "$settings"
 
 # Compute statistics of output and attention on a subset: analyze SUBSET OUTPUT ATTENTION.
 analyze() {
+  local partial
+  begin_file "$2"
   "$PYTHON" -m fairseq_cli.validate "$PREPARED/bin" --user-dir "$USER_DIR" \
     --path "$RUN_DIR/average.pt" --valid-subset "$1" --max-tokens "$DEVICE_TOKENS" \
     --distributed-world-size 1 --log-format json --log-interval 10 \
     ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${flags[@]}" 2>&1 \
-    | tee -- "$2.partial" || fail "fairseq-validate failed (see above)"
-  mv -f -- "$2.partial" "$2"
+    | tee -- "$partial" || fail "fairseq-validate failed (see above)"
+  mv -f -- "$partial" "$2"
   "$PYTHON" -m fairseq_sparse analyze attention "$PREPARED/bin" --path "$RUN_DIR/average.pt" \
     --subset "$1" --subwords "$subwords" --max-tokens "$DEVICE_TOKENS" \
     ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} --json "$3" || fail "the attention could not be analysed (see above)"

@@ -31,9 +31,19 @@ drop_noise() {
   grep --line-buffered -av 'Please install tensorboardX' || true
 }
 
+# Make a file beside FILE that will replace it, and set partial to its name: begin_file FILE. It has
+# a name of its own, since another run may write FILE, too; fail removes it.
+PARTIALS=()
+begin_file() {
+  partial="$(mktemp "$1.partial.XXXXXXXX")" || fail "$1 cannot be written (see above)"
+  PARTIALS+=("$partial")
+  chmod "$(printf '%o' "$(( 0666 & ~$(umask) ))")" "$partial"
+}
+
 say() { printf '[%s] %s\n' "${STAGE:-run}" "$*" >&2; }
 
 fail() {
+  rm -f -- ${PARTIALS[@]+"${PARTIALS[@]}"}
   printf '[%s] error: %s\n' "${STAGE:-run}" "$*" >&2
   exit 1
 }
@@ -185,8 +195,10 @@ settings_difference() {
 }
 
 write_settings() {
-  printf '%s\n' "$2" > "$1.partial"
-  mv -f -- "$1.partial" "$1"
+  local partial
+  begin_file "$1"
+  printf '%s\n' "$2" > "$partial"
+  mv -f -- "$partial" "$1"
 }
 
 # End the stage if ARTEFACT exists and was made with SETTINGS; report settings that have changed:

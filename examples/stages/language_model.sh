@@ -13,19 +13,24 @@ $(flags_as_lines "${sample[@]}")
 $(printf 'prompt %s\n' "${PROMPTS[@]}")"
 skip_if_done "$artefact" "$SETTINGS_DIR/generate" "$settings"
 
+drafts=()
 for subset in valid test; do
+  begin_file "$RUN_DIR/evaluate-$subset.txt"
+  drafts+=("$partial")
   "$PYTHON" -m fairseq_cli.eval_lm "$PREPARED/bin" --user-dir "$USER_DIR" --path "$models" \
     --gen-subset "$subset" --num-workers 0 --log-format simple --log-interval 10 \
     ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${evaluate[@]}" 2>&1 \
-    | tee -- "$RUN_DIR/evaluate-$subset.txt.partial" || fail "fairseq-eval-lm failed (see above)"
+    | tee -- "$partial" || fail "fairseq-eval-lm failed (see above)"
 done
+begin_file "$RUN_DIR/samples-raw.txt"
+drafts+=("$partial")
 printf '%s\n' "${PROMPTS[@]}" \
   | "$PYTHON" -m fairseq_cli.interactive "$PREPARED/bin" --user-dir "$USER_DIR" --path "$models" \
     --buffer-size "${#PROMPTS[@]}" ${DEVICE_FLAGS[@]+"${DEVICE_FLAGS[@]}"} "${sample[@]}" \
-    > "$RUN_DIR/samples-raw.txt.partial" || fail "fairseq-interactive failed (see above)"
+    > "$partial" || fail "fairseq-interactive failed (see above)"
 begin_anew "$artefact" "$SETTINGS_DIR/generate" "$settings"
-for name in evaluate-valid evaluate-test samples-raw; do
-  mv -f -- "$RUN_DIR/$name.txt.partial" "$RUN_DIR/$name.txt"
+for partial in "${drafts[@]}"; do
+  mv -f -- "$partial" "${partial%.partial.*}"
 done
 "$PYTHON" "$ROOT/scripts/summarize_run.py" text "$RUN_DIR" \
   || fail "the measures could not be collected (see above)"

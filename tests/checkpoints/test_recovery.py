@@ -112,7 +112,7 @@ def test_a_checkpoint_without_checksums_is_not_called_damaged(tmp_path):
     assert not is_damaged(path) and recover_last_checkpoint(tmp_path) is None
 
 
-@pytest.mark.parametrize("allowed", range(3))
+@pytest.mark.parametrize("allowed", range(4))
 def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch):
     save(tmp_path, checkpoint1=10)
     (tmp_path / LAST).write_bytes(b"PK")
@@ -128,7 +128,7 @@ def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch
         return call
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("shutil.copyfile", killed(shutil.copyfile))
+        patch.setattr("shutil.copyfileobj", killed(shutil.copyfileobj))
         patch.setattr("os.replace", killed(os.replace))
         recover_last_checkpoint(tmp_path)
     assert is_damaged(tmp_path / LAST)

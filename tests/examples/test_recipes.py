@@ -314,7 +314,7 @@ def test_a_last_checkpoint_that_was_cut_off_does_not_block(
         for folder in (undisturbed, tmp_path)
     ]
     assert updates[0] == updates[1]
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("*.partial*"))
 
 
 def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> None:
