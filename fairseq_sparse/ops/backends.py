@@ -130,6 +130,10 @@ def _apply_last_choice() -> None:
 
 
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # or a child may wait for a thread that it does not have
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 # The choice of the environment variable, then those of the contexts that are active.
 _choices: list[list[str]] = []
 _allowed: list[str] = []

@@ -4,8 +4,9 @@ They are plain C without PyTorch's headers, so compiling takes about a second. T
 in ``FAIRSEQ_SPARSE_CACHE`` (default: ``fairseq_sparse`` in the user's cache folder). Its name has a
 hash of the sources, the compiler and its arguments, the C library and the processor, so that an
 outdated one is never loaded, and a hash of its contents, because loading a damaged one would end
-the process. Loading a library runs its code, so one that another user could have put there is
-compiled anew.
+the process. Loading a library runs its code, so a folder whose contents another user can change,
+or replace from a folder above it, is not used. Where the library cannot be kept, it is compiled for
+this process alone, in the temporary folder.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import Optional
@@ -34,7 +37,7 @@ SOURCES = (
 _HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h", "random.h")
 # Some compilers, such as icx, do not honour NaN and infinity unless they are told to.
 _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
-_ARGUMENTS += ("-shared", "-fPIC")
+_ARGUMENTS += ("-shared", "-fPIC", "-fvisibility=default")
 # The first of these sets that the compiler accepts is used. OpenMP's functions resolve to those
 # that PyTorch has loaded. Without threads, -fopenmp-simd still lets sums of floats be vectorised.
 _OPTIONAL = (
@@ -43,18 +46,24 @@ _OPTIONAL = (
     *(("-march=native",), ()),
 )
 
-# Folders for this process alone: they go when the library is loaded.
-_temporary: list[str] = []
-# If two threads ask at the same time, one compiles and the other waits for its library.
+# Beginning of the names of the folders in which the cache's libraries are compiled.
+_UNFINISHED = "compiling-"
+_LONGER_THAN_COMPILING = 86_400  # seconds
+# If two threads ask at the same time, one compiles and the other waits for its library. So does a
+# fork, or the child would wait for a thread that it does not have.
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 @cache
 def library() -> Optional[ctypes.CDLL]:
-    """Return the compiled kernels, or None where they are turned off or cannot be compiled.
+    """Return the compiled kernels, or None where they are turned off or cannot be had.
 
-    ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. If they cannot be compiled, a warning is logged
-    once; everything works without them, but slower.
+    ``FAIRSEQ_SPARSE_NATIVE=0`` turns them off. If they cannot be compiled or loaded, a warning is
+    logged once; everything works without them, but slower.
     """
     with _lock:
         return _library()
@@ -64,9 +73,21 @@ def library() -> Optional[ctypes.CDLL]:
 def _library() -> Optional[ctypes.CDLL]:
     if os.environ.get("FAIRSEQ_SPARSE_NATIVE", "1") == "0":
         return None
+    temporary = None
     try:
-        return ctypes.CDLL(str(_compiled()))
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        try:
+            return _load(_compiled(_cache_folder()))
+        except Exception as error:
+            problem = error
+        temporary = tempfile.mkdtemp(prefix="fairseq_sparse-")
+        found = _load(_compiled(Path(temporary)))
+        logger.warning(
+            "the kernels for this CPU are compiled by each process, because they cannot be kept: "
+            "%s (FAIRSEQ_SPARSE_CACHE names another folder)",
+            " ".join(str(problem).split()),
+        )
+        return found
+    except Exception as error:  # whatever it is, the reference needs no kernels
         logger.warning(
             "the kernels for this CPU could not be compiled, so sparse outputs and attention run "
             "in slower PyTorch code: %s (to fix this: install a C compiler, or name one in CC; "
@@ -75,29 +96,52 @@ def _library() -> Optional[ctypes.CDLL]:
         )
         return None
     finally:
-        while _temporary:
-            shutil.rmtree(_temporary.pop(), ignore_errors=True)
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _compiled() -> Path:
-    """Return the library's file, compiled if it is not there or damaged."""
+def _load(path: Path) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(path))
+    if not hasattr(found, "attention_lanes"):
+        raise RuntimeError(f"{_compiler()} makes a library that hides its functions")
+    return found
+
+
+def _compiled(folder: Path) -> Path:
+    """Return the library's file in a folder, compiled if it is not there or damaged.
+
+    Raises:
+        RuntimeError: other users could change the file, or it cannot be compiled.
+    """
+    folder = folder.resolve()  # a link may be changed, and dlopen searches for a relative path
+    _check_safety(folder)
     compiler = _compiler()
     parts = [compiler, _identity(compiler), _ARGUMENTS, _OPTIONAL, platform.libc_ver()]
     parts += [_processor(), *((FOLDER / name).read_bytes() for name in SOURCES + _HEADERS)]
     name = f"kernels-{_digest(repr(parts).encode())}"
-    folder = _cache_folder()
     for path in folder.glob(f"{name}-*.so"):
         if _is_intact(path):
             return path
+    _remove_unfinished(folder)
     # Two processes may compile at once, so each compiles in its own folder and moves the result
     # into place. A damaged file is replaced but never removed: it may have been replaced already.
-    with tempfile.TemporaryDirectory(dir=folder, prefix="compiling-") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as scratch:
         output = Path(scratch) / "kernels.so"
         _compile(compiler, output)
         path = folder / f"{name}-{_digest(output.read_bytes())}.so"
         output.chmod(0o700)
         os.replace(output, path)
         return path
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed while they compiled have left in a folder."""
+    for scratch in folder.glob(f"{_UNFINISHED}*"):
+        try:
+            if time.time() - scratch.stat().st_mtime > _LONGER_THAN_COMPILING:
+                shutil.rmtree(scratch)
+        except OSError:  # another process removes it
+            pass
 
 
 def _compile(compiler: list[str], output: Path) -> None:
@@ -140,36 +184,57 @@ def _identity(compiler: list[str]) -> list[tuple[str, int, int]]:
 
 
 def _cache_folder() -> Path:
-    """Return a folder that nobody else can write to: the user's, or one for this process."""
-    try:
-        named = os.environ.get("FAIRSEQ_SPARSE_CACHE")
-        if not named:
-            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-            named = Path(caches) / "fairseq_sparse"
-        folder = Path(named)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not _is_ours_alone(folder):
-            logger.warning(
-                "other users can write to %s: the kernels for this CPU are not kept there, and "
-                "each process compiles them (to keep them: chmod go-w, or another folder in "
-                "FAIRSEQ_SPARSE_CACHE)",
-                folder,
-            )
-        elif os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home
-        pass
-    _temporary.append(tempfile.mkdtemp(prefix="fairseq_sparse-"))
-    return Path(_temporary[-1])
+    """Return the folder in which the user's kernels are kept, making it if it is not there."""
+    named = os.environ.get("FAIRSEQ_SPARSE_CACHE")
+    if not named:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        named = Path(caches) / "fairseq_sparse"
+    folder = Path(named)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _check_safety(folder: Path) -> None:
+    """Raise RuntimeError if another user can write to a folder, or replace one that it is in."""
+    if not hasattr(os, "getuid"):  # Windows
+        return
+    # In a container, the administrator may appear under another number.
+    trusted = (os.getuid(), 0, Path("/").stat().st_uid)
+    unsafe = [] if _is_ours_alone(folder) else [folder]
+    for place in folder.parents:
+        status = place.stat()
+        # In a sticky folder, users cannot replace what belongs to others.
+        is_open = _others_can_write(status) and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in trusted:
+            unsafe.append(place)
+    if unsafe:
+        raise RuntimeError(f"other users can write to {unsafe[0]} (to forbid it: chmod go-w)")
 
 
 def _is_ours_alone(path: Path) -> bool:
     """Return whether no other user, except the administrator, can change the file or folder."""
-    if not hasattr(os, "getuid"):  # Windows
+    if not hasattr(os, "getuid"):
         return True
     status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return status.st_uid == os.getuid() and not _others_can_write(status)
+
+
+def _others_can_write(status: os.stat_result) -> bool:
+    group_can = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+    return bool(group_can or status.st_mode & stat.S_IWOTH)
+
+
+def _is_own_group(number: int) -> bool:
+    """Return whether the user is alone in a group; many systems make such a group per user."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid())
+    except KeyError:  # a number without a name
+        return False
+    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _processor() -> str:

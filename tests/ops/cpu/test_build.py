@@ -62,6 +62,11 @@ def compiler(tmp_path, monkeypatch):
     return use
 
 
+def compiled(module=build):
+    """Return the library's file in the user's cache."""
+    return module._compiled(module._cache_folder())
+
+
 def forget_library():
     build.library.cache_clear()
     build._library.cache_clear()
@@ -96,7 +101,7 @@ def test_compiled_once_and_used_by_the_next_process(compiler, cache):
         spec = importlib.util.spec_from_file_location("build", {str(build.__file__)!r})
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        print(module._compiled())
+        print(module._compiled(module._cache_folder()))
     """
     first, second = run(script).stdout, run(script).stdout
     assert first == second and Path(first.strip()).read_text() == "compiled\n"
@@ -108,28 +113,28 @@ def test_another_source_compiler_option_or_processor_is_another_file(compiler, t
     calls = compiler('echo compiled > "$out"')
     shutil.copytree(SOURCES, tmp_path / "cpu")
     copy = build_in(tmp_path / "cpu")
-    assert copy._compiled() == build._compiled() and len(calls()) == 1
-    names = {copy._compiled()}
+    assert compiled(copy) == compiled() and len(calls()) == 1
+    names = {compiled(copy)}
     for path in sorted((tmp_path / "cpu").glob("*.[ch]")):
         path.write_text(path.read_text() + "\n")
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     with mock.patch.object(copy, "_ARGUMENTS", (*copy._ARGUMENTS, "-g")):
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     with mock.patch.object(copy, "_processor", return_value="another"):
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     with mock.patch.dict(os.environ, CC=os.environ["CC"] + " -DOTHER"):
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     with mock.patch.object(platform, "libc_ver", return_value=("glibc", "2.99")):
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     script = tmp_path / "compiler with spaces"  # another version of the compiler
     script.write_text(script.read_text() + "\n")
-    names.add(copy._compiled())
+    names.add(compiled(copy))
     os.utime(script, (1, 1))
-    names.add(copy._compiled())
+    names.add(compiled(copy))
     with mock.patch.dict(os.environ, CC="env NAME=value " + os.environ["CC"]):  # a launcher
-        names.update([copy._compiled(), copy._compiled()])
+        names.update([compiled(copy), compiled(copy)])
         os.utime(script, (2, 2))
-        names.add(copy._compiled())
+        names.add(compiled(copy))
     files = len(list((tmp_path / "cpu").glob("*.[ch]")))
     assert files >= 5 and len(names) == len(calls()) == 1 + files + 8
 
@@ -138,20 +143,20 @@ def test_the_default_cache_is_that_of_the_user(compiler, tmp_path, monkeypatch):
     compiler('echo compiled > "$out"')
     monkeypatch.delenv("FAIRSEQ_SPARSE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of user"))
-    assert build._compiled().parent == tmp_path / "of user" / "fairseq_sparse"
+    assert compiled().parent == tmp_path / "of user" / "fairseq_sparse"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert build._compiled().parent == tmp_path / "home" / ".cache" / "fairseq_sparse"
+    assert compiled().parent == tmp_path / "home" / ".cache" / "fairseq_sparse"
 
 
 def test_a_user_without_a_home(compiler, tmp_path, monkeypatch):
     compiler('echo compiled > "$out"')
     monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home")))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert build._compiled().parent == tmp_path / "cache"
+    assert compiled().parent == tmp_path / "cache"
     monkeypatch.delenv("FAIRSEQ_SPARSE_CACHE")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert tmp_path in build._compiled().parents
+    with pytest.raises(RuntimeError):
+        build._cache_folder()
 
 
 # --- compilers -----------------------------------------------------------------------------------
@@ -227,7 +232,7 @@ def test_a_compiler_that_knows_less(compiler, refused):
         f'for word in "$@"; do case $word in {refused or "nothing"}) exit 1;; esac; done',
         'exec cc "$@" -O1',  # compiles sooner
     )
-    kernels = ctypes.CDLL(str(build._compiled()))
+    kernels = ctypes.CDLL(str(compiled()))
     used, refused = set(calls()[-1].split()), set(refused.split("|"))
     assert ("-march=native" in used) == ("-march=native" not in refused)
     assert ("-fopenmp" in used) == ("-fopenmp" not in refused)
@@ -239,9 +244,9 @@ def test_a_compiler_that_knows_less(compiler, refused):
 
 
 @needs_compiler
-def test_a_compiler_whose_default_is_fast_mathematics(compiler):
-    compiler('exec cc -ffast-math "$@" -O1')
-    kernels = ctypes.CDLL(str(build._compiled()))
+def test_a_compiler_whose_defaults_are_fast_mathematics_and_hidden_functions(compiler):
+    compiler('exec cc -ffast-math -fvisibility=hidden "$@" -O1')
+    kernels = ctypes.CDLL(str(compiled()))
     z = torch.tensor([[0.0, -INF, -1.0], [0.0, NAN, 1.0], [-INF] * 3, [INF, 0.0, 1.0]])
     with mock.patch.object(build, "library", return_value=kernels):
         assert_same_results(a_bit_of_everything())
@@ -259,7 +264,7 @@ def test_a_compiler_that_fails(compiler, caplog):
             assert build.library() is None and build.library() is None
     finally:
         forget_library()
-    assert len(calls()) == len(build._OPTIONAL)
+    assert len(calls()) == 2 * len(build._OPTIONAL)  # in the cache and in the temporary folder
     (message,) = caplog.messages
     assert "could not be compiled" in message and "no such header" in message
     assert "install a C compiler" in message and "FAIRSEQ_SPARSE_NATIVE=0" in message
@@ -280,7 +285,7 @@ def test_a_file_that_cannot_be_loaded(compiler, caplog):
 @pytest.mark.parametrize("named", ["", " "])
 def test_an_empty_name_of_a_compiler_is_none(monkeypatch, named):
     monkeypatch.setenv("CC", named)
-    assert ctypes.CDLL(str(build._compiled())).solve_entmax
+    assert ctypes.CDLL(str(compiled())).solve_entmax
 
 
 @pytest.mark.parametrize("named", ["/nonexistent/cc", "cc 'with half a quote", "/"])
