@@ -74,15 +74,20 @@ for run in "${RUNS[@]}"; do
       ${SETTINGS:+--settings "$SETTINGS"} ${OPTIONS[@]+"${OPTIONS[@]}"} --data-dir "$DATA_DIR" \
       --run-dir "$folder"
     system="mbr-$UTILITY/$name-${method%%=*}"
-    mkdir -p -- "$OUT/mbr-$UTILITY"
-    if [[ "$OUT/$system" -nt "$folder/generate-test.txt" ]]; then
+    record="$OUT/settings/$system"
+    settings="tokenize $TOKENS
+samples $(sha256_of "$folder/generate-test.txt")"
+    mkdir -p -- "$OUT/mbr-$UTILITY" "$OUT/settings/mbr-$UTILITY"
+    if is_current "$OUT/$system" "$record" "$settings"; then
       say "done already: $OUT/$system"
     else
       begin_file "$OUT/$system"
       "$PYTHON" -m fairseq_sparse mbr "$folder/generate-test.txt" --utility "$UTILITY" \
         --tokenize "$TOKENS" --output "$partial" \
         || fail "the samples could not be compared (see above)"
+      rm -f -- "$record"
       mv -f -- "$partial" "$OUT/$system"
+      write_settings "$record" "$settings"
     fi
     systems+=("$system")
   done

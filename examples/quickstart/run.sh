@@ -75,8 +75,6 @@ failed() {
   fail "$1 (see above); the log: $log"
 }
 
-newest() { ls -t -- "$@" | head -n 1; }
-
 # How far each model is, on one line.
 progress() {
   local variant log epoch line=""
@@ -95,29 +93,19 @@ progress() {
   say "epochs trained: $line"
 }
 
-stop_recipes() {
-  local pid
-  for pid in ${PIDS[@]+"${PIDS[@]}"}; do kill -- "-$pid" 2>/dev/null || true; done
-}
-
 # All stages from the training on, JOBS variants at a time; shows how far they are. Each has a log
 # of its own. Their speeds are measured later, side by side.
 make_models() {
   local next=0 running report_at=0 index failed=""
   PIDS=()
-  trap stop_recipes EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
   while :; do
     running=0
     for index in ${PIDS[@]+"${!PIDS[@]}"}; do
       if kill -0 "${PIDS[$index]}" 2>/dev/null; then running=$(( running + 1 )); fi
     done
     while (( running < JOBS && next < ${#VARIANTS[@]} )); do
-      set -m # a process group for each, so that all of it ends with us
       recipe "${VARIANTS[$next]}" train-analyze &
       PIDS+=("$!")
-      set +m # but none for sleep: to stop it (Ctrl-Z) would end this script
       running=$(( running + 1 )) next=$(( next + 1 )) report_at=$SECONDS
     done
     (( running )) || break
@@ -127,7 +115,6 @@ make_models() {
     fi
     sleep 1
   done
-  trap - EXIT INT TERM
   for index in "${!PIDS[@]}"; do
     wait "${PIDS[$index]}" || failed="$failed $RUNS_DIR/${VARIANTS[$index]}.log"
   done
@@ -150,8 +137,9 @@ done
 results="$RUNS_DIR/results.md"
 log="$RUNS_DIR/results.log"
 measured="$RUNS_DIR/speeds.variants" # the models that the speeds are those of
-if [[ "$(cat -- "$measured" 2>/dev/null)" != "${VARIANTS[*]}" \
-  || "$measured" -ot "$(newest "${averages[@]}")" ]]; then
+settings="${VARIANTS[*]}
+$(sha256_of "${averages[@]}")"
+if ! is_current "$RUNS_DIR/speeds.json" "$measured" "$settings"; then
   say "measuring speed, side by side"
   rm -f -- "$measured"
   trained=()
@@ -164,7 +152,7 @@ if [[ "$(cat -- "$measured" 2>/dev/null)" != "${VARIANTS[*]}" \
         --names "${VARIANTS[@]}" --beams 5 --batches 32 --sentences 150 --rounds 3 \
         --json "$RUNS_DIR/speeds.json"
   } > "$log" 2>&1 || failed "no measurement"
-  printf '%s\n' "${VARIANTS[*]}" > "$measured"
+  write_settings "$measured" "$settings"
 fi
 say "comparing the models with the known translations"
 begin_file "$results"

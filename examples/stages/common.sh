@@ -26,6 +26,30 @@ for module in hydra.compose hydra.experimental.compose hydra.experimental.initia
 done
 export PYTHONWARNINGS
 
+# Print "PROCESS PARENT" for every process.
+all_processes() {
+  ps -A -o pid= -o ppid= 2> /dev/null || sed -s -e 's/ (.*) [A-Z] / /' /proc/[0-9]*/stat 2> /dev/null
+}
+
+# When a script ends, however it does, so do the processes that it has started: a signal to the
+# script alone would leave its training alive. What else must be done at the end goes into at_exit.
+at_exit() { :; }
+stop_children() {
+  local children
+  children="$(all_processes | awk -v top="$$" '
+    { parent[$1] = $2 }
+    END {
+      for (pid in parent) {
+        above = parent[pid]
+        while (above in parent && above != top && above > 1) above = parent[above]
+        if (above == top) print pid
+      }
+    }')"
+  # shellcheck disable=SC2086
+  kill $children 2> /dev/null # those of the line above have ended
+}
+trap 'stop_children || true; at_exit' EXIT
+
 # Copy the output of a command, without the line that fairseq prints if tensorboardX is missing.
 drop_noise() {
   grep --line-buffered -av 'Please install tensorboardX' || true
@@ -107,41 +131,35 @@ for path in sys.argv[1:]:
 PY
 }
 
-# Return whether a process is running; ps also sees processes of other users, unlike kill -0.
-is_running() {
-  kill -0 "$1" 2>/dev/null || ps -p "$1" >/dev/null 2>&1
-}
-
-# Wait until no other process works in FOLDER, then keep others out until this one ends. The lock is
-# a dangling link whose target names its owner, because creating a link is atomic.
+# Wait until no other process works in FOLDER, then keep others out. The lock belongs to descriptor 9,
+# which all processes that are started later inherit: it lasts as long as one of them works, even
+# after this shell was killed.
 lock_folder() {
-  local owner host lock="$1/.lock" waited=""
-  host="$(uname -n)"
   mkdir -p -- "$1"
   [[ -w "$1" ]] || fail "$1 is not writable; choose another folder"
-  until ln -s -- "$host $$" "$lock" 2>/dev/null; do
-    owner="$(readlink -- "$lock" 2>/dev/null || true)"
-    # Only one process at a time removes it, after a second look: another may have replaced it.
-    if [[ "$owner" == "$host "* ]] && ! is_running "${owner##* }" && mkdir -- "$lock.old" 2>/dev/null
-    then
-      if [[ "$(readlink -- "$lock" 2>/dev/null)" == "$owner" ]]; then
-        say "removing the lock of a process that has ended: $lock"
-        rm -f -- "$lock"
-      fi
-      rmdir -- "$lock.old"
-      continue
-    fi
-    if [[ -z "$waited" ]]; then
-      say "waiting for the process that works in $1 (${owner:-unknown});" \
-        "if it is gone, delete $lock*"
-      waited=yes
-    fi
-    sleep 2
-  done
-  LOCK="$lock"
-  trap 'rm -f -- "$LOCK"' EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
+  [[ ! -L "$1/.lock" ]] || rm -f -- "$1/.lock" # of an earlier version
+  exec 9<> "$1/.lock"
+  # Python, because macOS has no command flock.
+  "$PYTHON" -c '
+import fcntl, glob, os, sys
+
+def holders():
+    for path in glob.glob("/proc/[0-9]*/fd/9"):
+        try:
+            with open(path.replace("/fd/", "/fdinfo/")) as info:
+                if os.path.samestat(os.stat(path), os.fstat(0)) and "FLOCK" in info.read():
+                    yield path.split("/")[2]
+        except OSError:  # it has ended, or is of another user
+            pass
+
+try:
+    fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    found = " ".join(sorted(holders(), key=int)) or "lsof %s/.lock lists them" % sys.argv[1]
+    print("[%s] waiting for the processes that work in %s (%s)" % (sys.argv[2], sys.argv[1], found),
+          file=sys.stderr, flush=True)
+    fcntl.flock(0, fcntl.LOCK_EX)
+' "$1" "${STAGE:-run}" <&9 || fail "$1 cannot be locked (see above)"
 }
 
 check_finished() {
@@ -199,6 +217,11 @@ write_settings() {
   begin_file "$1"
   printf '%s\n' "$2" > "$partial"
   mv -f -- "$partial" "$1"
+}
+
+# Return whether ARTEFACT exists and was made with SETTINGS: is_current ARTEFACT FILE SETTINGS.
+is_current() {
+  [[ -e "$1" && -f "$2" && -z "$(settings_difference "$2" "$3")" ]]
 }
 
 # End the stage if ARTEFACT exists and was made with SETTINGS; report settings that have changed:

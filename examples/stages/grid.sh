@@ -34,11 +34,14 @@ recipe() {
 }
 
 analysis() {
-  local result="$RUN_DIR/$ANALYSIS.json" flags=()
+  local result="$RUN_DIR/$ANALYSIS.json" record="$RUN_DIR/settings/$ANALYSIS" flags=() settings
   if [[ "$CONFIG" == cpu ]]; then flags=(--cpu); fi
-  [[ ! "$result" -nt "$RUN_DIR/average.pt" ]] || ! grep -qs '"subset": "valid"' "$result" || return 0
+  settings="valid $(sha256_of "$RUN_DIR/average.pt")"
+  ! is_current "$result" "$record" "$settings" || ! grep -qs '"subset": "valid"' "$result" || return 0
+  rm -f -- "$record"
   "$PYTHON" -m fairseq_sparse analyze output "$ANALYSIS" "$DATA_DIR/prepared/bin" --subset valid \
-    --path "$RUN_DIR/average.pt" --json "$result" ${flags[@]+"${flags[@]}"}
+    --path "$RUN_DIR/average.pt" --json "$result" ${flags[@]+"${flags[@]}"} || return 1
+  write_settings "$record" "$settings"
 }
 
 # Do one run in a process of its own, on devices that no other run uses.
@@ -54,7 +57,7 @@ one() {
     (( slot > 1 )) || sleep 1
   done
   TAKEN="$SLOTS/$slot.taken"
-  trap 'rmdir -- "$TAKEN"' EXIT
+  at_exit() { rmdir -- "$TAKEN"; }
   gpus="$(cat -- "$SLOTS/$slot")"
   if [[ -n "$gpus" ]]; then export CUDA_VISIBLE_DEVICES="$gpus"; fi
   mkdir -p -- "$RUN_DIR"
@@ -114,9 +117,7 @@ fi
 : "${CONFIG:?grid.sh is started by sweep.sh and reproduce.sh}"
 JOBS="$2"
 SLOTS="$(mktemp -d)"
-trap 'rm -rf -- "$SLOTS"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+at_exit() { rm -rf -- "$SLOTS"; }
 # Copy the list, because the same command, if started again meanwhile, overwrites it.
 LIST="$SLOTS/list"
 cp -- "$1" "$LIST"

@@ -202,7 +202,7 @@ def _digest(value: Any) -> Any:
 
 def leftover_files(recipe: Recipe) -> list[str]:
     """Return the temporary files that a finished run should not have."""
-    patterns = ("*.tmp", "*.partial*", ".lock", "crash.pt")
+    patterns = ("*.tmp", "*.partial*", "crash.pt")
     folders = (recipe.run, recipe.data)
     return sorted(str(path) for f in folders for p in patterns for path in f.rglob(p))
 

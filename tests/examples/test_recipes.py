@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import fcntl
 import functools
 import gzip
 import hashlib
@@ -11,7 +12,9 @@ import os
 import platform
 import random
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -326,51 +329,83 @@ def test_runs_that_share_data_wait_for_each_other(raw: Path, tmp_path: Path) -> 
         outputs = list(pool.map(prepare, ["one", "two"]))
     assert sum("learn BPE: 60 merges" in output for output in outputs) == 1
     assert sum(count_done(output) for output in outputs) == 1
-    assert not os.path.lexists(tmp_path / "data" / ".lock")
 
 
 def test_finished_data_are_read_without_a_lock(raw: Path, prepared: Path, tmp_path: Path) -> None:
     """Finished data may lie in a folder that cannot be written."""
-    (prepared / ".lock").symlink_to(f"{platform.node()} {os.getpid()}")
-    try:
+    with open(prepared / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         result = run(*options_of("softmax", prepared, tmp_path), "--stages", "1", RAW_DIR=raw)
-    finally:
-        (prepared / ".lock").unlink()
     assert count_done(result.stdout) == 1
 
 
-def test_lock_of_a_killed_run_does_not_block(
+def test_a_number_that_another_process_has_now_is_no_lock(
     finished, raw: Path, prepared: Path, tmp_path: Path
 ) -> None:
+    """Earlier versions made a link to the number of the process that works in the folder."""
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
-    killed = subprocess.Popen(["sleep", "60"])
-    killed.kill()
-    killed.wait()
-    (tmp_path / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").symlink_to(f"{platform.node()} {os.getpid()}")
     options = options_of("alpha_relu", prepared, tmp_path)
-    result = run(*options, "--stages", "average", RAW_DIR=raw)
-    assert "removing the lock" in result.stdout
-    assert count_done(result.stdout) == 1
+    assert count_done(run(*options, "--stages", "average", RAW_DIR=raw).stdout) == 1
 
 
-@pytest.mark.slow
-def test_lock_of_a_killed_run_passes_to_one_process_at_a_time(tmp_path: Path) -> None:
-    killed = subprocess.Popen(["sleep", "60"])
-    killed.kill()
-    killed.wait()
-    script = f"""source '{recipes.EXAMPLES}/stages/common.sh'; STAGE=test
+def test_a_lock_passes_to_one_process_at_a_time(tmp_path: Path) -> None:
+    script = f"""source '{recipes.EXAMPLES}/stages/common.sh'
     lock_folder "$1"
     mkdir -- "$1/busy" || exit 3
-    sleep .3
+    sleep .2
     rmdir -- "$1/busy\""""
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / ".lock").symlink_to(f"{platform.node()} {killed.pid}")
-        arguments = ["bash", "-c", script, "lock", str(folder)]
-        started = [subprocess.Popen(arguments, env=recipes.environment()) for _ in range(3)]
-        assert [process.wait() for process in started] == [0, 0, 0]
-        assert not list(folder.iterdir())
+    arguments = ["bash", "-c", script, "lock", str(tmp_path)]
+    started = [subprocess.Popen(arguments, env=recipes.environment()) for _ in range(3)]
+    assert [process.wait() for process in started] == [0, 0, 0]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+def test_a_training_whose_shell_was_killed_is_not_started_twice(
+    prepared: Path, tmp_path: Path
+) -> None:
+    options = options_of("softmax", prepared, tmp_path)
+    flags = TINY.replace("--max-epoch 3", "--max-epoch 100000")
+    environment = recipes.environment(BATCH_TOKENS=512, TRAIN_FLAGS=flags, AVERAGE_LAST=2)
+
+    def start() -> subprocess.Popen:
+        command = recipes.command("run.sh", *options, "--stages", "train")
+        return subprocess.Popen(command, env=environment, stdout=-1, stderr=-2, encoding="utf-8")
+
+    def trainings() -> list[int]:
+        return [pid for pid, line in processes() if "fairseq_cli.train" in line]
+
+    def processes() -> Iterator[tuple[int, str]]:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (folder / "cmdline").read_text()
+            except OSError:
+                continue
+            if str(tmp_path) in line:
+                yield int(folder.name), line
+
+    first = start()
+    assert any("begin training epoch" in line or '"epoch"' in line for line in first.stdout)
+    (training,) = trainings()
+    shell = int(Path(f"/proc/{training}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (shell, first.pid):
+        os.kill(pid, signal.SIGKILL)
+    second = start()
+    begins = ("waiting for", "training from", "resuming from")
+    said = next(line for line in second.stdout if any(f"] {words}" in line for words in begins))
+    assert "waiting for" in said and str(training) in said.split("(")[1]
+    assert trainings() == [training]
+    os.kill(training, signal.SIGKILL)
+    assert any("begin training epoch" in line or '"epoch"' in line for line in second.stdout)
+    assert len(trainings()) == 1
+
+    second.terminate()  # reaches the training, not only the script
+    second.wait()
+    until = time.monotonic() + 20
+    while list(processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not list(processes())
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,8 @@ DATASETS=(multi30k_de_en quickstart)
 ROWS=(softmax sparsemax "alpha_relu OUTPUT_TAU=0.5")
 COLUMNS=(bleu nonzeros)
 """
-# Stand-in for run.sh: it records its arguments, and fails for the runs listed in a file.
+# Stand-in for run.sh: it records its arguments, and fails for the runs listed in a file; if another
+# file exists, it does not end, and writes its process number there.
 STAND_IN = r"""#!/usr/bin/env bash
 set -euo pipefail
 note="$1 $2 seed=$SEED tau=${OUTPUT_TAU:-} gpus=${CUDA_VISIBLE_DEVICES:-} $3"
@@ -37,6 +41,7 @@ while (( $# )); do
   shift 2
 done
 printf '%s %s%s\n' "$note" "${settings:--}" "${stages:+ $stages}" >> "$NOTES"
+if [[ -z "$stages" && -f "$NOTES.hang" ]]; then echo "$$" > "$NOTES.hang"; exec sleep 300; fi
 if grep -qsxF "$dataset $variant" "$NOTES.fail"; then echo "it went wrong"; exit 1; fi
 mkdir -p "$run" "$data"
 [[ -z "$stages" ]] || exit 0
@@ -62,11 +67,17 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, script: str, *arguments: object, **variables: object):
     """Run a script of the copy from a folder outside the project."""
-    return subprocess.run(
+    process = start(project, script, *arguments, **variables)
+    output, _ = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+
+def start(project: Path, script: str, *arguments: object, stdout=subprocess.PIPE, **variables):
+    return subprocess.Popen(
         ["bash", str(project / "examples" / script), *map(str, arguments)],
         env=recipes.environment(NOTES=project / "notes", **variables),
         cwd=project.parent,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
     )
@@ -116,6 +127,31 @@ def test_a_grid_goes_on_after_a_failure_and_again(project: Path) -> None:
     assert r"Tiny table\_1, 100\%" in table.with_suffix(".tex").read_text(encoding="utf-8")
     found = json.loads(table.with_suffix(".json").read_text())["datasets"]
     assert [row["row"] for row in found["quickstart"]["rows"]][2] == "alpha_relu OUTPUT_TAU=0.5"
+
+
+@pytest.mark.parametrize("arguments", [("reproduce.sh", "tiny", "1"), ("sweep.sh", "quickstart")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_grid_ends_its_runs(project: Path, arguments: tuple[str, ...], number) -> None:
+    hang = project / "notes.hang"
+    hang.touch()
+    grid = start(project, arguments[0], *arguments[1:], "--cpu", stdout=subprocess.DEVNULL)
+    wait_until(lambda: hang.read_text().endswith("\n"))
+    grid.send_signal(number)
+    assert grid.wait(20) == -number
+
+    def is_running(pid: int) -> bool:
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout
+        return state.strip() not in (b"", b"Z")
+
+    wait_until(lambda: not is_running(int(hang.read_text())))
+    assert len(notes(project)) <= 3  # no other run was started
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_a_dry_run_lists_the_runs_and_makes_nothing(project: Path) -> None:
