@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fork_python import PYTHON
+
 ROOT = Path(__file__).resolve().parents[1]
 REGISTERED = """
 from fairseq.criterions import CRITERION_REGISTRY
@@ -78,6 +80,22 @@ def test_the_first_import_of_fairseq_registers_once_and_only_when_it_succeeds(tm
         "assert not ours()\n",
         cwd=tmp_path.parent,
     )
+
+
+@pytest.mark.parametrize("command", ["train", "generate"])
+def test_a_user_dir_of_another_name_is_refused_with_the_right_one(tmp_path, command):
+    (tmp_path / "plugin").symlink_to(ROOT / "fairseq_sparse")
+    arguments = ["-m", f"fairseq_cli.{command}", str(tmp_path), "--path", "none"]
+    arguments = arguments[: 3 if command == "train" else 5]
+    result = subprocess.run(
+        [PYTHON, *arguments, "--user-dir", str(tmp_path / "plugin")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("ImportError") and str(ROOT / "fairseq_sparse") in error
 
 
 WAYS_IN = {
