@@ -172,7 +172,18 @@ def test_minimum_bayes_risk_against_beam_search(finished, prepared: Path, tmp_pa
     chosen = (out / "mbr-chrf" / "softmax-sampled").read_text().splitlines()
     assert all(len(texts) == 4 for texts in drawn)
     assert all(text in texts for text, texts in zip(chosen, drawn, strict=True))
+    # As after a clock was set back, and then other samples that look older.
+    chosen = out / "mbr-chrf" / "softmax-sampled"
+    before = chosen.read_text()
+    chosen.write_text("kept\n" * 20)
+    os.utime(chosen, (1, 1))
     assert mbr(*arguments, "--data-dir", prepared).stdout.count("] done already") == 12
+    assert chosen.read_text() == "kept\n" * 20
+    samples = out / "samples" / "softmax-sampled" / "generate-test.txt"
+    samples.write_text(samples.read_text() + "\n")
+    os.utime(samples, (0, 0))
+    assert mbr(*arguments, "--data-dir", prepared).stdout.count("] done already") == 11
+    assert chosen.read_text() == before
     (tmp_path / "other").mkdir()
     shutil.copytree(tmp_path / "softmax", tmp_path / "other" / "softmax")
     twice = (tmp_path / "softmax", tmp_path / "other" / "softmax", "--out", out, "--samples", 4)
@@ -217,6 +228,10 @@ def test_change_of_settings_is_named(finished, raw: Path, prepared: Path, tmp_pa
     refused = run(*options, "--stages", "1", RAW_DIR=raw, BPE_MERGES=50, check=False)
     assert refused.returncode != 0
     assert "was: bpe_merges 60" in refused.stdout and "now: bpe_merges 50" in refused.stdout
+    refused = run(*options, "--stages", "2", RAW_DIR=raw, BATCH_TOKENS=600, check=False)
+    assert refused.returncode != 0
+    assert "was: batch_tokens 512\n" in refused.stdout
+    assert "now: batch_tokens 600\n" in refused.stdout
     flags = TINY.replace("--dropout 0", "--dropout 0.5")
     refused = run(*options, "--stages", "2", RAW_DIR=raw, TRAIN_FLAGS=flags, check=False)
     assert refused.returncode != 0

@@ -18,11 +18,11 @@ TINY = (
 )
 
 
-def write_raw(folder: Path) -> None:
+def write_raw(folder: Path, train: int = 300) -> None:
     """Write sentences of 2 to 11 words, and the same in capitals as the other side."""
     folder.mkdir()
     random_state = random.Random(1)
-    for split, count in (("train", 300), ("val", 20), ("test_2016_flickr", 20)):
+    for split, count in (("train", train), ("val", 20), ("test_2016_flickr", 20)):
         lines = [
             " ".join(
                 random_state.choices("ein Hund sieht die alte Straße".split(), k=length % 10 + 2)
@@ -32,6 +32,29 @@ def write_raw(folder: Path) -> None:
         for language, text in (("de", lines), ("en", [line.upper() for line in lines])):
             path = folder / f"{split}.{language}.gz"
             path.write_bytes(gzip.compress("".join(f"{line}\n" for line in text).encode()))
+
+
+def lengths_of(data: Path) -> dict[str, list[int]]:
+    """Return the numbers of German tokens of each split."""
+    return {
+        split: [len(line.split()) for line in (data / f"{split}.de").read_text().splitlines()]
+        for split in ("train", "test", "long")
+    }
+
+
+def test_longer_sentences_are_a_test_set(tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw", 60)
+    recipes.run(
+        *("run.sh", "multi30k_de_en_short", "softmax", "--cpu", "--stages", "prepare"),
+        *("--data-dir", tmp_path / "data", "--run-dir", tmp_path / "run"),
+        **{"RAW_DIR": tmp_path / "raw", "TRAIN_TOKENS": 7, "BPE_MERGES": 10},
+    )
+    prepared = tmp_path / "data" / "prepared"
+    lengths = lengths_of(prepared / "tokenized")
+    assert set(lengths["train"]) == set(range(2, 8)) and set(lengths["long"]) == set(range(8, 12))
+    assert len(lengths["train"]) == 36 and len(lengths["long"]) == 24
+    assert len((prepared / "reference" / "long.en").read_text().splitlines()) == 24
+    assert (prepared / "bin" / "test1.de-en.de.bin").stat().st_size > 0
 
 
 @pytest.mark.slow
@@ -47,11 +70,7 @@ def test_a_model_of_short_sentences_is_scored_on_long_ones(tmp_path: Path) -> No
         TRAIN_FLAGS=TINY,
         GENERATE_FLAGS="--max-len-b 20",
     ).stdout
-    tokenized = tmp_path / "data" / "prepared" / "tokenized"
-    lengths = {
-        split: [len(line.split()) for line in (tokenized / f"{split}.de").read_text().splitlines()]
-        for split in ("train", "test", "long")
-    }
+    lengths = lengths_of(tmp_path / "data" / "prepared" / "tokenized")
     assert max(lengths["train"]) == 7 and len(lengths["train"]) == 180
     assert min(lengths["long"]) == 8 and len(lengths["long"]) == 120
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
