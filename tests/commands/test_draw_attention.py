@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import toy
 from fairseq_sparse.analysis.attention import attention_plots
 from fairseq_sparse.analysis.translator import load_translator, search
 from fairseq_sparse.commands import draw_attention
-from fork_python import PYTHON
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_without_matplotlib(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": f"{tmp_path}:{toy.ROOT}", "PATH": ""}
 
     def run(*arguments):
-        command = [PYTHON, "-m", "fairseq_sparse", "draw", "attention", *arguments]
+        command = [sys.executable, "-m", "fairseq_sparse", "draw", "attention", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     assert run("--help").returncode == 0

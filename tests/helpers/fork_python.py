@@ -1,42 +1,43 @@
 """The Python that tests start commands with: a fork of one that has loaded torch and fairseq.
 
 ``PYTHON`` takes the arguments of a Python. ``sys.executable`` is for tests of the start itself, of
-processes that are killed from outside, and of those that are looked up in /proc.
+processes that are killed or looked up in /proc, and of variables that Python reads at its start.
 """
 
 import atexit
-import json
 import os
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDER = "FAIRSEQ_SPARSE_FORK_PYTHON"  # tells pytest's workers the folder of the server
+VARIABLE = "FAIRSEQ_SPARSE_FORK_PYTHON"  # tells pytest's workers the script to run
 
 
-def make_folder() -> str:
-    """Make the folder of a server. Its first command starts it, and it ends with this process."""
+def start_server() -> str:
+    """Start a server that ends with this process; return the script that stands for a Python."""
     folder = Path(tempfile.mkdtemp(prefix="python-"))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # Variables that each fork applies itself.
-    for name in ("PATH", "UNBUFFERED", "IOENCODING", "DONTWRITEBYTECODE", "WARNINGS"):
-        environment.pop(f"PYTHON{name}", None)
-    settings = {"python": sys.executable, "server": str(HERE / "fork_server.py")}
-    settings |= {"environment": environment, "owner": os.getpid()}
-    (folder / "settings.json").write_text(json.dumps(settings))
-    command = shlex.join([sys.executable, "-IS", str(HERE / "fork_client.py"), str(folder)])
-    # The tests of GPU kernels set this variable for all of pytest. A fork cannot change its value,
-    # so that every command would need a new process.
-    script = f'#!/bin/sh\nunset TRITON_INTERPRET\nexec {command} "$@"\n'
-    (folder / "python").write_text(script)
-    (folder / "python").chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(folder)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen(100)
+    with open(folder / "log", "w") as log:
+        subprocess.Popen(
+            [sys.executable, HERE / "fork_server.py", str(listener.fileno())],
+            **{"stdin": subprocess.PIPE, "stdout": log, "stderr": log, "cwd": "/"},
+            **{"pass_fds": [listener.fileno()], "start_new_session": True},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    client = [sys.executable, "-IS", str(HERE / "fork_client.py"), str(folder / "socket")]
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
 
 
-if FOLDER not in os.environ:
-    os.environ[FOLDER] = make_folder()
-PYTHON = os.path.join(os.environ[FOLDER], "python")
+PYTHON = os.environ.setdefault(VARIABLE, "") or start_server()
+os.environ[VARIABLE] = PYTHON

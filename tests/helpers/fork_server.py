@@ -1,170 +1,137 @@
-"""A process that has loaded torch and fairseq, and forks for each command that a test starts.
+"""A process that has loaded torch and fairseq, and forks for each command of ``fork_client.py``.
 
-Instead of a Python, a test, or a recipe that it runs, starts the script ``python`` in the server's
-folder. The command runs in a fork, with the arguments, environment, folder and streams that it was
-given, and ends as in a process of its own. The fork loads this package and its scripts itself;
-torch and fairseq are hidden from it until it imports them (``shelf.py``).
+The command runs with the client's arguments, environment, folder and streams. What Python reads at
+its start, such as the encoding, is the server's.
 """
 
+import atexit
 import gc
 import importlib
 import json
+import logging
 import os
-import selectors
-import shutil
+import runpy
+import select
 import signal
 import socket
 import struct
 import sys
-import warnings
-from collections.abc import Iterator
+import threading
 from pathlib import Path
-
-import forked_command
-from shelf import Shelf
+from types import ModuleType
 
 PRELOADED = (
-    *("numpy", "sacrebleu", "sacremoses", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"),
+    *("fairseq", "fairseq.checkpoint_utils", "fairseq.trainer", "hydra"),
+    *("sacrebleu", "sacremoses", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
-    *("matplotlib.font_manager", "multiprocessing.pool"),
     *("torch._dynamo", "torch.distributed.fsdp"),  # imported by the first optimizer
 )
 
 
-class Server:
-    """A server that runs the commands of the clients that connect to ``listener``."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
-        self.commands: dict[int, socket.socket] = {}  # process number -> its client
-        self.wake_up, self.woken = socket.socketpair()
-        for end in (self.wake_up, self.woken):
-            end.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self.woken.fileno())
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(listener, selectors.EVENT_READ, lambda _: self.accept())
-        self.selector.register(self.wake_up, selectors.EVENT_READ, lambda _: self.reap())
-
-    def step(self) -> None:
-        """Handle the events that have come, waiting for about a second at most."""
-        for key, _ in self.selector.select(1):
-            key.data(key.fileobj)
-
-    def accept(self) -> None:
-        client, _ = self.listener.accept()
-        request, streams = receive(client)
-        pid = os.fork() if request else None
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self.selector.close()
-            ends = (self.listener, self.wake_up, self.woken, client, *self.commands.values())
-            for end in ends:
-                end.close()
-            os.setpgid(0, 0)
-            forked_command.run_and_exit(request, streams)
-        for stream in streams:
-            os.close(stream)
-        if pid is None:
-            client.close()
-            return
-        try:
-            os.setpgid(pid, pid)  # the child does the same: either may be first
-        except OSError:
-            pass
-        self.commands[pid] = client
-        self.selector.register(client, selectors.EVENT_READ, lambda _: self.pass_on(pid))
-
-    def pass_on(self, pid: int) -> None:
-        """Pass on a client's signals to its command; kill the command if the client was killed."""
-        client = self.commands[pid]
-        try:
-            numbers = client.recv(100)
-        except OSError:
-            numbers = b""
-        if not numbers:
-            self.selector.unregister(client)
-        try:
-            for number in numbers:
-                os.kill(pid, number)
-            if not numbers:
-                os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-    def reap(self) -> None:
-        """Send the exit codes of ended commands to their clients."""
-        self.wake_up.recv(4096)
-        for pid, status in ended():
-            client = self.commands.pop(pid)
-            if client in self.selector.get_map():
-                self.selector.unregister(client)
-            try:
-                client.sendall(struct.pack("!i", status))
-            except OSError:
-                pass  # the client was killed
-            client.close()
-
-    def stop(self) -> None:
-        for pid in self.commands:
-            os.killpg(pid, signal.SIGKILL)
-
-
-def receive(client: socket.socket) -> tuple[dict | None, list[int]]:
-    """Return a client's request, or None if it has gone, and the streams that came with it."""
-    streams: list[int] = []
-    try:
-        head, streams, *_ = socket.recv_fds(client, 4, 3)
-        (size,) = struct.unpack("!I", head)
-        with client.makefile("rb") as stream:
-            return json.loads(stream.read(size)), streams
-    except (OSError, struct.error, ValueError):
-        return None, streams
-
-
-def ended() -> Iterator[tuple[int, int]]:
-    """Yield the process number and the exit code of each command that has ended."""
+def serve(listener: socket.socket) -> list[str]:
+    """Fork for each client, until stdin is closed. Returns, in a fork, the command to run."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        yield pid, os.waitstatus_to_exitcode(status)
+        if sys.stdin.fileno() in select.select([listener, sys.stdin], [], [])[0]:
+            os._exit(0)
+        client, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return attend(client)
+        client.close()
 
 
-def is_alive(pid: int) -> bool:
+def attend(client: socket.socket) -> list[str]:
+    """Fork the command, in which this returns; watch over it until it has ended."""
+    head, streams, *_ = socket.recv_fds(client, 4, 3)
+    with client.makefile("rb") as stream:
+        arguments, folder, environment = json.loads(stream.read(*struct.unpack("!I", head)))
+    command = os.fork()
+    if command == 0:
+        os.setpgid(0, 0)
+        client.close()
+        enter(folder, environment, streams)
+        return arguments
+    for stream in streams:
+        os.close(stream)
+    threading.Thread(target=pass_on, args=(client, command), daemon=True).start()
+    _, status = os.waitpid(command, 0)
+    client.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
+    os._exit(0)
+
+
+def pass_on(client: socket.socket, command: int) -> None:
+    """Pass on the client's signals, and kill the command if the client is killed."""
+    while numbers := client.recv(100):
+        for number in numbers:
+            os.kill(command, number)
+    os.killpg(command, signal.SIGKILL)
+
+
+def enter(folder: str, environment: dict[str, str], streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))
+    sys.stdout.reconfigure(write_through=bool(environment.get("PYTHONUNBUFFERED")))
+
+
+def run(name: str, *rest: str) -> None:
+    """Run the command line of a Python: ``-m MODULE``, ``-c PROGRAM``, ``-`` or a script."""
+    more = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    script = os.path.dirname(os.path.abspath(name))
+    folders = [{"-m": os.getcwd(), "-c": "", "-": ""}.get(name, script), *more]
+    # A new process would import these instead of what is loaded.
+    stand_ins = [
+        file
+        for folder in folders
+        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*/__init__.py"))
+        if (file.parent.name if file.stem == "__init__" else file.stem) in sys.modules
+    ]
+    if stand_ins:
+        sys.exit(f"fork_server.py: start this with sys.executable, for its own {stand_ins}")
+    sys.path[:1] = folders
+    sys.argv = [name, *(rest[1:] if name in ("-m", "-c") else rest)]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if name == "-m":
+        runpy._run_module_as_main(rest[0])
+    elif name in ("-c", "-"):
+        exec(rest[0] if name == "-c" else sys.stdin.read(), vars(main))
+    else:
+        runpy.run_path(name, run_name="__main__")
+
+
+def run_and_exit(command: list[str]) -> None:
+    """Run a command, and end as Python does, without unloading the libraries, which takes long."""
+    status: object = 1
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def main(folder: Path, descriptor: int) -> None:
-    """Serve until the folder, or the process that made it, is gone."""
-    owner = json.loads((folder / "settings.json").read_text())["owner"]
-    del sys.path[0]  # this script's folder
-    environment, own_warnings = dict(os.environ), len(warnings.filters)
-    shelves = [Shelf("torch"), Shelf("fairseq", needs=("torch",))]
-    for name in PRELOADED:
-        importlib.import_module(name)
-    # fairseq passes every flag to hydra's parser, which is slow until it has parsed some.
-    parser = importlib.import_module("hydra.core.override_parser.overrides_parser").OverridesParser
-    parser.create().parse_overrides(["a.b=1", "a.b=-0.5", "a.b=null", "a.b='c d'", "a.b=[1,2]"])
-    for shelf in shelves:
-        shelf.hide()
-    forked_command.remember(environment, own_warnings)
-    gc.collect()
-    gc.freeze()
-    server = Server(socket.socket(fileno=descriptor))
-    while (folder / "settings.json").exists() and is_alive(owner):
-        server.step()
-    server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+        run(*command)
+        status = None
+    except SystemExit as end:
+        status = end.code
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    for module in PRELOADED:
+        importlib.import_module(module)
+    logging.getLogger().handlers.clear()
+    logging.getLogger().setLevel(logging.WARNING)
+    gc.collect()
+    gc.freeze()
+    run_and_exit(serve(socket.socket(fileno=int(sys.argv[1]))))

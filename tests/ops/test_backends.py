@@ -152,8 +152,8 @@ def test_an_unknown_choice_is_refused():
     assert backends.last_used()["entmax"] == ("reference" if build.library() is None else "cpu")
 
 
-def run(script, **environment):
-    command = [PYTHON, "-c", script]
+def run(script, python=PYTHON, **environment):
+    command = [python, "-c", script]
     return subprocess.run(command, env={**backends.os.environ, **environment},
                           capture_output=True, text=True)  # fmt: skip
 
@@ -240,5 +240,5 @@ package.__path__ = [fairseq_sparse.__path__[0] + "/ops"]
 sys.modules["fairseq_sparse.ops"] = package
 import fairseq_sparse.ops.reference
 """
-    done = run(script)
+    done = run(script, python=sys.executable)  # without fairseq
     assert done.returncode == 0, done.stderr
