@@ -44,21 +44,27 @@ void rms_norm(const float *z, /* rows * size */
     }
 }
 
-/* The gradients of one row; opened: its gates, to be overwritten. */
+/* The gradients of one row; opened: memory for its gates. */
 static void through_row(const float *restrict x, const float *restrict grad, int64_t size,
                         const float *restrict gain, const float *restrict gate, double eps,
                         float *restrict grad_x, double *restrict grad_gain,
                         double *restrict grad_gate, float *restrict opened) {
     float inverse = inverse_rms(x, size, eps);
+    /* Not in a vectorised loop: with a gate of NULL, its masked loads make it some 50 times slower. */
+    if (gate)
+#pragma omp simd
+        for (int64_t j = 0; j < size; j++)
+            opened[j] = sigmoid(x[j] * gate[j]);
+    else
+        for (int64_t j = 0; j < size; j++)
+            opened[j] = 1;
     double total = 0;
     for (int64_t start = 0; start < size; start += PART) {
         int64_t end = start + PART < size ? start + PART : size;
         float part = 0;
 #pragma omp simd reduction(+ : part)
-        for (int64_t j = start; j < end; j++) {
-            opened[j] = gate ? sigmoid(x[j] * gate[j]) : 1;
+        for (int64_t j = start; j < end; j++)
             part += grad[j] * opened[j] * x[j] * gain[j];
-        }
         total += part;
     }
     float along = (float)(total * inverse * inverse / size); /* through RMS(x) */
