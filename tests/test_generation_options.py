@@ -10,6 +10,7 @@ from fairseq_cli import interactive
 
 import toy
 from commands import output_flags, train
+from fairseq_sparse.models.transformer_sparse import TransformerSparseModel
 from printed_translations import Scorer, agree, run_here
 
 SENTENCES = 30
@@ -114,6 +115,7 @@ def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
         sentence number -> its complete hypotheses.
     """
     nbest, beam = value(flags, "--nbest", 1), value(flags, "--beam", 5)
+    forced = value(flags, "--prefix-size", 0)
     options = {
         "temperature": value(flags, "--temperature", 1.0),
         "unkpen": value(flags, "--unkpen", 0.0),
@@ -130,6 +132,7 @@ def assert_exact(output, scorer, flags=(), repeats=False, allowed=None):
     complete = {number: [] for number in found}
     for (number, hypothesis), scores in zip(pairs, expected, strict=True):
         what = f"sentence {number}, {' '.join(hypothesis.words)}"
+        scores[:forced].masked_fill_(scores[:forced].isneginf(), 0.0)
         assert len(hypothesis.positional) == len(scores) <= value(flags, "--max-len-b", MAX_LEN) + 1
         assert_scores(hypothesis.positional[:-1], scores[:-1], what)
         end = hypothesis.positional[-1]
@@ -155,7 +158,7 @@ OPTIONS = """
 --max-len-a 0 --max-len-b 3 --beam 2
 --min-len 0 --nbest 5 --unkpen -9
 --min-len 5 --unnormalized --nbest 5
---prefix-size 1 --nbest 5
+--prefix-size 3 --nbest 5
 --sampling --nbest 5 --temperature 0.3
 --sampling --sampling-topk 3 --nbest 5
 --sampling --sampling-topp 0.6 --nbest 5
@@ -170,11 +173,35 @@ OF_AN_ENSEMBLE = ("--beam 20 --nbest 20 --temperature 0.1", "--lenpen 0.6 --nbes
 )
 def test_scores_are_the_models(option, model, run, scorers):
     flags, scorer = option.split(), scorers[model]
-    size = value(flags, "--prefix-size", 0)
-    complete = assert_exact(run(model, *flags), scorer, flags, repeats="--sampling" in flags)
-    for number, best in complete.items():
-        for hypothesis in best:
-            assert hypothesis.words[:size] == tuple(scorer.reference(number)[:size])
+    assert_exact(run(model, *flags), scorer, flags, repeats="--sampling" in flags)
+
+
+SEARCHES = ("--beam 5", "--beam 4 --diverse-beam-groups 2", "--exact-search --exact-search-nodes 9")
+
+
+@pytest.mark.parametrize("search", [*SEARCHES, "--sampling --beam 4"])
+def test_a_prefix_is_kept_whatever_its_probability(search, run, scorers, tmp_path):
+    flags = ["--prefix-size", 3, "--temperature", 0.2, "--nbest", 4, *search.split()]
+    output = run("sparse", *flags, "--search-report", tmp_path / "report")
+    references = [scorers["sparse"].reference(number) for number in range(SENTENCES)]
+    for number, hypotheses in output.hypotheses().items():
+        for hypothesis in hypotheses:
+            assert hypothesis.words[:3] == tuple(references[number][:3])
+    log_probs = scorers["sparse"].positional(range(SENTENCES), references, temperature=0.2)
+    expected = {n for n, row in enumerate(log_probs) if row[:3].isneginf().any()}
+    lines = map(json.loads, (tmp_path / "report").read_text().splitlines())
+    marked = {line["id"] for line in lines if line["impossible_prefix"]}
+    assert marked == expected and 0 < len(marked) < SENTENCES
+
+
+def test_the_hub_interface_keeps_a_prefix(models, data, scorers):
+    path = models["sparse"][0]
+    hub = TransformerSparseModel.from_pretrained(str(path.parent), path.name, str(data))
+    source, words = scorers["sparse"].source(0), scorers["sparse"].encode(["<unk>"] * 3)
+    given = {"prefix_tokens": words[None, :3]}
+    for hypothesis in hub.generate([source], beam=3, inference_step_args=given)[0]:
+        assert hypothesis["tokens"][:3].equal(words[:3])
+        assert hypothesis["impossible_prefix"] and hypothesis["score"].isfinite()
 
 
 @pytest.mark.slow_except("transformer_lm_sparse-sparse")

@@ -49,18 +49,18 @@ class BeamSearch:
     Args:
         generator: provides the models, the limits and the penalties.
         net_input: the batch.
+        limits: the maximum number of tokens of each sentence's hypotheses, EOS not counted,
+            ``[batch]``.
         prefix_tokens: tokens that the hypotheses of each sentence must begin with,
-            ``[batch, length]``, padded.
+            ``[batch, length]``, padded, and not longer than *limits*.
         bos_token: the first token of the decoder's input (default: EOS, as everywhere in fairseq).
-
-    Raises:
-        ValueError: the minimum length exceeds the maximum length.
     """
 
     def __init__(
         self,
         generator: SparseSequenceGenerator,
         net_input: dict[str, Any],
+        limits: np.ndarray,
         prefix_tokens: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ):
@@ -69,16 +69,13 @@ class BeamSearch:
         self.beam, self.pad, self.eos = generator.beam_size, generator.pad, generator.eos
         source = source_of(net_input)
         self.device, batch = source.device, len(source)
-        self.max_len = generator.length_limit(source.size(1))
-        if generator.min_len > self.max_len:
-            raise ValueError(
-                f"--min-len {generator.min_len} is more than the {self.max_len} tokens that "
-                "--max-len-a, --max-len-b and the model allow"
-            )
+        self.limits, self.max_len = limits, int(limits.max())
         if prefix_tokens is None:
             prefix_tokens = source.new_empty((batch, 0), dtype=torch.long)
         self.prefix_tokens = prefix_tokens.numpy(force=True)  # [batch, length]
-        self.score_bound = generator.score_bound(self.max_len)
+        # Sentences whose prefix has a token of probability 0.
+        self.is_impossible = np.zeros(batch, dtype=bool)
+        self.score_bound = generator.score_bound(limits)
         self.certificate = Certificate(self.score_bound, batch, self.beam, generator.add_up_mass)
         # First step from which the next-token probabilities are known to sum to 1.
         self.sums_to_one_from = max(generator.sums_to_one_from(), self.prefix_tokens.shape[1])
@@ -113,15 +110,24 @@ class BeamSearch:
             # dead one gets -inf for every token.
             log_probs = self._next_log_probs(step)  # [hypotheses, vocabulary]
 
-            # (2) Mask the tokens that must not come next. The certificate has to know what the
-            # limit of the length cuts off.
-            unlimited = self._mask(step, log_probs)  # [hypotheses, vocabulary] at the last step
+            # (2) Mask the tokens that must not come next, and all but EOS in the sentences that
+            # have reached their limit. The certificate has to know what the limit cuts off.
+            self._mask(step, log_probs)
+            at_limit = np.flatnonzero(self.limits[self.sentences] == step)
+            unlimited = self._mask_all_but_eos(at_limit, log_probs)
 
             # (3) Choose the best continuations of each sentence as its candidates.
-            candidates = self._candidates(step, log_probs, unlimited)  # [sentences, 2 * beam]
+            prefix_scores = self._tensor(self.scores)  # [sentences, beam]
+            log_probs = log_probs.view(*self.scores.shape, -1)  # [sentences, beam, vocabulary]
+            sums_to_one = step >= self.sums_to_one_from
+            self.certificate.observe(
+                self.sentences, log_probs, prefix_scores, at_limit, unlimited, sums_to_one
+            )
+            candidates = self._candidates(log_probs, prefix_scores)  # [sentences, 2 * beam]
             is_active = candidates.scores > -np.inf
             is_eos = is_active & (candidates.tokens == self.eos)
-            is_eos &= ~self._is_prompt(step)[:, None]
+            if self.generator.continues_prompts:  # whose EOS ends nothing
+                is_eos &= (self._forced(step) == self.pad)[:, None]
             self.certificate.record(self.sentences, candidates.scores, is_eos)
 
             # (4) Finish the hypotheses that end here, if they are among the first `beam`.
@@ -129,7 +135,7 @@ class BeamSearch:
 
             # (5) End a sentence if its list is full, or if no active hypothesis is left or can
             # become one of the nbest best. If its list is empty, it gets its best prefix.
-            is_done = is_full | ~(is_active & ~is_eos).any(axis=1) | (step == self.max_len)
+            is_done = is_full | ~(is_active & ~is_eos).any(axis=1)
             if (self.targets > -np.inf).any():
                 is_done |= self.certificate.active_bounds() <= self.targets
             for row in np.flatnonzero(is_done):
@@ -169,79 +175,43 @@ class BeamSearch:
             self.attention = torch.cat([*before, attention.float().unsqueeze(2)], dim=2)
         return log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 
-    def _mask(self, step: int, log_probs: Tensor) -> Optional[Tensor]:
-        """Mask the forbidden tokens in place, and subtract the penalty for unknown tokens.
-
-        Returns:
-            at the last step, where only EOS is allowed, the scores before that limit; else None
-        """
-        generator, unlimited = self.generator, None
+    def _mask(self, step: int, log_probs: Tensor) -> None:
+        """Mask the forbidden tokens in place, and subtract the penalty for unknown tokens."""
+        generator, forced = self.generator, self._forced(step)
         if generator.unk_penalty != 0:
             log_probs[:, generator.unk] -= generator.unk_penalty
-        has_prefix = step < min(self.prefix_tokens.shape[1], self.max_len)
-        if has_prefix:
-            self._force(self.prefix_tokens[self.sentences, step], log_probs)
-        # In translation, one sentence's prefix lifts these rules for all sentences, as in fairseq.
-        if not has_prefix or generator.continues_prompts:
-            is_prompt = self._is_prompt(step).repeat(self.scores.shape[1])
-            rows = self._tensor(np.flatnonzero(~is_prompt))
-            if step < generator.min_len:
-                log_probs[rows, self.eos] = -math.inf
-            if generator.token_indices_to_suppress is not None:
-                log_probs[rows[:, None], generator.token_indices_to_suppress] = -math.inf
+        impossible = generator.mask_next(step, forced, log_probs)
+        self.is_impossible[self.sentences[impossible]] = True
         if generator.repeat_ngram_blocker is not None:
-            forced = self._is_prompt(step).repeat(self.scores.shape[1])
-            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, forced)
+            is_forced = (forced != self.pad).repeat(self.scores.shape[1])
+            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, is_forced)
         padding = log_probs[:, self.pad].view(self.scores.shape)
         self.certificate.record_padding(self.sentences, padding, self.scores)
         log_probs[:, self.pad] = -math.inf
-        if step == self.max_len:
-            unlimited = log_probs.clone()
-            log_probs[:, : self.eos] = -math.inf
-            log_probs[:, self.eos + 1 :] = -math.inf
-        return unlimited
 
-    def _force(self, tokens: np.ndarray, log_probs: Tensor) -> None:
-        """Mask all but the forced next token in place; padding means that no token is forced.
+    def _forced(self, step: int) -> np.ndarray:
+        """Return the next token of each sentence's prefix, padding behind it, ``[sentences]``."""
+        if step >= self.prefix_tokens.shape[1]:
+            return np.full(len(self.sentences), self.pad)
+        return self.prefix_tokens[self.sentences, step]
 
-        Args:
-            tokens: ``[sentences]``.
-            log_probs: ``[hypotheses, vocabulary]``.
-        """
-        tokens = tokens.repeat(self.scores.shape[1])  # [hypotheses]
-        rows = np.flatnonzero(tokens != self.pad)
-        row, token = self._tensor(rows), self._tensor(tokens[rows])
-        kept = log_probs[row, token]
-        if self.generator.continues_prompts:
-            kept = kept.masked_fill(kept.isneginf(), 0.0)
+    def _mask_all_but_eos(self, rows: np.ndarray, log_probs: Tensor) -> Tensor:
+        """Mask all tokens but EOS for these sentences in place; return the scores before that,
+        ``[rows, hypotheses of a sentence, vocabulary]``."""
+        log_probs, row = log_probs.view(*self.scores.shape, -1), self._tensor(rows)
+        before = log_probs[row]
         log_probs[row] = -math.inf
-        log_probs[row, token] = kept
+        log_probs[row, :, self.eos] = before[:, :, self.eos]
+        return before
 
-    def _is_prompt(self, step: int) -> np.ndarray:
-        """Return for which sentences the next token belongs to a prompt, ``[sentences]``.
-
-        An EOS in a prompt does not end the hypothesis.
-        """
-        if not self.generator.continues_prompts or step >= self.prefix_tokens.shape[1]:
-            return np.zeros(len(self.sentences), dtype=bool)
-        return self.prefix_tokens[self.sentences, step] != self.pad
-
-    def _candidates(self, step: int, log_probs: Tensor, unlimited: Optional[Tensor]) -> Candidates:
-        """Return the best continuations of each sentence; show all of them to the certificate.
+    def _candidates(self, log_probs: Tensor, prefix_scores: Tensor) -> Candidates:
+        """Return the best continuations of each sentence.
 
         Args:
-            step: the number of tokens that each hypothesis has.
-            log_probs: ``[hypotheses, vocabulary]``; changed in place.
-            unlimited: the result of :meth:`_mask`.
+            log_probs: ``[sentences, beam, vocabulary]``; changed in place.
+            prefix_scores: ``[sentences, beam]``.
         """
-        vocabulary = log_probs.size(1)
-        log_probs = log_probs.view(*self.scores.shape, vocabulary)
-        if unlimited is not None:
-            unlimited = unlimited.view_as(log_probs)
-        prefix_scores = self._tensor(self.scores)  # [sentences, beam]
-        self.certificate.observe(
-            self.sentences, log_probs, prefix_scores, unlimited, step >= self.sums_to_one_from
-        )
+        vocabulary = log_probs.size(2)
         scores = log_probs.add_(prefix_scores.unsqueeze(2)).flatten(1)
         count = 2 * self.beam
         best, places = scores.topk(min(count, scores.size(1) - 1), dim=1)
@@ -324,7 +294,9 @@ class BeamSearch:
         rows = zip(every, *map(self._tensor, (tokens, finals, positional)), strict=True)
         verdicts = zip(*self.certificate.verdicts(), strict=True)
         lists = []
-        for found, (is_exact, bound, mass, steps) in zip(self.finished, verdicts, strict=True):
+        for found, is_impossible, (is_exact, bound, mass, steps) in zip(
+            self.finished, self.is_impossible, verdicts, strict=True
+        ):
             is_complete = not found[0].is_incomplete
             proven = {
                 "exact": bool(is_complete and is_exact),
@@ -332,6 +304,8 @@ class BeamSearch:
                 "dropped_mass": float(mass),
                 "steps": int(steps),
             }
+            if is_impossible:
+                proven["impossible_prefix"] = True
             lists.append([{**_as_fairseq(*next(rows)), **proven} for _ in found])
         return lists
 
@@ -346,6 +320,20 @@ def source_of(net_input: dict[str, Any]) -> Tensor:
         if name in net_input:
             return net_input[name]
     raise ValueError(f"expected src_tokens or source in net input, got {sorted(net_input)}")
+
+
+def source_lengths(net_input: dict[str, Any], pad: int) -> np.ndarray:
+    """Return the length of each source without its padding, ``[batch]``."""
+    source, mask = source_of(net_input), net_input.get("padding_mask")
+    if "src_lengths" in net_input:
+        lengths = net_input["src_lengths"]
+    elif mask is not None:
+        lengths = mask.logical_not().sum(dim=1)
+    elif source.is_floating_point():
+        return np.full(len(source), source.size(1))
+    else:
+        lengths = source.ne(pad).sum(dim=1)
+    return lengths.numpy(force=True)
 
 
 def _as_fairseq(ended: Finished, tokens: Tensor, score: Tensor, positional: Tensor) -> dict:

@@ -1,7 +1,7 @@
 """Proofs about the result of a beam search, based on the hypotheses that it dropped."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
@@ -24,15 +24,20 @@ class ScoreBound:
     negative power, the shortest) has the best score for the same log-probability.
 
     Args:
-        max_len: number of tokens of the longest hypothesis, EOS not counted.
+        max_len: number of tokens of the longest hypothesis, EOS not counted; for several sentences,
+            an array of them that broadcasts with the scores.
         len_penalty: exponent of the length, EOS counted, that divides a score; None: no division.
         holds: whether the score of a token is always at most 0, like a log-probability. If not,
             there is no bound: the weights of alpha-ReLU can be greater than 1.
     """
 
-    max_len: int
+    max_len: Step
     len_penalty: Optional[float]
     holds: bool
+
+    def of(self, sentences: np.ndarray) -> "ScoreBound":
+        """Return the bound for these sentences only."""
+        return replace(self, max_len=self.max_len[sentences])
 
     def finished(self, scores: np.ndarray, step: Step) -> np.ndarray:
         """Return the final scores of hypotheses that end after *step* tokens."""
@@ -117,7 +122,8 @@ class Certificate:
         sentences: np.ndarray,
         log_probs: Tensor,
         prefix_scores: Tensor,
-        unlimited: Optional[Tensor],
+        at_limit: np.ndarray,
+        unlimited: Tensor,
         sums_to_one: bool,
     ) -> None:
         """Add up all continuations at a step, before candidates are chosen.
@@ -127,23 +133,25 @@ class Certificate:
             log_probs: log-probabilities of the continuations of their hypotheses,
                 ``[sentences, beam, vocabulary]``.
             prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
-            unlimited: at the last step, ``log_probs`` before the length limit left only EOS. What
-                the limit cuts off counts as dropped, but not in the bound, because it is too long.
+            at_limit: rows of the sentences that have reached their length limit.
+            unlimited: for these rows, ``log_probs`` before the limit left only EOS. What the limit
+                cuts off counts as dropped, but not in the bound, because it is too long.
             sums_to_one: whether the probabilities after each hypothesis are known to sum to 1, and
                 need not be added up.
         """
-        if not self.add_up_mass and unlimited is None:
-            return
         mass = None
-        if self.add_up_mass and not (sums_to_one and unlimited is None):
+        if self.add_up_mass and not (sums_to_one and len(at_limit) == 0):
             mass = _mass(log_probs, prefix_scores)
         self.masses.append(mass)
-        if unlimited is not None:
-            before, after = (_count(each, prefix_scores) for each in (unlimited, log_probs))
-            self.is_cut[sentences] = before > after
-            if self.add_up_mass:
-                lost = _mass(unlimited, prefix_scores) - mass
-                self.cut_mass[sentences] = np.maximum(lost, 0.0)
+        if len(at_limit) > 0:
+            ending, prefix_scores = sentences[at_limit], prefix_scores[at_limit]
+            before, after = (
+                _count(each, prefix_scores) for each in (unlimited, log_probs[at_limit])
+            )
+            self.is_cut[ending] = before > after
+            if mass is not None:
+                lost = _mass(unlimited, prefix_scores) - mass[at_limit]
+                self.cut_mass[ending] = np.maximum(lost, 0.0)
 
     def record(self, sentences: np.ndarray, scores: np.ndarray, is_eos: np.ndarray) -> None:
         """Record the candidates of a step.
@@ -165,8 +173,9 @@ class Certificate:
 
     def active_bounds(self) -> np.ndarray:
         """Return bounds of the final scores of the continued hypotheses, ``[sentences]``."""
-        _, scores, is_eos = self.recorded[-1]
-        return self.score_bound.unfinished(_best(scores, ~is_eos), len(self.recorded) - 1)
+        sentences, scores, is_eos = self.recorded[-1]
+        bound = self.score_bound.of(sentences)
+        return bound.unfinished(_best(scores, ~is_eos), len(self.recorded) - 1)
 
     def verdicts(self) -> Verdicts:
         """Evaluate the recorded candidates."""

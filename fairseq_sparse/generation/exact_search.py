@@ -12,7 +12,6 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.search import BeamSearch as BeamSearchStrategy
 from torch import Tensor, nn
 
-from fairseq_sparse.generation.beam_search import source_of
 from fairseq_sparse.generation.certificate import ROUNDING
 from fairseq_sparse.generation.frontier import Frontier, Prefix
 from fairseq_sparse.generation.normalized_scores import refuse_nan
@@ -184,20 +183,18 @@ class ExactSearch:
         Args:
             next_tokens: the model.
             incumbents: known translations; the result is never worse than these.
-            start: tokens that every translation begins with; an EOS among them ends all of them.
+            start: tokens that every translation begins with, not more than *max_len*; an EOS among
+                them ends all of them. One of probability 0 has score 0.
         """
         result = ExactResult()
         best, frontier = BestTranslations(self.nbest), Frontier()
         for translation in incumbents:
             result.exact &= best.offer(translation)
         root = self._root(next_tokens, start)
-        if root is None:
-            nodes = []
-        elif root.tokens[-1:] == (next_tokens.eos,):
+        nodes = [root]
+        if root.tokens[-1:] == (next_tokens.eos,):
             best.offer(self._translation(root))
             nodes = []
-        else:
-            nodes = [root]
         while nodes:
             result.nodes += len(nodes)
             rows = next_tokens.log_probs([node.tokens for node in nodes]).double().cpu().numpy()
@@ -209,15 +206,16 @@ class ExactSearch:
         self._conclude(frontier, best, result)
         return result
 
-    def _root(self, next_tokens: NextTokens, start: tuple[int, ...]) -> Optional[Prefix]:
-        """Return the prefix that all translations share; None if the model cannot produce it."""
+    def _root(self, next_tokens: NextTokens, start: tuple[int, ...]) -> Prefix:
+        """Return the prefix that all translations share."""
         if next_tokens.eos in start:
             start = start[: start.index(next_tokens.eos) + 1]
         if not start:
             return Prefix((), ())
         rows = next_tokens.log_probs([start[:length] for length in range(len(start))])
-        log_probs = rows[range(len(start)), start].tolist()
-        return None if -math.inf in log_probs else Prefix(start, tuple(log_probs), sum(log_probs))
+        log_probs = rows[range(len(start)), start]
+        log_probs = log_probs.masked_fill(log_probs.isneginf(), 0.0).tolist()
+        return Prefix(start, tuple(log_probs), sum(log_probs))
 
     def _next_nodes(
         self, frontier: Frontier, width: int, best: BestTranslations, result: ExactResult
@@ -327,11 +325,11 @@ class ExactSequenceGenerator(nn.Module):
         found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token)
         ends = (self.beam.pad, self.eos, self.eos if bos_token is None else bos_token)
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
-        max_len = self.beam.length_limit(source_of(net_input).size(1))
-        search = ExactSearch(self.beam, max_len, self.node_limit)
+        limits = self.beam.length_limits(net_input).tolist()
         results = []
-        for row, hypotheses in enumerate(found):
-            start = () if prefix_tokens is None else self._start(prefix_tokens[row])
+        for row, (hypotheses, max_len) in enumerate(zip(found, limits, strict=True)):
+            search = ExactSearch(self.beam, max_len, self.node_limit)
+            start = () if prefix_tokens is None else self._start(prefix_tokens[row])[:max_len]
             next_tokens = NextTokens.of_sentence(list(self.models), encoder_outs, row, *ends)
             results.append(self._improve(search, hypotheses, next_tokens, start))
         return results
@@ -348,7 +346,6 @@ class ExactSequenceGenerator(nn.Module):
         incumbents = [
             Translation(h["score"].item(), tokens, tuple(h["positional_scores"].tolist()))
             for tokens, h in known.items()
-            if h["score"] > -math.inf
         ]
         if hypotheses[0]["exact"] or (hypotheses[0]["optimal"] and search.nbest == 1):
             # The beam search has already proven its result.
@@ -359,8 +356,10 @@ class ExactSequenceGenerator(nn.Module):
             result = search.search(next_tokens, incumbents, start)
             device = hypotheses[0]["tokens"].device
             best = [known.get(x.tokens) or _hypothesis(x, device) for x in result.translations]
+        marks = {name: True for name in ("impossible_prefix",) if name in hypotheses[0]}
         for hypothesis in best or hypotheses:
             hypothesis.update(
+                marks,
                 exact=result.exact,
                 optimal=result.optimal,
                 bound=result.bound,

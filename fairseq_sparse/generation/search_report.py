@@ -24,9 +24,9 @@ class SearchReport:
         path: file to overwrite, once there is something to write, with one JSON object per
             sentence; None for no file. An object has the ``id`` of the sentence, the number of
             ``hypotheses``, the ``score`` of the best and its ``unit`` (nats; fairseq prints bits),
-            ``incomplete``, and those of ``exact``, ``optimal``, ``dropped_mass``, ``bound``,
-            ``proven_length`` and ``nodes`` that the generator provides (null if infinite, or if the
-            search cannot tell).
+            ``incomplete``, ``impossible_prefix``, and those of ``exact``, ``optimal``,
+            ``dropped_mass``, ``bound``, ``proven_length`` and ``nodes`` that the generator provides
+            (null if infinite, or if the search cannot tell).
         continues_prompts: whether the outputs are texts of a language model, which need not end,
             rather than translations.
 
@@ -56,7 +56,7 @@ class SearchReport:
 
     def reset(self) -> None:
         """Reset all counts."""
-        self.decoded = self.counted = self.incomplete = 0
+        self.decoded = self.counted = self.incomplete = self.impossible = 0
         self.judged = self.unjudged = self.exact = self.optimal = 0
         self._last_progress = time.monotonic()
 
@@ -83,6 +83,7 @@ class SearchReport:
         self.decoded += len(best)
         self.counted += len(counted)
         self.incomplete += sum(hypo.get("incomplete", False) for hypo in counted)
+        self.impossible += sum(hypo.get("impossible_prefix", False) for hypo in best)
         self.judged += sum(hypo.get("exact") is not None for hypo in best)
         self.unjudged += sum(hypo.get("exact", False) is None for hypo in best)
         self.exact += sum(bool(hypo.get("exact")) for hypo in best)
@@ -113,6 +114,11 @@ class SearchReport:
                 "--max-len-b); their best prefix, if any, is given instead. A larger --beam may "
                 "find one."
             )
+        if self.impossible > 0:
+            logger.info(
+                f"{self.impossible} of {self.decoded} forced prefixes have a token of probability "
+                "0: the prefix is kept, and the score of such a token is 0"
+            )
         if self.judged > 0:
             logger.info(
                 f"certified: {self._share(self.exact)} exact (the list has every translation that "
@@ -141,6 +147,7 @@ def _line(sentence: int, hypos: list[dict[str, Any]]) -> dict[str, Any]:
         "score": float(best["score"]),
         "unit": "nats",
         "incomplete": best.get("incomplete", False),
+        "impossible_prefix": best.get("impossible_prefix", False),
         **findings,
     }
     return {

@@ -3,6 +3,7 @@
 import math
 from typing import Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.search import (
@@ -46,6 +47,8 @@ class SparseSearch(Search):
         finished: the rows of the active sentences that must end at this step.
         incomplete: those of these rows whose only active candidate is their best prefix.
         truncated: (row, beam) of the samples that end at this step for want of a continuation.
+        limits: the maximum number of tokens of each sentence, ``[batch]``; None if
+            ``SequenceGenerator`` alone limits the length.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class SparseSearch(Search):
         self.supports_constraints = strategy.supports_constraints
         self.stop_on_max_len = strategy.stop_on_max_len
         self.needs_src_lengths = getattr(strategy, "needs_src_lengths", False)
+        self.limits: Optional[np.ndarray] = None
         self.begin(0)
 
     def begin(self, batch: int) -> None:
@@ -94,6 +98,13 @@ class SparseSearch(Search):
         """
         if step == 0:
             self.begin(len(lprobs))
+        if self.limits is not None:
+            at_limit = self.limits[self.sentences] <= step
+            if at_limit.any():
+                rows = torch.from_numpy(at_limit.nonzero()[0]).to(lprobs.device)
+                ends = lprobs[rows, :, self.eos]
+                lprobs[rows] = -math.inf
+                lprobs[rows, :, self.eos] = ends
         candidates = self._candidates(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         cand_scores, cand_tokens, cand_beams = candidates
         # Copy to the CPU once; as few operations as possible when no candidate is dead.

@@ -1,8 +1,10 @@
 """fairseq's ``SequenceGenerator`` for models whose probabilities can be exactly zero."""
 
+import copy
 import math
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq.search import BeamSearch as BeamSearchStrategy
 from fairseq.search import Sampling
@@ -14,8 +16,8 @@ from fairseq.sequence_generator import (
 from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
-from fairseq_sparse.generation.beam_search import BeamSearch
-from fairseq_sparse.generation.certificate import ScoreBound
+from fairseq_sparse.generation.beam_search import BeamSearch, source_lengths
+from fairseq_sparse.generation.certificate import ScoreBound, Step
 from fairseq_sparse.generation.normalized_scores import (
     are_normalized,
     at_temperature,
@@ -56,8 +58,9 @@ class SparseSequenceGenerator(SequenceGenerator):
       probabilities;
     - ``"steps"`` is the number of search steps after which the sentence ended.
 
-    A prefix of a language model is a prompt: an EOS in it does not end the hypothesis, and a prompt
-    token of probability 0 has positional score 0 and does not affect the others. A sample that
+    A prefix is kept whatever its probability, up to the length limit. A token of it that has
+    probability 0 has positional score 0, and the hypotheses carry ``"impossible_prefix": True``. A
+    prefix of a language model is a prompt: an EOS in it does not end the hypothesis. A sample that
     reaches the length limit where EOS has probability 0 is kept and is ``"incomplete"``.
 
     Scores are the model's own log-probabilities: zeros are not smoothed.
@@ -95,6 +98,8 @@ class SparseSequenceGenerator(SequenceGenerator):
             self.repeat_ngram_blocker = RepeatedNGramMask(size)
         # Whether prefixes are prompts of a language model, rather than parts of translations.
         self.continues_prompts = not self.model.has_encoder()
+        # Sentences of a batch in fairseq's loop whose prefix has a token of probability 0.
+        self.impossible: set[int] = set()
         self.model.stands_for_eos = self.pad if self.continues_prompts else None
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos, self.continues_prompts)
 
@@ -122,12 +127,29 @@ class SparseSequenceGenerator(SequenceGenerator):
         made.token_indices_to_suppress = generator.token_indices_to_suppress
         return made
 
-    def length_limit(self, source_length: int) -> int:
-        """Return the maximum number of tokens of a hypothesis in a batch, EOS not counted."""
-        return min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
+    def length_limits(self, net_input: dict[str, Any]) -> np.ndarray:
+        """Return the maximum number of tokens of each sentence's hypotheses, ``[batch]``.
 
-    def score_bound(self, max_len: int) -> ScoreBound:
-        """Return the bound of final scores for hypotheses of at most *max_len* tokens."""
+        EOS is not counted. In contrast to fairseq, the limit of a sentence depends on its own
+        length, not on that of its batch, and one below the minimum length is raised to it.
+
+        Raises:
+            ValueError: the minimum length exceeds the limit of any source.
+        """
+        most = self.max_len - 1
+        if self.max_len_a <= 0:
+            most = min(int(self.max_len_b), most)
+        if self.min_len > most:
+            raise ValueError(
+                f"--min-len {self.min_len} is more than the {most} tokens that --max-len-a, "
+                "--max-len-b and the model allow"
+            )
+        lengths = self.max_len_a * source_lengths(net_input, self.pad) + self.max_len_b
+        return np.clip(lengths, self.min_len, most).astype(np.int64)
+
+    def score_bound(self, max_len: Step) -> ScoreBound:
+        """Return the bound of final scores for hypotheses of at most *max_len* tokens, a number or
+        one for each sentence."""
         len_penalty = self.len_penalty if self.normalize_scores else None
         return ScoreBound(max_len, len_penalty, self._adds_log_probs() and self.unk_penalty >= 0)
 
@@ -150,15 +172,18 @@ class SparseSequenceGenerator(SequenceGenerator):
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> list[list[dict[str, Any]]]:
-        if self.continues_prompts and prefix_tokens is not None:
-            prefix_tokens = self._checked_prompts(prefix_tokens, sample["net_input"])
+        limits = self.length_limits(sample["net_input"])
+        if prefix_tokens is not None:
+            prefix_tokens = self._within_limits(prefix_tokens, limits)
         is_beam_search = type(self.search.strategy) is BeamSearchStrategy
         if is_beam_search and not self.match_source_len and constraints is None:
-            finalized = BeamSearch(self, sample["net_input"], prefix_tokens, bos_token).run()
+            search = BeamSearch(self, sample["net_input"], limits, prefix_tokens, bos_token)
+            finalized = search.run()
             if not self.is_random:
                 return finalized
-        else:  # fairseq's loop, which calls is_finished and finalize_hypos
-            finalized = super()._generate(sample, prefix_tokens, constraints, bos_token)
+        else:
+            options = (prefix_tokens, constraints, bos_token)
+            finalized = self._run_fairseqs_loop(limits, sample, *options)
         for hypotheses in finalized:
             for hypothesis in hypotheses:
                 hypothesis.update(exact=None, optimal=None, dropped_mass=math.nan)
@@ -166,21 +191,78 @@ class SparseSequenceGenerator(SequenceGenerator):
                 tokens[tokens == self.pad] = self.eos  # see _prefix_tokens
         return finalized
 
-    def _checked_prompts(self, prompts: Tensor, net_input: dict[str, Any]) -> Tensor:
-        """Return the prompts of a batch ``[batch, length]`` without columns of padding.
+    def _run_fairseqs_loop(self, limits: np.ndarray, *args) -> list[list[dict[str, Any]]]:
+        """Decode a batch in fairseq's loop, which calls this class's methods at each step.
+
+        Args:
+            limits: the maximum number of tokens of each sentence, ``[batch]``.
+            args: those of ``SequenceGenerator._generate``.
+        """
+        loop = copy.copy(self)
+        loop.impossible = set()
+        if not self.match_source_len:
+            # The loop ends at the limit of the batch, the search strategy at those of sentences.
+            self.search.limits = limits
+            loop.max_len_a, loop.max_len_b = 0, int(limits.max())
+        self.search.begin(len(limits))
+        finalized = SequenceGenerator._generate(loop, *args)
+        for sentence in loop.impossible:
+            for hypothesis in finalized[sentence]:
+                hypothesis["impossible_prefix"] = True
+        return finalized
+
+    def _within_limits(self, prefixes: Tensor, limits: np.ndarray) -> Tensor:
+        """Return the prefixes of a batch ``[batch, length]``, cut at the limits of the length,
+        without columns of padding.
 
         Raises:
-            ValueError: a prompt is longer than an output may be.
+            ValueError: a prompt is longer than its limit.
         """
-        longest = int(prompts.ne(self.pad).sum(dim=1).max()) if prompts.numel() else 0
-        limit = self.length_limit(net_input["src_tokens"].size(1))
-        if longest > limit:
+        lengths = prefixes.ne(self.pad).sum(dim=1).numpy(force=True)
+        if self.continues_prompts and (lengths > limits).any():
+            worst = (lengths - limits).argmax()
             raise ValueError(
-                f"a prompt has {longest} tokens, but --max-len-a, --max-len-b and the model allow "
-                f"{limit} with the prompt: raise --max-len-b (with --max-len-a 1, it counts only "
-                "the new tokens), or give shorter prompts (fairseq-generate: --prefix-size)"
+                f"a prompt has {lengths[worst]} tokens, but --max-len-a, --max-len-b and the model "
+                f"allow {limits[worst]} with the prompt: raise --max-len-b (with --max-len-a 1, it "
+                "counts only the new tokens), or give shorter prompts (fairseq-generate: "
+                "--prefix-size)"
             )
-        return prompts[:, :longest]
+        is_cut = torch.from_numpy(np.arange(prefixes.size(1)) >= limits[:, None])
+        prefixes = prefixes.masked_fill(is_cut.to(prefixes.device), self.pad)
+        return prefixes[:, : int(np.minimum(lengths, limits).max())]
+
+    def mask_next(self, step: int, forced: np.ndarray, log_probs: Tensor) -> np.ndarray:
+        """Mask all but the forced tokens in place; mask EOS and suppressed tokens elsewhere.
+
+        A forced token of probability 0 gets score 0: it changes no score.
+
+        Args:
+            step: the number of tokens that each hypothesis has.
+            forced: the next token of each sentence, padding if any may come, ``[sentences]``.
+            log_probs: ``[hypotheses, vocabulary]``, sentence by sentence, the best hypothesis of
+                each first.
+
+        Returns:
+            the sentences whose forced token has probability 0
+        """
+        log_probs = log_probs.view(len(forced), -1, log_probs.size(1))
+        is_forced = forced != self.pad
+        free, rows = (np.flatnonzero(which) for which in (~is_forced, is_forced))
+        free, row, token = (
+            torch.from_numpy(array).to(log_probs.device) for array in (free, rows, forced[rows])
+        )
+        if step < self.min_len:
+            log_probs[free, :, self.eos] = -math.inf
+        if self.token_indices_to_suppress is not None:
+            for suppressed in self.token_indices_to_suppress.tolist():
+                log_probs[free, :, suppressed] = -math.inf
+        if len(rows) == 0:
+            return rows
+        kept = log_probs[row, :, token]  # [forced, hypotheses of a sentence]
+        is_zero = kept.isneginf()
+        log_probs[row] = -math.inf
+        log_probs[row, :, token] = kept.masked_fill(is_zero, 0.0)
+        return rows[is_zero[:, 0].numpy(force=True)]
 
     def _prefix_tokens(
         self,
@@ -196,23 +278,15 @@ class SparseSequenceGenerator(SequenceGenerator):
         The loop ends a hypothesis at every EOS. So an EOS in a prompt is replaced by padding, which
         is never chosen otherwise, until :class:`SparseEnsemble` passes the tokens to the models.
         """
-        if not self.continues_prompts:
-            return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
-        forced = prefix_tokens[:, step].repeat_interleave(beam_size)
-        rows, free = (
-            mask.nonzero().squeeze(1) for mask in (forced != self.pad, forced == self.pad)
-        )
-        if step < self.min_len:
-            lprobs[free, self.eos] = -math.inf
-        if self.token_indices_to_suppress is not None:
-            lprobs[free[:, None], self.token_indices_to_suppress] = -math.inf
-        forced = forced[rows]
-        kept = lprobs[rows, forced]
-        lprobs[rows] = -math.inf
-        forced = forced.masked_fill(forced == self.eos, self.pad)
-        lprobs[rows, forced] = kept.masked_fill(kept.isneginf(), 0.0)
+        forced = prefix_tokens[:, step].numpy(force=True)
+        impossible = self.mask_next(step, forced, lprobs)
+        self.impossible |= {self.search.sentences[row] for row in impossible}
+        if self.continues_prompts:
+            ends = torch.from_numpy((forced == self.eos).repeat(beam_size)).to(lprobs.device)
+            lprobs[ends, self.pad] = lprobs[ends, self.eos]
+            lprobs[ends, self.eos] = -math.inf
         if self.repeat_ngram_blocker is not None:
-            self.repeat_ngram_blocker.forced = rows.numpy(force=True)
+            self.repeat_ngram_blocker.forced = (forced != self.pad).repeat(beam_size)
         return lprobs, tokens, scores
 
     def is_finished(self, step: int, unfin_idx: int, *args) -> bool:

@@ -26,6 +26,7 @@ from automata import (
 from fairseq_sparse.generation import SparseSequenceGenerator, frontier
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
+from table_options import WithOptions
 
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 5))
 MAX_LEN = 4
@@ -117,11 +118,10 @@ def test_it_is_never_worse_than_the_beam(tables, nodes, scores, beam, nbest, pre
     power = 0 if "unnormalized" in scores else scores.get("lenpen", 1)
     for seed, before, after in zip(SEEDS, beams, exact, strict=True):
         before = before[:nbest]
-        strings = every_string(tables, seed, MAX_LEN, min_len)
-        if EOS in start:  # a prefix may end before the shortest length
-            strings = every_string(tables, seed, MAX_LEN, 0)
-        known = {t: s / len(t) ** power for t, s in strings.items() if t[: len(start)] == start}
-        if before[0].get("incomplete") or before[0]["score"] == -math.inf:
+        scores = WithOptions(tables, MAX_LEN, min_len, forced=start)
+        strings = every_string([scores], seed, MAX_LEN, min_len=0)
+        known = {tokens: score / len(tokens) ** power for tokens, score in strings.items()}
+        if before[0].get("incomplete"):
             assert after[0].get("incomplete") or tuple(after[0]["tokens"].tolist()) in known
             continue
         assert len(after) >= len(before) and "incomplete" not in after[0]

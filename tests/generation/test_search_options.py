@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from automata import (
     EOS,
     FIRST_WORD,
+    PAD,
     Script,
     Table,
     TableDecoder,
@@ -25,7 +26,6 @@ from automata import (
 )
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 from table_options import (
-    PAD,
     SEEDS,
     UNK,
     WORDS,
@@ -100,7 +100,6 @@ def test_options_together(
             max_len,
             min_len,
             forced=tuple(prefix),
-            forced_width=width,
             diversity_rate=diversity_rate or 0.0,
             **changes,
         )
@@ -278,21 +277,12 @@ def test_forced_eos_gives_one_hypothesis():
 
 def match_source_length(words, **options):
     """Decode sentences of these lengths that repeat the word A."""
-    longest = max(words)
-    rows = [[PAD] * (longest - length) + [A] * length + [EOS] for length in words]
-    sample = {
-        "id": torch.arange(len(words)),
-        "net_input": {
-            "src_tokens": torch.tensor(rows),
-            "src_lengths": torch.tensor(words) + 1,
-        },
-    }
     generator = make_generator(
         strategy=lambda dictionary: search.LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0),
         match_source_len=True,
         **options,
     )
-    return generator.generate(None, sample)
+    return generator.generate(None, make_sample([A] * len(words), lengths=words))
 
 
 @given(tables_strategy, st.integers(1, 5), st.integers(1, 4))

@@ -117,6 +117,7 @@ def test_score_normalization_includes_the_language_model():
 
 
 def test_forced_prefix():
+    """One of probability 0 is kept, marked, and has score 0."""
     table = Table(words=10, branching=3, eos=0.5, dead_end=0.0)
     generator = make_generator([table], beam_size=3, max_len_b=6)
     prefixes, alive = [], []
@@ -127,11 +128,10 @@ def test_forced_prefix():
         prefixes.append([FIRST_WORD + word.item()])
     output = decode(generator, SEEDS, prefix_tokens=torch.tensor(prefixes))
     for seed, prefix, possible, hypos in zip(SEEDS, prefixes, alive, output, strict=True):
-        if possible:
-            assert_sound(hypos, WithOptions([table], 6), seed, 6)
-            assert all(hypo["tokens"].tolist()[:1] == prefix for hypo in hypos)
-        else:
-            assert as_triples(hypos) == [(0.0, (EOS,), False)]
+        assert_sound(hypos, WithOptions([table], 6, forced=prefix), seed, 6)
+        for hypo in hypos:
+            assert hypo["tokens"].tolist()[:1] == prefix
+            assert hypo.get("impossible_prefix", False) != possible
 
 
 @pytest.mark.parametrize("eos", [0.0, 1.0])
@@ -143,4 +143,5 @@ def test_forced_prefix_that_contains_eos(eos):
     prefix_tokens = torch.tensor([[word, EOS]])
     hypos = decode(generator, SEEDS[:1], prefix_tokens=prefix_tokens)[0]
     assert {tuple(hypo["tokens"].tolist()) for hypo in hypos} == {(word, EOS)}
-    assert hypos[0].get("incomplete", False) == (eos == 0)
+    assert hypos[0].get("impossible_prefix", False) == (eos == 0)
+    assert "incomplete" not in hypos[0] and hypos[0]["positional_scores"][-1].isfinite()

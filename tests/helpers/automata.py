@@ -8,6 +8,7 @@ import math
 import random
 from dataclasses import dataclass
 from functools import cache
+from typing import Optional
 
 import torch
 from fairseq.data import Dictionary
@@ -15,7 +16,7 @@ from fairseq.models import FairseqDecoder, FairseqEncoder, FairseqEncoderDecoder
 from fairseq.models.lstm import LSTMDecoder, LSTMEncoder, LSTMModel
 from torch import nn
 
-EOS = 2
+PAD, EOS = 1, 2
 FIRST_WORD = 4
 
 
@@ -263,12 +264,18 @@ def beam_search(tables: list[Table], seed: int, beam: int, max_len: int, min_len
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])
 
 
-def make_sample(seeds: list[int], first_id: int = 0) -> dict:
-    """Return a batch of source sentences, one per seed, as a task passes it to a generator."""
-    words = torch.tensor(seeds).unsqueeze(1)  # [batch, 1]
-    src_tokens = torch.cat([words, torch.full_like(words, EOS)], dim=1)
-    src_lengths = torch.full((len(seeds),), 2)
+def make_sample(seeds: list[int], first_id: int = 0, lengths: Optional[list[int]] = None) -> dict:
+    """Return a batch of source sentences, one per seed, as a task passes it to a generator.
+
+    A sentence consists of its seed, repeated as often as *lengths* says (default: once).
+    """
+    lengths = [1] * len(seeds) if lengths is None else lengths
+    rows = [
+        [PAD] * (max(lengths) - length) + [seed] * length + [EOS]
+        for seed, length in zip(seeds, lengths, strict=True)
+    ]
+    src_lengths = torch.tensor(lengths) + 1
     return {
         "id": torch.arange(first_id, first_id + len(seeds)),
-        "net_input": {"src_tokens": src_tokens, "src_lengths": src_lengths},
+        "net_input": {"src_tokens": torch.tensor(rows), "src_lengths": src_lengths},
     }

@@ -24,7 +24,7 @@ from automata import (
 from fairseq_sparse.generation import SparseSequenceGenerator
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
-PAD, UNK = 1, 3
+UNK = 3
 WORDS = 8
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
 
@@ -73,8 +73,7 @@ class WithOptions:
         temperature: divides the logits
         unk_penalty: taken from the score of the unknown word
         lm, lm_weight: table and weight of a language model
-        forced: words that a hypothesis must begin with
-        forced_width: length of the longest such beginning in the batch; *min_len* starts after it
+        forced: words that a hypothesis must begin with; one of probability 0 has score 0
         diversity_rate: penalty per rank among the siblings, counted from 1
     """
 
@@ -91,14 +90,12 @@ class WithOptions:
         lm=None,
         lm_weight=0.0,
         forced=(),
-        forced_width=0,
         diversity_rate=0.0,
     ):
         self.tables, self.max_len, self.min_len = tables, max_len, min_len
         self.temperature, self.unk_penalty = temperature, unk_penalty
         self.lm, self.lm_weight = lm, lm_weight
-        self.forced, self.forced_width = forced, forced_width
-        self.diversity_rate = diversity_rate
+        self.forced, self.diversity_rate = forced, diversity_rate
 
     def logits(self, seed, prefix):
         row = log_probs(self.tables, seed, prefix, self.temperature)
@@ -111,7 +108,8 @@ class WithOptions:
             allowed = torch.arange(len(row)) == EOS
         elif step < len(self.forced):
             allowed = torch.arange(len(row)) == self.forced[step]
-        if step < self.min_len and not step < min(self.forced_width, self.max_len):
+            row[allowed & row.isneginf()] = 0.0
+        if len(self.forced) <= step < self.min_len:
             allowed[EOS] = False
         row = row.masked_fill(~allowed, -math.inf)
         if step > 0:
