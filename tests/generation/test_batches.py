@@ -55,7 +55,7 @@ sentence = st.builds(
         st.sampled_from([(), (), (EOS,)]),
     ),
 )
-batches = st.lists(sentence, min_size=1, max_size=5)
+batches = st.lists(sentence, min_size=1, max_size=4)
 limits_strategy = st.one_of(
     st.builds(
         Limits,

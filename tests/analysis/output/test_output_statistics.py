@@ -180,6 +180,22 @@ def test_certified_shares_are_those_of_all_strings(normalized, ensemble):
     assert found_single
 
 
+class NearlyCertain(Script):
+    """A distribution, unlike other scripts: its first translation has probability 1 - 1e-9."""
+
+    normalized, dead_end = True, 0.0
+
+
+def test_a_search_that_is_sure_of_its_best_goes_on_until_it_has_all():
+    """A search for the best one alone could stop at the first translation."""
+    follow = {(): {A: 1.0, B: 1e-9}, (A,): {EOS: 1.0}, (B,): {A: 1.0}, (B, A): {EOS: 1.0}}
+    table = NearlyCertain(follow, WORDS)
+    (best,) = [hypos for _, (hypos,) in search(translator_of(table), samples([A]), beam=2)]
+    assert best[0]["optimal"] and not best[0]["exact"]
+    shares = count_certified(translator_of(table), samples([A]), beam=2)
+    assert shares == {"exact": 1.0, "single": 0.0}
+
+
 def test_a_wide_beam_sees_one_string_where_other_prefixes_come_to_nothing():
     wider = 0
     for salt in range(30):

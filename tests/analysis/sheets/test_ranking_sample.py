@@ -36,13 +36,15 @@ def ranking(tmp_path: Path) -> Path:
 def test_pairs_are_of_both_ends_and_in_no_order(ranking: Path) -> None:
     rows = read_ranking(ranking)
     assert len(rows) == PAIRS
+    drawn: dict[str, set[int]] = {"low": set(), "high": set()}
+    for seed in range(30):  # each pair of an end has probability 1/2 in each sample
+        sample = draw_sample(rows, 10, 20, seed=seed)
+        for end, seen in drawn.items():
+            ranks = {int(row["sentence"]) - 1000 for row in sample if row["end"] == end}
+            assert len(ranks) == 10
+            seen |= ranks
+    assert drawn == {"high": set(range(1, 21)), "low": set(range(PAIRS - 19, PAIRS + 1))}
     sample = draw_sample(rows, 10, 20, seed=3)
-    ranks = {
-        end: sorted(int(row["sentence"]) - 1000 for row in sample if row["end"] == end)
-        for end in ("low", "high")
-    }
-    assert len(set(ranks["high"])) == len(set(ranks["low"])) == 10
-    assert max(ranks["high"]) <= 20 and min(ranks["low"]) > PAIRS - 20
     assert len({row["id"] for row in sample}) == 20
     ends = [row["end"] for row in sample]
     assert ends != sorted(ends) and ends != sorted(ends, reverse=True)
