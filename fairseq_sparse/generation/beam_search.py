@@ -198,7 +198,10 @@ class BeamSearch:
     def _mask_all_but_eos(self, rows: np.ndarray, log_probs: Tensor) -> Tensor:
         """Mask all tokens but EOS for these sentences in place; return the scores before that,
         ``[rows, hypotheses of a sentence, vocabulary]``."""
-        log_probs, row = log_probs.view(*self.scores.shape, -1), self._tensor(rows)
+        log_probs = log_probs.view(*self.scores.shape, -1)
+        if len(rows) == 0:
+            return log_probs[:0]
+        row = self._tensor(rows)
         before = log_probs[row]
         log_probs[row] = -math.inf
         log_probs[row, :, self.eos] = before[:, :, self.eos]

@@ -292,16 +292,19 @@ class ExactSequenceGenerator(nn.Module):
         node_limit: number of prefixes of a sentence after which to give up.
 
     Raises:
-        ValueError: the beam search has constraints, which the exact search would ignore.
+        ValueError: the beam search has options that the exact search would ignore.
     """
 
     def __init__(self, beam: SparseSequenceGenerator, node_limit: int = 10_000):
         super().__init__()
-        is_plain = type(beam.search.strategy) is BeamSearchStrategy
-        if not is_plain or beam.token_indices_to_suppress is not None:
+        options = (beam.token_indices_to_suppress, beam.repeat_ngram_blocker, beam.lm_model)
+        is_plain = type(beam.search.strategy) is BeamSearchStrategy and not beam.match_source_len
+        is_plain &= all(option is None for option in options) and beam.unk_penalty == 0
+        if not is_plain or beam.is_random:
             raise ValueError(
-                "--exact-search goes with plain beam search only, without a function that allows "
-                "tokens and without tokens to suppress"
+                "--exact-search goes with plain beam search only: without tokens that are "
+                "suppressed or penalised, a function that allows tokens, a language model, and "
+                "--retain-dropout"
             )
         self.beam = beam
         self.models = beam.model.models

@@ -247,17 +247,17 @@ class SparseSequenceGenerator(SequenceGenerator):
         """
         log_probs = log_probs.view(len(forced), -1, log_probs.size(1))
         is_forced = forced != self.pad
-        free, rows = (np.flatnonzero(which) for which in (~is_forced, is_forced))
-        free, row, token = (
-            torch.from_numpy(array).to(log_probs.device) for array in (free, rows, forced[rows])
-        )
-        if step < self.min_len:
-            log_probs[free, :, self.eos] = -math.inf
+        forbidden = [self.eos] if step < self.min_len else []
         if self.token_indices_to_suppress is not None:
-            for suppressed in self.token_indices_to_suppress.tolist():
-                log_probs[free, :, suppressed] = -math.inf
+            forbidden += self.token_indices_to_suppress.tolist()
+        if forbidden:
+            free = torch.from_numpy(np.flatnonzero(~is_forced)).to(log_probs.device)
+            for each in forbidden:
+                log_probs[free, :, each] = -math.inf
+        rows = np.flatnonzero(is_forced)
         if len(rows) == 0:
             return rows
+        row, token = (torch.from_numpy(x).to(log_probs.device) for x in (rows, forced[rows]))
         kept = log_probs[row, :, token]  # [forced, hypotheses of a sentence]
         is_zero = kept.isneginf()
         log_probs[row] = -math.inf

@@ -259,6 +259,22 @@ def test_a_limited_beam_is_refused(options):
         task.build_generator(models, Namespace(beam=2), **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unk_penalty": 1.0},
+        {"no_repeat_ngram_size": 2},
+        {"match_source_len": True},
+        {"lm_model": TableModel(make_dictionary(4), dense_table(4))},
+    ],
+)
+def test_options_that_exact_search_would_ignore_are_refused(options):
+    dictionary = make_dictionary(4)
+    beam = make_beam([TableModel(dictionary, dense_table(4))], dictionary, **options)
+    with pytest.raises(ValueError, match="--exact-search goes with plain beam search only"):
+        ExactSequenceGenerator(beam)
+
+
 def test_constraints_are_refused():
     dictionary = make_dictionary(4)
     beam = make_beam([TableModel(dictionary, dense_table(4))], dictionary)
