@@ -79,12 +79,15 @@ class ReduceLROnValidLossSchedule(ReduceLROnPlateauLRSchedule):
             self.epoch = epoch
 
     def step(self, epoch: int, val_loss: Optional[float] = None) -> float:
-        """Update the learning rate after an epoch. fairseq calls this on loading, too.
+        """Update the learning rate after an epoch. fairseq calls this on loading, too, with the
+        epoch to come, before it compares the rate with ``--stop-min-lr``.
 
         *val_loss* is a value of ``--best-checkpoint-metric``, or None if there was no validation;
         the value itself is not used.
         """
-        return super().step(epoch) if val_loss is None else self._use_validation(epoch)
+        if val_loss is None and epoch <= self.epoch:
+            return super().step(epoch)
+        return self._use_validation(self.epoch)
 
     def step_update(self, num_updates: int) -> float:
         """Update the learning rate after an update, which may follow a validation."""

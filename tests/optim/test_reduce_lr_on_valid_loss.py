@@ -135,17 +135,20 @@ def test_a_run_that_resumes_within_an_epoch_goes_on_as_an_undisturbed_one(
         assert torch.equal(value, parts[name]), name
 
 
+def make_optimizer():
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    cfg = OmegaConf.structured(FairseqAdamConfig(lr=[1.0], tpu=False))
+    return FairseqAdam(cfg, parameters)
+
+
 @pytest.mark.parametrize(
     ("compare_with", "expected"),
     [("best", [1, 1, 0.5, 0.25, 0.25, 0.125]), ("previous", [1, 1, 0.5, 0.5, 0.5, 0.25])],
 )
 def test_the_loss_is_compared_with_the_best_or_the_previous_one(compare_with, expected):
+    optimizer = make_optimizer()
     cfg = ReduceLROnValidLossConfig(lr=[1.0], lr_shrink=0.5, lr_threshold=0)
     cfg.lr_compare_with = compare_with
-    parameters = [torch.nn.Parameter(torch.zeros(1))]
-    optimizer = FairseqAdam(
-        OmegaConf.structured(FairseqAdamConfig(lr=[1.0], tpu=False)), parameters
-    )
     schedule, rates = ReduceLROnValidLossSchedule(cfg, optimizer), []
     metrics.reset()
     for update, loss in enumerate([5.0, 4.0, 4.5, 4.2, 3.0, 3.5], start=1):
@@ -158,6 +161,28 @@ def test_the_loss_is_compared_with_the_best_or_the_previous_one(compare_with, ex
     rates.append(schedule.step_update(7))
     metrics.reset()
     assert rates[1:] == expected
+
+
+def test_a_run_that_resumes_after_an_epoch_knows_its_rate_before_the_next():
+    """fairseq compares it with --stop-min-lr then, and would train one more epoch."""
+    cfg = ReduceLROnValidLossConfig(lr=[1.0], lr_shrink=0.5, lr_threshold=0)
+    optimizers = [make_optimizer(), make_optimizer()]
+    whole, resumed = (ReduceLROnValidLossSchedule(cfg, each) for each in optimizers)
+    metrics.reset()
+    for epoch, loss in enumerate([4.0, 5.0], start=1):
+        whole.step_begin_epoch(epoch)
+        whole.step_update(epoch)
+        with metrics.aggregate("valid"):
+            metrics.log_scalar("loss", loss, 7)
+        states = whole.state_dict(), optimizers[0].state_dict()  # the checkpoint
+        rate = whole.step(epoch, loss)
+    metrics.reset()
+    resumed.load_state_dict(states[0])
+    optimizers[1].load_state_dict(states[1])
+    assert resumed.step_update(2) == 1.0
+    assert [resumed.step(3), resumed.step(3)] == [rate, rate] == [0.5, 0.5]
+    resumed.step_begin_epoch(3)
+    assert resumed.step_update(3) == 0.5
 
 
 @pytest.mark.parametrize(
