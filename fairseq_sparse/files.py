@@ -1,5 +1,6 @@
 """Reading text and JSON with messages that name the file, and writing files whole or not at all."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _BLOCK = 1 << 20  # bytes
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_text(path: Path) -> str:
@@ -83,9 +85,12 @@ def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
             yield handle
             handle.flush()
             os.replace(partial, path)  # while it is locked
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.errno in _FULL:
+            remedy = f"{os.strerror(error.errno)}; make room, or choose another folder"
+            raise OSError(error.errno, remedy, str(path)) from error
         raise
 
 

@@ -1,10 +1,13 @@
 """Files are written whole or not at all, whoever else writes them and whatever lies beside them."""
 
 import os
+import subprocess
 
 import pytest
+import torch
 
 from fairseq_sparse.files import read_json, replacing, write_text
+from fork_python import PYTHON
 
 OLD_NAME, ABANDONED = "table.md.partial", "table.md.01ab89ef.partial"
 
@@ -64,3 +67,26 @@ def test_what_is_no_json_object_is_refused_by_name(tmp_path, text):
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(ValueError, match="summary.json"):
         read_json(tmp_path / "summary.json")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path):
+    """Imitated by a limit on the size of files: parts of a checkpoint are written by torch."""
+    state = {"model": {"w": torch.zeros(10_000)}, "extra_state": {}}
+    write_text(tmp_path / "table.md", "old")
+    torch.save(state, tmp_path / "in.pt")
+    average = ["average", "--inputs", "in.pt", "--output", "out.pt"]
+    code = f"""
+import resource, signal
+from pathlib import Path
+from fairseq_sparse.commands import average, common
+from fairseq_sparse.files import write_text
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))
+average.main({average[1:]})
+common.report_errors("table", write_text, Path("table.md"), "x" * 5000)
+"""
+    done = subprocess.run([PYTHON, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    first, second = done.stderr.splitlines()[-2:]
+    assert "error: " in first and "out.pt" in first
+    assert "error: " in second and "table.md" in second
+    assert done.returncode == 0 and names(tmp_path) == {"in.pt", "table.md"}
+    assert (tmp_path / "table.md").read_text() == "old"

@@ -164,7 +164,10 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, binary=True) as file:
-        torch.save(state, file)
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch hides what went wrong in writing
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
         file.flush()
         os.fsync(file.fileno())
 

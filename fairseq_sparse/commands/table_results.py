@@ -10,9 +10,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from fairseq_sparse.analysis.markdown import markdown_table
-from fairseq_sparse.analysis.runs.columns import COLUMNS, SPEEDS, cell, columns_of, conditions
+from fairseq_sparse.analysis.runs.columns import (
+    COLUMNS,
+    SPEEDS,
+    cell,
+    columns_of,
+    conditions,
+    read_summary_file,
+)
 from fairseq_sparse.analysis.runs.run_summary import (
     SCORES,
     read_score,
@@ -115,7 +123,7 @@ def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
         name = f"{run.resolve().parent.name}/{run.name}" if run.is_file() else run.resolve().name
         try:
             if (run / "summary.json").is_file():
-                summary, missing = read_json(run / "summary.json"), []
+                summary, missing = read_summary_file(run / "summary.json"), []
             else:
                 summary, missing = summarize_plain(run, name, log)
         except (AnalysisError, CheckpointError, OSError, ValueError) as error:
@@ -181,8 +189,19 @@ def read_speeds(paths: list[Path]) -> list[dict]:
         content = read_json(path)
         if content.get("benchmark") not in BENCHMARKS:
             raise AnalysisError(f"--speeds {path}: not made by training_step.py or decoding.py")
-        results += [{**result, "file": str(path)} for result in content["results"]]
+        found = content.get("results")
+        if not isinstance(found, list) or not all(map(_is_result, found)):
+            raise AnalysisError(f"--speeds {path}: results without speeds: measure again")
+        results += [{**result, "file": str(path)} for result in found]
     return results
+
+
+def _is_result(result: Any) -> bool:
+    """Return whether a result of a benchmark has a model, and its speeds are positive numbers."""
+    if not isinstance(result, dict) or not {"model", "part"} <= result.keys():
+        return False
+    speeds = (result.get(name, 1) for name in ("rate", "speed"))
+    return all(isinstance(speed, (int, float)) and speed > 0 for speed in speeds)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,9 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from fairseq_sparse.files import read_json
+
 Summary = dict[str, Any]
+
+_REMEDY = "make it again with the stage analyze"
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,39 @@ _CONDITIONS = (
     ("GPUs", "hardware.gpus"),
     ("versions", "versions"),
 )
+
+
+_TEXTS = ("variant", "variant_name", "settings", "dataset", "bleu.signature", "empty.subset")
+
+
+def read_summary_file(path: Path) -> Summary:
+    """Read a ``summary.json``; its figures are numbers.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a summary; the message names the file and the field.
+    """
+    summary = read_json(path)
+    fields = dict.fromkeys(_TEXTS, str)
+    places = summary.get("attention")
+    for name in (column.path for column in COLUMNS.values()):
+        first, _, rest = name.partition(".")
+        if first == "attention":
+            fields["attention"] = dict
+            for place in places if isinstance(places, dict) else ():
+                fields[f"attention.{place}.{rest}"] = (int, float)
+        else:
+            fields.setdefault(name, (int, float))
+    fields["inflection.languages"] = (list, dict)
+    for field, kind in fields.items():
+        value: Any = summary
+        for name in field.split("."):
+            if value is not None and not isinstance(value, dict):
+                raise ValueError(f"{path}: {name} of {field} is missing: {_REMEDY}")
+            value = None if value is None else value.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise ValueError(f"{path}: {field} is {value!r:.40}, of another type: {_REMEDY}")
+    return summary
 
 
 def look_up(summary: Summary, path: str) -> Any:

@@ -13,7 +13,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Optional
 
-from fairseq_sparse.analysis.runs.columns import COLUMNS, Summary, cell, look_up, number
+from fairseq_sparse.analysis.runs.columns import (
+    COLUMNS,
+    Summary,
+    cell,
+    look_up,
+    number,
+    read_summary_file,
+)
 from fairseq_sparse.analysis.runs.published import alphas_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
@@ -197,7 +204,7 @@ def read_sweep(folder: Path) -> list[Row]:
         for summary in sorted(path.glob("*/summary.json")):
             name = summary.parent.name
             if name.startswith("seed-"):
-                row.summaries[int(name.removeprefix("seed-"))] = read_json(summary)
+                row.summaries[int(name.removeprefix("seed-"))] = read_summary_file(summary)
         _check_same_training(path / f"seed-{seed}" for seed in row.summaries)
         row.ensemble = _ensemble_of(path, row)
         if row.summaries:
@@ -289,7 +296,9 @@ def _value(summary: Summary, column: str) -> Any:
 
 def read_summary(folder: Path) -> Optional[dict[str, Any]]:
     """Return the results of a finished run, with those on empty translations if measured."""
-    summary, analysis = _read(folder / "summary.json"), _read(folder / EMPTY)
+    path = folder / "summary.json"
+    summary = read_summary_file(path) if path.is_file() else None
+    analysis = _read(folder / EMPTY)
     if summary is not None and analysis is not None:
         # As the model scores, without dividing by the sum of p.
         row = next(row for row in analysis["rows"] if row["scores"] == "p")
