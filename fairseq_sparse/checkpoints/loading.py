@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import omegaconf
 import torch
 
@@ -87,14 +88,15 @@ def check_settings(settings: Any) -> None:
         settings: those of a model or of a whole run: a mapping or namespace, nested or not.
 
     Raises:
-        ValueError: a setting contains code; the message names the flag and the code.
+        ValueError: a setting contains code, or is an array; the message names the flag.
     """
     for name, value in _settings(settings):
+        flag = "--" + str(name).replace("_", "-")
         if name in EVALUATED_SETTINGS and not _is_value(value):
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(
-                f"{flag} is {reprlib.repr(value)}: code that fairseq would run, not a value"
-            )
+            shown = reprlib.repr(value)
+            raise ValueError(f"{flag} is {shown}: code that fairseq would run, not a value")
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            raise ValueError(f"{flag} is an array, not a setting")
 
 
 def _settings(settings: Any) -> Iterator[tuple[str, Any]]:
@@ -223,7 +225,8 @@ def _check_fields(path: str, state: Any) -> None:
         for name, part in (cfg.items() if isinstance(cfg, dict) else ())
         if name in _PARTS
     ]
-    for entry in state.get("optimizer_history") or ():
+    history = state.get("optimizer_history")
+    for entry in history if isinstance(history, list) else ():
         fields.append(("optimizer_history", entry, dict))
     for name, value, types in fields:
         if value is not None and not isinstance(value, types):

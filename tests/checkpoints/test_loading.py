@@ -25,6 +25,7 @@ from fairseq_sparse.checkpoints.loading import (
     check_settings,
     load_checkpoint,
 )
+from fairseq_sparse.commands import average, export
 from fairseq_sparse.errors import CheckpointError
 from fork_python import PYTHON
 
@@ -180,6 +181,25 @@ def test_a_storage_that_claims_to_be_huge_takes_no_memory(tmp_path):
     except CheckpointError:
         return
     assert torch.equal(weight, torch.full((2, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    "value", [5, "text", [1], {"a": 5}, torch.zeros(2), torch.zeros(0)], ids=str
+)
+def test_fields_of_the_wrong_type_end_in_one_line(tmp_path, value):
+    good = make_state(output_transform="softmax")
+    good["cfg"] |= {"common": {}, "criterion": {"_name": "cross_entropy"}, "checkpoint": {}}
+    places = [(good, name) for name in ("model", "cfg", "args", "extra_state", "optimizer_history")]
+    places += [(good["cfg"], name) for name in ("task", "common", "criterion", "checkpoint")]
+    places += [(vars(good["cfg"]["model"]), "attention_bias"), (good["cfg"]["task"], "_name")]
+    for part, name in places:
+        before, part[name] = part.get(name), value
+        (path,) = write(tmp_path, [good])
+        part[name] = before
+        output = str(tmp_path / "out.pt")
+        assert average.main(["--inputs", path, "--output", output]) in (0, 1), name
+        assert average.main(["--ema", "--inputs", path, "--output", output]) in (0, 1), name
+        assert export.main([path, output]) in (0, 1), name
 
 
 # --- code in the pickle --------------------------------------------------------------------------
