@@ -359,7 +359,7 @@ def test_a_number_that_another_process_has_now_is_no_lock(
 ) -> None:
     """Earlier versions made a link to the number of the process that works in the folder."""
     shutil.copytree(finished("alpha_relu")[0], tmp_path, dirs_exist_ok=True)
-    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").unlink(missing_ok=True)
     (tmp_path / ".lock").symlink_to(f"{platform.node()} {os.getpid()}")
     options = options_of("alpha_relu", prepared, tmp_path)
     assert count_done(run(*options, "--stages", "average", RAW_DIR=raw).stdout) == 1
@@ -400,27 +400,31 @@ def test_a_training_whose_shell_was_killed_is_not_started_twice(
             if str(tmp_path) in line:
                 yield int(folder.name), line
 
-    first = start()
-    assert any("begin training epoch" in line or '"epoch"' in line for line in first.stdout)
-    (training,) = trainings()
-    shell = int(Path(f"/proc/{training}/stat").read_text().rpartition(")")[2].split()[1])
-    for pid in (shell, first.pid):
-        os.kill(pid, signal.SIGKILL)
-    second = start()
-    begins = ("waiting for", "training from", "resuming from")
-    said = next(line for line in second.stdout if any(f"] {words}" in line for words in begins))
-    assert "waiting for" in said and str(training) in said.split("(")[1]
-    assert trainings() == [training]
-    os.kill(training, signal.SIGKILL)
-    assert any("begin training epoch" in line or '"epoch"' in line for line in second.stdout)
-    assert len(trainings()) == 1
+    try:
+        first = start()
+        assert any("begin training epoch" in line or '"epoch"' in line for line in first.stdout)
+        (training,) = trainings()
+        shell = int(Path(f"/proc/{training}/stat").read_text().rpartition(")")[2].split()[1])
+        for pid in (shell, first.pid):
+            os.kill(pid, signal.SIGKILL)
+        second = start()
+        begins = ("waiting for", "training from", "resuming from")
+        said = next(line for line in second.stdout if any(f"] {words}" in line for words in begins))
+        assert "waiting for" in said and str(training) in said.split("(")[1]
+        assert trainings() == [training]
+        os.kill(training, signal.SIGKILL)
+        assert any("begin training epoch" in line or '"epoch"' in line for line in second.stdout)
+        assert len(trainings()) == 1
 
-    second.terminate()  # reaches the training, not only the script
-    second.wait()
-    until = time.monotonic() + 20
-    while list(processes()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not list(processes())
+        second.terminate()  # reaches the training, not only the script
+        second.wait()
+        until = time.monotonic() + 20
+        while list(processes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not list(processes())
+    finally:
+        for pid, _ in processes():
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

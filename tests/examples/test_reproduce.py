@@ -136,15 +136,20 @@ def test_a_killed_grid_ends_its_runs(project: Path, arguments: tuple[str, ...], 
     hang.touch()
     grid = start(project, arguments[0], *arguments[1:], "--cpu", stdout=subprocess.DEVNULL)
     wait_until(lambda: hang.read_text().endswith("\n"))
-    grid.send_signal(number)
-    assert grid.wait(20) == -number
+    pid = int(hang.read_text())
 
-    def is_running(pid: int) -> bool:
+    def has_ended() -> bool:
         state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout
-        return state.strip() not in (b"", b"Z")
+        return state.strip()[:1] in (b"", b"Z")
 
-    wait_until(lambda: not is_running(int(hang.read_text())))
-    assert len(notes(project)) <= 3  # no other run was started
+    grid.send_signal(number)
+    try:
+        assert grid.wait(20) == -number
+        wait_until(has_ended)
+        assert len(notes(project)) <= 3  # no other run was started
+    finally:
+        if not has_ended():
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
