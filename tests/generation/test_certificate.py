@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from automata import (
     EOS,
     FIRST_WORD,
+    PAD,
     LoudTable,
     Script,
     SparseLSTM,
@@ -22,8 +23,8 @@ from automata import (
     make_sample,
 )
 from fairseq_sparse.generation import SparseSequenceGenerator
-from fairseq_sparse.generation.certificate import ScoreBound
-from table_options import PAD, UNK, make_generator
+from fairseq_sparse.generation.certificate import Certificate, ScoreBound
+from table_options import UNK, make_generator
 
 A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
 SEEDS = list(range(FIRST_WORD, FIRST_WORD + 6))
@@ -165,6 +166,15 @@ def test_early_stop_leaves_the_best_as_they_are(table, beam, len_penalty, nbest)
         assert [hypo["score"].item() for hypo in other[:nbest]] == pytest.approx(scores, abs=1e-5)
         assert other[0]["dropped_mass"] >= one[0]["dropped_mass"] - 1e-6
         assert not other[0]["exact"] or one[0]["exact"]
+
+
+def test_the_bound_of_a_sentence_is_by_its_own_limit():
+    """The first sentence of the batch has ended; the second may have 4 tokens and EOS."""
+    bound = ScoreBound(np.array([9, 4]), len_penalty=1.0, holds=True)
+    certificate = Certificate(bound, batch=2, beam=1, add_up_mass=False)
+    scores = np.array([[-3.0, -np.inf]], dtype=np.float32)
+    certificate.record(np.array([1]), scores, np.zeros((1, 2), dtype=bool))
+    assert certificate.active_bounds() == pytest.approx(-3 / 5, abs=1e-5)
 
 
 def test_early_stop_saves_steps():

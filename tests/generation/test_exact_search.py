@@ -13,6 +13,7 @@ from automata import (
     EOS,
     FIRST_WORD,
     BrokenTable,
+    Distributions,
     LoudTable,
     SparseLSTM,
     Table,
@@ -183,6 +184,16 @@ def test_the_proven_length_ends_where_the_best_prefix_left_could_win(len_penalty
         assert hypos[0]["proven_length"] == min([*wins, 22]) - 1
         could_win += bool(wins)
     assert could_win > 1
+
+
+def test_a_translation_that_was_pruned_is_not_forgotten():
+    """The others are those of the beam, which the search finds again."""
+    words = {FIRST_WORD: 0.6, FIRST_WORD + 1: 0.3, FIRST_WORD + 2: 0.1}
+    table = Distributions({(): words, **{(word,): {EOS: 1.0} for word in words}}, words=7)
+    for hypos in translate([table], nbest=2, len_penalty=None):
+        assert len(hypos) == 2 and hypos[0]["optimal"] and not hypos[0]["exact"]
+    for hypos in translate([table], nbest=3, len_penalty=None):
+        assert len(hypos) == 3 and hypos[0]["exact"]
 
 
 def test_scores_above_zero_prune_nothing():

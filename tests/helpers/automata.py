@@ -116,6 +116,12 @@ class Script:
         return logits
 
 
+class Distributions(Script):
+    """A script whose probabilities add up to 1 after each prefix."""
+
+    normalized, dead_end = True, 0.0
+
+
 class TableEncoder(FairseqEncoder):
     def forward(self, src_tokens, src_lengths=None, **kwargs):
         words = src_tokens.masked_fill(src_tokens.le(EOS), 0)

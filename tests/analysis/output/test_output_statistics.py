@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toy
-from automata import EOS, FIRST_WORD, Script
+from automata import EOS, FIRST_WORD, Distributions, Script
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.output.output_statistics import (
     QUANTILES,
@@ -180,16 +180,10 @@ def test_certified_shares_are_those_of_all_strings(normalized, ensemble):
     assert found_single
 
 
-class NearlyCertain(Script):
-    """A distribution, unlike other scripts: its first translation has probability 1 - 1e-9."""
-
-    normalized, dead_end = True, 0.0
-
-
 def test_a_search_that_is_sure_of_its_best_goes_on_until_it_has_all():
     """A search for the best one alone could stop at the first translation."""
     follow = {(): {A: 1.0, B: 1e-9}, (A,): {EOS: 1.0}, (B,): {A: 1.0}, (B, A): {EOS: 1.0}}
-    table = NearlyCertain(follow, WORDS)
+    table = Distributions(follow, WORDS)
     (best,) = [hypos for _, (hypos,) in search(translator_of(table), samples([A]), beam=2)]
     assert best[0]["optimal"] and not best[0]["exact"]
     shares = count_certified(translator_of(table), samples([A]), beam=2)
