@@ -63,24 +63,6 @@ def test_cells_are_the_weights(shape, causal):
         assert hatched == set(np.flatnonzero((weights == 0).all(1)))
 
 
-def test_legend_says_what_occurs():
-    def legend(*panels, masked=None):
-        legends = draw(*panels, masked=masked).legends
-        texts = [text for legend in legends for text in legend.get_texts()]
-        return [text.get_text().split(":")[0] for text in texts]
-
-    ones = np.ones((2, 2))
-    assert legend(ones) == []
-    assert legend(ones, np.eye(2)) == ["exactly 0"]
-    assert legend(ones, np.diag([1, 0])) == ["exactly 0", "null attention"]
-    future = np.triu(np.ones((2, 2), dtype=bool), 1)
-    assert legend(np.tril(ones), masked=future) == ["not visible to the query"]
-    assert legend(np.diag([0, 1]), masked=future)[1:] == [
-        "null attention",
-        "not visible to the query",
-    ]
-
-
 def test_the_smallest_weight_does_not_look_like_zero():
     zero = np.array([[1.0, 0.0]])
     tiny = np.array([[1.0, 1e-30]])
@@ -98,8 +80,6 @@ def test_scales():
 
     assert limits() == [(0, 0.5), (0, 20), (-4, 4), (0, 1)]
     assert limits(sums_to_one=True)[:2] == [(0, 1), (0, 1)]
-    labels = {axes.get_ylabel() for axes in panels_in(draw(panels[0]))[0].child_axes}
-    assert labels == {"weight (scale of this panel)"}
 
 
 def test_labels():

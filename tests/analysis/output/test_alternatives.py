@@ -8,7 +8,6 @@ import torch
 import toy
 from automata import EOS, FIRST_WORD, Script, make_sample
 from fairseq_sparse.analysis.output.alternatives import (
-    as_text,
     describe_step,
     find_alternatives,
     number_text,
@@ -115,48 +114,6 @@ def test_a_hypothesis_is_the_best_of_the_beam():
             assert sentence["given"] == f"best translation, beam {beam}"
     with pytest.raises(AnalysisError, match="no references; use --hypothesis"):
         find_alternatives(translator, [batch], "test", most=5)
-
-
-def sentence_with(*steps, **changes):
-    return {
-        "sentence": 3,
-        "name": "model",
-        "output": "entmax15",
-        "subset": "test",
-        "given": "reference",
-        "values": "probabilities",
-        "source": "s0 </s>",
-        "target": " ".join(step["token"] for step in steps),
-        "log_p": -1.5,
-        "steps": list(steps),
-        **changes,
-    }
-
-
-def test_text_for_the_terminal():
-    given, late = step_of([0.25, 0.75], 1, 10), step_of([0.2, 0.5, 0.3], 0, 1)
-    impossible = step_of([0.0, 1.0], 0, 10)
-    sentence = sentence_with(given, late, impossible, log_p=None)
-    assert as_text(sentence).splitlines() == [
-        "Sentence 3 of test, model, entmax15, given its reference: p = 0; probabilities",
-        "source  s0 </s>",
-        "target  t1 t0 t0",
-        "",
-        "  1  2 tokens with p > 0",
-        "   > t1  0.750  given",
-        "     t0  0.250",
-        "",
-        "  2  3 tokens with p > 0",
-        "     t1  0.500",
-        "   > t0  0.200  given, rank 3",
-        "     1 more, together 0.300",
-        "",
-        "  3  1 token with p > 0",
-        "     t1  1.000",
-        "   ! t0  0      given, impossible",
-    ]
-    raw = sentence_with(step_of([0.5, 0.75], 0, 10), values="raw values")
-    assert "2 tokens with p > 0, Σp = 1.250" in as_text(raw)
 
 
 def test_numbers_do_not_pretend():

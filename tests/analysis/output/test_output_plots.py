@@ -71,15 +71,6 @@ def test_a_dense_model_is_a_line_at_the_size_of_its_vocabulary():
     assert legend_of(figure) == expected
 
 
-def test_parts_of_the_data_differ_by_dashes_and_models_by_colour():
-    rows = [sparse_row(name, subset) for name in ("a", "b") for subset in ("test", "train")]
-    lines = [patch for patch in draw_nonzeros(rows, COLOUR_OF).axes[0].patches if not patch.fill]
-    styles = [(line.get_edgecolor(), line.get_linestyle()) for line in lines]
-    colours, dashes = zip(*styles, strict=True)
-    assert colours[0] == colours[1] != colours[2] == colours[3]
-    assert dashes[0] == dashes[2] != dashes[1] == dashes[3]
-
-
 def test_the_share_of_zeros_is_a_distribution_over_the_steps():
     figure = draw_zeros([dense_row(), sparse_row()], COLOUR_OF)
     ((shares, edges),) = outlines(figure.axes[0])
@@ -92,15 +83,6 @@ def test_the_share_of_zeros_is_a_distribution_over_the_steps():
     assert labels == ["0", "50", "80", "90", "95", "98", "99"]
     assert legend_of(figure) == ["relu: mean 87.67 % zeros"]
     assert draw_zeros([dense_row()], COLOUR_OF) is None
-
-
-def test_steps_of_translations_are_told_from_those_of_references():
-    rows = [sparse_row(), {**sparse_row(), "of": "translations"}]
-    labels = legend_of(draw_zeros(rows, COLOUR_OF))
-    assert [label.partition(": ")[0] for label in labels] == [
-        "relu, test",
-        "relu, test, translations",
-    ]
 
 
 def test_sums_are_drawn_where_they_are_not_1():

@@ -16,12 +16,10 @@ from fairseq_sparse.analysis.output.output_statistics import (
     SUM_BINS,
     SUM_WIDTH,
     OutputStatistics,
-    certified_table,
     count_certified,
     doubling_histogram,
     follow_translations,
     force_references,
-    output_table,
     quantile,
 )
 from fairseq_sparse.analysis.translator import AnalysisTask, ForcedSteps, Translator, search
@@ -250,28 +248,6 @@ def test_what_does_not_attend_to_the_source_has_no_such_number(flags):
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
     found, _ = force_references(Translator("toy", [], [model], task), [batch], "test")
     assert found["attended"] is None and found["steps"] == 18
-
-
-def test_tables_show_the_results():
-    names = {"name": "a", "output": "entmax15", "subset": "test"}
-    steps = random_steps(200, 50)
-    result = statistics_of(50, steps)
-    quantiles = result["nonzeros"]["quantiles"]
-    rows = [{**names, **result, "attended": attended} for attended in (2.345, None)]
-    header, (line, other) = output_table(rows)
-    assert len(line) == len(header) and other[-1] == "-"
-    assert line == [
-        *("a", "entmax15", "test", "references", "200", f"{result['nonzeros']['mean']:.1f} of 50"),
-        f"{quantiles['0.05']} / {quantiles['0.5']} / {quantiles['0.95']}",
-        *(f"{100 * result[name]:.2f}" for name in ("zeros", "gold_zero")),
-        f"{result['prob_sum']['mean']:.3f} ({result['prob_sum']['sd']:.3f})",
-        "2.35",
-    ]
-    beams = {"10": {"exact": 0.5, "single": 0.25}, "9": {"exact": None, "single": None}}
-    lines = certified_table([{**names, "beams": beams}]).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0][3:] == ["exact, beam 10 (%)", "exact, beam 9 (%)", "one hypothesis only (%)"]
-    assert cells[2][3:] == ["50.00", "-", "25.00"]
 
 
 def test_steps_of_decoding_are_those_of_the_translations_that_search_finds():

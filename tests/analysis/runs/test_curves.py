@@ -68,12 +68,6 @@ def test_both_panels_have_a_line_for_each_seed_and_a_label_for_each_model() -> N
     assert hours.lines[1].get_xydata().tolist()[0] == [pytest.approx(0.4), 23]
     for axes in figure.axes:
         assert len(axes.lines) == 4
-        softmax, one, two, hundred = axes.lines
-        assert one.get_color() == two.get_color() == hundred.get_color() != softmax.get_color()
-        assert one.get_linestyle() == "-" and hundred.get_linestyle() == "--"
-        assert len(axes.get_xticks()) <= 7
-    assert updates.get_ylabel() == "validation BLEU"
-    assert hours.get_xlabel() == "hours of training, without validation"
     early = draw_training_curves(runs, early=0.25)
     # A quarter has one validation, but at least three are shown.
     assert early.axes[0].get_xlim()[1] == pytest.approx(120 * 1.02)

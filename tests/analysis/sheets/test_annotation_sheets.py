@@ -12,13 +12,11 @@ from fairseq_sparse.analysis.sheets.annotation_sheets import (
     ANNOTATORS,
     COLUMNS,
     REFERENCE,
-    SCALE,
     SEPARATORS,
     Judgement,
     SheetError,
     draw_sheets,
     from_key,
-    instructions,
     read_sheet,
     sheet,
     to_key,
@@ -248,12 +246,3 @@ def test_rows_of_the_other_annotator_are_foreign():
     rows = [*sheets["annotator_1"], sheets["annotator_2"][0]]
     with pytest.raises(SheetError, match=f"row {len(rows) + 1} .*belongs to annotator_2"):
         read_sheet(sheet(rows), sheets)
-
-
-def test_instructions_name_every_score():
-    assert list(SCALE) == [4, 3, 2, 1]
-    for score, meaning in SCALE.items():
-        assert f"{score}  {meaning}" in instructions()
-    # The grades of the paper's ten examples, in its order, beside sentences of our own.
-    examples = instructions().partition("would get")[2].splitlines()[2:12]
-    assert [line.split()[0] for line in examples] == "4 4 4 4- 4- 2+ 2 1 1 1-".split()

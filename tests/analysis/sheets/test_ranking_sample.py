@@ -90,14 +90,6 @@ def test_what_is_no_key_is_refused(sample, tmp_path: Path, capsys) -> None:
     assert f"{key} is not a key that was written with a sheet" in capsys.readouterr().err
 
 
-def test_sizes_are_those_of_the_paper(ranking: Path, tmp_path: Path, capsys) -> None:
-    command = ["draw", str(ranking), "--output", str(tmp_path / "out")]
-    assert sheets_pairs.main(command) == 1
-    assert "has 60 pairs: too few for two ends of 10000" in capsys.readouterr().err
-    options = sheets_pairs.parse_arguments(command)
-    assert (options.pairs, options.ends) == (100, 10_000)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
