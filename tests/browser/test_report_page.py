@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch
 
 import report_runs
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
@@ -283,55 +282,6 @@ def test_text_is_shown_as_it_is(page, reported):
             )
     assert page.find_element(By.TAG_NAME, "h1").text.endswith("sparse <i>, stock")
     assert page.find_elements(By.CSS_SELECTOR, "main b, main i") == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_has_contrast(theme, page):
-    """Text has a contrast of at least 4.5 to 1 with its background (WCAG AA)."""
-    choose(page, model=SPARSE)
-    show(page, theme, 1280)
-    colours = page.execute_script(CONTRASTS)
-    assert len(colours) > 100
-    background = page.execute_script("return getComputedStyle(document.body).backgroundColor")
-    assert (luminance(background) < 0.1) == (theme == "dark")
-    for text, front, back in colours:
-        light, dark = sorted([luminance(front), luminance(back)], reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, front, back)
-
-
-CONTRASTS = """
-const found = [];
-for (const element of document.querySelectorAll("body *")) {
-  const own = [...element.childNodes].filter(node => node.nodeType === 3 && node.data.trim());
-  if (!own.length || !element.checkVisibility()) continue;
-  if (element.closest("svg, script, option, :disabled")) continue;
-  let behind = element;
-  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)")
-    behind = behind.parentElement;
-  const style = [element, behind].map(part => getComputedStyle(part));
-  found.push([own[0].data.trim(), style[0].color, style[1].backgroundColor]);
-}
-return found;
-"""
-
-
-def luminance(colour):
-    """Relative luminance (WCAG) of ``rgb(r, g, b)``."""
-    parts = (
-        torch.tensor([float(x) for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]) / 255
-    )
-    linear = torch.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return (linear @ torch.tensor([0.2126, 0.7152, 0.0722])).item()
-
-
-@pytest.mark.parametrize("width", [360, 800])
-def test_nothing_makes_the_page_scroll_sideways(width, page):
-    show(page, "light", width)
-    choose(page, model=SPARSE, sentence=5)
-    sizes = page.execute_script(
-        "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
-    )
-    assert sizes[0] <= sizes[1] <= width
 
 
 def test_figures_are_drawn_and_named(page):

@@ -22,21 +22,6 @@ def refusal(script: str, *arguments: object, status: int, **variables: object) -
 
 
 @pytest.mark.parametrize(
-    ("script", "parts"),
-    [
-        ("run.sh", ("multi30k_de_en", "softmax", "entmax15_k100", "alpha_relu")),
-        ("sweep.sh", ("--attention-alphas LIST",)),
-        ("reproduce.sh", ("speeding_up_entmax fig8", "rela ablation")),
-        ("../scripts/benchmark/run_all.sh", ("--dry-run",)),
-        ("../scripts/benchmark/run_gpu.sh", ("--dry-run",)),
-    ],
-)
-def test_help(script: str, parts: tuple[str, ...]) -> None:
-    text = recipes.run(script, "--help").stdout
-    assert all(part in text for part in parts)
-
-
-@pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
         ("run.sh", ("../datasets/quickstart", "softmax"), "unknown data set '../datasets/quick"),

@@ -36,15 +36,6 @@ def test_every_table_and_figure_has_its_row() -> None:
                 assert command == "none" and (paper, kind, number) == ("ReLA", "Fig.", "1"), line
 
 
-def test_every_command_says_on_what_it_has_been_run() -> None:
-    legend = PAGE.partition("\n## ")[0]
-    known = {*re.findall(r"^\| ([\w ]+) \| ", legend, re.MULTILINE), "as SUE"} - {"run on"}
-    rows = [line.split(" | ") for line in PAGE.splitlines() if "`reproduce.sh " in line]
-    assert len(rows) == len(COMMAND.findall(PAGE))
-    for _, command, _, run_on, _ in rows:
-        assert re.sub(r" \(.*?\)", "", run_on).split(", ")[0] in known, command
-
-
 def test_every_command_is_there() -> None:
     files = {f"{paper}_{item}" for paper, item in COMMAND.findall(PAGE)}
     there = {path.stem for path in TABLES}

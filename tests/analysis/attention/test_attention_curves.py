@@ -135,10 +135,6 @@ def test_models_with_the_same_numbers_have_a_line_together(results):
     assert legend_of(figure) == ["one, two", "rela_g"]
 
 
-def test_diversity_says_which_temperature_it_has(results):
-    assert legend_of(draw_diversity(results)) == ["softmax", "rela_g (τ = 1)", "rela_i (τ = 1)"]
-
-
 def test_places_that_no_model_has_get_no_panel():
     model = {"attention": rates_of(["--attention", "relu", "--no-cross-attention"])}
     for draw in DRAW:
