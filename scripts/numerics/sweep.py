@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import exit_status, output_file, positive, script_parser, seed
 
-# alpha; all but 1.3 are exact in fp32
-ENTMAX = (1.0078125, 1.3, 1.5, 1.75, 2.0, 3.0)
+# alpha; 1.05, 1.1 and 1.3 are not exact in fp32
+ENTMAX = (1.0078125, 1.05, 1.1, 1.3, 1.5, 1.75, 2.0, 3.0)
 # alpha and tau
 ALPHA_RELU = ((1.1, 0.3), (1.5, 0.3), (2.0, -0.7))
 OPS = {f"entmax {alpha:g}": (alpha,) for alpha in ENTMAX}

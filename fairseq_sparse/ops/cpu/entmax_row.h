@@ -37,6 +37,23 @@ static sums add_up_exactly(const float *x, int64_t count, double tau, mapping ma
     }
 }
 
+/* p before it is multiplied by the scale, of a kind that is GENERAL. */
+static inline float unscaled_power(float above, float beta) {
+    return above * positive_power(above, beta - 1, GENERAL);
+}
+
+/* The sum of these p. A power multiplies the rounding of its base by beta, alike in equal entries, so
+that p sums to 1 only if it is divided by the sum of these very numbers. */
+static double total_of_powers(const float *restrict x, int64_t count, double tau, float beta) {
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t k = 0; k < count; k++) {
+        double above = x[k] - tau;
+        total += unscaled_power(above < 0 ? 0 : (float)above, beta);
+    }
+    return total;
+}
+
 static void solve_entmax_row(const float *restrict z, int64_t size, mapping map, double *solution,
                              int64_t step, int32_t *restrict places, float *restrict x) {
     float maximum = maximum_of(z, size);
@@ -81,7 +98,8 @@ static void solve_entmax_row(const float *restrict z, int64_t size, mapping map,
     double entropy = (1 - s.power * scale * scale / root_of(scale, map)) * entropy_scale;
     solution[SHIFT * step] = maximum;
     solution[TAU * step] = tau;
-    solution[SCALE * step] = scale;
+    solution[SCALE * step] =
+        map.kind == GENERAL ? 1 / total_of_powers(x, count_padded, tau, map.beta) : scale;
     solution[CUT * step] = cut;
     solution[CONJUGATE * step] = score + entropy;
     solution[COUNT * step] = count;
@@ -117,7 +135,7 @@ static void probabilities(const float *restrict z, const int32_t *restrict place
     default:
 #pragma omp simd
         for (int64_t k = 0; k < count; k++)
-            p[k] = p[k] * positive_power(p[k], map.beta - 1, GENERAL);
+            p[k] = unscaled_power(p[k], map.beta);
     }
     for (int64_t k = 0; k < count; k++)
         p[k] *= row.scale;
