@@ -64,7 +64,7 @@ def one_by_one(models, batch, padding):
 def test_steps_are_those_of_one_token_at_a_time(outputs, chunk, monkeypatch):
     monkeypatch.setattr(translator_module, "_CHUNK", chunk)
     words = toy.dictionary()
-    models = [model_for(name, seed) for seed, name in enumerate(outputs)]
+    models = [model_for(name, seed).double() for seed, name in enumerate(outputs)]
     batch = toy.batch(words)
     expected = one_by_one(models, batch, words.pad())
     parts = list(forced_steps(models, batch["net_input"], batch["target"], words.pad()))
@@ -73,7 +73,7 @@ def test_steps_are_those_of_one_token_at_a_time(outputs, chunk, monkeypatch):
     assert torch.cat([part.token for part in parts]).tolist() == [token for _, token, _ in expected]
     found = torch.cat([part.log_p for part in parts]).exp().double()
     by_hand = torch.stack([log_p for _, _, log_p in expected]).exp()
-    torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, by_hand, rtol=1e-5, atol=1e-6)
     if outputs[-1] != "softmax":
         assert (found == 0).any() and (found > 0).any()
     gold = torch.cat([part.token_log_p for part in parts])

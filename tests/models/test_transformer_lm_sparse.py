@@ -75,7 +75,7 @@ def test_every_transform_gives_its_probabilities(transform):
 
 @pytest.mark.parametrize("kind", ["softmax", "entmax15", "rela_g"])
 def test_attention_is_causal_and_decodes_step_by_step(kind):
-    sparse = model(attention=kind, output_transform="entmax15").eval()
+    sparse = model(attention=kind, output_transform="entmax15").double().eval()
     ours = [
         isinstance(layer.self_attn, SparseMultiheadAttention) for layer in sparse.decoder.layers
     ]
@@ -85,7 +85,8 @@ def test_attention_is_causal_and_decodes_step_by_step(kind):
     state = {}
     for length in range(1, words.size(1) + 1):
         step = sparse.decoder(words[:, :length], incremental_state=state)[0][:, -1]
-        torch.testing.assert_close(step, whole[:, length - 1], rtol=1e-4, atol=1e-5)
+        # fairseq computes its softmax in fp32.
+        torch.testing.assert_close(step, whole[:, length - 1], rtol=0, atol=1e-5)
     assert sparse.train()(words)[0].sum().isfinite()
 
 

@@ -117,7 +117,8 @@ def test_a_stock_checkpoint_starts_a_model_with_any_transform():
 def test_incremental_decoding_equals_the_full_forward():
     task = toy.task()
     sample = toy.batch(task.target_dictionary)
-    model = toy.model("--output-transform", "entmax15", for_task=task).eval()
+    flags = ("--output-transform", "entmax15", "--attention", "entmax15")
+    model = toy.model(*flags, for_task=task).double().eval()
     with torch.no_grad():
         full = logits_of(model, sample)
         encoder_out = model.encoder(
@@ -129,7 +130,7 @@ def test_incremental_decoding_equals_the_full_forward():
                 previous[:, : step + 1], encoder_out=encoder_out, incremental_state=state
             )[0]
             alive = sample["target"][:, step] != 1
-            torch.testing.assert_close(logits[alive, 0], full[alive, step], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(logits[alive, 0], full[alive, step], atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("transform", OUTPUT_TRANSFORMS)

@@ -12,7 +12,7 @@ from fairseq_sparse.ops import cpu, linear_alpha_relu_loss, linear_entmax_loss
 from fairseq_sparse.ops.cpu import linear_loss as linear_loss_module
 from fairseq_sparse.ops.cpu.rows import SolvedRows
 from op_cases import LOSSES, TAU, AlphaReLULoss
-from references import assert_close_to_naive
+from references import assert_as_accurate, assert_close_to_naive
 
 NAN = float("nan")
 INF = float("inf")
@@ -167,13 +167,18 @@ def test_ignored_targets(kind, ignore_index, path):
     kept = target != ignore_index
     found = value_and_gradients(fused, kind, x, w, target, **options)
     assert (found[0][~kept] == 0).all() and (found[1][~kept] == 0).all()
-    alone = value_and_gradients(fused, kind, x[kept], w, target[kept], **options)
-    torch.testing.assert_close(found[0][kept], alone[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[2], alone[2], rtol=1e-5, atol=1e-5)
+    alone, exact = (
+        value_and_gradients(loss, kind, x[kept].to(dtype), w.to(dtype), target[kept], **options)
+        for loss, dtype in ((fused, torch.float32), (apart, torch.float64))
+    )
+    assert_as_accurate(found[0][kept], alone[0], exact[0])
+    assert_as_accurate(found[2], alone[2], exact[2])
     # Ignored rows may hold anything: the losses and feature gradients stay the same.
     x[~kept] = NAN
     spoiled = value_and_gradients(fused, kind, x, w, target, **options)
-    torch.testing.assert_close(spoiled[:2], found[:2], rtol=1e-5, atol=1e-5)
+    assert_as_accurate(spoiled[0][kept], alone[0], exact[0])
+    assert_as_accurate(spoiled[1][kept], alone[1], exact[1])
+    assert (spoiled[0][~kept] == 0).all() and (spoiled[1][~kept] == 0).all()
     nothing = torch.full_like(target, ignore_index)
     for reduction in ("none", "sum", "mean"):
         options["reduction"] = reduction
@@ -196,12 +201,17 @@ def test_layouts(kind, path):
     ):
         for weight in (w, w.t().contiguous().t(), w.repeat_interleave(3, 0)[::3]):
             rows = features.reshape(-1, WIDTH).contiguous()
-            flat = value_and_gradients(apart, kind, rows, w, labels.reshape(-1), reduction="none")
+            flat, exact = (
+                value_and_gradients(
+                    apart, kind, rows.to(dtype), w.to(dtype), labels.reshape(-1), reduction="none"
+                )
+                for dtype in (torch.float32, torch.float64)
+            )
             found = value_and_gradients(fused, kind, features, weight, labels, reduction="none")
             assert found[0].shape == labels.shape and found[1].shape == features.shape
-            torch.testing.assert_close(found[0].reshape(-1), flat[0], rtol=1e-5, atol=1e-5)
-            torch.testing.assert_close(found[1].reshape(-1, WIDTH), flat[1], rtol=1e-5, atol=1e-5)
-            torch.testing.assert_close(found[2], flat[2], rtol=1e-5, atol=1e-5)
+            found = found[0].reshape(-1), found[1].reshape(-1, WIDTH), found[2]
+            for each in zip(found, flat, exact, strict=True):
+                assert_as_accurate(*each)
 
 
 @pytest.mark.pairwise
@@ -211,19 +221,23 @@ def test_only_some_of_the_inputs_need_a_gradient(kind, needed, path):
     x, w, bias, target = batch(ROWS)
     if path[0] == "screened" and 2 not in needed:
         bias = None  # with a bias, nothing is screened
-    expected = value_and_gradients(apart, kind, x, w, target, bias=bias, label_smoothing=0.1)
+    doubles = [x if x is None else x.double() for x in (x, w, bias)]
+    rough, exact = (
+        value_and_gradients(apart, kind, *xw, target, bias=b, label_smoothing=0.1)
+        for *xw, b in ((x, w, bias), doubles)
+    )
     inputs = [x, w] if bias is None else [x, w, bias]
     for place in needed:
         inputs[place].requires_grad_()
     loss = fused(kind, x, w, target, bias=bias, label_smoothing=0.1)
-    torch.testing.assert_close(loss.detach(), expected[0])
+    assert_as_accurate(loss.detach(), rough[0], exact[0])
     assert loss.requires_grad == bool(needed)
     if needed:
         loss.backward()
     for place, tensor in enumerate(inputs):
         assert (tensor.grad is None) == (place not in needed)
         if place in needed:
-            torch.testing.assert_close(tensor.grad, expected[place + 1], rtol=1e-4, atol=1e-6)
+            assert_as_accurate(tensor.grad, rough[place + 1], exact[place + 1])
     with torch.no_grad():
         assert not fused(kind, x, w, target, bias=bias).requires_grad
 
@@ -260,11 +274,11 @@ def test_weights_that_are_embeddings_too(kind, path):
     _, w, _, target = batch(ROWS)
     words = torch.randint(SIZE, (ROWS,))
     gradients = []
-    for loss in (fused, apart):
-        weight = w.clone().requires_grad_()
+    for loss, dtype in ((fused, torch.float32), (apart, torch.float32), (apart, torch.float64)):
+        weight = w.to(dtype, copy=True).requires_grad_()
         loss(kind, 4 * F.embedding(words, weight), weight, target).backward()
         gradients.append(weight.grad)
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    assert_as_accurate(*gradients)
 
 
 @pytest.mark.parametrize("value", [NAN, INF, 3e38])
@@ -272,12 +286,15 @@ def test_weights_that_are_embeddings_too(kind, path):
 def test_a_row_that_is_no_number_says_so_and_spoils_no_other(kind, value, path):
     x, w, _, target = batch(ROWS)
     target = target.clamp(min=0)
-    expected = value_and_gradients(fused, kind, x, w, target, reduction="none")
+    expected, exact = (
+        value_and_gradients(loss, kind, x.to(dtype), w.to(dtype), target, reduction="none")
+        for loss, dtype in ((fused, torch.float32), (apart, torch.float64))
+    )
     x[9, 5] = value
     found = value_and_gradients(fused, kind, x, w, target, reduction="none")
     rest = torch.arange(ROWS) != 9
-    torch.testing.assert_close(found[0][rest], expected[0][rest], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1][rest], expected[1][rest], rtol=1e-5, atol=1e-5)
+    for part in (0, 1):
+        assert_as_accurate(found[part][rest], expected[part][rest], exact[part][rest])
     if value != 3e38:
         assert not found[0][9].isfinite() and not found[2].isfinite().all()
 

@@ -288,7 +288,7 @@ def test_padding_and_hidden_keys_do_not_count():
 @pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny"])
 def test_watching_changes_nothing(arch):
     flags = ["--attention", "entmax15"] if "sparse" in arch else []
-    model = toy.model(*flags, arch=arch).eval()
+    model = toy.model(*flags, arch=arch).double().eval()
     net_input = toy.batch(toy.dictionary())["net_input"]
     expected = model(**net_input)[0]
     seen = []

@@ -28,6 +28,7 @@ from fairseq_sparse.ops import (
 from fairseq_sparse.ops.cpu import boundary, build
 from fork_python import PYTHON
 from op_cases import LOSSES
+from references import assert_as_accurate
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = Path(build.__file__).parent
@@ -162,17 +163,17 @@ def test_a_user_without_a_home(compiler, tmp_path, monkeypatch):
 # --- compilers -----------------------------------------------------------------------------------
 
 
-def a_bit_of_everything():
+def a_bit_of_everything(dtype=torch.float32):
     """Return values and gradients of some of everything that the kernels compute."""
     generator = torch.Generator().manual_seed(3)
-    z = 3 * torch.randn(20, 600, generator=generator)
-    x, w = (torch.randn(rows, 24, generator=generator) / 2 for rows in (20, 600))
+    z = (3 * torch.randn(20, 600, generator=generator)).to(dtype)
+    x, w = (torch.randn(rows, 24, generator=generator).to(dtype) / 2 for rows in (20, 600))
     target = torch.randint(600, (20,), generator=generator)
     target[4] = -100
     results = []
 
     def add(value, *inputs):
-        weights = torch.linspace(-1, 1, value.numel()).view(value.shape)
+        weights = torch.linspace(-1, 1, value.numel(), dtype=dtype).view(value.shape)
         gradients = torch.autograd.grad((value * weights).sum(), inputs)
         results.extend([value.detach(), *gradients])
 
@@ -188,10 +189,12 @@ def a_bit_of_everything():
             add(kind.loss(logits, target, alpha, **options), features, weight)
     features, weight = (t.clone().requires_grad_() for t in (x, w))
     add(linear_entmax_loss(features, weight, target, 1.3), features, weight)
-    gain, gate = (torch.rand(600, generator=generator).requires_grad_() for _ in range(2))
+    gain, gate = torch.rand(2, 600, generator=generator).to(dtype)
+    gain, gate = gain.requires_grad_(), gate.requires_grad_()
     logits = z.clone().requires_grad_()
     add(gated_rms_norm(logits, gain, gate), logits, gain, gate)
-    heads = [torch.randn(2, 3, 30, 16, generator=generator).requires_grad_() for _ in range(3)]
+    heads = [torch.randn(2, 3, 30, 16, generator=generator).to(dtype) for _ in range(3)]
+    heads = [head.requires_grad_() for head in heads]
     masked = torch.arange(30) > torch.tensor([[29], [25]])
     for weights in ("relu", "entmax15"):
         add(attend(*heads, weights, masked=masked, causal=True)[0], *heads)
@@ -202,9 +205,9 @@ def a_bit_of_everything():
 
 def assert_same_results(these):
     with mock.patch.object(build, "library", return_value=None):
-        expected = a_bit_of_everything()
-    for actual, right in zip(these, expected, strict=True):
-        torch.testing.assert_close(actual, right, rtol=1e-4, atol=1e-5)
+        rough, exact = map(a_bit_of_everything, (torch.float32, torch.float64))
+    for each in zip(these, rough, exact, strict=True):
+        assert_as_accurate(*each)
 
 
 @needs_compiler
