@@ -2,8 +2,8 @@
 # Runs the tests on imitations of other machines, and under each supported Python.
 set -euo pipefail
 
-# The name of each setting and the variables that it sets. PyTorch, MKL, oneDNN and the C compiler
-# can be told to use fewer instructions than this processor has.
+# The name and variables of each setting. Libraries and compilers can be told to use fewer
+# instructions than this processor has.
 SETTINGS=(
     "plain"
     "avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE CC='cc -mno-avx512bf16'"

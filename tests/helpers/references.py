@@ -122,7 +122,7 @@ def error_of_naive(naive, *inputs, dtype=torch.float32):
     proportion = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
     errors = [proportion * error_of_naive(naive, *inputs)]
     for _ in range(5):
-        moved = naive(*[_moved_by_one_rounding(x) for x in rounded])
+        moved = naive(*[moved_by_one_rounding(x) for x in rounded])
         errors.append(float((moved - exact)[finite].abs().max()))
     return max(errors)
 
@@ -170,7 +170,7 @@ def _cast(inputs, dtype):
     return [x.to(dtype) if _is_floating(x) else x for x in inputs]
 
 
-def _moved_by_one_rounding(x):
+def moved_by_one_rounding(x):
     if not _is_floating(x):
         return x
     sign = torch.randint(0, 2, x.shape).to(x.dtype) * 2 - 1

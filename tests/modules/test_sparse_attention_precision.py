@@ -19,6 +19,7 @@ from attention_cases import (
 )
 from fairseq_sparse.ops.reference import chunked_attention
 from op_cases import HALF_DTYPES
+from references import moved_by_one_rounding
 
 WIDTH, KEYS = 16, 1000
 FP32 = torch.float32
@@ -97,7 +98,7 @@ def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
     layer, *inputs = large_attention(case)
     half, single = in_two_precisions(layer, dtype)
     inputs = [x.to(dtype).requires_grad_() for x in inputs]
-    grad = sequence(8, 2, WIDTH, dtype=dtype)
+    grad = sequence(8, 2, WIDTH, dtype=dtype, scale=0.1)  # those of the scores fit into fp16
     if case in RECTIFIED:
         assert half(*inputs)[1].sum(-1).max() > 65504
     output, _ = half(*inputs, need_weights=False)
@@ -109,9 +110,12 @@ def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
     expected, _ = single(*(x.detach().float() for x in inputs))
     expected.backward(grad.float())
     assert_within_rounding(output, expected, dtype)
+    other = copy.deepcopy(single)
+    other.zero_grad()
+    other(*(moved_by_one_rounding(x.detach()).float() for x in inputs))[0].backward(grad.float())
     for name in ("v_proj", "out_proj"):  # fp16 cannot represent the small gradients of the scores
-        actual, exact = (getattr(m, name).weight.grad for m in (half, single))
-        assert_within_rounding(actual, exact, dtype)
+        actual, exact, moved = (getattr(m, name).weight.grad for m in (half, single, other))
+        assert_within_rounding(actual, exact, dtype, moved=moved)
 
 
 @each_half_dtype
