@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import fork_python
 from fork_python import PYTHON
 
 PROGRAMS = {
@@ -80,4 +81,18 @@ def test_a_command_does_not_outlive_its_client():
     with pytest.raises(ProcessLookupError):
         for _ in range(600):
             os.kill(number, 0)
+            time.sleep(0.1)
+
+
+def test_the_server_ends_with_the_process_that_started_it():
+    program = "import os; print(open(f'/proc/{os.getppid()}/stat').read().split()[3])"
+    owner = "import subprocess, sys, fork_python; "
+    owner += "subprocess.run([fork_python.PYTHON, '-c', sys.argv[1]], check=True)"
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(fork_python.__file__)}
+    del environment[fork_python.VARIABLE]
+    command = [sys.executable, "-c", owner, program]
+    server = int(subprocess.run(command, env=environment, stdout=-1, check=True).stdout)
+    with pytest.raises(ProcessLookupError):
+        for _ in range(600):
+            os.kill(server, 0)
             time.sleep(0.1)

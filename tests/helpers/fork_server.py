@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -32,7 +33,7 @@ def serve(listener: socket.socket) -> list[str]:
     """Fork for each client, until stdin is closed. Returns, in a fork, the command to run."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        if sys.stdin.fileno() in select.select([listener, sys.stdin], [], [])[0]:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             os._exit(0)
         client, _ = listener.accept()
         if os.fork() == 0:
@@ -57,7 +58,8 @@ def attend(client: socket.socket) -> list[str]:
         os.close(stream)
     threading.Thread(target=pass_on, args=(client, command), daemon=True).start()
     _, status = os.waitpid(command, 0)
-    client.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
+    with suppress(OSError):  # the client may be gone
+        client.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
