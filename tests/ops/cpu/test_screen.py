@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import references
+from fairseq_sparse.ops.cpu import screen
 from fairseq_sparse.ops.cpu.rows import solve_alpha_relu, solve_entmax
 from fairseq_sparse.ops.cpu.screen import find_candidates, round_rows
 
@@ -387,3 +388,13 @@ def test_threads_do_not_change_the_candidates(threads):
         torch.set_num_threads(1)
     assert torch.equal(gold, expected_gold)
     assert all(torch.equal(a, b) for a, b in zip(packed[:3], expected[:3], strict=True))
+
+
+@pytest.mark.parametrize("limit", ["SSE41", "AVX2", "AVX512_CORE", "avx512_core_vnni"])
+def test_no_bfloat16_product_where_onednn_may_not_use_its_instructions(limit, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert not screen.multiplies_bfloat16.__wrapped__()
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    unlimited = screen.multiplies_bfloat16.__wrapped__()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    assert screen.multiplies_bfloat16.__wrapped__() == unlimited
