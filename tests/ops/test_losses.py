@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 import references
-from fairseq_sparse.ops import alpha_relu_loss, entmax_loss, entmax_threshold
+from fairseq_sparse.ops import (
+    alpha_relu,
+    alpha_relu_loss,
+    backends,
+    entmax15,
+    entmax_loss,
+    entmax_threshold,
+)
 from op_cases import DTYPES, LOSSES, TAU, batch
 from references import assert_close_to_naive, error_of_naive, smoothed_target
 
@@ -289,3 +296,18 @@ def test_the_naive_loss_is_not_exact_in_fp32():
     z, target = batch(20)
     for kind in LOSSES:
         assert 0 < error_of_naive(kind.naive_loss, z, target) < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("tau", [None, 0.1], ids=["entmax", "alpha_relu"])
+def test_the_scale_of_a_loss_is_not_rounded_to_half_precision(tau, backend):
+    """fp16 holds the gradient, but not the factor of the loss, as with loss scaling."""
+    z = torch.tensor([[1.9, 0.0, 0.25, -3.0]], dtype=torch.float16, requires_grad=True)
+    target, factor = torch.tensor([0]), 2.0**17
+    with backends.use(backend):
+        loss = entmax_loss(z, target) if tau is None else alpha_relu_loss(z, target, tau)
+        (actual,) = torch.autograd.grad(loss.float() * factor, z)
+    exact = z.detach().double()
+    p = entmax15(exact) if tau is None else alpha_relu(exact, tau)
+    expected = (p - torch.eye(4)[:1]) * factor
+    torch.testing.assert_close(actual.double(), expected, rtol=2e-3, atol=0.0)
