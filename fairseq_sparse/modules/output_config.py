@@ -35,10 +35,7 @@ class OutputConfig(FairseqDataclass):
     )
     output_topk: int = field(
         default=0,
-        metadata={
-            "help": "sparsemax and entmax over the k largest logits only (100 in one row of "
-            "'Speeding Up Entmax'); 0 = exact"
-        },
+        metadata={"help": "truncate sparsemax and entmax to the k largest logits; 0 = exact"},
     )
     output_tau: str = field(
         default="weights",
