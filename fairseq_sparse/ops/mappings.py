@@ -24,7 +24,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from fairseq_sparse.ops import operators, reference
 from fairseq_sparse.ops.backends import choose
@@ -126,7 +126,9 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
     check_logits(z)
     check_alpha(alpha)
     tau = _checked_tau(tau, z)
-    return _AlphaReLU.apply(z, tau, alpha)
+    if _needs_autograd(z):
+        return _AlphaReLU.apply(z, tau, alpha)
+    return choose("alpha_relu", (z,), alpha=alpha, tau=tau).alpha_relu_weights(z, tau, alpha)
 
 
 def log_entmax(z: Tensor, alpha: float, topk: int = 0) -> Tensor:
@@ -191,9 +193,8 @@ def entmax_topk(z: Tensor, alpha: Alpha, topk: int, dim: int = -1) -> Tensor:
         alpha = _checked_alphas(alpha, z, dim)
     else:
         check_alpha(alpha)
-    if not torch.is_grad_enabled():  # for a short row autograd takes as long as the rest
-        return _probabilities(z, alpha, dim, topk)
-    return _Entmax.apply(z, alpha, dim, topk)
+    compute = _Entmax.apply if _needs_autograd(z, alpha) else _probabilities
+    return compute(z, alpha, dim, topk)
 
 
 def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) -> EntmaxRows:
@@ -266,6 +267,15 @@ def _checked_tau(tau: Tau, z: Tensor) -> Tau:
         raise ValueError(
             f"tau of shape {tuple(tau.shape)} does not broadcast to that of z, {tuple(z.shape)}"
         ) from error
+
+
+def _needs_autograd(z: Tensor, alpha: Alpha = 0.0) -> bool:
+    """Return whether autograd must see an op, for which it takes longer than a short row does."""
+    if forward_ad._current_level >= 0:  # an autograd function refuses forward mode; kernels drop it
+        return True
+    if not torch.is_grad_enabled():
+        return False
+    return z.requires_grad or getattr(alpha, "requires_grad", False) or is_captured(z)
 
 
 def _flatten(rows: Tensor) -> Tensor:

@@ -123,14 +123,16 @@ int64_t fill_dense(const float *z, /* rows * size */
     return 0;
 }
 
-/* out [rows, size]: the logarithm of p, -inf where p is 0. tau: of alpha-ReLU; a NaN for
-alpha-entmax. Rows are solved and filled in by one call: in a step of generation, a second call
-would take as long as either. */
-int64_t log_probabilities(const float *z, /* rows * size */
-                          int64_t rows, int64_t size, double alpha, float tau,
-                          float *out, /* rows * size */
-                          int threads) {
-    mapping map = mapping_of(alpha);
+/* out [rows, size]: p, or if logarithms its logarithm, -inf where p is 0. tau: of alpha-ReLU; a NaN
+for alpha-entmax. alpha: of the i-th row at i * alpha_step. Rows are solved and filled in by one call:
+for few of them, a second call would take as long as either. */
+int64_t probabilities_of_rows(const float *z, /* rows * size */
+                              int64_t rows, int64_t size,
+                              const double *alpha, /* rows if alpha_step else 1 */
+                              int64_t alpha_step, float tau, int64_t logarithms,
+                              float *out, /* rows * size */
+                              int threads) {
+    float outside = logarithms ? -INFINITY : 0;
     working_memory memory;
     int64_t failure = allocate(&memory, threads, 2, size + BLOCK);
     if (failure)
@@ -143,6 +145,7 @@ int64_t log_probabilities(const float *z, /* rows * size */
         for (int64_t i = 0; i < rows; i++) {
             const float *row = z + i * size;
             float *filled = out + i * size;
+            mapping map = mapping_of(alpha[i * alpha_step]);
             double solution[COUNT + 1];
             if (tau != tau)
                 solve_entmax_row(row, size, map, solution, 1, places, x);
@@ -152,9 +155,9 @@ int64_t log_probabilities(const float *z, /* rows * size */
             int64_t count = select_above(row, size, found.cut, places);
             probabilities(row, places, count, found, map, x);
             for (int64_t j = 0; j < size; j++)
-                filled[j] = -INFINITY;
+                filled[j] = outside;
             for (int64_t k = 0; k < count; k++)
-                filled[places[k]] = logf(x[k]);
+                filled[places[k]] = logarithms ? logf(x[k]) : x[k];
         }
     }
     free(memory.data);

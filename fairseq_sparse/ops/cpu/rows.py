@@ -103,7 +103,7 @@ def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
 
 def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
     """Return the probabilities of rows ``[rows, size]``, in the dtype of ``z``, any but fp64."""
-    return solve_entmax(z.float().contiguous(), alpha).probabilities().to(z.dtype)
+    return _probabilities_of_rows(z.float().contiguous(), alpha).to(z.dtype)
 
 
 def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
@@ -118,19 +118,27 @@ def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
 def alpha_relu_weights(z: Tensor, tau: Union[float, Tensor], alpha: float) -> Tensor:
     """Return alpha-ReLU of logits of any shape, in their dtype, any but fp64."""
     rows = z.float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
-    return solve_alpha_relu(rows, float(tau), alpha).probabilities().view(z.shape).to(z.dtype)
+    return _probabilities_of_rows(rows, alpha, float(tau)).view(z.shape).to(z.dtype)
 
 
 def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> Tensor:
     """Return the logarithm of alpha-entmax, or of alpha-ReLU if ``tau`` is given, over the last
     dimension of logits of any shape: fp32, -inf where p is 0, without a gradient."""
     rows = z.detach().float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
+    return _probabilities_of_rows(rows, alpha, tau, logarithms=True).view(z.shape)
+
+
+def _probabilities_of_rows(
+    rows: Tensor, alpha: Alpha, tau: Optional[float] = None, logarithms: bool = False
+) -> Tensor:
+    """Return alpha-entmax of rows, or alpha-ReLU if ``tau`` is given, or their logarithms."""
     out = torch.empty_like(rows)
     if tau is not None and math.isnan(tau):  # NaN stands for alpha-entmax in C
-        return out.fill_(math.nan).view(z.shape)
+        return out.fill_(math.nan)
     threshold = math.nan if tau is None else tau
-    call("log_probabilities", rows.numel(), rows, *rows.shape, alpha, threshold, out)
-    return out.view(z.shape)
+    arguments = (*rows.shape, *_alpha_of_rows(alpha), threshold, logarithms, out)
+    call("probabilities_of_rows", rows.numel(), rows, *arguments)
+    return out
 
 
 def _layout(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:

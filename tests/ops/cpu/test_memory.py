@@ -114,7 +114,7 @@ def test_rows_that_are_too_long_are_refused_before_they_are_read(compiled, size)
         "solve_entmax": (None, None, 1, size, alpha, 0, None),
         "solve_alpha_relu": (None, None, 1, size, 1.5, 0.3, None),
         "fill_dense": (None, 1, size, alpha, 0, None, None),
-        "log_probabilities": (None, 1, size, 1.5, 0.3, None),
+        "probabilities_of_rows": (None, 1, size, alpha, 0, 0.3, 0, None),
         "fill_sparse": (None, None, 1, size, None, 1.5, None, None, 1.0, *nothing[:3]),
         "find_candidates": (None, 1, size, *nothing[:4], 1.5, 0.3, 1, *nothing[:3]),
         "fill_candidates": (
