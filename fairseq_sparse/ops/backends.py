@@ -40,6 +40,8 @@ _CHOICES = {"auto": ("cpu", "gpu"), "reference": (), "cpu": ("cpu",), "gpu": ("g
 _LEAST_ALPHA, _LARGEST_ALPHA = 1.05, 2.0
 # Scores per head on a CPU, below which PyTorch's products are as fast.
 _LEAST_SCORES = 20 * 20
+# Scores of all heads, below which that is so for rectified weights: all of them fit into the cache.
+_LEAST_RECTIFIED = 1 << 20
 # All kernels require the width of a head to be a multiple of this.
 _HEAD_WIDTHS = 16
 # Kernels compiled for vectors of fewer floats are slower than PyTorch's products, which choose the
@@ -295,6 +297,7 @@ def _cpu_attention(tensors: Tensors, options) -> bool:
         options.need_weights
         or options.dropout >= 1
         or queries * keys < _LEAST_SCORES
+        or (weights.name == "relu" and query.shape[:3].numel() * keys < _LEAST_RECTIFIED)
         or not (bias is None or bias.shape == (queries, keys))
     ):
         return False

@@ -5,7 +5,7 @@ import torch
 
 from fairseq_sparse.ops import backends, cpu
 from fairseq_sparse.ops.attention import attend
-from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
+from fairseq_sparse.ops.attention_weights import entmax, entmax15, gelu, relu, softmax
 from fairseq_sparse.ops.cpu.attention import sparse_attention
 from op_cases import SPARSE_WEIGHTS, alpha_of, chosen_attention, logits
 from references import assert_as_accurate
@@ -169,7 +169,7 @@ def kept_weights(query, key, weights, **arguments):
 
 @each_weights
 def test_dropout_falls_on_single_weights(weights):
-    query, key, _, _ = inputs(2, 3, 100, 130, 16)
+    query, key, _, _ = inputs(2, 3, 100, 200, 16)
     query *= 0.1
     whole = kept_weights(query, key, weights)
     torch.manual_seed(1)
@@ -181,6 +181,16 @@ def test_dropout_falls_on_single_weights(weights):
     for dims in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
         number, share = count.sum(dims), (is_kept * count).sum(dims) / count.sum(dims).clamp(min=1)
         assert ((share - 0.7).abs() <= 5 * (0.21 / number.clamp(min=1)).sqrt()).all()
+    # Two weights are dropped independently, also at equal places in different sentences, heads,
+    # queries or blocks of 64 keys: their outcomes agree in 0.7 ** 2 + 0.3 ** 2 = 0.58 of the pairs.
+    for dim, steps in ((0, (1,)), (1, (1, 2)), (2, (1, 8, 64)), (3, (1, 16, 63, 64, 65, 128))):
+        for step in steps:
+            length = whole.size(dim) - step
+            pairs = [(x.narrow(dim, 0, length), x.narrow(dim, step, length))
+                     for x in (whole != 0, is_kept)]  # fmt: skip
+            both = pairs[0][0] & pairs[0][1]
+            agree = (pairs[1][0] == pairs[1][1])[both].double().mean()
+            assert abs(agree - 0.58) <= 5 * (0.58 * 0.42 / both.sum()).sqrt(), (dim, step)
 
 
 @each_weights
@@ -242,7 +252,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length():
     assert 0 < most < 4 * 3000 * 3000 / 8
 
 
-def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None, dropout=0.0):
+def takes(weights=entmax15, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None, dropout=0.0):
     query, key, value, _ = (x.to(dtype) for x in inputs(*sizes))
     return chosen_attention(query, key, value, weights, bias=bias, dropout=dropout) is cpu
 
@@ -250,9 +260,10 @@ def takes(weights=relu, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None
 @pytest.mark.usefixtures("fast")
 @each_weights
 def test_attend_hands_over_what_the_kernels_take(weights):
-    tensors = inputs(2, 3, 30, 40, 16)
-    assert takes(weights)
-    masks = {"masked": torch.rand(2, 40) < 0.3, "bias": causal(30, 40)}
+    sizes = (2, 4, 330, 400, 16) if weights is relu else (2, 3, 30, 40, 16)
+    tensors, (_, _, queries, keys, _) = inputs(*sizes), sizes
+    assert takes(weights, sizes=sizes)
+    masks = {"masked": torch.rand(2, keys) < 0.3, "bias": causal(queries, keys)}
     options = {"scale": 0.3, **masks}
     whole = values_and_gradients(lambda q, k, v: attend(q, k, v, weights, **options)[0], tensors)
     for pair in zip(whole, compiled(tensors, weights, **options), strict=True):
@@ -268,6 +279,7 @@ OTHERS = {
     "bf16": {"dtype": torch.bfloat16},
     "a step of generation": {"sizes": (2, 3, 1, 500, 16)},
     "a few scores": {"sizes": (20, 30, 5, 40, 16)},
+    "rectified scores that fit into the cache": {"weights": relu, "sizes": (2, 8, 250, 250, 16)},
     "narrow heads": {"sizes": (2, 3, 30, 40, 8)},
     "a bias for each sentence": {"bias": torch.zeros(2, 1, 30, 40)},
     "a bias for each key": {"bias": torch.zeros(1, 40)},
