@@ -48,7 +48,7 @@ stop_children() {
   # shellcheck disable=SC2086
   kill $children 2> /dev/null # those of the line above have ended
 }
-trap 'stop_children || true; at_exit' EXIT
+trap 'stop_children || true; rm -f -- ${PARTIALS[@]+"${PARTIALS[@]}"}; at_exit' EXIT
 
 # Copy the output of a command, without the line that fairseq prints if tensorboardX is missing.
 drop_noise() {
@@ -56,7 +56,7 @@ drop_noise() {
 }
 
 # Make a file beside FILE that will replace it, and set partial to its name: begin_file FILE. It has
-# a name of its own, since another run may write FILE, too; fail removes it.
+# a name of its own, since another run may write FILE, too; it is removed at the end.
 PARTIALS=()
 begin_file() {
   partial="$(mktemp "$1.partial.XXXXXXXX")" || fail "$1 cannot be written (see above)"
@@ -67,7 +67,6 @@ begin_file() {
 say() { printf '[%s] %s\n' "${STAGE:-run}" "$*" >&2; }
 
 fail() {
-  rm -f -- ${PARTIALS[@]+"${PARTIALS[@]}"}
   printf '[%s] error: %s\n' "${STAGE:-run}" "$*" >&2
   exit 1
 }

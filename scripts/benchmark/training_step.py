@@ -40,9 +40,13 @@ from command_line import names, quiet, script_parser
 
 EXAMPLES = measure.ROOT / "examples"
 STOCK = "stock"
+# Every output and every kind of attention, and the best of both.
 DEFAULT_VARIANTS = (
-    "stock,softmax,sparsemax,entmax15,entmax15_k100,alpha_relu,rela_g,entmax15+rela_g,"
-    "alpha_relu+rela_g"
+    "stock,softmax,sparsemax,entmax15,entmax15_k100,entmax,alpha_relu,"
+    "softmax+sparsemax,softmax+entmax15,softmax+entmax,softmax+relu,softmax+relu_rmsnorm,"
+    "softmax+rela_i,softmax+rela_g,softmax+rela_g_layernorm,softmax+rela_g_gelu,"
+    "softmax+rela_g_leaky_relu,softmax+softmax_gated,softmax+softmax_rmsnorm_gated,"
+    "softmax+relu_length,softmax+softpick,softmax+sigmoid,entmax15+rela_g,alpha_relu+rela_g"
 )
 UNFUSED = " --no-fused-loss"
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -138,6 +142,7 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
     )
     # The environment is not passed on, because its variables could change the recipe.
     settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
+    settings["OUTPUT_ALPHA"] = "1.25"  # so that the variant entmax is not entmax15 again
     output = subprocess.run(
         ["bash", "-c", script, "bash", path],
         env={"PATH": os.environ["PATH"], **settings},

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import toy
-from benchmark import check_kernels, linear_loss, losses, measure, targets
+from benchmark import check_kernels, linear_loss, losses, measure, targets, training_step
 from fairseq_sparse import ops
 from fairseq_sparse.analysis import measuring
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fork_python import PYTHON
 
 FOLDER = toy.ROOT / "scripts" / "benchmark"
@@ -184,3 +186,14 @@ def test_fused_and_unfused_compute_the_same() -> None:
     }
     for name in ("alpha_relu_loss", "entmax_loss, 1.5"):
         torch.testing.assert_close(found[f"linear_{name}"], found[name])
+
+
+def test_every_output_and_kind_of_attention_is_measured() -> None:
+    variants = training_step.DEFAULT_VARIANTS.split(",")
+    flags = [training_step.variant_flags(name) for name in variants]
+
+    def values(flag: str) -> set[str]:
+        return {line[line.index(flag) + 1] for line in flags if flag in line}
+
+    assert values("--attention") == {*ATTENTION_KINDS}
+    assert values("--output-transform") | {"softmax"} == {*OUTPUT_TRANSFORMS}
