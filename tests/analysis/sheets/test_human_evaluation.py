@@ -114,6 +114,21 @@ def test_figures_of_each_system():
     assert f"Cohen's κ {agreement['kappa']:.3f}, with quadratic weights {quadratic:.3f}, of" in text
 
 
+def test_systems_are_ranked_by_the_mean_grade_of_both_annotators():
+    judged = {"c": [(3, 1), (3, 1)], "b": [(3, -1), (3, -1)], "a": [(4, 0), (1, 0)]}
+    sheets = make_sheets([1], [2], systems=(REFERENCE, "unjudged", *judged))
+    scores = {
+        annotator: {
+            row.id: Judgement(*judged[row.systems[0]][number])
+            for row in sheets[annotator]
+            if row.systems[0] in judged
+        }
+        for number, annotator in enumerate(ANNOTATORS)
+    }
+    systems = summarize(sheets, scores)["systems"]
+    assert list(systems) == ["b", "c", "a", "unjudged", REFERENCE]
+
+
 def test_scores_that_are_missing():
     sheets = make_sheets((1, 2), (2, 3), systems=("one",))
     summary = summarize(
