@@ -51,6 +51,12 @@ CRAFTED = {
     "sizes that overflow": op.array(op.dtype(), (2**33, 2**31), op.data(b"")),
     "negative sizes": op.array(op.dtype(), (-1, -1), BYTES),
     "a scalar without bytes": op.call(f"{op.ARRAYS[0]}.scalar", op.dtype(), op.data(b"")),
+    "a scalar of two numbers": op.call(f"{op.ARRAYS[0]}.scalar", op.dtype(), op.data(bytes(16))),
+    "an array of another class": op.array(op.dtype(), (1,), BYTES, of="numpy.dtype"),
+    "an array of another version": op.array(op.dtype(), (1,), BYTES, version=2),
+    "a dtype of another version": op.array(op.dtype(version=4), (1,), BYTES),
+    "the other byte order": op.array(op.dtype(order="S"), (1,), BYTES),
+    "two byte orders": op.array(op.dtype(order="<>"), (1,), BYTES),
     "an array over bytes": op.call("numpy.ndarray", (1,), op.dtype(), BYTES),
     "a new state while a tensor shares the memory": TWICE,
 }
@@ -60,6 +66,10 @@ CRAFTED_FOR_TORCH = {
     "a repeated number": op.tensor((2**40,), (0,)),
     "a storage of another size": op.tensor(of=op.storage(2**20)),
     "a storage of another dtype": op.tensor(of=op.storage(6, "torch.DoubleStorage")),
+    "a storage of two dtypes": [
+        op.tensor(),
+        op.tensor((3,), (1,), of=op.storage(3, "torch.DoubleStorage")),
+    ],
     "a view beyond the storage": op.tensor((2, 3), (3, 2)),
     "an offset beyond the storage": op.tensor(offset=1),
     "a negative stride": op.tensor((2, 3), (-3, 1), 3),
@@ -68,6 +78,11 @@ CRAFTED_FOR_TORCH = {
     "lists that double": b"]" + b"q\x01](h\x01h\x01e" * 40,
     "deep lists": b"](" * 10**5 + b"e" * 10**5,
     "memory by the size": op.call("builtins.bytearray", 2**33),
+    "bytes in another encoding": op.call("_codecs.encode", "a", "utf-8"),
+    "an object of another class": op.name("torch.Size") + b")\x81",
+    "an object with arguments": op.name("argparse.Namespace") + op.value((1,)) + b"\x81",
+    "an item of a tensor": op.tensor() + op.value(0) + op.value(1) + b"s",
+    "a setting without a name": op.build(op.name("argparse.Namespace") + b")\x81", {1: 2}),
     "a function as value": [op.name("torch.Size")],
     "a class of Python": op.name("builtins.list"),
     "a call of a tensor": op.tensor() + b")R",
@@ -91,7 +106,11 @@ def test_data_of_numpy_are_numbers_or_refused_wherever_a_checkpoint_is_read(tmp_
 
 @pytest.mark.parametrize("crafted", CRAFTED_FOR_TORCH)
 def test_our_commands_refuse_what_torch_reads(tmp_path, crafted):
-    path = op.write(tmp_path / "crafted.pt", CRAFTED_FOR_TORCH[crafted])
+    harmless, path = (
+        op.write(tmp_path / f"{number}.pt", {"model": {}, "crafted": content})
+        for number, content in enumerate([op.tensor(), CRAFTED_FOR_TORCH[crafted]])
+    )
+    assert load_checkpoint(harmless)["crafted"].shape == (2, 3)
     with pytest.raises(CheckpointError):
         load_checkpoint(path)
 

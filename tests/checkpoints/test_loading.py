@@ -4,8 +4,10 @@ import ast
 import io
 import os
 import pickle
+import struct
 import subprocess
 import zipfile
+import zlib
 from argparse import Namespace
 from pathlib import Path
 
@@ -158,6 +160,10 @@ torch.save(make_state(), TORCH_1_5, _use_new_zipfile_serialization=False)
         "zip": (foreign_zip, "archive of another kind"),
         "TorchScript": (script, "archive of another kind"),
         "compressed": (lambda path: rewrite(path, lambda _, data: data, 8), "compressed"),
+        "another byte order": (
+            lambda path: rewrite(path, lambda name, data: b"big" if name == "byteorder" else data),
+            "byte order",
+        ),
         "no pickle": (without("data.pkl"), "archive of another kind"),
         "no parameters": (without("data/0"), "cannot be read"),
         "a tensor larger than its storage": (in_pickle(b"K\x02K\x03", b"M\0\x40K\x03"), "cannot"),
@@ -171,6 +177,21 @@ def test_another_kind_of_file_is_refused_by_name(tmp_path, damage, message):
     with pytest.raises(CheckpointError, match=message) as refusal:
         load_checkpoint(path)
     assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_member_that_claims_more_bytes_than_it_has_is_refused(tmp_path):
+    """The rest would be whatever the process had in its memory."""
+    (path,) = write(tmp_path, [{"model": {"zeros": torch.zeros(99_999)}}])
+    assert load_checkpoint(path)
+    with zipfile.ZipFile(path) as archive:
+        info = max(archive.infolist(), key=lambda info: info.file_size)
+        stored = bytearray(Path(path).read_bytes())
+        directory = stored.index(info.filename.encode(), archive.start_dir) - 46
+    info.CRC = zlib.crc32(bytes(99))
+    struct.pack_into("<LL", stored, directory + 16, info.CRC, 99)  # the size that is stored
+    Path(path).write_bytes(stored)
+    with pytest.raises(CheckpointError, match="cannot be read|truncated"):
+        load_checkpoint(path)
 
 
 def test_a_storage_that_claims_to_be_huge_takes_no_memory(tmp_path):

@@ -44,14 +44,14 @@ def data(content: bytes) -> bytes:
     return call("_codecs.encode", content.decode("latin1"), "latin1")
 
 
-def dtype(code="f8", order="<", parts=None, *, flags=0, size=-1, align=-1) -> bytes:
-    state = (3, order, parts, None, None, size, align, flags)
+def dtype(code="f8", order="<", parts=None, *, version=3, flags=0, size=-1, align=-1) -> bytes:
+    state = (version, order, parts, None, None, size, align, flags)
     return build(call("numpy.dtype", code, False, True), state)
 
 
-def array(kind, shape, content, module=ARRAYS[1]) -> bytes:
-    empty = call(f"{module}._reconstruct", name("numpy.ndarray"), (0,), data(b"b"))
-    return build(empty, (1, shape, kind, False, content))
+def array(kind, shape, content, module=ARRAYS[1], *, of="numpy.ndarray", version=1) -> bytes:
+    empty = call(f"{module}._reconstruct", name(of), (0,), data(b"b"))
+    return build(empty, (version, shape, kind, False, content))
 
 
 def storage(size=6, kind="torch.FloatStorage", key="0") -> bytes:
