@@ -224,11 +224,11 @@ def test_list_and_dropped_mass_add_up_to_one(table, beam, max_len, nbest, sums_t
         assert found + hypos[0]["dropped_mass"] == pytest.approx(1, abs=1e-5)
 
 
-def search_script(follow, **options):
+def search_script(follow, prefix_tokens=None, **options):
     """Return the hypotheses of a table of log-probabilities, whose steps are known to sum to 1."""
-    generator = make_generator([Script(follow, words=6)], min_len=0, **options)
+    generator = make_generator([Script(follow, words=6)], **{"min_len": 0, **options})
     generator.model.models[0].decoder.output_projection.scores_are_log_probs = True
-    return generator.generate(None, make_sample(SEEDS[:1]))[0]
+    return generator.generate(None, make_sample(SEEDS[:1]), prefix_tokens=prefix_tokens)[0]
 
 
 def test_a_repeated_ngram_that_is_blocked_is_not_dropped():
@@ -236,6 +236,26 @@ def test_a_repeated_ngram_that_is_blocked_is_not_dropped():
     (best,) = search_script(follow, beam_size=1, no_repeat_ngram_size=1)
     assert best["tokens"].tolist() == [A, B, EOS]
     assert best["dropped_mass"] == pytest.approx(0.4 + 0.6 * 0.2)
+
+
+def test_an_end_that_comes_too_soon_is_not_dropped():
+    follow = {(): {A: 0.5, B: 0.2, EOS: 0.3}, (A,): {EOS: 1.0}}
+    (best,) = search_script(follow, beam_size=1, min_len=1)
+    assert best["dropped_mass"] == pytest.approx(0.2)
+
+
+def test_what_a_prefix_excludes_is_not_dropped():
+    follow = {(): {A: 0.6, B: 0.4}, (A,): {B: 0.7, EOS: 0.3}, (A, B): {EOS: 1.0}}
+    found = search_script(follow, beam_size=2, prefix_tokens=torch.tensor([[A]]))
+    assert len(found) == 2 and found[0]["exact"] and found[0]["dropped_mass"] == 0
+
+
+def test_a_translation_that_finds_the_list_full_is_dropped():
+    """All candidates are among the first `beam`, but only one of the two last is listed."""
+    follow = {(): {A: 0.5, EOS: 0.3, B: 0.2}, (A,): {EOS: 1.0}, (B,): {EOS: 1.0}}
+    found = search_script(follow, beam_size=2)
+    assert len(found) == 2 and found[0]["optimal"] and not found[0]["exact"]
+    assert found[0]["dropped_mass"] == pytest.approx(0.2)
 
 
 def test_a_reward_for_unknown_words_can_still_come():

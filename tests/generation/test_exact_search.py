@@ -194,6 +194,9 @@ def test_a_translation_that_was_pruned_is_not_forgotten():
         assert len(hypos) == 2 and hypos[0]["optimal"] and not hypos[0]["exact"]
     for hypos in translate([table], nbest=3, len_penalty=None):
         assert len(hypos) == 3 and hypos[0]["exact"]
+    for nbest in (1, 2, 3):  # the beam finds all
+        for hypos in translate([table], nbest=nbest, len_penalty=None, beam_size=3):
+            assert len(hypos) == nbest and hypos[0]["exact"] == (nbest == 3)
 
 
 def test_scores_above_zero_prune_nothing():
