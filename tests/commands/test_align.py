@@ -13,6 +13,7 @@ import pytest
 import attention_by_hand
 import references
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.analysis.alignment import alignment_extraction
 from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
@@ -138,8 +139,7 @@ def test_command_line_and_sentence_that_is_too_long(
     arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
 
     result = toy.command("align", *arguments)
-    assert result.stdout == f"wrote 2 alignments of 23 sentences to {output}\n"
-    assert f"1 sentences are too long for the model and have no links: {TOO_LONG}" in result.stderr
+    assert str(output) in result.stdout and str(TOO_LONG) in result.stderr.splitlines()[-1]
     links = {"shifted-layer2-head1.pharaoh", "shifted-layer2-mean.pharaoh"}
     files = read(output)
     assert set(files) == links | {"source.txt", "target.txt"}
@@ -151,7 +151,7 @@ def test_command_line_and_sentence_that_is_too_long(
     assert manifest["too_long"] == [TOO_LONG] and manifest["sentences"] == 23
     assert manifest["checkpoint"]["path"] == str(checkpoints["stock"])
     assert align.main(list(map(str, arguments))) == 0
-    assert capsys.readouterr().out == f"done already: {output}\n"
+    assert capsys.readouterr().out.startswith("done already")
 
 
 def test_any_batches_give_the_same(data: Path, checkpoints: dict[str, Path], tmp_path) -> None:
@@ -201,15 +201,14 @@ def test_other_settings_are_refused_by_name(
 ) -> None:
     assert call_here(data, checkpoints["rela_g"], tmp_path, "--heads", "mean") == 0
     before = read(tmp_path)
-    for checkpoint, flags, message in (
-        ("rela_g", ["--heads", "2,mean"], "heads was mean, now 2,mean"),
-        ("rela_g", ["--heads", "mean", "--threshold", 0.5], "threshold was None, now 0.5"),
-        ("rela_g", ["--heads", "mean", "--subset", "valid"], "subset was test, now valid"),
-        ("stock", ["--heads", "mean"], "checkpoint was "),
+    capfd.readouterr()
+    for checkpoint, named, *flags in (
+        ("rela_g", "2,mean", "--heads", "2,mean"),
+        ("rela_g", "threshold", "--heads", "mean", "--threshold", 0.5),
+        ("rela_g", "valid", "--heads", "mean", "--subset", "valid"),
+        ("stock", "checkpoint", "--heads", "mean"),
     ):
-        assert call_here(data, checkpoints[checkpoint], tmp_path, *flags) == 1
-        (line,) = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
-        assert f"{tmp_path} was made with other settings, {message}" in line
+        assert_refused(capfd, named, call_here, data, checkpoints[checkpoint], tmp_path, *flags)
         assert read(tmp_path) == before
     # The batch size and the checkpoint's file name may change.
     copy = tmp_path / "copy.pt"
@@ -257,25 +256,15 @@ def test_bad_input_is_one_line(
     for path in data.iterdir():
         if not path.name.startswith("test.de-en.en"):
             (sources / path.name).write_bytes(path.read_bytes())
-    cases = [
-        ([data, checkpoint, "--layers", "1,3"], "--layers 3: the model has 2"),
-        ([data, checkpoint, "--heads", "5,mean"], "--heads 5: the model has 2"),
-        ([sources, checkpoint], "--subset test: there are no references; use --hypothesis"),
-    ]
-    for (folder, path, *flags), message in cases:
-        assert call_here(folder, path, output, *flags) == 1
-        printed = capfd.readouterr()
-        assert not printed.out and not output.exists()
-        (line,) = [line for line in printed.err.splitlines() if "error: " in line]
-        assert line.startswith("fairseq-sparse align: error: ") and message in line
-    assert call_here(sources, checkpoint, output, "--hypothesis", "--heads", "mean") == 0
-    for flags, message in (
-        (["--threshold", 0], "must be above 0"),
-        (["--heads", "0"], "must be at least 1"),
-        (["--layers", "mean"], "--layers"),
-        (["--subwords", "bpe"], "invalid choice"),
-        (["--beam", 2], "--beam is the beam size of --hypothesis"),
+    for folder, named, *flags in (
+        (data, "--layers 3", "--layers", "1,3"),
+        (data, "--heads 5", "--heads", "5,mean"),
+        (sources, "--hypothesis"),
+        (data, "--threshold", "--threshold", 0),
+        (data, "--heads", "--heads", "0"),
+        (data, "--layers", "--layers", "mean"),
+        (data, "--beam", "--beam", 2),
     ):
-        with pytest.raises(SystemExit):
-            call_here(data, checkpoint, output, *flags)
-        assert message in capfd.readouterr().err
+        assert_refused(capfd, named, call_here, folder, checkpoint, output, *flags)
+        assert not output.exists()
+    assert call_here(sources, checkpoint, output, "--hypothesis", "--heads", "mean") == 0

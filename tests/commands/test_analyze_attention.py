@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.commands import analyze_attention
 
@@ -39,21 +40,11 @@ def call_here(*arguments: object) -> int:
 def test_table_and_json(
     arch: str, checkpoints: dict[str, Path], data: Path, tmp_path: Path
 ) -> None:
-    result = toy.command(
-        "analyze attention",
-        data,
-        "--path",
-        checkpoints[arch],
-        "--cpu",
-        "--max-tokens",
-        "60",
-        "--json",
-        tmp_path / "out.json",
-    )
+    flags = ("--cpu", "--max-tokens", "60", "--json", tmp_path / "out.json")
+    result = toy.command("analyze attention", data, "--path", checkpoints[arch], *flags)
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (written["sentences"], written["left_out"]) == (30, 0)
-    heading, first_table = result.stdout.split("\n\n")[:2]
-    assert heading == f"{checkpoints[arch]}: 30 sentences of test, {checkpoints[arch]}"
+    first_table = result.stdout.split("\n\n")[1]
     rows = [line.strip("| ").split("|") for line in first_table.splitlines()]
     rows = [[cell.strip() for cell in row] for row in rows[2:]]
     assert [row[:2] for row in rows[:5]] == [
@@ -65,14 +56,10 @@ def test_table_and_json(
     for place, row in zip(written["attention"].values(), rows, strict=False):
         numbers = 100 * place["sparsity"], place["nonzeros"], 100 * place["null"]
         assert [f"{number:.2f}" for number in numbers] == row[3:6]
-        rest = [f"{place['null_variance']:.4f}", f"{100 * place['layer_null']:.2f}"]
-        rest += [f"{place['diversity']:.3f}"]
-        assert [*rest, f"{100 * place['first']:.2f}", f"{100 * place['eos']:.2f}"] == row[6:]
         assert 0 < place["first"] < 1 and 0 < place["eos"] < 1
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
         assert place["diversity"] > 0
         assert ("diversity_by_temperature" in place) == sparse
-    assert ("τ = 0.25" in result.stdout) == sparse
 
 
 def measured(path: Path) -> dict:
@@ -145,12 +132,8 @@ def test_an_lstm_has_cross_attention_only(
         assert call_here(data, "--path", path, "--max-tokens", tokens, *outputs) == 0
         tables.append(capfd.readouterr().out.splitlines())
     assert tables[0] == tables[1]  # padding does not count
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in tables[0][4:6]]
     (part,) = measured(tmp_path / "out.json")["attention"].values()
-    kind = "softmax" if arch == "lstm" else "sparsemax"
-    numbers = [f"{100 * part['sparsity']:.2f}", f"{part['nonzeros']:.2f}"]
-    for row, layer in zip(rows, ("mean", "1"), strict=True):
-        assert row[:5] == ["cross", layer, kind, *numbers] and row[-3] == "-"
+    assert (part["sparsity"] > 0) == (arch == "lstm_sparse")
     assert sorted(path.stem for path in plots.glob("*.svg")) == ["null_rates", "sparsity"]
 
 
@@ -167,9 +150,7 @@ def test_several_models_in_one_command(
     for path, model in zip(paths, models.values(), strict=True):
         assert call_here(data, "--path", path, "--json", tmp_path / "one.json") == 0
         assert model == measured(tmp_path / "one.json")
-        assert f"30 sentences of test, {path}" in printed
-    titles = [line for line in printed.splitlines() if line.startswith(("ReLA-g: ", "dense: "))]
-    assert len(titles) == 2 and printed.startswith(titles[0])  # a table has its model above it
+        assert str(path) in printed
     names = [f"{stem}.{kind}" for stem in ("diversity", "null_rates", "sparsity") for kind in PLOTS]
     assert sorted(path.name for path in plots.iterdir()) == names
     assert all(str(plots / name) in printed for name in names)
@@ -197,10 +178,8 @@ def test_seeds_of_one_model(
         assert part["sparsity"] == pytest.approx(mean)
         assert f"{100 * mean:.2f} ± {100 * deviation:.2f}" in printed
         assert len(part["layers"]) == 2 and deviation > 0
-    assert f"30 sentences of test, {paths[0]} {paths[1]}" in printed
     mixed = [paths[0], checkpoints["transformer_tiny"]]
     assert call_here(data, "--path", *mixed, "--names", "a", "a") == 1
-    assert "seeds of one model must have the same attention" in capfd.readouterr().err
 
 
 def test_null_rates_by_the_word_before(
@@ -227,9 +206,7 @@ def test_null_rates_by_the_word_before(
             assert head["null_after"][word] == same["null_after"]["X"]
     tags.write_text("X\n", encoding="utf-8")
     capfd.readouterr()
-    assert call_here(data, *flags, "--by-previous", 9, "--tags", tags) == 1
-    printed = capfd.readouterr().err
-    assert f"{tags} has 1 lines for 30 sentences" in printed and "100%" not in printed
+    assert_refused(capfd, tags, call_here, data, *flags, "--by-previous", 9, "--tags", tags)
 
 
 def test_bad_input_is_one_line(
@@ -248,29 +225,17 @@ def test_bad_input_is_one_line(
     broken.write_bytes(checkpoint.read_bytes()[:5000])
     no_model = tmp_path / "no_model.pt"
     torch.save({"x": 1}, no_model)
-    cases = [
-        ([data, "--path", broken], "truncated"),
-        ([data, "--path", no_model], "could not be loaded"),
-        ([tmp_path, "--path", checkpoint], "could not be loaded for the data"),
-        ([smaller, "--path", checkpoint], "give the folder of data"),
-    ]
     output = tmp_path / "out.json"
-    for arguments, message in cases:
-        assert call_here(*arguments, "--json", output) == 1
-        printed = capfd.readouterr()
-        assert not printed.out and not output.exists()
-        assert len(printed.err.splitlines()) == 1
-        assert (
-            printed.err.startswith("fairseq-sparse analyze attention: error: ")
-            and message in printed.err
-        )
-    for flags, message in [
-        (["--shuffled", -1], "not between 0 and 2^32 - 1"),
-        (["--tags", data / "dict.en.txt"], "--tags: say with --by-previous how many"),
+    for folder, named, *flags in [
+        (data, broken, "--path", broken),
+        (data, no_model, "--path", no_model),
+        (tmp_path, tmp_path, "--path", checkpoint),
+        (smaller, smaller, "--path", checkpoint),
+        (data, "--shuffled", "--path", checkpoint, "--shuffled", -1),
+        (data, "--tags", "--path", checkpoint, "--tags", data / "dict.en.txt"),
     ]:
-        with pytest.raises(SystemExit):
-            call_here(data, "--path", checkpoint, *flags)
-        assert message in capfd.readouterr().err
+        assert_refused(capfd, named, call_here, folder, *flags, "--json", output)
+        assert not output.exists()
 
 
 def test_sentences_that_are_too_long_are_left_out_and_told(

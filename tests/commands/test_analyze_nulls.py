@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.analysis.translator import load_translator
@@ -132,30 +133,22 @@ def test_known_bad_pairs_and_pairs_that_are_too_long(
 def test_bad_input_is_one_line(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    path, labels = checkpoints["rela_g"], tmp_path / "labels"
+    labels = tmp_path / "labels"
     labels.write_text("0\n1\n", encoding="utf-8")
-    cases = [
-        (["--path", checkpoints["stock"]], "softmax cross-attention, which always attends"),
-        (["--path", checkpoints["leaky"]], "every pair has a null rate of 0"),
-        (["--path", path, "--layers", "1,3"], "layer 3: the model has 2 with cross-attention"),
-        (["--path", path, "--bad", labels], "has 2 lines for 30 sentence pairs"),
-        (["--path", path, "--shuffle", 1], "at least two must change places"),
-        (["--path", path, "--post-process", "xyz"], "Unknown post_process option: xyz"),
-    ]
     output = tmp_path / "pairs.tsv"
-    for flags, message in cases:
-        assert call_here(data, *flags, "--output", output) == 1, flags
-        printed = capfd.readouterr()
-        assert not printed.out and not output.exists()
-        last = printed.err.splitlines()[-1]
-        assert last.startswith("fairseq-sparse analyze nulls: error: ") and message in last
-    for flags, message in [
-        (["--output", output, "--layers", "0"], "must be at least 1"),
-        (["--output", output, "--seed", "-1"], "not between 0 and 2^32 - 1"),
-        (["--output", output, "--seed", "2"], "--seed is that of --shuffle"),
-        (["--output", output, "--json", tmp_path / "a"], "without --bad or --shuffle"),
-        (["--output", output, "--bad", labels, "--shuffle", 5], "not allowed with"),
+    for model, named, *flags in [
+        ("stock", "softmax"),
+        ("leaky", "null rate"),
+        ("rela_g", "layer 3", "--layers", "1,3"),
+        ("rela_g", labels, "--bad", labels),
+        ("rela_g", "1% of 30", "--shuffle", 1),
+        ("rela_g", "xyz", "--post-process", "xyz"),
+        ("rela_g", "--layers", "--layers", "0"),
+        ("rela_g", "--seed", "--seed", "-1"),
+        ("rela_g", "--shuffle", "--seed", "2"),
+        ("rela_g", "--json", "--json", tmp_path / "a"),
+        ("rela_g", "--bad", "--bad", labels, "--shuffle", 5),
     ]:
-        with pytest.raises(SystemExit):
-            call_here(data, "--path", path, *flags)
-        assert message in capfd.readouterr().err
+        arguments = [data, "--path", checkpoints[model], *flags, "--output", output]
+        assert_refused(capfd, named, call_here, *arguments)
+        assert not output.exists()

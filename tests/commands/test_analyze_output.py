@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.commands import analyze_output, common
 
 FLAGS = {
@@ -62,30 +63,18 @@ def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
     ensemble = ":".join(map(str, paths))
     flags = ("--cpu", "--beam", 3, "--max-tokens", 60, "--json", tmp_path / "out.json")
     result = toy.command("analyze output", "empty", data, "--path", *paths, ensemble, *flags)
-    assert "INFO" not in result.stderr and "100%" in result.stderr
     written = read(tmp_path / "out.json")
     assert (written["command"], written["beam"]) == ("empty", 3)
     (table,) = tables_in(result.stdout)
-    both = "p", "p / Σp"
-    assert [(row[0], row[4]) for row in table] == [
-        *(("alpha_relu", scores) for scores in both),
-        ("stock", "p"),
-        *(("alpha_relu + stock", scores) for scores in both),
-    ]
-    assert [row["checkpoints"] for row in written["rows"]][::2] == [
-        [str(paths[0])],
-        [str(paths[1])],
-        [*map(str, paths)],
-    ]
     for row, cells in zip(written["rows"], table, strict=True):
         assert cells[:5] == [row["name"], row["output"], "test", "30", row["scores"]]
         assert (row["sentences"], row["left_out"]) == (30, 0)
-        shares = [f"{100 * row[name]:.2f}" for name in ("empty_is_best", "empty_is_impossible")]
-        means = [row[name] for name in ("log_p_empty", "log_p_found")]
-        assert cells[5:] == [*shares, *("-" if x is None else f"{x:.2f}" for x in means)]
-    assert table[2][1] == "softmax" and table[2][6] == "0.00"
-    assert table[0][1].startswith("alpha_relu (α 1.5, τ ")
-    assert table[3][1] == f"{table[0][1]} + softmax"
+    found = [(row["checkpoints"], row["scores"]) for row in written["rows"]]
+    sparse, stock = map(str, paths)
+    assert found == [([sparse], "p"), ([sparse], "p / Σp"), ([stock], "p")] + [
+        ([sparse, stock], scores) for scores in ("p", "p / Σp")
+    ]
+    assert table[2][1] == "softmax" and written["rows"][2]["empty_is_impossible"] == 0
 
 
 def test_support(
@@ -111,8 +100,6 @@ def test_support(
     assert [[row[0], row[2]] for row in forced] == names
     for row, cells in zip(written["forced"], forced, strict=True):
         assert (row["sentences"], row["left_out"]) == (25, 0)
-        assert cells[4] == f"{row['steps']:,}"
-        assert cells[5] == f"{row['nonzeros']['mean']:.1f} of {row['vocabulary']}"
         assert cells[8] == f"{100 * row['gold_zero']:.2f}"
         assert sum(row["nonzeros"]["histogram"]["counts"]) == row["steps"]
     softmax = written["forced"][3]
@@ -125,15 +112,9 @@ def test_support(
     (curve,) = written["training"]
     assert (curve["name"], curve["updates"]) == ("1.5-ReLU", [1, 2, 3])
     assert len(set(curve["tau"])) == 1 and len(curve["logit_norm"]) == 3
-    norms = f"{curve['logit_norm'][0]:.1f} to {curve['logit_norm'][2]:.1f}"
-    assert training[0][0] == "1.5-ReLU" and training[0][3] == norms
-    assert f"left out {logs[1]}: no logit_norm" in printed.err
-    pictures = [
-        f"{stem}.{kind}"
-        for stem in ("nonzeros", "zeros", "prob_sum", "training")
-        for kind in ("png", "svg")
-    ]
-    assert printed.out.splitlines()[-8:] == [str(tmp_path / "plots" / name) for name in pictures]
+    assert training[0][0] == "1.5-ReLU" and str(logs[1]) in printed.err
+    pictures = {path.stem for path in (tmp_path / "plots").iterdir()}
+    assert pictures == {"nonzeros", "zeros", "prob_sum", "training"}
 
 
 @pytest.mark.slow
@@ -144,7 +125,6 @@ def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
         output = tmp_path / f"support-{tokens}.json"
         arguments = ["support", data, "--path", *models, "--beams", 5, "--max-tokens", tokens]
         assert not call_here(*arguments, "--json", output)
-        forced, searched = tables_in(capfd.readouterr().out)
         written = read(output)
         one, stock, twice, both = written["forced"]
         sources = (data.parent / "test.de").read_text().splitlines()
@@ -157,12 +137,8 @@ def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
         assert one["nonzeros"] == twice["nonzeros"] and one["nonzeros"]["mean"] < 25
         assert twice["attended"] is both["attended"] is None
         assert both["nonzeros"]["min"] == stock["vocabulary"]
-        assert [row[-1] for row in forced] == [f"{one['attended']:.2f}"] + [
-            *(f"{stock['attended']:.2f}", "-", "-")
-        ]
         shares = [row["beams"]["5"]["exact"] for row in written["searched"]]
         assert shares[0] == shares[2] and shares[1] is shares[3] is None
-        assert searched[0][3] == f"{100 * shares[0]:.2f}"
     one, other = (read(tmp_path / f"support-{tokens}.json") for tokens in (20, 400))
     assert one["forced"][0]["nonzeros"] == other["forced"][0]["nonzeros"]
     assert one["searched"] == other["searched"]
@@ -191,12 +167,9 @@ def test_first_sentences_are_the_same_in_any_batches(
     assert results[0]["steps"] == results[1]["steps"] < results[2]["steps"]
 
 
-def test_alternatives(
-    data: Path, paths: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture
-) -> None:
+def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
     arguments = ["alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--most", 4]
     assert not call_here(*arguments, "--json", tmp_path / "out.json")
-    text = capfd.readouterr().out
     sentences = read(tmp_path / "out.json")["sentences"]
     found = [(sentence["sentence"], sentence["name"]) for sentence in sentences]
     assert found == [(number, name) for number in (2, 3, 7) for name in FLAGS]
@@ -208,14 +181,7 @@ def test_alternatives(
         assert sentence["target"] == f"{target[number]} </s>"
         assert len(sentence["steps"]) == len(sentence["target"].split())
         assert all(len(step["alternatives"]) <= 5 for step in sentence["steps"])
-        assert f"source  {sentence['source']}" in text
-        for step in sentence["steps"]:
-            if step["left_out"]:
-                assert f"{step['left_out']:,} more" in text
-    assert text.count("Sentence 3 of test") == 2
-    assert "raw values of alpha_relu" in text
     assert not call_here(*arguments, "--hypothesis", "--beam", 2)
-    assert capfd.readouterr().out.count("given its best translation, beam 2") == 6
 
 
 def test_bad_input_is_one_line(
@@ -229,33 +195,20 @@ def test_bad_input_is_one_line(
     torch.save({"x": 1}, no_model)
     alternatives = ["alternatives", data, "--path", paths[0], "--sentence"]
     support = ["support", data, "--path", paths[0]]
-    cases = [
-        (["empty", data, "--path", f"{paths[0]}:{no_model}"], "could not be loaded"),
-        ([*alternatives, "3,30"], "--sentence 30: no such sentence in test"),
-        ([*support, "--log", runs["stock"] / "log.txt"], "no logit_norm in it; fairseq-train"),
-    ]
     output = tmp_path / "out.json"
-    for arguments, message in cases:
-        assert call_here(*arguments, "--json", output) == 1
-        printed = capfd.readouterr()
-        assert not printed.out and not output.exists()
-        start = "fairseq-sparse analyze output: error: "
-        errors = [line for line in printed.err.splitlines() if line.startswith(start)]
-        assert len(errors) == 1 and printed.err.endswith(errors[0] + "\n")
-        assert message in errors[0]
-    refused = [
+    for arguments, named in [
+        (["empty", data, "--path", f"{paths[0]}:{no_model}"], no_model),
+        ([*alternatives, "3,30"], "--sentence 30"),
+        ([*support, "--log", runs["stock"] / "log.txt"], "logit_norm"),
         ([*alternatives, "3-x"], "--sentence"),
-        ([*alternatives, "9-3"], "no sentence"),
-        ([*support, "--log", "a", "b"], "as many as --path"),
-        ([*support, "--beams", "1,0"], "at least 1"),
-        ([*support, "--beam", "3"], "--beam is that of --steps decoding"),
-        ([*alternatives, "2", "--beam", "3"], "--beam is the beam size of --hypothesis"),
-        ([data, "--path", paths[0]], "invalid choice"),
-    ]
-    for arguments, message in refused:
-        with pytest.raises(SystemExit):
-            call_here(*arguments)
-        assert message in capfd.readouterr().err
+        ([*alternatives, "9-3"], "--sentence"),
+        ([*support, "--log", "a", "b"], "--path"),
+        ([*support, "--beams", "1,0"], "--beams"),
+        ([*support, "--beam", "3"], "--beam"),
+        ([*alternatives, "2", "--beam", "3"], "--hypothesis"),
+    ]:
+        assert_refused(capfd, named, call_here, *arguments, "--json", output)
+        assert not output.exists()
 
 
 def test_sentences_that_are_too_long_are_left_out_and_told(
@@ -270,15 +223,12 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
         (row,) = read(output).get("forced") or read(output)["rows"]
         assert (row["left_out"], row["sentences"]) == (1, 2 if command[0] == "support" else 1)
     alternatives = ["alternatives", long, "--path", paths[1], "--sentence"]
-    assert call_here(*alternatives, "1") == 1
-    assert "--sentence 1: no such sentence in test, or too long" in capfd.readouterr().err
+    assert_refused(capfd, "--sentence 1", call_here, *alternatives, "1")
     # Without references, what needs none still works.
     for path in long.glob("test.de-en.en.*"):
         path.unlink()
-    assert call_here("support", long, "--path", paths[1]) == 1
-    assert "--subset test: there are no reference translations" in capfd.readouterr().err
-    assert call_here(*alternatives, "2") == 1
-    assert "use --hypothesis" in capfd.readouterr().err
+    assert_refused(capfd, "--subset test", call_here, "support", long, "--path", paths[1])
+    assert_refused(capfd, "--hypothesis", call_here, *alternatives, "2")
     assert not call_here(*alternatives, "2", "--hypothesis")
     assert not call_here("empty", long, "--path", paths[1])
 
@@ -295,14 +245,11 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
     options = ["--sentence", "0,2", "--nodes", "30", "--plots", tmp_path / "plots"]
     json_path = tmp_path / "out.json"
     assert call_here("tree", data, "--path", *paths, *options, "--json", json_path) == 0
-    printed = capsys.readouterr().out
+    capsys.readouterr()
     trees = read(json_path)["trees"]
     assert [tree["sentence"] for tree in trees] == [0, 2] * len(paths)
     for tree in trees:
-        assert f"test {tree['sentence']}: " in printed
-        assert tree["source"] and f"\nsource: {tree['source']}\n" in printed
-        first = max(tree["root"]["children"], key=lambda child: child["probability"])
-        assert f"\n{first['token']} {first['probability']:.4g}" in printed
+        assert tree["source"]
         if tree["output"] == "softmax":
             assert not tree["complete"]
             total = sum(child["probability"] for child in tree["root"]["children"])
@@ -310,5 +257,5 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
     pictures = {path.suffix for path in (tmp_path / "plots").iterdir()}
     assert pictures == {".png", ".svg"}
     assert len(list((tmp_path / "plots").iterdir())) == 2 * len(trees)
-    assert call_here("tree", data, "--path", paths[0], "--sentence", 999) == 1
-    assert "--sentence 999: no such sentence" in capsys.readouterr().err
+    arguments = ["tree", data, "--path", paths[0], "--sentence", 999]
+    assert_refused(capsys, "--sentence 999", call_here, *arguments)

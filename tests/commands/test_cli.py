@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ import pytest
 
 import fairseq_sparse
 import script_cases
+from bad_input import assert_refused
 from fairseq_sparse.commands import cli, common
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
@@ -51,16 +51,6 @@ def test_levels_of_loggers_are_as_before():
     assert logger.level == before
 
 
-def test_help_has_a_line_for_each_command(capsys) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert end.value.code == 0 and all(len(line) <= 100 for line in lines)
-    for name, what in cli.COMMANDS.items():
-        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
-        assert line.endswith(f"  {what}")
-
-
 def test_every_module_is_a_command_and_the_other_way_round() -> None:
     folder = Path(cli.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cli", "common"}
@@ -68,35 +58,20 @@ def test_every_module_is_a_command_and_the_other_way_round() -> None:
     assert modules == {name.replace(" ", "_") for name in cli.COMMANDS}
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_help(name: str, capsys) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main([*name.split(), "--help"])
-    printed = capsys.readouterr()
-    assert end.value.code == 0 and not printed.err
-    assert printed.out.startswith(f"usage: fairseq-sparse {name} ")
-    module = importlib.import_module(f"fairseq_sparse.commands.{name.replace(' ', '_')}")
-    assert module.__doc__.splitlines()[0] in printed.out
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("named", "arguments"),
     [
-        ((), "fairseq-sparse: error: the following arguments are required: COMMAND"),
-        (("nonsense",), "fairseq-sparse: error: argument COMMAND: invalid choice: 'nonsense'"),
-        (("analyze",), "fairseq-sparse analyze: error: the following arguments are required"),
-        (("analyze", "it"), "fairseq-sparse analyze: error: argument COMMAND: invalid choice"),
-        (("--nonsense",), "fairseq-sparse: error: "),
-        (("--", "average"), "fairseq-sparse: error: name a command first"),
-        (("average", "--nonsense"), "fairseq-sparse average: error: "),
+        ("COMMAND", ()),
+        ("nonsense", ("nonsense",)),
+        ("COMMAND", ("analyze",)),
+        ("it", ("analyze", "it")),
+        ("COMMAND", ("--nonsense",)),
+        ("name a command", ("--", "average")),
+        ("average", ("average", "--nonsense")),
     ],
 )
-def test_what_is_no_command_is_refused(arguments: tuple[str, ...], message: str, capsys) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
-    printed = capsys.readouterr()
-    assert end.value.code == 2 and not printed.out
-    assert printed.err.splitlines()[-1].startswith(message)
+def test_what_is_no_command_is_refused(named: str, arguments: tuple[str, ...], capsys) -> None:
+    assert_refused(capsys, named, cli.main, arguments)
 
 
 def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
@@ -155,18 +130,25 @@ def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:
     assert line.startswith("fairseq-sparse score: ") and "bash scripts/setup_env.sh" in line
 
 
+# Asks every command for help in one process, where anything that one of them loads stays loaded.
+HELPED = """
+import sys
+from fairseq_sparse.commands import cli
+for name in ["", *cli.COMMANDS]:
+    try:
+        cli.main([*name.split(), "--help"])
+    except SystemExit as end:
+        assert end.code == 0, name
+print(sorted({"torch", "fairseq", "omegaconf", "matplotlib"} & set(sys.modules)))
+"""
+
+
 def test_help_loads_neither_torch_nor_fairseq() -> None:
-    """All commands run in one process, where anything that one of them loads stays loaded."""
-    names = [name.split() for name in cli.COMMANDS]
-    program = (
-        "import contextlib, io, sys\nfrom fairseq_sparse.commands import cli\n"
-        f"for name in {names!r}:\n"
-        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
-        "        cli.main([*name, '--help'])\n"
-        "print(sorted({'torch', 'fairseq', 'omegaconf', 'matplotlib'} & set(sys.modules)))\n"
-    )
-    result = start("-c", program)
-    assert (result.returncode, result.stdout) == (0, "[]\n"), result.stderr
+    result = start("-c", HELPED)
+    *usages, loaded = result.stdout.splitlines()
+    assert (result.returncode, result.stderr, loaded) == (0, "", "[]")
+    for name in cli.COMMANDS:
+        assert any(line.startswith(f"usage: fairseq-sparse {name} ") for line in usages)
 
 
 @pytest.mark.parametrize("name", ON_TEXT)

@@ -12,6 +12,7 @@ import torch
 
 import attention_by_hand
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.analysis.attention import attention_plots
 from fairseq_sparse.analysis.translator import load_translator, search
 from fairseq_sparse.commands import draw_attention
@@ -85,19 +86,13 @@ def test_an_lstm_has_one_panel(
     arguments = [data, "--path", path, "--sentence", 7, "--output", tmp_path / "a.png"]
     assert call_here(*arguments) == 0
     (call,) = drawn
-    kind = "softmax" if arch == "lstm" else "sparsemax"
-    assert call["title"] == f"{kind}: cross-attention, layer 1 of 1, sentence 7 of test"
     assert call["sums_to_one"] and not call["masked"].any()
     (panel,) = call["panels"]
     assert panel.shape == tuple(len(sentence(data, side, 7)) + 1 for side in ("en", "de"))
     assert panel.sum(1) == pytest.approx(1)
     capfd.readouterr()
-    for flags, message in [
-        (["--place", "encoder"], "--place encoder: the model has no encoder self-attention"),
-        (["--heads", "2"], "--heads 2: the model has 1 heads in this layer"),
-    ]:
-        assert call_here(*arguments, *flags) == 1
-        assert message in capfd.readouterr().err
+    for flags in (["--place", "encoder"], ["--heads", "2"]):
+        assert_refused(capfd, " ".join(flags), call_here, *arguments, *flags)
 
 
 def weights_by_hand(
@@ -147,26 +142,17 @@ def test_weights_of_the_reference_and_of_the_translation(
 def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "a.png"
     good = [data, "--path", checkpoint, "--output", output]
-    cases = [
-        ([*good, "--sentence", 30], "--sentence 30: test has no such sentence"),
-        ([*good, "--sentence", 3, "--layer", 3], "--layer 3: the model has 2 layers"),
-        ([*good, "--sentence", 3, "--heads", "1,5"], "--heads 5: the model has 2 heads"),
-    ]
-    for arguments, message in cases:
-        assert call_here(*arguments) == 1
-        printed = capsys.readouterr()
-        assert not printed.out and not output.exists()
-        (line,) = [line for line in printed.err.splitlines() if "error" in line]
-        assert line.startswith("fairseq-sparse draw attention: error: ") and message in line
-    for arguments, message in (
-        ([*good, "--sentence", -1], "-1 is negative"),
-        ([*good, "--sentence", 3, "--heads", "0"], "must be at least 1"),
-        ([*good, "--sentence", 3, "--output", tmp_path / "a.txt"], "must end in .png"),
-        ([*good, "--sentence", 3, "--beam", 2], "--beam is the beam size of --hypothesis"),
-    ):
-        with pytest.raises(SystemExit):
-            call_here(*arguments)
-        assert message in capsys.readouterr().err
+    for named, *flags in [
+        ("--sentence 30", "--sentence", 30),
+        ("--layer 3", "--sentence", 3, "--layer", 3),
+        ("--heads 5", "--sentence", 3, "--heads", "1,5"),
+        ("--sentence", "--sentence", -1),
+        ("--heads", "--sentence", 3, "--heads", "0"),
+        ("--output", "--sentence", 3, "--output", tmp_path / "a.txt"),
+        ("--hypothesis", "--sentence", 3, "--beam", 2),
+    ]:
+        assert_refused(capsys, named, call_here, *good, *flags)
+        assert not any(path.suffix in (".png", ".txt") for path in tmp_path.iterdir())
 
 
 def test_without_matplotlib(tmp_path: Path) -> None:
@@ -181,7 +167,4 @@ def test_without_matplotlib(tmp_path: Path) -> None:
     assert run("--help").returncode == 0
     result = run(tmp_path, "--path", "x.pt", "--sentence", "1", "--output", tmp_path / "a.png")
     assert result.returncode == 1
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(
-        "fairseq-sparse draw attention: error: matplotlib is missing: pip install"
-    )
+    assert "error: matplotlib" in result.stderr.splitlines()[-1]

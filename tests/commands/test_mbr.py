@@ -10,6 +10,7 @@ import pytest
 import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
 
+from bad_input import assert_refused
 from fairseq_sparse.analysis.runs.paired_bootstrap import paired_test
 from fairseq_sparse.commands import analyze_samples, mbr
 
@@ -102,22 +103,24 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda folder: folder / "a", "b has the same samples as"),
-        (lambda folder: printed(folder / "c", [["x"]]), "has 30 sentences but"),
-        (lambda folder: printed(folder / "c", [[], ["x"]]), "no translation of 1 sentences"),
-        (lambda folder: folder / "ref", "no line that begins with D-"),
+        lambda folder: folder / "a",
+        lambda folder: printed(folder / "c", [["x"]]),
+        lambda folder: printed(folder / "c", [[], ["x"]]),
+        lambda folder: folder / "ref",
     ],
+    ids=["the same", "fewer", "incomplete", "no samples"],
 )
-def test_samples_that_do_not_fit_are_refused(change, message, samples, tmp_path, capsys):
+def test_samples_that_do_not_fit_are_refused(change, samples, tmp_path, capsys):
     printed(tmp_path / "a", samples)
     (tmp_path / "ref").write_text("x\n")
     second = tmp_path / "b"
     second.write_bytes(change(tmp_path).read_bytes())
     output = tmp_path / "out"
-    assert mbr.main([str(tmp_path / "a"), str(second), "--output", str(output)]) == 1
-    assert message in capsys.readouterr().err and not output.exists()
+    arguments = [str(tmp_path / "a"), str(second), "--output", str(output)]
+    assert_refused(capsys, second, mbr.main, arguments)
+    assert not output.exists()
 
 
 def test_equal_samples_of_a_model_that_is_certain_are_taken(tmp_path):
@@ -140,11 +143,10 @@ def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
     file, output = printed(tmp_path / "a", samples), tmp_path / "out"
     (tmp_path / "ref").write_text("x\n")
     arguments = [str(file), "--output", str(output), "--reference", str(tmp_path / "ref")]
-    assert mbr.main(arguments) == 1
-    assert "has 30 translations but" in capsys.readouterr().err and not output.exists()
-    with pytest.raises(SystemExit):
-        mbr.main([str(file), "--output", str(output), "--baseline", str(file)])
-    assert "--baseline needs --reference" in capsys.readouterr().err
+    assert_refused(capsys, tmp_path / "ref", mbr.main, arguments)
+    arguments = [str(file), "--output", str(output), "--baseline", str(file)]
+    assert_refused(capsys, "--reference", mbr.main, arguments)
+    assert not output.exists()
 
 
 def test_statistics_of_samples_and_of_text(tmp_path, capsys):
@@ -156,8 +158,7 @@ def test_statistics_of_samples_and_of_text(tmp_path, capsys):
     assert (sparse["name"], sparse["samples"], sparse["tokens"]) == ("sparse", 3, 8)  # H has an x
     assert sparse["repetition"] == 1 / 8 and human["repetition"] == 0
     assert (human["name"], human["samples"], human["distinct_1"]) == ("human", 1, 1)
-    table = capsys.readouterr().out
-    assert "| sparse " in table and " 12.50 " in table
+    assert " 12.50 " in capsys.readouterr().out
     (tmp_path / "empty").write_text("")
     assert analyze_samples.main(["--text", str(tmp_path / "empty")]) == 1
     with pytest.raises(SystemExit):

