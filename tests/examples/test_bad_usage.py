@@ -9,8 +9,9 @@ import pytest
 import recipes
 
 RECIPES = {
-    "run.sh": ("quickstart", "softmax", "--stages", "analyze"),
-    "sweep.sh": ("quickstart",),
+    "run.sh": ("quickstart", "softmax", "--stages", "analyze", "--cpu"),
+    "sweep.sh": ("quickstart", "--cpu"),
+    "reproduce.sh": ("rela", 1, "--cpu", "--table-only"),
 }
 
 
@@ -21,65 +22,92 @@ def refusal(script: str, *arguments: object, status: int, **variables: object) -
     return result.stdout
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "message"),
-    [
-        ("run.sh", ("../datasets/quickstart", "softmax"), "unknown data set '../datasets/quick"),
-        ("run.sh", ("quickstart", "../variants/softmax"), "unknown variant '../variants/softmax'"),
-        ("run.sh", ("quickstart", ""), "unknown variant ''"),
-        (
-            "run.sh",
-            ("quickstart", "softmax", "--settings", "../variants/softmax"),
-            "unknown settings '../variants/softmax'",
-        ),
-        ("run.sh", ("quickstart", "softmax", "--stages", "1-2-3"), "'1-2-3' is not a range of"),
-        ("run.sh", ("quickstart", "softmax", "--stages", ","), "unknown stage ''"),
-        ("sweep.sh", ("../datasets/quickstart",), "unknown data set '../datasets/quickstart'"),
-        ("sweep.sh", ("quickstart", "--seeds", "1 2  1"), "'1 2  1' has 1 twice"),
-        ("sweep.sh", ("quickstart", "--output-alphas", "2 2"), "'2 2' has 2 twice"),
-        ("mbr.sh", (), "a run is needed"),
-        ("mbr.sh", ("x",), "--out is needed"),
-        ("mbr.sh", ("x", "--out", "y", "--samples", "0"), "--samples 0: a number is needed"),
-        ("mbr.sh", ("x", "--out", "y", "--utility", "ter"), "--utility ter: chrf or bleu"),
-        ("quickstart/run.sh", ("../variants/softmax",), "unknown variant '../variants/softmax'"),
-    ],
-)
-def test_only_names_are_names(script: str, arguments: tuple, message: str) -> None:
-    assert message in refusal(script, *arguments, status=2)
+# The script, its arguments in one string, and the fault that its message must name.
+WRONG = """
+run.sh | ../datasets/quickstart softmax | '../datasets/quickstart'
+run.sh | no_such_data softmax | 'no_such_data'
+run.sh | quickstart ../variants/softmax | '../variants/softmax'
+run.sh | quickstart | a variant
+run.sh | quickstart softmax --settings ../variants/softmax | '../variants/softmax'
+run.sh | quickstart softmax --stages 1-2-3 | '1-2-3'
+run.sh | quickstart softmax --stages 2-9 | '2-9'
+run.sh | quickstart softmax --stages train-prepare | empty range
+run.sh | quickstart softmax --stages , | ''
+run.sh | quickstart softmax --frobnicate | '--frobnicate'
+quickstart/run.sh | ../variants/softmax | '../variants/softmax'
+quickstart/run.sh | --jobs 0 | --jobs 0
+quickstart/run.sh | --frobnicate | --frobnicate
+quickstart/run.sh | --data-dir | --data-dir needs
+sweep.sh | | a data set
+sweep.sh | ../datasets/quickstart | '../datasets/quickstart'
+sweep.sh | quickstart multi30k_de_en | 'multi30k_de_en'
+sweep.sh | multi30k_en --cpu | multi30k_en is
+sweep.sh | quickstart --jobs 0 | '0'
+sweep.sh | quickstart --seeds 1+x | 'x'
+sweep.sh | quickstart --seeds 1+2++1 | 1 twice
+sweep.sh | quickstart --output-alphas 1.5+0.5 | '0.5'
+sweep.sh | quickstart --seeds | --seeds needs
+sweep.sh | quickstart --nonsense | '--nonsense'
+mbr.sh | | a run
+mbr.sh | x | --out is
+mbr.sh | x --out y --samples 0 | --samples 0
+mbr.sh | x --out y --utility ter | --utility ter
+reproduce.sh | | a table
+reproduce.sh | rela ../1 | '../1'
+reproduce.sh | rela 1 --seeds 0 | '0'
+reproduce.sh | rela 1 --jobs x | 'x'
+reproduce.sh | rela 1 --seeds 100000000000000000000 | --seeds and
+reproduce.sh | rela 1 --settings ../variants/softmax | '../variants/softmax'
+reproduce.sh | rela 1 --dataset | --dataset needs
+reproduce.sh | rela 1 --dataset ../datasets/quickstart | '../datasets/quickstart'
+reproduce.sh | rela 1 --dataset quickstart --dataset quickstart | 'quickstart'
+reproduce.sh | rela 1 --nonsense | '--nonsense'
+launch/torchrun.sh | --nnodes 2 x y | --node-rank
+launch/torchrun.sh | --nnodes=2 --node_rank=1 x y | --master-addr
+launch/torchrun.sh | --nnodes=2 --node-rank=2 --master-addr=a x y | --node-rank 2
+launch/torchrun.sh | --nproc-per-node all | --nproc-per-node must
+launch/torchrun.sh | --nproc-per-node 0 | --nproc-per-node must
+launch/torchrun.sh | --nnodes 100000000000000000000 | --nnodes must
+launch/torchrun.sh | --master-port 0 | '0'
+launch/torchrun.sh | --master-port 99999 | --master-port must
+launch/torchrun.sh | --nnodes | --nnodes needs
+launch/slurm.sh | --nodes 2 x y | sbatch end
+launch/slurm.sh | --nodes 2 -- x | a variant
+launch/slurm.sh | x softmax | 'x'
+launch/slurm.sh | quickstart ../x | '../x'
+launch/machine.sh | --lr 1 | torchrun.sh
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_a_wrong_command_line_is_refused(line: str) -> None:
+    script, arguments, fault = (part.strip() for part in line.split("|"))
+    words = [word.replace("+", " ") for word in arguments.split()]
+    assert fault in refusal(script, *words, status=2).partition("\n\n")[0]  # before the usage
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("option", ["--data-dir", "--run-dir", "--sweep-dir"])
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("a:b", "fairseq takes ':' for the end of a path; use another folder: "),
-        ("a\tb", "must have no tab or line break; use another: "),
-        ("a\nb", "must have no tab or line break; use another: "),
-        ("file", ": this folder cannot be made (see above); choose another"),
-        ("file/inside", ": this folder cannot be made (see above); choose another"),
-    ],
-)
-def test_folder_that_cannot_be_used(option: str, name: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--data-dir", "--run-dir", "--sweep-dir", "--runs"])
+@pytest.mark.parametrize("name", ["a:b", "a\tb", "a\nb", "file", "file/inside"])
+def test_folder_that_cannot_be_used(option: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    script = "sweep.sh" if option == "--sweep-dir" else "run.sh"
-    folders = {"--data-dir": tmp_path / "data", option: tmp_path / name}
+    script = {"--sweep-dir": "sweep.sh", "--runs": "reproduce.sh"}.get(option, "run.sh")
+    first = "--data" if script == "reproduce.sh" else "--data-dir"
+    folders = {first: tmp_path / "data", option: tmp_path / name}
     if script == "run.sh":
         folders = {"--run-dir": tmp_path / "run", **folders}
     arguments = [part for pair in folders.items() for part in pair]
-    said = refusal(script, *RECIPES[script], "--cpu", *arguments, status=1)
-    assert message in said.splitlines()[-1]
-    if name.startswith("file"):
-        assert f"{option}{message}" in said
+    said = refusal(script, *RECIPES[script], *arguments, status=1)
+    assert (option if name.startswith("file") else str(tmp_path)) in said
     assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / name.strip()).is_dir()
 
 
 def test_folders_of_any_other_name_are_used(tmp_path: Path) -> None:
     for name in ("-rf", "a 'quoted' \"one\"", "$HOME `x` \\n *", "Läufe für uns", ".hidden"):
         folder = tmp_path / name
-        options = ("--cpu", "--data-dir", folder / "data", "--run-dir", folder / "run")
+        options = ("--data-dir", folder / "data", "--run-dir", folder / "run")
         said = refusal("run.sh", *RECIPES["run.sh"], *options, status=1)
-        assert f"no prepared data in {folder}/data/prepared: run the stage prepare first" in said
+        assert f"{folder}/data/prepared: run the stage prepare" in said
         assert (folder / "run" / "logs" / "6_analyze.log").is_file()
 
 
@@ -102,7 +130,7 @@ def test_a_model_of_other_data_is_refused(dataset: str, stage: str, tmp_path: Pa
     (run / "average.pt").write_text("")
     folders = ("--data-dir", tmp_path / "data", "--run-dir", run)
     text = refusal("run.sh", dataset, "softmax", "--cpu", "--stages", stage, *folders, status=1)
-    assert f"{run} was not trained on the data in {tmp_path}/data/prepared" in text
+    assert str(run) in text and f"{tmp_path}/data/prepared" in text
 
 
 def test_language_models_do_not_decode_together(tmp_path: Path) -> None:

@@ -61,14 +61,8 @@ def test_it_trains_and_its_checkpoint_is_used_by_the_other_commands(config, data
     for name in ("output_transform", "attention"):
         assert state["cfg"]["model"][name] == written.model[name]
     if config == "transformer_lm_sparse":
-        flags = (
-            "--task",
-            "language_modeling_sparse",
-            "--tokens-per-sample",
-            12,
-            "--max-tokens",
-            500,
-        )
+        flags = ("--task", "language_modeling_sparse", "--tokens-per-sample", 12)
+        flags += ("--max-tokens", 500)
         arguments = (data, "--user-dir", toy.USER_DIR, "--path", checkpoint, "--cpu")
         result = toy.run("fairseq_cli.validate", *arguments, *flags, "--log-format", "json")
         (record,) = logged(result.stdout + result.stderr, "valid")
@@ -78,14 +72,6 @@ def test_it_trains_and_its_checkpoint_is_used_by_the_other_commands(config, data
         assert state["cfg"]["model"]["max_source_positions"] == 200
     output = generate(data, checkpoint, "--max-len-b", 10)
     assert len(hypotheses(output.stdout)) == 30
-
-
-def test_a_criterion_that_does_not_fit_is_refused_before_training(data, tmp_path):
-    override = (*OVERRIDES["transformer_sparse"], "criterion._name=cross_entropy")
-    override += ("~criterion.label_smoothing",)
-    _, log = train("transformer_sparse", data, tmp_path, *override, check=False)
-    assert "--criterion cross_entropy does not fit --output-transform alpha_relu" in log
-    assert not (tmp_path / "checkpoints" / "checkpoint_last.pt").exists()
 
 
 def config(name, criterion=None, **settings):
@@ -121,20 +107,22 @@ def test_a_named_architecture_is_that_of_the_command_line(name):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"output_transfrom": "entmax15"}, "model.output_transfrom is not a setting of"),
-        ({"output_transform": "entmax2"}, "model.output_transform must be one of softmax"),
-        ({"output_alpha": "much"}, "model.output_alpha must be of type float, got 'much'"),
-        ({"encoder_layers": 2.5}, "model.encoder_layers must be of type int, got 2.5"),
-        ({"share_all_embeddings": "no"}, "model.share_all_embeddings must be true or false"),
-        ({"output_tau": 0.5}, "--output-tau 0.5 has no effect"),
-        ({"attention": "rela_g", "encoder_attention_heads": 7}, "--encoder-attention-heads 7"),
+        {"output_transfrom": "entmax15"},
+        {"output_transform": "entmax2"},
+        {"output_alpha": "much"},
+        {"encoder_layers": 2.5},
+        {"share_all_embeddings": "no"},
+        {"output_tau": 0.5},
+        {"attention": "rela_g", "encoder_attention_heads": 7},
     ],
+    ids=str,
 )
-def test_what_is_no_setting_is_refused(settings, message):
+def test_what_is_no_setting_is_refused(settings):
     cfg = config("transformer_sparse_tiny", {"_name": "entmax_loss"}, **settings)
-    with pytest.raises(ValueError, match=message):
+    name = [*settings][-1]
+    with pytest.raises(ValueError, match=f"{name}|--{name.replace('_', '-')}"):
         build_model(cfg.model, toy.task())
 
 

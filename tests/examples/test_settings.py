@@ -32,6 +32,7 @@ def parsed(dataset: str, settings: str, config: str = "gpu"):
     return options.parse_args_and_arch(parser, ["data", "--user-dir", USER_DIR, *flags])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("config", ["cpu", "gpu"])
 @pytest.mark.parametrize("dataset", SUE)
 def test_sue_trains_as_the_paper_says(dataset: str, config: str) -> None:

@@ -86,24 +86,4 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(raw: Path, tmp_path: Pat
     name = "OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1, seed 1"
     assert f"{name} failed; its log:" in result.stdout and f"{name}: {wrong}" in result.stdout
     assert "trained with other settings" in (wrong / "run.log").read_text(encoding="utf-8")
-    assert "seed 2: done" in result.stdout and "start the same command again" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((), "a data set is needed"),
-        (("nonsense",), "unknown data set 'nonsense'"),
-        ((DATASET, "quickstart"), "one data set"),
-        (("multi30k_en", "--cpu"), "multi30k_en is for language models"),
-        ((DATASET, "--jobs", "0"), "--jobs must be a positive number, got '0'"),
-        ((DATASET, "--seeds", "1 x"), "a seed must be a number, got 'x'"),
-        ((DATASET, "--output-alphas", "1.5 0.5"), "an alpha must be at least 1, got '0.5'"),
-        ((DATASET, "--seeds"), "--seeds needs a value"),
-        ((DATASET, "--nonsense"), "unknown option '--nonsense'"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_usage(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.returncode == 2
-    assert message in result.stdout and "usage: sweep.sh DATASET" in result.stdout
+    assert "seed 2: done" in result.stdout
