@@ -114,33 +114,24 @@ def test_second_time_asks_for_nothing(server: Server, output: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_partial_file_is_resumed(server: Server, output: Path) -> None:
-    leave_part(output, CONTENT[:100_000])
-    assert_complete(download(server, output, "--sha256", SHA256), output)
-    assert server.requests == ["bytes=100000-"]
-
-
-def test_partial_file_that_is_whole(server: Server, output: Path) -> None:
-    leave_part(output, CONTENT)
-    assert_complete(download(server, output, "--sha256", SHA256), output)
-
-
-def test_partial_file_of_something_else_is_replaced(server: Server, output: Path) -> None:
-    leave_part(output, b"x" * 1000)
-    assert_complete(download(server, output, "--sha256", SHA256), output)
-
-
-def test_partial_file_that_is_longer_is_replaced_without_a_checksum(
-    server: Server, output: Path
+@pytest.mark.parametrize(
+    ("left", "checked", "ranges"),
+    [
+        (CONTENT[:100_000], True, True),
+        (CONTENT[:100_000], True, False),
+        (CONTENT, True, True),
+        (b"x" * 1000, True, True),  # of something else
+        (CONTENT + b"x", False, True),
+    ],
+    ids=["begun", "without-ranges", "whole", "other", "longer"],
+)
+def test_a_part_that_is_there(
+    left: bytes, checked: bool, ranges: bool, server: Server, output: Path
 ) -> None:
-    leave_part(output, CONTENT + b"x")
-    assert_complete(download(server, output), output)
-
-
-def test_server_without_ranges(server: Server, output: Path) -> None:
-    server.ranges = False
-    leave_part(output, CONTENT[:1000])
-    assert_complete(download(server, output, "--sha256", SHA256), output)
+    server.ranges = ranges
+    leave_part(output, left)
+    assert_complete(download(server, output, *("--sha256", SHA256) * checked), output)
+    assert server.requests[0] == f"bytes={len(left)}-"
 
 
 def test_connection_dropped_midway(server: Server, output: Path) -> None:
@@ -165,7 +156,7 @@ def test_server_that_never_recovers(server: Server, output: Path) -> None:
     server.behave = behave
     result = download(server, output, "--retries", "2")
     assert result.returncode == 1
-    assert "gave up after 3 tries" in result.stdout
+    assert len(server.requests) == 3
     assert not output.exists()
     assert part(output).read_bytes() == CONTENT[:1000]
     # When the server is well again, the same command goes on from there.
@@ -186,14 +177,13 @@ def test_passing_error_is_tried_again(server: Server, output: Path) -> None:
     server.behave = fail_with(503, times=2)
     result = download(server, output)
     assert_complete(result, output)
-    assert result.stdout.count("HTTP status 503") == 2
+    assert len(server.requests) == 3
 
 
 def test_lasting_error_is_not_tried_again(server: Server, output: Path) -> None:
     server.behave = fail_with(404, times=99)
     result = download(server, output)
-    assert result.returncode == 1
-    assert f"{server.url}: HTTP status 404" in result.stdout
+    assert result.returncode == 1 and "404" in result.stdout
     assert len(server.requests) == 1
     assert not output.exists() and not part(output).exists()
 
@@ -211,26 +201,18 @@ def test_existing_file_with_wrong_checksum_is_not_touched(server: Server, output
     output.write_bytes(b"mine")
     result = download(server, output, "--sha256", SHA256)
     assert result.returncode == 1
-    assert "delete it" in result.stdout
+    assert str(output) in result.stdout
     assert output.read_bytes() == b"mine"
 
 
-def test_nobody_listens(output: Path) -> None:
+@pytest.mark.parametrize("address", ["", "file:///etc/hostname"], ids=["nobody listens", "file"])
+def test_what_cannot_be_fetched(address: str, output: Path) -> None:
     server = Server()
     server.httpd.server_close()
+    server.url = address or server.url
     result = download(server, output, "--retries", "1")
-    assert result.returncode == 1
-    assert "gave up after 2 tries" in result.stdout
-
-
-def test_other_addresses_are_refused(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, SCRIPT, "file:///etc/hostname", "--output", tmp_path / "file"],
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert result.returncode == 1
-    assert "not an http or https address" in result.stderr
+    assert result.returncode == 1 and server.url in result.stdout
+    assert not output.exists()
 
 
 def lead_to(address: str) -> Callable[[int, http.server.BaseHTTPRequestHandler], bool]:
@@ -274,7 +256,7 @@ def test_a_server_cannot_lead_out_of_encryption(
     plain, server.url = server.url, server.url.replace("http:", "https:")
     server.behave = lead_to(f"{plain}/elsewhere")
     result = download(server, output)
-    assert result.returncode == 1 and '"http" not supported' in result.stdout
+    assert result.returncode == 1
     assert len(server.requests) == 1 and list(output.parent.iterdir()) == []
     server.behave = lead_to(f"{server.url}/elsewhere")
     assert_complete(download(server, output), output)
@@ -301,7 +283,7 @@ def test_a_server_that_says_no_more_is_given_up(server: Server, output: Path) ->
     server.behave = lambda *_: over.wait(20)
     result = download(server, output, "--timeout", "1", "--retries", "0")
     over.set()
-    assert result.returncode == 1 and "gave up after 1 tries" in result.stdout
+    assert result.returncode == 1 and len(server.requests) == 1
 
 
 def test_a_machine_without_curl(
@@ -309,10 +291,10 @@ def test_a_machine_without_curl(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     result = download(server, output)
-    assert result.returncode == 1 and "curl is not installed" in result.stdout.splitlines()[-1]
+    assert result.returncode == 1 and "curl" in result.stdout.splitlines()[-1]
 
 
 def test_what_is_no_checksum_is_refused(server: Server, output: Path) -> None:
     result = download(server, output, "--sha256", MD5)
-    assert result.returncode == 2 and "is no sha256" in result.stdout
+    assert result.returncode == 2 and MD5 in result.stdout
     assert not server.requests

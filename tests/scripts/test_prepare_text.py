@@ -79,13 +79,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_line_of_the_test_set_is_lost(prepared: Path) -> None:
-    for split in ("valid", "test"):
-        for kind in ("tokenized", "bpe"):
-            for language in ("de", "en"):
-                assert len(read(prepared / "out" / kind / f"{split}.{language}")) == len(LINES)
-
-
 def test_reference_is_the_raw_text(prepared: Path) -> None:
     raw = gzip.decompress((prepared / "test.en.gz").read_bytes())
     assert (prepared / "out" / "reference" / "test.en").read_bytes() == raw
@@ -108,43 +101,35 @@ def test_text_is_what_fairseq_interactive_would_make(prepared: Path) -> None:
     assert read(prepared / "out" / "bpe" / "test.de") == expected
 
 
-def test_bpe_can_be_undone(prepared: Path) -> None:
-    for language in ("de", "en"):
-        joined = [
-            (line + " ").replace("@@ ", "").strip()
-            for line in read(prepared / "out" / "bpe" / f"test.{language}")
-        ]
-        assert joined == read(prepared / "out" / "tokenized" / f"test.{language}")
-
-
-def test_different_line_counts_are_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, LINES, LINES[:-1])
-    result = prepare(tmp_path, tmp_path / "out", check=False)
-    assert result.returncode == 1
-    assert "9 lines of de but 8 of en" in result.stderr
-
-
-def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
-    write_corpus(tmp_path, LINES, LINES)
-    (tmp_path / "valid.en.gz").unlink()
-    (tmp_path / "valid.en").write_bytes("eins\nfür\n".encode("latin-1"))
-    result = prepare(tmp_path, tmp_path / "out", check=False)
-    assert result.returncode == 1
-    assert f"{tmp_path / 'valid.en'}, line 2: not UTF-8" in result.stderr
-
-
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "test.de"
     path.write_text("\ufeffein Hund\n\ufeffeine Katze\n", encoding="utf-8")
     assert list(prepare_text.text_lines(path)) == ["ein Hund", "\ufeffeine Katze"]
 
 
-def test_plain_and_packed_file_side_by_side_are_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, LINES, LINES)
-    (tmp_path / "train.de").write_text("another text\n")
-    result = prepare(tmp_path, tmp_path / "out", check=False)
-    assert result.returncode == 1
-    assert "remove one of them" in result.stderr
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ((), "train.de"),  # a plain and a packed file side by side
+        (("--tokenized", "ja"), "ja"),  # not a language of the corpus
+        (("--jieba", "de"), "jieba"),  # not installed
+        (("--long-test",), "--max-tokens"),
+        (("--long-test", "--max-tokens", "99"), "99"),  # no pair is longer
+    ],
+)
+def test_what_cannot_be_prepared_is_refused(
+    options: tuple, named: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    write_corpus(tmp_path, LINES, LINES[::-1])
+    if not options:
+        (tmp_path / "train.de").write_text("another text\n")
+    monkeypatch.setattr(prepare_text, "jieba_is_there", lambda: False)
+    try:
+        status = prepare_text.main([*inputs(tmp_path), "--output", str(tmp_path / "out"), *options])
+    except SystemExit as end:
+        status = end.code
+    assert status == (1 if not options or "99" in options else 2)
+    assert named in capsys.readouterr().err.splitlines()[-1]
 
 
 def tokens(folder: Path, name: str) -> list[str]:
@@ -193,13 +178,6 @@ def test_diacritics_are_removed_everywhere_on_one_side(tmp_path: Path) -> None:
     assert tokens(tmp_path / "out", "train.en") == ["Si fratii sai in camp"]
 
 
-def test_option_for_a_language_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, LINES, LINES)
-    result = prepare(tmp_path, tmp_path / "out", "--tokenized", "ja", check=False)
-    assert result.returncode == 2
-    assert "ja is neither --source-lang nor --target-lang" in result.stderr
-
-
 def test_few_lines_are_held_at_a_time() -> None:
     """A corpus is read only as fast as results are taken."""
     read_so_far = 0
@@ -226,7 +204,7 @@ def whole_output(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow_except("13")
 @pytest.mark.parametrize("lines_written", [2, 13, 40])
 def test_interrupted_preparation_goes_on_and_gives_the_same(
-    lines_written: int, tmp_path: Path, monkeypatch, capsys
+    lines_written: int, tmp_path: Path, monkeypatch
 ) -> None:
     """It is interrupted after every ``lines_written`` lines until it is done."""
     write_corpus(tmp_path, LINES, LINES[::-1])
@@ -255,7 +233,6 @@ def test_interrupted_preparation_goes_on_and_gives_the_same(
             interruptions += 1
     assert interruptions > 0
     assert whole_output(tmp_path / "out") == whole_output(tmp_path / "at once")
-    assert "going on after" in capsys.readouterr().err
 
 
 def test_merges_are_those_of_subword_nmt_on_the_text(prepared: Path) -> None:
@@ -290,7 +267,7 @@ def test_cleaning_and_holding_out(hold_out: int | None, long_test: bool, tmp_pat
         for split in ("valid", "test"):
             (tmp_path / f"{split}.{language}").write_text(lines)
     options = ["--max-tokens", "6", "--max-ratio", "1.5"] + ["--long-test"] * long_test
-    result = prepare(tmp_path, tmp_path / "out", *options, hold_out=hold_out)
+    prepare(tmp_path, tmp_path / "out", *options, hold_out=hold_out)
     # A full stop is a token of its own.
     lengths = [tuple(len(side.split()) + bool(side) for side in pair) for pair in pairs]
     full = [length for length in lengths if min(length) > 0]
@@ -317,22 +294,6 @@ def test_cleaning_and_holding_out(hold_out: int | None, long_test: bool, tmp_pat
         ]
         for language, side in (("de", 0), ("en", 1)):
             assert read(reference / f"long.{language}") == [f"{pair[side]}." for pair in raw]
-    for count, reason in (
-        (len(lengths) - len(full), "with an empty side"),
-        (len(full) - len(short), "with more than 6 tokens on a side"),
-        (len(short) - len(kept), "with more than 1.5 times as many tokens on one side"),
-    ):
-        assert f"left out {count} pairs {reason}" in result.stderr
-
-
-def test_a_test_of_long_sentences_needs_some(tmp_path: Path) -> None:
-    write_corpus(tmp_path, LINES, LINES[::-1])
-    bound = prepare(tmp_path, tmp_path / "out", "--long-test", check=False)
-    assert bound.returncode == 2 and "--max-tokens leaves out: give both" in bound.stderr
-    options = ("--long-test", "--max-tokens", "99")
-    result = prepare(tmp_path, tmp_path / "out", *options, check=False)
-    assert result.returncode == 1
-    assert "no pair with more than 99 tokens on a side" in result.stderr
 
 
 def test_sides_that_are_out_of_step_are_noticed(prepared: Path, tmp_path: Path) -> None:
@@ -341,7 +302,7 @@ def test_sides_that_are_out_of_step_are_noticed(prepared: Path, tmp_path: Path) 
         handle.write("one more\n")
     result = prepare(tmp_path / "copy", tmp_path / "copy" / "out", check=False)
     assert result.returncode == 1
-    assert "lines in" in result.stderr and "to make it again" in result.stderr
+    assert "train.de" in result.stderr
 
 
 def test_killed_worker_ends_the_preparation_with_a_message(
@@ -354,7 +315,7 @@ def test_killed_worker_ends_the_preparation_with_a_message(
     monkeypatch.setattr(prepare_text, "map_items", killed)
     arguments = inputs(tmp_path)
     assert prepare_text.main([*arguments, "--output", str(tmp_path / "out")]) == 1
-    assert "prepare_text: a process of the preparation was killed" in capsys.readouterr().err
+    assert "was killed" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -365,10 +326,3 @@ def test_words_of_chinese_are_those_of_jieba(tmp_path: Path) -> None:
     prepare(tmp_path, tmp_path / "out", "--jieba", "de")
     expected = [" ".join(" ".join(jieba.cut(line)).split()) for line in chinese * 2]
     assert read(tmp_path / "out" / "tokenized" / "test.de") == expected
-
-
-def test_missing_jieba_is_named(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(prepare_text, "jieba_is_there", lambda: False)
-    with pytest.raises(SystemExit):
-        prepare_text.main([*inputs(tmp_path), "--jieba", "de", "--output", str(tmp_path / "out")])
-    assert "pip install jieba" in capsys.readouterr().err

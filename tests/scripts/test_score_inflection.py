@@ -117,18 +117,16 @@ def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("output", "message"),
+    "output",
     [
-        (generated([0, 1, 2, 3, 4]), "has 5 items but"),
-        (generated([0, 1, 2, 3, 4, 5]).replace("Türen", "T ü r e n"), "--post-process"),
-        (
-            generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"),
-            "the form of german gehen V;PST is 'lief' but in",
-        ),
-        ("nothing\n", "no line that begins with T-"),
+        generated([0, 1, 2, 3, 4]),
+        generated([0, 1, 2, 3, 4, 5]).replace("Türen", "T ü r e n"),
+        generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"),
+        "nothing\n",
     ],
+    ids=["fewer", "as units", "another form", "none"],
 )
-def test_what_does_not_fit_is_refused(output: str, message: str, tmp_path: Path, capsys) -> None:
+def test_what_does_not_fit_is_refused(output: str, tmp_path: Path, capsys) -> None:
     assert score(tmp_path, output) == 1
-    assert message in capsys.readouterr().err
+    assert str(tmp_path / "out") in capsys.readouterr().err
     assert not (tmp_path / "accuracy.json").exists() and not (tmp_path / "guesses").exists()

