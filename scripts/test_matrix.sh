@@ -2,17 +2,17 @@
 # Runs the tests on imitations of other machines, and under each supported Python.
 set -euo pipefail
 
-# The name and variables of each setting. Libraries and compilers can be told to use fewer
-# instructions than this processor has.
+# The name and variables of each setting, with | between them. Libraries and compilers can be told to
+# use fewer instructions than this processor has.
 SETTINGS=(
     "plain"
-    "avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE CC='cc -mno-avx512bf16'"
-    "avx2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 CC='cc -mno-avx512f'"
-    "sse ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 CC='cc -mno-avx'"
-    "no-compiler CC=/bin/false"
-    "threads TEST_THREADS=2 OMP_NUM_THREADS=2"
-    "seed TEST_SEED=2"
-    "full PYTEST_ADDOPTS=\"-m ''\" HYPOTHESIS_PROFILE=random"
+    "avx512|ONEDNN_MAX_CPU_ISA=AVX512_CORE|CC=cc -mno-avx512bf16"
+    "avx2|ATEN_CPU_CAPABILITY=avx2|MKL_ENABLE_INSTRUCTIONS=AVX2|ONEDNN_MAX_CPU_ISA=AVX2|CC=cc -mno-avx512f"
+    "sse|ATEN_CPU_CAPABILITY=default|MKL_ENABLE_INSTRUCTIONS=SSE4_2|ONEDNN_MAX_CPU_ISA=SSE41|CC=cc -mno-avx"
+    "no-compiler|CC=/bin/false"
+    "threads|TEST_THREADS=2|OMP_NUM_THREADS=2"
+    "seed|TEST_SEED=2"
+    "full|PYTEST_ADDOPTS=-m ''|HYPOTHESIS_PROFILE=random"
 )
 VERSIONS=(3.10 3.11 3.12 3.13)
 
@@ -66,14 +66,15 @@ find_python() {
 setting_of() {
     local setting
     for setting in "${SETTINGS[@]}"; do
-        [[ "${setting%% *}" != "$1" ]] || { printf '%s\n' "$setting"; return; }
+        [[ "${setting%%|*}" != "$1" ]] || { printf '%s\n' "$setting"; return; }
     done
     fail "there is no setting $1 (see --help)"
 }
 
 # Runs the tests under one Python ("" for .venv) and setting.
 run_tests() {
-    local python="$1" setting="$2" name=.venv venv=.venv flags=() folder closing status=0
+    local python="$1" setting name=.venv venv=.venv flags=() folder closing status=0
+    IFS='|' read -r -a setting <<<"$2"
     shift 2
     if [[ -n "$python" ]]; then
         name="$("$python" -c 'import platform; print(platform.python_version())' 2>/dev/null)" &&
@@ -81,20 +82,18 @@ run_tests() {
         venv="runs/test_matrix/$name/.venv"
         flags=(--python "$python" --venv "$venv")
     fi
-    folder="runs/test_matrix/$name/${setting%% *}"
+    folder="runs/test_matrix/$name/${setting[0]}"
     mkdir -p "$folder"
     rm -f "$folder/row"
     say "$folder: setting up and testing (log: $folder/log)"
-    (
-        eval "export TEST_SETTING=$setting"
-        bash scripts/test.sh "${flags[@]+"${flags[@]}"}" "$@"
-    ) >"$folder/log" 2>&1 || status=$?
+    env TEST_SETTING="${setting[@]}" bash scripts/test.sh "${flags[@]+"${flags[@]}"}" "$@" \
+        >"$folder/log" 2>&1 || status=$?
     tail -n "$((status ? 200 : 1))" "$folder/log" >&2
     closing="$(tail -n 1 "$folder/log" | sed -En 's/^=* ?(.* in [0-9.]+s.*[^= ]) ?=*$/\1/p')"
     [[ -n "$closing" ]] || { say "$folder: the tests did not run to the end"; return 1; }
     printf '| %s | %s | %s | %s |\n' "$("$venv/bin/python" -c '
 import importlib.metadata, platform
-print(platform.python_version(), "|", importlib.metadata.version("torch"))')" "${setting%% *}" "$closing" \
+print(platform.python_version(), "|", importlib.metadata.version("torch"))')" "${setting[0]}" "$closing" \
         "$(git describe --always --dirty 2>/dev/null)${*:+, \`$*\`}" >"$folder/row"
     return "$status"
 }

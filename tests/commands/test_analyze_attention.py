@@ -133,7 +133,8 @@ def test_an_lstm_has_cross_attention_only(
         tables.append(capfd.readouterr().out.splitlines())
     assert tables[0] == tables[1]  # padding does not count
     (part,) = measured(tmp_path / "out.json")["attention"].values()
-    assert (part["sparsity"] > 0) == (arch == "lstm_sparse")
+    kind = "softmax" if arch == "lstm" else "sparsemax"
+    assert kind in tables[0][4] and f"{part['nonzeros']:.2f}" in tables[0][4]
     assert sorted(path.stem for path in plots.glob("*.svg")) == ["null_rates", "sparsity"]
 
 

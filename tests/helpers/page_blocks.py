@@ -151,9 +151,11 @@ def write_texts(folder: Path, data: Path) -> None:
     many = {f"data/multi30k_de_en/prepared/reference/test.{side}": side for side in ("de", "en")}
     many |= {"alpha_relu.txt": "en", "test.tok.en": "en"}
     many |= {f"data/quickstart/prepared/test.{side}": side for side in ("de", "en")}
+    many |= {f"data/quickstart/raw/test.tok.{side}": side for side in ("de", "en")}
     contents = {name: texts[old] for name, old in names.items()}
     contents |= {name: texts[f"test.{side}"] * 20 for name, side in many.items()}
     contents |= {name: texts["train.en"] * 20 for name in ("train", "valid", "test")}
+    contents["data/quickstart/raw/test.talp"] = "1-1\n"
     for name, content in contents.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text(content)

@@ -280,8 +280,7 @@ def test_architectures_have_the_sizes_of_the_paper(task):
         ("--attention-alpha 1.3", "--attention-alpha.*entmax"),
         ("--attention-bias --decoder-attention 0", "--attention-bias"),
         ("--attention sparsemax --decoder-attention 0", "--decoder-attention"),
-        ("--attention rela_g", "--attention rela_g"),  # its weights do not sum to 1
-        ("--adaptive-softmax-cutoff 8 --output-transform sparsemax", "--adaptive-softmax-cutoff"),
+        ("--adaptive-softmax-cutoff 8 --output-transform sparsemax", "--output-transform"),
         ("--output-transform sparsemax", "--criterion cross_entropy.*--criterion entmax_loss"),
     ],
 )
@@ -289,6 +288,11 @@ def test_flags_that_do_not_go_together_are_refused(flags, named):
     criterion = {"criterion": "cross_entropy"} if "--criterion" in named else {}
     with pytest.raises(ValueError, match=named):
         build(*flags.split(), **criterion)
+
+
+def test_attention_whose_weights_do_not_sum_to_one_is_no_choice():
+    with pytest.raises(SystemExit):
+        build("--attention", "rela_g")
 
 
 def test_stock_search_over_a_sparse_model_is_refused_and_over_a_dense_one_is_not():

@@ -54,6 +54,7 @@ def everything():
     query, key, value = torch.randn(2, 3, 1, 16), torch.randn(2, 3, 9, 16), torch.randn(2, 3, 9, 16)
     return {
         "mapping": lambda: value_and_gradient(entmax15, z),
+        "solved rows": lambda: (rows.solve_entmax(z, 1.5).probabilities(),),
         "log-probabilities": lambda: (rows.log_probabilities(z, 1.5, None),),
         "loss": lambda: value_and_gradient(lambda z: entmax_loss(z, target), z),
         "alpha-ReLU": lambda: value_and_gradient(lambda z: alpha_relu_loss(z, target, 0.3), z),
