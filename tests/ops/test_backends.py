@@ -221,7 +221,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name, rules", [("cpu", backends._ON_CPU), ("gpu", backends._ON_GPU)])
 def test_a_backend_has_the_functions_of_its_ops(name, rules):
     if name == "gpu":
-        pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+        pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
     module = importlib.import_module(f"fairseq_sparse.ops.{name}")
     for op in rules:
         for function in FUNCTIONS.get(op, (op,)):

@@ -16,6 +16,7 @@ from fairseq_sparse.ops import (
     alpha_relu_loss,
     attend,
     backends,
+    cpu,
     entmax,
     entmax15,
     entmax_loss,
@@ -97,6 +98,9 @@ OPS = {
     "source states": source,
 }
 each_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+# What the compiler of torch 2.6 cannot trace; with 2.13 it can.
+IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
+UNTRACED = ("alpha_relu_loss of a tensor", "attention entmax") if IS_OLD else ()
 
 
 def logits(*shape):
@@ -124,8 +128,9 @@ def test_what_is_compared_with_is_computed_by_kernels(name, monkeypatch):
     assert set(backends.last_used().values()) == {"cpu"}
 
 
-@each_op
-def test_compiles_as_one_graph_with_its_gradient(op):
+@pytest.mark.parametrize("name", [name for name in OPS if name not in UNTRACED])
+def test_compiles_as_one_graph_with_its_gradient(name):
+    op = OPS[name]
     torch._dynamo.reset()
     compiled = torch.compile(op, backend="aot_eager", fullgraph=True)
     assert_same(
@@ -168,6 +173,7 @@ def test_the_operator_keeps_its_promises(alpha, topk, dtype, shape):
 
 
 @pytest.mark.parametrize("name", ["entmax15", "alpha_relu", "entmax_loss", "attention entmax"])
+@pytest.mark.skipif(IS_OLD, reason="torch 2.6 exports no function with global tensors")
 def test_exports(name):
     class Module(torch.nn.Module):
         def forward(self, z):
@@ -333,6 +339,7 @@ def test_a_distributed_tensor_gives_what_its_parts_give(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(cpu.build.library() is None, reason="needs a C compiler")
 def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

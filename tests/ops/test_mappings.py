@@ -35,7 +35,11 @@ def test_agrees_with_the_naive_version(name, size, scale, dtype):
     before = z.clone()
     p = MAPPINGS[name](z)
     assert p.dtype == dtype and p.shape == z.shape
-    assert_close_to_naive(p, naive(name), z, slack=4)
+    # Which side of the threshold an entry at the threshold falls on is a matter of rounding: p is
+    # then a rounding of the logits, raised to the power of the mapping, in place of 0.
+    power = 1 / (ALPHA_OF[name] - 1)
+    atol = (4 * torch.finfo(torch.float32).eps * z.abs().max().item()) ** power
+    assert_close_to_naive(p, naive(name), z, slack=4, atol=atol)
     assert torch.equal(z, before)
 
 

@@ -8,6 +8,8 @@ import torch
 from fairseq_sparse.ops.cpu import boundary, build
 from fairseq_sparse.ops.cpu.boundary import KernelArgumentError, call, int64s, struct
 
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
+
 
 def rms_norm(**changes):
     """Call a kernel with valid arguments, except for ``changes``."""

@@ -210,7 +210,7 @@ def assert_same_results(these):
         assert_as_accurate(*each)
 
 
-@needs_compiler
+@pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
 def test_numbers_are_converted_and_what_is_no_number_refused():
     x, gain, out = torch.randn(2, 8), torch.ones(8), torch.empty(2, 8)
     boundary.call("rms_norm", 0, x, 2, 8, gain, None, 1, out)  # 1 is converted to a double

@@ -6,7 +6,7 @@ Without a GPU they run in Triton's interpreter, on tensors of the CPU.
 import pytest
 import torch
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 import references
 from fairseq_sparse.ops import alpha_relu

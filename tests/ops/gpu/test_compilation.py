@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 from fork_python import PYTHON
 from kernel_compilation import run_compiled

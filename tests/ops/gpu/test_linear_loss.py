@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 import triton.language as tl
 from triton.runtime import interpreter

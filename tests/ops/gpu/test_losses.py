@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
 from fairseq_sparse.ops.gpu.losses import row_losses

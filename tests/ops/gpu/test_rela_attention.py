@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("triton", minversion="3.0", reason="needs triton 3")
+pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 import triton
 import triton.language as tl
