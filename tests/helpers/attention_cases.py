@@ -179,4 +179,5 @@ def assert_within_rounding(actual, expected, dtype, roundings=8, moved=None):
     allowed = roundings * torch.finfo(dtype).eps * expected.float().norm()
     if moved is not None:
         allowed += 4 * (moved.float() - expected.float()).norm()
-    assert (actual.float() - expected.float()).norm() <= allowed
+    error = (actual.float() - expected.float()).norm()
+    assert error <= allowed, f"{error / allowed:.3g} times the error that is fair"

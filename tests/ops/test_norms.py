@@ -97,7 +97,9 @@ def test_large_half_precision_does_not_overflow(op, naive, vectors, dtype):
     z = 6e4 * z.sign()  # the sum of squares has 12 digits
     result = op(z, *rest)
     assert result.dtype == torch.float32
-    references.assert_close_to_naive(result, naive, z, *rest)
+    # The gate underflows at the smallest normal number.
+    atol = 8 * torch.finfo(torch.float32).smallest_normal
+    references.assert_close_to_naive(result, naive, z, *rest, slack=4, atol=atol)
     grad = logits(5, 64, dtype=torch.float32)
     for actual in gradients(op, z, *rest, grad):
         assert torch.isfinite(actual).all()
