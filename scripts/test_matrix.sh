@@ -89,7 +89,7 @@ run_tests() {
     env TEST_SETTING="${setting[@]}" bash scripts/test.sh "${flags[@]+"${flags[@]}"}" "$@" \
         >"$folder/log" 2>&1 || status=$?
     tail -n "$((status ? 200 : 1))" "$folder/log" >&2
-    closing="$(tail -n 1 "$folder/log" | sed -En 's/^=* ?(.* in [0-9.]+s.*[^= ]) ?=*$/\1/p')"
+    closing="$(tail -n 1 "$folder/log" | sed -En 's/^=* ?(.* in [0-9.]+s( \([0-9:]+\))?) ?=*$/\1/p')"
     [[ -n "$closing" ]] || { say "$folder: the tests did not run to the end"; return 1; }
     printf '| %s | %s | %s | %s |\n' "$("$venv/bin/python" -c '
 import importlib.metadata, platform

@@ -26,6 +26,7 @@ def checkout(tmp_path: Path) -> Path:
                 --venv) folder="$2" ;;
                 --fails) failures=2 ;;
                 --stops) exit 3 ;;
+                --quick) seconds=9.00s ;;
             esac
             shift
         done
@@ -33,7 +34,7 @@ def checkout(tmp_path: Path) -> Path:
         printf '#!/bin/sh\\nexec "{sys.executable}" "$@"\\n' > "$folder/bin/python"
         chmod +x "$folder/bin/python"
         echo "seed ${{TEST_SEED:-1}}, threads ${{TEST_THREADS:-1}}, options ${{PYTEST_ADDOPTS:-}}"
-        echo "== ${{failures:+2 failed, }}8 passed, 1 skipped in 60.00s (0:01:00) =="
+        echo "== ${{failures:+2 failed, }}8 passed, 1 skipped in ${{seconds:-60.00s (0:01:00)}} =="
         exit "${{failures:-0}}"
         """
     )
@@ -48,6 +49,11 @@ def matrix(checkout: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 def rows_of(table: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+
+
+def test_a_run_of_seconds_has_ended_too(checkout):
+    done = matrix(checkout, "--python", "python3", "--quick")
+    assert done.returncode == 0 and "| 8 passed, 1 skipped in 9.00s |" in done.stdout
 
 
 @pytest.mark.parametrize(
