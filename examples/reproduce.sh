@@ -45,8 +45,8 @@ run.sh apply to every run. With fewer jobs than GPUs, each run uses several GPUs
 
 GOLD_SET names the gold alignments of "rela 5" and "rela fig4", unless they are in RAW_DIR. SENTENCES
 are the numbers of the sentences that "rela fig7" to "fig9" draw (default: 0 1 2), and LAYER is the
-layer (default: the last; the paper: 3). "rela ranking" draws its samples from the ENDS pairs at either end (default:
-10000); the corpus must have at least twice as many.
+layer (default: the last; the paper: 3). "rela ranking" draws its samples from the ENDS pairs at
+either end (default: 10000); the corpus must have at least twice as many.
 HELP
 }
 
@@ -174,7 +174,7 @@ run_follow_up() {
         REFERENCE) command+=("$(test_text "$wanted" 3)") ;;
         GOLD) command+=("$GOLD") ;;
         THEN)
-          run_command "${command[@]}" >> "$partial" || { rm -f -- "$partial"; return 1; }
+          run_command "${command[@]}" >> "$partial" || return 1
           command=()
           ;;
         STEM*) command+=("$files${word#STEM}") ;;

@@ -15,8 +15,6 @@ from torch import Tensor
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.products import starts_of
 
-# The variable that limits the instructions of oneDNN.
-_ONEDNN_LIMIT = "ONEDNN_MAX_CPU_ISA"
 # A row's list has room for 1 / _ROOM of its logits; a row with more candidates is searched again.
 _ROOM = 8
 
@@ -25,11 +23,11 @@ _ROOM = 8
 def multiplies_bfloat16() -> bool:
     """Return whether this processor multiplies bfloat16 faster than fp32.
 
-    oneDNN does it, and can be told to use fewer instructions than the processor has.
+    oneDNN computes these products; ``ONEDNN_MAX_CPU_ISA`` can limit it to fewer instructions than
+    the processor has.
     """
-    if not re.search(
-        "ALL|DEFAULT|BF16|FP16|AMX|AVX10", os.environ.get(_ONEDNN_LIMIT, "ALL").upper()
-    ):
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    if not re.search("ALL|DEFAULT|BF16|FP16|AMX|AVX10", limit):
         return False
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
