@@ -115,6 +115,22 @@ def test_our_commands_refuse_what_torch_reads(tmp_path, crafted):
         load_checkpoint(path)
 
 
+def test_what_a_file_can_call_finds_only_numbers_in_data_of_numpy(tmp_path):
+    """fairseq's workers send types such as ``list``, which torch then lets every file call."""
+    full = op.array(op.dtype(), (1,), BYTES)
+    empty = op.call(f"{op.ARRAYS[1]}._reconstruct", op.name("numpy.ndarray"), (0,), op.data(b"b"))
+    scalar = op.call(f"{op.ARRAYS[1]}.scalar", op.dtype(), BYTES)
+    made = [full, empty, scalar, op.dtype(), op.name("numpy.ndarray"), op.name("numpy.dtype")]
+    calls = [f"builtins.{name}" for name in ("list", "dict", "int", "set", "complex", "bytearray")]
+    calls += ["collections.Counter", "collections.OrderedDict", "collections.defaultdict"]
+    contents = [op.call(called, of) for called in calls for of in (*made, [full], {"a": full})]
+    paths = [op.write(tmp_path / f"{n}.pt", content) for n, content in enumerate(contents)]
+    outcomes(paths)
+    allow_fairseq_checkpoints()
+    found = torch.load(paths[0], weights_only=True)
+    assert found == [np.frombuffer(b"\x41" * 8)[0]] and type(found[0]) is np.float64
+
+
 def test_random_pickles_of_the_allowed_names_end_without_a_signal(tmp_path):
     names = [*reading._NAMES, "builtins.set", "builtins.list", "builtins.dict", "builtins.int"]
     names += ["collections.Counter", "collections.defaultdict", "omegaconf.dictconfig.DictConfig"]
