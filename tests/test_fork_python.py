@@ -37,11 +37,20 @@ def variables():
     return {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "2", "X": "ein Ü", "PYTHONPATH": "a:b"}
 
 
+@pytest.fixture
+def no_ignored_interrupts():
+    """A shell makes what it starts in the background ignore them, and a new process inherits it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("name", "form"),
     [(name, "-c") for name in PROGRAMS]
     + [(name, form) for name in ("arguments", "pickle") for form in ("-", "module", "script")],
 )
+@pytest.mark.usefixtures("no_ignored_interrupts")
 def test_a_fork_does_what_a_process_does(name, form, variables, tmp_path):
     (tmp_path / "a_script.py").write_text(PROGRAMS[name])
     command = {"-c": ["-c", PROGRAMS[name]], "-": ["-"], "module": ["-m", "a_script"]}
