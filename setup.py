@@ -57,9 +57,9 @@ setup(
     extras_require={
         "plot": ["matplotlib"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium", "jieba"],
-        # PyTorch for CUDA brings triton; adasplash is used for entmax attention where it is there.
+        # PyTorch for CUDA brings triton.
         # nvidia-ml-py reads the energy that training uses.
-        "gpu": ["triton>=3.0; sys_platform == 'linux'", "adasplash==0.2.2", "nvidia-ml-py"],
+        "gpu": ["triton>=3.2; sys_platform == 'linux'", "nvidia-ml-py"],
         "chinese": ["jieba"],
         "statistics": ["scipy"],
         "dev": ["ruff"],

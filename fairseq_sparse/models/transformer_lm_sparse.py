@@ -41,10 +41,10 @@ class TransformerLMSparseConfig(OutputConfig, SelfAttentionConfig, TransformerLa
 class TransformerLMSparseModel(SparseOutputModel, TransformerLanguageModel):
     """fairseq's ``transformer_lm`` with its output transform and attention chosen by flags.
 
-    With softmax in both it computes exactly what the stock model does, with the same state-dict
-    keys, so each can load the other's checkpoints. ``--task language_modeling_sparse`` supports
-    all outputs; fairseq's ``language_modeling`` trains and validates any output, but evaluates and
-    searches only softmax outputs.
+    With softmax in both it computes exactly what the stock model does, but for the masks that
+    dropout draws, with the same state-dict keys, so each can load the other's checkpoints. ``--task
+    language_modeling_sparse`` supports all outputs; fairseq's ``language_modeling`` trains and
+    validates any output, but evaluates and searches only softmax outputs.
     """
 
     @classmethod

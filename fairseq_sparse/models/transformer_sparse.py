@@ -97,8 +97,8 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
 class TransformerSparseModel(SparseOutputModel, TransformerModel):
     """fairseq's ``transformer`` with its output transform and attention chosen by flags.
 
-    With softmax everywhere it computes exactly what the stock model does, with the same state-dict
-    keys, so each can load the other's checkpoints.
+    With softmax everywhere it computes exactly what the stock model does, but for the masks that
+    dropout draws, with the same state-dict keys, so each can load the other's checkpoints.
     """
 
     @classmethod

@@ -1,7 +1,5 @@
 """The attention of an LSTM decoder: one query at a time, over all source positions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Optional
 
 import torch
@@ -10,7 +8,6 @@ from torch import Tensor, nn
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
-from fairseq_sparse.ops.source_states import SourceStates
 
 
 def add_bias(attention: AttentionLayer) -> None:
@@ -40,17 +37,6 @@ class GlobalAttention(AttentionLayer):
         self.attention_kind = attention
         kind = ATTENTION_KINDS[attention]
         self.weights = kind.weights.with_alpha(alpha) if kind.takes_alpha else kind.weights
-        self._source: Optional[tuple[Tensor, SourceStates]] = None
-
-    @contextmanager
-    def over(self, source_hids: Tensor, steps: int) -> Iterator[None]:
-        """Return a context in which up to ``steps`` queries attend to these states, so that the
-        gradient of the states is computed once, at the end."""
-        self._source = source_hids, SourceStates(source_hids, steps)
-        try:
-            yield
-        finally:
-            self._source = None
 
     def forward(
         self, input: Tensor, source_hids: Tensor, encoder_padding_mask: Optional[Tensor]
@@ -66,18 +52,14 @@ class GlobalAttention(AttentionLayer):
             Attentional states ``[batch, decoder size]`` and, without a gradient, the weights
             ``[source length, batch]``.
         """
-        kept = self._source
-        if kept is not None and kept[0] is source_hids:
-            source = kept[1]
-        else:  # a step of generation, or another thread is within over()
-            source = SourceStates(source_hids, steps=1)
+        states = source_hids.transpose(0, 1)  # [batch, source length, encoder size]
         query = self.input_proj(input).type_as(source_hids)
         with without_autocast(source_hids):
-            scores = source.scores(query)  # [batch, source length]
+            scores = (states @ query.unsqueeze(-1)).squeeze(-1)  # [batch, source length]
             if encoder_padding_mask is not None:
                 masked = encoder_padding_mask.t()
                 scores = at_least_fp32(scores).masked_fill(masked, float("-inf"))
             weights = self.weights(scores).type_as(source_hids)
-            context = source.context(weights)
+            context = (weights.unsqueeze(1) @ states).squeeze(1)
         output = torch.tanh(self.output_proj(torch.cat((context, input), dim=1)))
         return output, weights.detach().t()

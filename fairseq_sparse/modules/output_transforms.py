@@ -19,6 +19,7 @@ from fairseq_sparse.modules.lm_measures import lm_measures
 from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
+    entmax,
     entmax_loss,
     entmax_threshold,
     linear_alpha_relu_loss,
@@ -28,7 +29,7 @@ from fairseq_sparse.ops import (
     softmax,
 )
 from fairseq_sparse.ops.checks import check_alpha
-from fairseq_sparse.ops.mappings import entmax_rows, entmax_topk, log_with_zeros
+from fairseq_sparse.ops.mappings import entmax_and_threshold
 from fairseq_sparse.ops.precision import at_least_fp32
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class OutputTransform(nn.Module):
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Return the logarithm of :meth:`probs`, exactly -inf where that is 0."""
-        return log_with_zeros(self.probs(logits))
+        return self.probs(logits).log()
 
     def at_temperature(self, logits: Tensor, temperature: float) -> Tensor:
         """Return logits whose probabilities are those of ``logits`` at a temperature.
@@ -260,24 +261,23 @@ class Entmax(OutputTransform):
     takes_alpha = takes_topk = True
 
     def probs(self, logits: Tensor) -> Tensor:
-        return entmax_topk(at_least_fp32(logits), self.alpha, self.topk)
+        return entmax(at_least_fp32(logits), self.alpha)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        return log_entmax(logits, self.alpha, self.topk)
+        return log_entmax(logits, self.alpha)
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
-        return entmax_loss(logits, target, self.alpha, **options, topk=self.topk)
+        return entmax_loss(logits, target, self.alpha, **options)
 
     def loss_of_features(
         self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
     ) -> Tensor:
         """Return the loss without keeping the logits."""
-        options["topk"] = self.topk
         weight, bias = linear.weight, linear.bias
-        return linear_entmax_loss(features, weight, target, self.alpha, bias, **options)
+        return linear_entmax_loss(features, weight, bias, target, self.alpha, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
-        return entmax_rows(at_least_fp32(logits), self.alpha, self.topk, conjugate=False)[:2]
+        return entmax_and_threshold(at_least_fp32(logits), self.alpha)
 
 
 class Sparsemax(Entmax):
@@ -332,7 +332,7 @@ class AlphaReLU(ConstantTau, OutputTransform):
     ) -> Tensor:
         """Return the loss without keeping the logits."""
         weight, bias, tau = linear.weight, linear.bias, self.known_tau()
-        return linear_alpha_relu_loss(features, weight, target, tau, self.alpha, bias, **options)
+        return linear_alpha_relu_loss(features, weight, bias, target, tau, self.alpha, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         p = self.probs(logits)

@@ -1,10 +1,13 @@
 """Attention queries that are scaled by the number of keys, for long inputs."""
 
+from typing import Optional
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_sparse.ops.precision import at_least_fp32
+from fairseq_sparse.ops.masks import MASKED
+from fairseq_sparse.ops.precision import at_least_fp32, without_autocast
 
 # Bound of gamma, as in the authors' code.
 _LARGEST_POWER = 2.0
@@ -47,3 +50,28 @@ class QueryScale(nn.Module):
         length = visible.to(beta.dtype).clamp(min=1).log1p()
         scale = 1 + F.softplus(beta) * length ** (_LARGEST_POWER * torch.tanh(gamma))
         return scale.unsqueeze(-1)
+
+
+def count_visible(key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
+    """Count the keys that each query sees.
+
+    Args:
+        key: ``[batch, heads, keys, head_dim]``.
+        masked, bias: as in :func:`fairseq_sparse.ops.attention.attend`; a bias of four dimensions
+            must have all of the keys.
+
+    Returns:
+        The counts in fp32, which broadcast with ``[batch, heads, queries]``.
+    """
+    seen = None if bias is None else (bias > MASKED).float()
+    if masked is None:
+        return (
+            key.new_full((1,), key.size(2), dtype=torch.float32) if seen is None else seen.sum(-1)
+        )
+    unmasked = masked.logical_not().float()  # [batch, keys]
+    if seen is None:
+        return unmasked.sum(-1)[:, None, None]
+    with without_autocast(key):  # half precision would round large counts
+        if seen.dim() == 2:
+            return (unmasked @ seen.T)[:, None]
+        return (seen @ unmasked[:, None, :, None]).squeeze(-1)

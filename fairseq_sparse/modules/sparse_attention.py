@@ -5,17 +5,13 @@ from typing import Optional
 import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.modules.query_scale import QueryScale
+from fairseq_sparse.modules.query_scale import QueryScale, count_visible
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import AttentionWeights
-from fairseq_sparse.ops.capture import is_captured
 from fairseq_sparse.ops.checks import check_alpha
-from fairseq_sparse.ops.masks import count_visible
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.recomputation import computed_again
 
 # A learned alpha lies above this, because near 1 the value of 1 / (alpha - 1) is too inexact.
 _LEAST_ALPHA = 1.01
@@ -167,24 +163,9 @@ class SparseMultiheadAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _project(self, context: Tensor, dtype: torch.dtype) -> Tensor:
-        """Apply the norm, if there is one, and the output projection to the concatenated heads.
-
-        The norm is recomputed for the gradient of the projection, so that its output need not stay
-        in memory beside its input.
-        """
-        if self.norm is None:
-            return self.out_proj(context.to(dtype))
-        normed = self.norm(context).to(dtype)
-        if not torch.is_grad_enabled() or is_captured(normed):
-            return self.out_proj(normed)
-        # Under functional_call the norm has these parameters during the forward pass only.
-        parameters = dict(self.norm.named_parameters())
-
-        def norm_again() -> Tensor:
-            return functional_call(self.norm, parameters, (context.detach(),)).to(dtype)
-
-        with computed_again(normed, norm_again, parameters.values()):
-            return self.out_proj(normed)
+        """Apply the norm, if there is one, and the output projection to the concatenated heads."""
+        normed = context if self.norm is None else self.norm(context)
+        return self.out_proj(normed.to(dtype))
 
     def _weights(self) -> AttentionWeights:
         if not self.kind.takes_alpha or self.learns_alpha:

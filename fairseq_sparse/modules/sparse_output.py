@@ -51,7 +51,7 @@ class SparseOutputModel:
         cls.complete_flags(args)
         check_training(args, task)
         model = cls.assemble(args, task)
-        set_dropout(model, args)
+        set_dropout(model)
         log_learned_alpha(model)
         return model
 

@@ -1,9 +1,11 @@
 """Sparse mappings, their losses, attention over them and its norms.
 
-Usable on its own: nothing here imports fairseq. ``reference`` has the formulas in PyTorch, ``cpu``
-and ``gpu`` have kernels, and ``backends`` decides between them.
+Usable on its own: nothing here imports fairseq. Each public function calls a registered operator
+(``operators.py``). The formulas in ``reference``, in PyTorch, compute it, or a kernel in ``cpu`` or
+``gpu`` where one applies and the user's choice (``backends.py``) allows it.
 """
 
+from fairseq_sparse.ops import cpu, gpu
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.losses import (
     alpha_relu_loss,
@@ -28,11 +30,13 @@ __all__ = [
     "alpha_relu",
     "alpha_relu_loss",
     "attend",
+    "cpu",
     "entmax",
     "entmax15",
     "entmax_loss",
     "entmax_threshold",
     "gated_rms_norm",
+    "gpu",
     "linear_alpha_relu_loss",
     "linear_entmax_loss",
     "log_alpha_relu",

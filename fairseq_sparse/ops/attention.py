@@ -1,5 +1,5 @@
 """Attention with any kind of weights: everything between the projections of queries, keys and
-values and the norm of the result, in memory that does not grow with the square of the length."""
+values and the norm of the result."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from fairseq_sparse.ops.attention_weights import (
-    ATTENTION_WEIGHTS,
-    AttentionOptions,
-    AttentionWeights,
-)
-from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.masks import MASKED
+from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS, AttentionWeights
+from fairseq_sparse.ops.dropout import draw_seed
+from fairseq_sparse.ops.masks import MASKED, causal_mask
+from fairseq_sparse.ops.operators import has_kernel
 from fairseq_sparse.ops.precision import as_autocast
-from fairseq_sparse.ops.reference.entmax import Alpha
+from fairseq_sparse.ops.reference import attention as reference
+from fairseq_sparse.ops.reference.thresholds import Alpha
 
 __all__ = ["MASKED", "Weights", "attend"]
 
@@ -40,9 +38,10 @@ def attend(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Return ``weights(scale query key^T + bias) value`` for each head.
 
-    Unless the weights are requested, long inputs are processed in chunks, whose scores are
-    recomputed for the gradient, so that not all of them are in memory at once. There is then no
-    second derivative, nor is there one where a kernel computes attention.
+    Unless the weights are requested, the scores of a long input are not kept but computed again for
+    the gradient, so that memory does not grow with the square of its length: by a kernel, for
+    rectified weights and entmax with a number alpha, which has no second derivative; otherwise in
+    chunks, by ``torch.utils.checkpoint``, which ``torch.func`` does not differentiate.
 
     Args:
         query: ``[batch, heads, queries, head_dim]``.
@@ -51,9 +50,7 @@ def attend(
         weights: a kind of weights, by name (a key of ``ATTENTION_WEIGHTS``) or as an object, or a
             custom function, for which there is no kernel. The function maps scores ``[batch, heads,
             queries, keys]``, -inf for masked keys, and ``alpha`` if given, to weights in fp32 or
-            better, each row by itself: of a long input it gets some of the sentences, heads and
-            queries at a time, and perhaps not the last keys, if all are masked. Other tensors that
-            it uses may get no gradient.
+            better, each row by itself: of a long input it gets some sentences or queries at a time.
         alpha: the alpha of ``entmax`` or of a custom function: a number, or a tensor
             ``[heads, 1, 1]``, which gets a gradient.
         masked: boolean, ``[batch, keys]``, true for keys that no query may attend to.
@@ -83,12 +80,51 @@ def attend(
     if alpha is not None:
         alpha = _alpha_per_head(alpha, query.size(1))
     query, key, value = as_autocast(query, key, value)
-    widen = not weights.sums_to_one and value.dtype == torch.float16
-    options = AttentionOptions(
-        weights, alpha, masked, bias, causal, dropout, need_weights, scale, widen
-    )
-    backend = choose("attention", (query, key, value, masked, bias), options=options)
-    return backend.attend(query, key, value, options)
+    if alpha is None and (weights.name == "relu" or weights.has_alpha):
+        number = reference.RECTIFIED if weights.name == "relu" else weights.alpha
+        options = (masked, bias, number, scale, causal, dropout, need_weights)
+        found = _attend_by_kernel(query, key, value, *options)
+        if found is not None:
+            return found
+    if bias is None and causal:
+        bias = causal_mask(query.size(2), key.size(2), query)
+    options = (weights, alpha, masked, bias, scale, dropout)
+    if not need_weights and reference.exceeds_chunk(query, key):
+        return reference.attend_in_chunks(query, key, value, *options, causal), None
+    context, chosen = reference.attend(query, key, value, *options)
+    return context, chosen if need_weights else None
+
+
+def _attend_by_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    alpha: float,
+    scale: float,
+    causal: bool,
+    dropout: float,
+    need_weights: bool,
+) -> Optional[tuple[Tensor, Optional[Tensor]]]:
+    """Return the result of :func:`attend` if a kernel computes it, otherwise None.
+
+    Only then is attention an operator, because that computes scores again for the gradient.
+    """
+    tensors = (query, key, value, masked)
+    if query.size(2) == 1:  # a step of generation
+        plain = bias is None and not causal and dropout == 0 and not torch.is_grad_enabled()
+        options = (alpha, scale, need_weights)
+        if not (plain and has_kernel("attention_step", *tensors, *options)):
+            return None
+        context, chosen = reference.attention_step(*tensors, *options)
+        return context, chosen if need_weights else None
+    options = (alpha, scale, causal, dropout)
+    if need_weights or not has_kernel("attention", *tensors, bias, None, *options):
+        return None
+    seed = draw_seed() if dropout > 0 else None
+    context, _ = reference.attention(*tensors, bias, seed, *options)
+    return context.permute(1, 2, 0, 3), None
 
 
 def _resolve_weights(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_sparse.ops import mappings
 from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.reference.entmax import Alpha
+from fairseq_sparse.ops.reference.thresholds import Alpha
 
 # The default of TensorFlow, which ReLA's authors used.
 LEAKY_RELU_SLOPE = 0.2
@@ -66,20 +66,6 @@ class AttentionWeights:
     def with_alpha(self, alpha: float) -> AttentionWeights:
         """Return alpha-entmax with this alpha."""
         return replace(self, alpha=alpha)
-
-
-class AttentionOptions(NamedTuple):
-    """The arguments of :func:`fairseq_sparse.ops.attention.attend` besides query, key and value."""
-
-    weights: AttentionWeights
-    alpha: Optional[Tensor]  # [heads, 1, 1], which gets a gradient; a number is in the weights
-    masked: Optional[Tensor]
-    bias: Optional[Tensor]
-    causal: bool
-    dropout: float
-    need_weights: bool
-    scale: float
-    widen: bool  # whether the weighted sum is in fp32 whatever the inputs
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 Tau = Union[float, Tensor]
 
+ALGORITHMS = ("newton", "sort", "partial", "bisect")
+
 
 def check_logits(z: Tensor) -> None:
     """Raise TypeError unless ``z`` is floating point."""
@@ -18,8 +20,8 @@ def check_logits(z: Tensor) -> None:
         raise TypeError(f"logits must be floating point, got {z.dtype}: convert them, z.float()")
 
 
-def check_alpha(alpha: float) -> None:
-    """Raise an error unless ``alpha`` is a finite number above 1.
+def check_alpha(alpha: float) -> float:
+    """Return ``alpha``, a finite number above 1.
 
     Raises:
         TypeError: it is not a number.
@@ -29,6 +31,7 @@ def check_alpha(alpha: float) -> None:
         raise TypeError(f"alpha must be a number, got {alpha!r}")
     if not 1.0 < alpha < float("inf"):
         raise ValueError(f"alpha must be a finite number above 1, got {alpha}")
+    return float(alpha)
 
 
 def check_tau(tau: Tau) -> None:
@@ -41,7 +44,15 @@ def check_tau(tau: Tau) -> None:
         raise ValueError(f"tau must be a finite number, got {tau}")
 
 
-def check_topk(topk: int) -> None:
-    """Raise ValueError if ``topk`` is negative."""
-    if topk < 0:
-        raise ValueError(f"topk must be 0 (exact) or a positive number, got {topk}")
+def check_algorithm(algorithm: str, alpha: Union[float, Tensor], topk: int) -> None:
+    """Raise ValueError unless alpha-entmax has such an algorithm, and this takes the alpha."""
+    if algorithm == "newton":
+        return
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    if algorithm != "bisect" and (torch.is_tensor(alpha) or alpha not in (1.5, 2)):
+        raise ValueError(
+            f"{algorithm} takes an alpha of 1.5 or 2, got {alpha}: use newton or bisect"
+        )
+    if algorithm == "partial" and topk < 1:
+        raise ValueError(f"topk must be a positive number, got {topk}")

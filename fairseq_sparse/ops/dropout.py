@@ -10,36 +10,28 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
-from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.cpu.dropout import drop
+from fairseq_sparse.ops.reference import dropout as reference
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """Set each entry of ``x`` to 0 with probability ``p``; otherwise divide it by ``1 - p``.
 
     Args:
-        x: any shape, dtype and device; the compiled kernel takes fp32 on a CPU, PyTorch the others.
+        x: any shape, dtype and device; PyTorch's own dropout serves all but fp32 on a CPU.
         p: in [0, 1].
 
-    Which entries are dropped depends on PyTorch's generator, from which the kernel draws one
-    number. It can be differentiated any number of times. NaN and infinity times 0 are NaN.
+    Which entries are dropped depends on PyTorch's generator, from which one number is drawn. It can
+    be differentiated any number of times. NaN and infinity times 0 are NaN.
 
     Raises:
         ValueError: ``p`` is out of range.
     """
-    if choose("dropout", (x,), p=p).NAME == "reference":
-        return F.dropout(x, p)  # which refuses what is out of range
-    return _Dropout.apply(x, p, int(torch.randint(1 << 62, (), device="cpu")))
+    if x.is_cpu and x.dtype == torch.float32 and 0 <= p < 1:
+        return reference.dropout(x, p, draw_seed())
+    return F.dropout(x, p)  # which refuses what is out of range
 
 
-class _Dropout(Function):
-    @staticmethod
-    def forward(ctx, x, p, seed):
-        ctx.p, ctx.seed = p, seed
-        return drop(x, p, seed)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return _Dropout.apply(grad, ctx.p, ctx.seed), None, None
+def draw_seed() -> Tensor:
+    """Draw the seed of a mask from PyTorch's generator for CPUs."""
+    return torch.randint(1 << 62, (), device="cpu")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_sparse import ops
-from fairseq_sparse.ops.reference.entmax import Alpha
+from fairseq_sparse.ops.reference.thresholds import Alpha
 
 __all__ = [
     "Entmax15",

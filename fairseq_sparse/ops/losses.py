@@ -16,28 +16,24 @@ q is the one-hot target, or with label smoothing ``(1 - eps) e_y + eps / V`` (Pe
 2021). Both losses are >= 0 and 0 only where p = q.
 
 The ``linear_`` losses take features and output weights in place of logits. For features ``x`` and
-weights ``W``, whose logits are ``z = x W^T``, the gradients are ``(p - q) W`` and ``(p - q)^T x``;
-the kernels make use of a sparse p, and do not keep the logits (on a CPU, p - q of the rows is kept
-where more than a quarter of it is nonzero). Nothing is approximated.
+weights ``W``, whose logits are ``z = x W^T``, the gradients are ``(p - q) W`` and ``(p - q)^T x``.
+They are computed along with the loss, in chunks of rows, so that the logits are never kept; the
+kernels make use of a sparse p. Nothing is approximated.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
-from fairseq_sparse.ops import reference
-from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.checks import Tau, check_logits
-from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-from fairseq_sparse.ops.mappings import entmax_rows
-from fairseq_sparse.ops.operators import batch_first
-from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
-from fairseq_sparse.ops.reference.alpha_relu import weights_and_base
+from fairseq_sparse.ops.checks import Tau, check_algorithm, check_alpha, check_logits, check_tau
+from fairseq_sparse.ops.mappings import TOPK
+from fairseq_sparse.ops.precision import as_autocast, at_least_fp32
+from fairseq_sparse.ops.reference import rows
+from fairseq_sparse.ops.reference.linear_loss import linear_loss
 
 
 def entmax_loss(
@@ -47,7 +43,8 @@ def entmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
-    topk: int = 0,
+    algorithm: str = "newton",
+    topk: int = TOPK,
 ) -> Tensor:
     """Compute the alpha-entmax loss, see the docstring of this module.
 
@@ -60,8 +57,7 @@ def entmax_loss(
         ignore_index: targets of this value have loss 0 and gradient 0.
         reduction: ``none`` (shape ``[...]``), ``sum``, or ``mean`` over the targets that are not
             ignored (0 if there are none).
-        topk: if > 0, p is :func:`entmax15`'s k-limited mapping. With label smoothing the loss can
-            then be below 0, since q has more than ``topk`` nonzeros.
+        algorithm, topk: how the threshold is found, see :func:`fairseq_sparse.ops.entmax`.
 
     Returns:
         The loss in nats, fp32 (fp64 for fp64 logits).
@@ -69,8 +65,8 @@ def entmax_loss(
     Raises:
         ValueError: an argument is out of range or the shapes do not fit.
     """
-    loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
-    return _fenchel_young_loss(z, target, loss)
+    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, algorithm, topk)
+    return _loss_of_logits(z, target, loss)
 
 
 def alpha_relu_loss(
@@ -90,43 +86,46 @@ def alpha_relu_loss(
 
     The other arguments, the result and the errors are those of :func:`entmax_loss`.
     """
-    loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
-    return _fenchel_young_loss(z, target, loss)
+    return _loss_of_logits(z, target, _Loss(alpha, tau, label_smoothing, ignore_index, reduction))
 
 
 def linear_entmax_loss(
     features: Tensor,
     weight: Tensor,
+    bias: Optional[Tensor],
     target: Tensor,
     alpha: float = 1.5,
-    bias: Optional[Tensor] = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
-    topk: int = 0,
+    algorithm: str = "newton",
+    topk: int = TOPK,
 ) -> Tensor:
     """Compute ``entmax_loss(F.linear(features, weight, bias), target, ...)`` in one step.
+
+    With ``reduction="none"`` the logits are kept, because the gradient of each row is then scaled
+    by a number of its own.
 
     Args:
         features: ``[..., d]``, any floating dtype.
         weight: ``[V, d]``.
+        bias: ``[V]``, or None.
         target: class indices ``[...]``.
-        bias: ``[V]``.
 
     The other arguments, the result and the errors are those of
     :func:`fairseq_sparse.ops.entmax_loss`.
     """
-    loss = FenchelYoungLoss(alpha, None, label_smoothing, ignore_index, reduction, topk)
-    return _linear_fenchel_young_loss(features, weight, bias, target, loss)
+    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, algorithm, topk)
+    return _loss_of_features(features, weight, bias, target, loss)
 
 
 def linear_alpha_relu_loss(
     features: Tensor,
     weight: Tensor,
+    bias: Optional[Tensor],
     target: Tensor,
     tau: Tau,
     alpha: float = 1.5,
-    bias: Optional[Tensor] = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -136,100 +135,89 @@ def linear_alpha_relu_loss(
     For the arguments see :func:`linear_entmax_loss` and
     :func:`fairseq_sparse.ops.alpha_relu_loss`.
     """
-    loss = FenchelYoungLoss(alpha, tau, label_smoothing, ignore_index, reduction)
-    return _linear_fenchel_young_loss(features, weight, bias, target, loss)
+    loss = _Loss(alpha, tau, label_smoothing, ignore_index, reduction)
+    return _loss_of_features(features, weight, bias, target, loss)
 
 
-def _fenchel_young_loss(z: Tensor, target: Tensor, loss: FenchelYoungLoss) -> Tensor:
-    """Compute the loss of logits ``[..., V]``, of any mapping and on any device."""
+class _Loss(NamedTuple):
+    """The options of a loss, for which see :func:`entmax_loss` and :func:`alpha_relu_loss`."""
+
+    alpha: float
+    tau: Optional[Tau]  # None: alpha-entmax
+    label_smoothing: float
+    ignore_index: int
+    reduction: str
+    algorithm: str = "newton"
+    topk: int = TOPK
+
+    def checked(self, shape: tuple[int, ...], z: Tensor, target: Tensor) -> tuple:
+        """Return the arguments of the operators from tau on, for tensors on the device of ``z``.
+
+        Raises:
+            ValueError: an option is out of range, or the target does not fit logits of this shape.
+        """
+        if len(shape) == 0 or shape[:-1] != tuple(target.shape):
+            raise ValueError(
+                f"logits {shape} need a target of shape {shape[:-1]}, got {tuple(target.shape)}"
+            )
+        if target.dtype != torch.int64:
+            raise ValueError(f"target must be int64, got {target.dtype}")
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1], got {self.label_smoothing}")
+        if self.reduction not in ("none", "sum", "mean"):
+            raise ValueError(f"reduction must be none, sum or mean, got {self.reduction!r}")
+        is_softmax = self.tau is None and self.alpha == 1
+        alpha = 1.0 if is_softmax else check_alpha(self.alpha)
+        check_algorithm(self.algorithm, alpha, self.topk)
+        options = (self.label_smoothing, self.ignore_index, self.algorithm, self.topk)
+        return self._checked_tau(z), alpha, *options
+
+    def _checked_tau(self, z: Tensor) -> Optional[Tensor]:
+        if self.tau is None:
+            return None
+        check_tau(self.tau)
+        if not torch.is_tensor(self.tau):
+            return torch.full((), self.tau, dtype=torch.float64, device=z.device)
+        if self.tau.numel() != 1:
+            raise ValueError(f"tau must have one element, got shape {tuple(self.tau.shape)}")
+        return self.tau.reshape(())
+
+    def reduced(self, losses: Tensor, target: Tensor) -> Tensor:
+        """Reduce the losses ``[rows]``, or their sum, as ``reduction`` says."""
+        if self.reduction == "none":
+            return losses.view(target.shape)
+        if self.reduction == "sum":
+            return losses.sum()
+        return losses.sum() / (target != self.ignore_index).sum().clamp(min=1)
+
+
+def _loss_of_logits(z: Tensor, target: Tensor, loss: _Loss) -> Tensor:
+    """Compute the loss of logits ``[..., V]``."""
     check_logits(z)
-    loss = loss.checked(tuple(z.shape), target)
-    rows, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
+    arguments = loss.checked(tuple(z.shape), z, target)
+    logits, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
     if loss.alpha == 1:
         losses = F.cross_entropy(
-            at_least_fp32(rows),
+            at_least_fp32(logits),
             labels,
             ignore_index=loss.ignore_index,
             reduction="none",
             label_smoothing=loss.label_smoothing,
         )
-        return loss.reduced(losses, target)
-    backend = choose("row_losses", (rows, labels), loss=loss, tau=loss.tau)
-    if backend.NAME == "reference":
-        # PyTorch sees a tensor only if it is an argument of its own.
-        options = loss._replace(tau=0.0) if torch.is_tensor(loss.tau) else loss
-        losses, _ = _RowLosses.apply(rows, labels, loss.tau, options)
     else:
-        losses = backend.row_losses(rows, labels, loss)
+        losses, _ = rows.row_loss(logits, labels, *arguments)
     return loss.reduced(losses, target)
 
 
-def _linear_fenchel_young_loss(
-    features: Tensor,
-    weight: Tensor,
-    bias: Optional[Tensor],
-    target: Tensor,
-    loss: FenchelYoungLoss,
+def _loss_of_features(
+    features: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor, loss: _Loss
 ) -> Tensor:
-    """Compute the loss of the logits ``F.linear(features, weight, bias)``, of any mapping."""
-    if not torch.is_grad_enabled():
-        # Without this, a Function would prepare gradients although grad mode is off.
-        features, weight = features.detach(), weight.detach()
-        bias = None if bias is None else bias.detach()
+    """Compute the loss of the logits ``F.linear(features, weight, bias)``."""
+    if loss.alpha == 1 or loss.reduction == "none":
+        return _loss_of_logits(F.linear(features, weight, bias), target, loss)
+    arguments = loss.checked((*features.shape[:-1], weight.size(0)), features, target)
     # Convert to the dtype that autocast would multiply in; gradients pass through the conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
-    backend = choose("linear_losses", (x, w, bias, target), loss=loss, tau=loss.tau)
-    if backend.NAME == "reference":  # separate product and loss; the loss chooses again
-        return _fenchel_young_loss(F.linear(features, weight, bias), target, loss)
-    loss = loss.checked((*features.shape[:-1], weight.size(0)), target)
-    with without_autocast(x):
-        losses = backend.linear_losses(x, w, bias, target.reshape(-1), loss)
-    return loss.reduced(losses, target)
-
-
-class _RowLosses(Function):
-    """The losses of rows in PyTorch, except for the search of alpha-entmax. The second result,
-    ``p - q``, is kept for the gradient."""
-
-    @staticmethod
-    def forward(z, target, tau, loss):
-        dtype, z = z.dtype, at_least_fp32(z)
-        if tau is None:
-            p, _, conjugate, shift = entmax_rows(z, loss.alpha, loss.topk)
-        else:
-            p, base = weights_and_base(z, tau, loss.alpha)
-            conjugate = (p * base).sum(-1) / loss.alpha  # p ** alpha = p * p ** (alpha - 1)
-            shift = tau / (loss.alpha - 1)
-        counts = loss.counts(target)
-        gold, mean = loss.logits_of_target(z, target)
-        losses = loss.losses(counts, conjugate, shift, gold, mean, z.size(-1))
-        if loss.label_smoothing > 0:
-            p = p - loss.label_smoothing / p.size(-1)
-        return losses, reference.residual(p, target, counts, loss.label_smoothing).to(dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx, grad, of_residual):
-        # The residual, of which the gradient is a multiple, is an output so that a derivative of
-        # the gradient ends up here, also under torch.func. torch.compile, which refuses second
-        # derivatives itself, passes a gradient for every output.
-        if of_residual is not None and not torch.compiler.is_compiling():
-            raise RuntimeError("the losses of this package have no second derivative")
-        if grad is None:
-            return None, None, None, None
-        (residual,) = ctx.saved_tensors
-        # A scaled loss can have a grad that fp16 cannot hold, though it can hold the product.
-        return (residual * grad.unsqueeze(-1)).to(residual.dtype), None, None, None
-
-    @staticmethod
-    def vmap(info, in_dims, z, target, tau, loss):
-        if torch.is_tensor(tau) and in_dims[2] is not None:
-            raise NotImplementedError("vmap over tau of the alpha-ReLU loss")
-        z = batch_first(z, in_dims[0], info.batch_size)
-        target = batch_first(target, in_dims[1], info.batch_size)
-        losses, residual = _RowLosses.apply(z.flatten(0, 1), target.flatten(), tau, loss)
-        return (losses.view(target.shape), residual.view(z.shape)), (0, 0)
+    needed = [torch.is_grad_enabled() and y is not None and y.requires_grad for y in (x, w, bias)]
+    total, *_ = linear_loss(x, w, bias, target.reshape(-1), *arguments, *needed)
+    return loss.reduced(total, target)

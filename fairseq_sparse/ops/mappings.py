@@ -20,18 +20,18 @@ logit is -inf, and a row of NaN where a logit is NaN or +inf.
 
 from __future__ import annotations
 
-import math
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function, forward_ad
 
-from fairseq_sparse.ops import operators, reference
-from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.capture import is_captured
-from fairseq_sparse.ops.checks import Tau, check_alpha, check_logits, check_tau, check_topk
-from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows, entmax_gradients
+from fairseq_sparse.ops import operators
+from fairseq_sparse.ops.checks import Tau, check_algorithm, check_alpha, check_logits, check_tau
+from fairseq_sparse.ops.precision import at_least_fp32, wide
+from fairseq_sparse.ops.reference import rows
+from fairseq_sparse.ops.reference.thresholds import Alpha
+
+# The k of the papers' experiments: how many of the largest logits ``partial`` begins with.
+TOPK = 100
 
 
 def softmax(z: Tensor, dim: int = -1) -> Tensor:
@@ -55,34 +55,26 @@ def softmax(z: Tensor, dim: int = -1) -> Tensor:
     return p.to(z.dtype)
 
 
-def sparsemax(z: Tensor, dim: int = -1, topk: int = 0) -> Tensor:
+def sparsemax(z: Tensor, dim: int = -1, algorithm: str = "newton", topk: int = TOPK) -> Tensor:
     """Apply sparsemax (Martins & Astudillo 2016): project ``z`` onto the simplex.
 
-    This is ``entmax(z, alpha=2)``. For the arguments see :func:`entmax15`.
+    This is ``entmax(z, alpha=2)``; for the arguments see there.
     """
-    return entmax_topk(z, 2.0, topk, dim)
+    return _entmax(z, 2.0, dim, algorithm, topk, log=False)
 
 
-def entmax15(z: Tensor, dim: int = -1, topk: int = 0) -> Tensor:
+def entmax15(z: Tensor, dim: int = -1, algorithm: str = "newton", topk: int = TOPK) -> Tensor:
     """Apply 1.5-entmax, ``p = [z / 2 - tau]_+ ** 2``.
 
-    Args:
-        z: logits of any shape and floating dtype.
-        dim: the dimension that is normalised.
-        topk: if > 0, only the ``topk`` largest logits can be in the support, all others get
-            probability 0. Equal to the exact mapping where that has at most ``topk`` nonzeros.
-
-    Returns:
-        Probabilities in the shape and dtype of ``z``.
-
-    Raises:
-        ValueError: ``topk`` is negative.
+    This is ``entmax(z, alpha=1.5)``; for the arguments see there.
     """
-    return entmax_topk(z, 1.5, topk, dim)
+    return _entmax(z, 1.5, dim, algorithm, topk, log=False)
 
 
-def entmax(z: Tensor, alpha: Alpha, dim: int = -1) -> Tensor:
-    """Apply alpha-entmax for any alpha > 1, see the docstring of this module.
+def entmax(
+    z: Tensor, alpha: Alpha, dim: int = -1, algorithm: str = "newton", topk: int = TOPK
+) -> Tensor:
+    """Apply alpha-entmax for any alpha >= 1, see the docstring of this module.
 
     Args:
         z: logits of any shape and floating dtype.
@@ -91,18 +83,39 @@ def entmax(z: Tensor, alpha: Alpha, dim: int = -1) -> Tensor:
             Transformers", Prop. 2). On a GPU, where checking the tensor would cause a stall, a row
             whose alpha is 1 or less is NaN. The number 1 is softmax.
         dim: the dimension that is normalised.
+        algorithm: how the threshold is found; the result is the same. ``newton`` is a search
+            without a sort, and the only one with kernels. The papers' are ``bisect`` (S2S,
+            Algorithm 1), ``sort`` (Algorithm 2) and ``partial``, which sorts the ``topk`` largest
+            logits, and twice as many where these do not hold the support. The last two take an
+            alpha of 1.5 or 2.
+        topk: how many logits ``partial`` begins with.
 
     Returns:
         Probabilities in the shape and dtype of ``z``.
 
     Raises:
         ValueError: ``alpha`` is a number that is below 1 or not finite, a tensor of a wrong shape,
-            or, on a CPU, a tensor with a value of 1 or less.
+            or, on a CPU, a tensor with a value of 1 or less; the algorithm is unknown or does not
+            take this alpha, or ``topk`` is below 1.
         TypeError: ``z`` is not floating point, or ``alpha`` is neither a number nor a tensor.
     """
     if not torch.is_tensor(alpha) and alpha == 1:
         return softmax(z, dim)
-    return entmax_topk(z, alpha, topk=0, dim=dim)
+    return _entmax(z, alpha, dim, algorithm, topk, log=False)
+
+
+def log_entmax(z: Tensor, alpha: float, algorithm: str = "newton", topk: int = TOPK) -> Tensor:
+    """Return the logarithm of alpha-entmax over the last dimension, exactly -inf where p is 0.
+
+    The gradient of an entry that is -inf counts as 0. For the arguments and errors see
+    :func:`entmax`.
+
+    Returns:
+        Log-probabilities in the shape of ``z``, fp32 or better.
+    """
+    if not torch.is_tensor(alpha) and alpha == 1:
+        return F.log_softmax(at_least_fp32(z), dim=-1)
+    return _entmax(z, alpha, -1, algorithm, topk, log=True)
 
 
 def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
@@ -123,49 +136,16 @@ def alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
             tensor that does not broadcast.
         TypeError: ``z`` is not floating point, or ``alpha`` or ``tau`` is not a number.
     """
-    check_logits(z)
-    check_alpha(alpha)
-    tau = _checked_tau(tau, z)
-    if _needs_autograd(z):
-        return _AlphaReLU.apply(z, tau, alpha)
-    return choose("alpha_relu", (z,), alpha=alpha, tau=tau).alpha_relu_weights(z, tau, alpha)
-
-
-def log_entmax(z: Tensor, alpha: float, topk: int = 0) -> Tensor:
-    """Return the logarithm of alpha-entmax over the last dimension, exactly -inf where p is 0.
-
-    Args:
-        z: logits ``[..., V]``, any floating dtype.
-        alpha: a number > 1.
-        topk: see :func:`entmax15`.
-
-    Returns:
-        Log-probabilities in the shape of ``z``, fp32 or better.
-
-    Raises:
-        ValueError: ``alpha`` or ``topk`` is out of range.
-    """
-    check_logits(z)
-    check_alpha(alpha)
-    check_topk(topk)
-    backend = choose("log_probabilities", (z,), alpha=alpha, topk=topk)
-    if backend.NAME == "reference":
-        return log_with_zeros(entmax_topk(at_least_fp32(z), alpha, topk))
-    return backend.log_probabilities(z, alpha)
+    return rows.alpha_relu(z, _checked_tau(tau, z), check_alpha(alpha), False)
 
 
 def log_alpha_relu(z: Tensor, tau: Tau, alpha: float = 1.5) -> Tensor:
     """Return the logarithm of alpha-ReLU, exactly -inf where that is 0, fp32 or better.
 
-    For the arguments and errors see :func:`alpha_relu`.
+    The gradient of an entry that is -inf counts as 0. For the arguments and errors see
+    :func:`alpha_relu`.
     """
-    check_logits(z)
-    check_alpha(alpha)
-    tau = _checked_tau(tau, z)
-    backend = choose("log_probabilities", (z,), alpha=alpha, tau=tau)
-    if backend.NAME == "reference":
-        return log_with_zeros(alpha_relu(at_least_fp32(z), tau, alpha))
-    return backend.log_probabilities(z, alpha, float(tau))
+    return rows.alpha_relu(z, _checked_tau(tau, z), check_alpha(alpha), True)
 
 
 def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
@@ -174,79 +154,46 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     Returns:
         A tensor of the shape of ``z`` without ``dim``, fp32 (fp64 for fp64 logits). It has
         no gradient.
+
+    Raises:
+        ValueError: ``alpha`` is <= 1 or not finite: softmax has no threshold.
+        TypeError: ``z`` is not floating point.
     """
-    check_alpha(alpha)
     check_logits(z)
     if z.dim() == 0:
         return entmax_threshold(z[None], alpha)
-    rows = z.detach().movedim(dim, -1)
-    return entmax_rows(_flatten(rows), alpha, conjugate=False).tau.view(rows.shape[:-1])
+    logits = z.detach().movedim(dim, -1)
+    tau = entmax_and_threshold(_flatten(logits), check_alpha(alpha))[1]
+    return tau.view(logits.shape[:-1])
 
 
-def entmax_topk(z: Tensor, alpha: Alpha, topk: int, dim: int = -1) -> Tensor:
-    """Apply :func:`entmax` over the ``topk`` largest logits (0: all of them)."""
-    check_topk(topk)
+def _entmax(z: Tensor, alpha: Alpha, dim: int, algorithm: str, topk: int, log: bool) -> Tensor:
     check_logits(z)
+    check_algorithm(algorithm, alpha, topk)
     if z.dim() == 0:
-        return entmax_topk(z[None], alpha, topk)[0]
+        return _entmax(z[None], alpha, 0, algorithm, topk, log)[0]
+    operators.share_rows(z)
+    row_alpha = None
     if torch.is_tensor(alpha):
-        alpha = _checked_alphas(alpha, z, dim)
+        row_alpha = _flatten(_alpha_of_rows(alpha, z, dim).movedim(dim, -1))
+        alpha = 0.0
     else:
-        check_alpha(alpha)
-    compute = _Entmax.apply if _needs_autograd(z, alpha) else _probabilities
-    return compute(z, alpha, dim, topk)
+        alpha = check_alpha(alpha)
+    if z.dim() == 2 and dim == -1:
+        return rows.entmax(z, row_alpha, alpha, algorithm, topk, log)[0]
+    logits = z.movedim(dim, -1)
+    p, _ = rows.entmax(_flatten(logits), row_alpha, alpha, algorithm, topk, log)
+    return p.view(logits.shape).movedim(-1, dim)
 
 
-def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0, conjugate: bool = True) -> EntmaxRows:
-    """Solve alpha-entmax for each row of ``z``, without a gradient.
-
-    Args:
-        z: logits, ``[rows, size]``, any floating dtype.
-        alpha: a float > 1, or a tensor ``[rows, 1]``.
-        topk: if > 0, only the ``topk`` largest logits of a row take part.
-        conjugate: whether the conjugate is wanted.
-    """
-    backend = choose("entmax", (z,), alpha=alpha)
-    if backend.NAME == "operators":
-        return operators.entmax_rows(z, alpha, topk=topk)
-    return _solve(backend, z, alpha, topk, conjugate)
-
-
-def _solve(backend, z: Tensor, alpha: Alpha, topk: int, conjugate: bool) -> EntmaxRows:
-    if not 0 < topk < z.size(-1):
-        return backend.entmax_rows(z, alpha, conjugate)
-    # Ties at the k-th place are broken by torch.topk.
-    values, index = z.topk(topk, dim=-1)
-    rows = backend.entmax_rows(values, alpha, conjugate)
-    return rows._replace(p=torch.zeros_like(z).scatter_(-1, index, rows.p))
-
-
-def _solve_in_operator(z: Tensor, alpha: Alpha, topk: int) -> EntmaxRows:
-    """Solve the rows for ``operators.py``, never by the operator itself."""
-    backend = choose("entmax", (z,), alpha=alpha)
-    return _solve(reference if backend.NAME == "operators" else backend, z, alpha, topk, True)
-
-
-operators.define_entmax_rows(_solve_in_operator)
-
-
-def _checked_alphas(alpha: Tensor, z: Tensor, dim: int) -> Tensor:
-    """Return one alpha per row, in the shape of ``z`` with size 1 in ``dim``, or one for all.
-
-    Values of 1 or less are refused, or become NaN where they cannot be checked.
-    """
+def _alpha_of_rows(alpha: Tensor, z: Tensor, dim: int) -> Tensor:
+    """Return one alpha per row, in the shape of ``z`` with size 1 in ``dim``, fp32 or better."""
     if not alpha.is_floating_point():
         raise TypeError(f"alpha must be floating point, got {alpha.dtype}")
-    if not alpha.is_cpu or is_captured(alpha):
-        alpha = alpha.masked_fill(alpha <= 1, float("nan"))
-    elif (alpha <= 1).any():
-        raise ValueError(f"alpha must exceed 1, its least value is {float(alpha.min())}")
-    if alpha.dim() == 0:
-        return alpha
     shape = list(z.shape)
     shape[dim] = 1
     try:
-        return alpha.expand(shape)
+        return at_least_fp32(alpha).expand(shape)  # in half precision 1 / (alpha - 1) is far off
     except RuntimeError as error:
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not broadcast to {tuple(shape)}, "
@@ -254,11 +201,12 @@ def _checked_alphas(alpha: Tensor, z: Tensor, dim: int) -> Tensor:
         ) from error
 
 
-def _checked_tau(tau: Tau, z: Tensor) -> Tau:
-    """Return a tensor tau in the shape of ``z``, or without dimensions if it has one element."""
+def _checked_tau(tau: Tau, z: Tensor) -> Tensor:
+    """Return tau in the shape of ``z``, or without dimensions if it is one number."""
+    check_logits(z)
     check_tau(tau)
     if not torch.is_tensor(tau):
-        return tau
+        return torch.full((), tau, dtype=wide(z.dtype), device=z.device)
     if tau.numel() == 1:
         return tau.reshape(())
     try:
@@ -269,97 +217,16 @@ def _checked_tau(tau: Tau, z: Tensor) -> Tau:
         ) from error
 
 
-def _needs_autograd(z: Tensor, alpha: Alpha = 0.0) -> bool:
-    """Return whether autograd must see an op, for which it takes longer than a short row does."""
-    if forward_ad._current_level >= 0:  # an autograd function refuses forward mode; kernels drop it
-        return True
-    if not torch.is_grad_enabled():
-        return False
-    return z.requires_grad or getattr(alpha, "requires_grad", False) or is_captured(z)
-
-
-def _flatten(rows: Tensor) -> Tensor:
+def _flatten(logits: Tensor) -> Tensor:
     """Return ``[..., size]`` as ``[rows, size]``, also where size is 0."""
-    return rows.reshape(rows.shape[:-1].numel(), rows.size(-1))
+    return logits.reshape(logits.shape[:-1].numel(), logits.size(-1))
 
 
-def _probabilities(z: Tensor, alpha: Alpha, dim: int, topk: int) -> Tensor:
-    rows = z.movedim(dim, -1)
-    if torch.is_tensor(alpha):
-        if alpha.dtype != torch.float64:
-            alpha = alpha.float()  # 1 / (alpha - 1) in half precision is far off
-        alpha = alpha.movedim(dim, -1) if alpha.dim() > 0 else alpha
-        alpha = _flatten(alpha.expand([*rows.shape[:-1], 1]))
-    flat = _flatten(rows)
-    if 0 < topk < rows.size(-1):
-        p = entmax_rows(flat, alpha, topk, conjugate=False).p
-    else:
-        p = choose("entmax", (flat,), alpha=alpha).entmax_probabilities(flat, alpha)
-    return p.view(rows.shape).movedim(-1, dim)
+def entmax_and_threshold(
+    z: Tensor, alpha: float, algorithm: str = "newton", topk: int = TOPK
+) -> tuple[Tensor, Tensor]:
+    """Return alpha-entmax of rows ``[rows, V]`` and their thresholds ``[rows]``, without gradients.
 
-
-class _Entmax(Function):
-    @staticmethod
-    def forward(z, alpha, dim, topk):
-        return _probabilities(z, alpha, dim, topk)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _, alpha, ctx.dim, _ = inputs
-        ctx.alpha = None if torch.is_tensor(alpha) else alpha
-        ctx.save_for_backward(output, *([alpha] if ctx.alpha is None else []))
-
-    @staticmethod
-    def vmap(info, in_dims, z, alpha, dim, topk):
-        z = operators.batch_first(z, in_dims[0], info.batch_size)
-        if torch.is_tensor(alpha):
-            alpha = operators.batch_first(alpha, in_dims[1], info.batch_size)
-            if alpha.dim() == 1:  # one for each problem of the batch
-                alpha = alpha.view(-1, *[1] * (z.dim() - 1))
-        return _Entmax.apply(z, alpha, dim if dim < 0 else dim + 1, topk), 0
-
-    @staticmethod
-    def backward(ctx, grad):
-        p, *saved = ctx.saved_tensors
-        p, grad = p.movedim(ctx.dim, -1), grad.movedim(ctx.dim, -1)
-        if ctx.alpha is not None:
-            backend = choose("entmax_gradient", (p, grad), alpha=ctx.alpha)
-            grad_z = backend.entmax_gradient(_flatten(p), _flatten(grad), ctx.alpha)
-            return grad_z.view(p.shape).movedim(-1, ctx.dim), None, None, None
-        alpha = saved[0].movedim(ctx.dim, -1) if saved[0].dim() > 0 else saved[0]
-        grad_z, rate = entmax_gradients(p, grad, alpha)
-        if saved[0].dim() > 0:
-            rate = rate.movedim(-1, ctx.dim)
-        grad_alpha = rate.sum_to_size(saved[0].shape).to(saved[0].dtype)
-        return grad_z.movedim(-1, ctx.dim), grad_alpha, None, None
-
-
-class _AlphaReLU(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z, tau, alpha):
-        backend = choose("alpha_relu", (z,), alpha=alpha, tau=tau)
-        return backend.alpha_relu_weights(z, tau, alpha)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.alpha = inputs[2]
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (p,) = ctx.saved_tensors
-        backend = choose("alpha_relu_gradient", (p, grad))
-        return backend.alpha_relu_gradient(p, grad, ctx.alpha), None, None
-
-
-def log_with_zeros(probs: Tensor) -> Tensor:
-    """Return the logarithm, -inf at 0; computing it at 0 is some ten times slower on a CPU."""
-    if not probs.is_cpu or not probs.is_contiguous() or probs.requires_grad or is_captured(probs):
-        return probs.log()
-    flat = probs.view(-1)
-    nonzero = flat.nonzero().squeeze(1)
-    result = torch.full_like(flat, -math.inf)
-    result[nonzero] = flat[nonzero].log()
-    return result.view_as(probs)
+    For the arguments see :func:`entmax`.
+    """
+    return rows.entmax_without_gradient(z.detach(), None, alpha, algorithm, topk, False)

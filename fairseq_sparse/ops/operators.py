@@ -1,98 +1,203 @@
-"""The search for the threshold of alpha-entmax as one PyTorch operator.
+"""The registered operators, and the user's choice of what computes them.
 
-The number of steps of the search depends on the values, which ``torch.compile`` and ``export``
-cannot follow. As an operator, ``fairseq_sparse::entmax_rows``, it is one node of their graphs, runs
-on the same kernels as elsewhere, and gives shapes for fake tensors. Everything else in this folder
-is plain PyTorch where it is captured (see ``capture.py``). The operator itself has no gradient; the
-functions around it do.
+Each operator has a reference in PyTorch, for any device, and may have kernels for CPUs, in C, and
+for GPUs, in Triton. A kernel is registered with the condition under which it applies; elsewhere the
+reference computes. To ``torch.compile``, ``vmap``, fake tensors and dispatch modes an operator is
+one step, whatever computes it.
+
+    with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference
+        entmax15(z)
+    backends.last_used()  # {"entmax": "reference"}
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
-from typing import Optional
+from functools import cache, partial
+from inspect import Parameter, Signature
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-from fairseq_sparse.ops.precision import at_least_fp32
-from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
+from fairseq_sparse.ops import backends
 
-NAME = "operators"
-_OPERATOR = "fairseq_sparse::entmax_rows"
-_library = torch.library.Library("fairseq_sparse", "FRAGMENT")
-
-
-def define_entmax_rows(solve: Callable[[Tensor, Alpha, int], EntmaxRows]) -> None:
-    """Define the operator, computed by ``solve`` from logits, alpha and topk."""
-
-    def compute(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):
-        """Solve the rows; results must not share memory with arguments, nor with each other."""
-        if z.numel() == 0:
-            nothing = at_least_fp32(z).new_zeros(z.size(0))
-            p = torch.zeros_like(z, memory_format=torch.contiguous_format)
-            return p, *(nothing.clone() for _ in range(3))
-        rows = solve(z, alpha if row_alpha is None else row_alpha, topk)
-        # Contiguous, as _fake says; some searches keep the strides of z.
-        return rows.p.contiguous(), *(x.clone() for x in rows[1:])
-
-    _library.define(
-        "entmax_rows(Tensor z, Tensor? row_alpha, float alpha, int topk) "
-        "-> (Tensor, Tensor, Tensor, Tensor)"
-    )
-    _library.impl("entmax_rows", compute, "CompositeExplicitAutograd")
-    torch.library.register_fake(_OPERATOR)(_fake)
-    torch.library.register_vmap(_OPERATOR, _vmap)
+_NAMESPACE = "fairseq_sparse"
+_library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+_KEYS = {"cpu": "CPU", "gpu": "CUDA"}
+_BACKENDS = {"cpu": "cpu", "cuda": "gpu"}  # by type of device
+_references: dict[str, Callable[..., Any]] = {}
+_conditions: dict[tuple[str, str], Callable[..., bool]] = {}
+Operation = torch._ops.OpOverload
 
 
-def _fake(z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):
-    p = torch.empty_like(z, memory_format=torch.contiguous_format)
-    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    return p, *(z.new_empty(z.size(0), dtype=dtype) for _ in range(3))
+def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable], Callable]:
+    """Return a decorator that registers an operator, given its reference.
+
+    The decorated function must return new tensors, contiguous ones, and becomes the registered
+    operator, which calls a kernel where one applies.
+
+    Args:
+        schema: name, arguments and results, as ``torch.library`` wants them.
+        fake: returns empty results, from arguments without values.
+    """
+    name = schema.partition("(")[0]
+
+    def register(reference: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*args: Any) -> Any:
+            backends.record(name, "reference")
+            return reference(*args)
+
+        _references[name] = reference
+        _library.define(schema)
+        _library.impl(name, compute, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=_library)
+        operation = getattr(torch.ops.fairseq_sparse, name).default
+        torch.library.register_vmap(operation, _loop(operation), lib=_library)
+        return operation
+
+    return register
 
 
-def _vmap(info, in_dims, z: Tensor, row_alpha: Optional[Tensor], alpha: float, topk: int):
-    z = batch_first(z, in_dims[0], info.batch_size)
-    batch, rows, size = z.shape
-    if row_alpha is not None:
-        row_alpha = batch_first(row_alpha, in_dims[1], batch).reshape(batch * rows, 1)
-    found = torch.ops.fairseq_sparse.entmax_rows(
-        z.reshape(batch * rows, size), row_alpha, alpha, topk
-    )
-    return tuple(x.view(batch, rows, *x.shape[1:]) for x in found), (0, 0, 0, 0)
+def differentiable(
+    operation: Operation, setup_context: Callable[..., None], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return an operator as a function with a gradient.
+
+    The gradient belongs to an autograd function around the operator and not, by PyTorch's
+    ``register_autograd``, to the operator: ``torch.func.grad`` supports only the former. It is left
+    out where grad mode is off: for a short row it takes longer than a kernel.
+
+    Args:
+        operation: a registered operator.
+        setup_context, backward: those of the autograd function.
+    """
+
+    def forward(*args: Any) -> Any:
+        return operation(*args)
+
+    # PyTorch asks for it at each call, and torch.compile counts the parameters.
+    names = [argument.name for argument in operation._schema.arguments]
+    forward.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_ONLY) for n in names])
+    members = {"forward": forward, "setup_context": setup_context, "backward": backward}
+    members = {name: staticmethod(member) for name, member in members.items()}
+    name = operation._schema.name.partition("::")[2].title().replace("_", "")
+    function = type(name, (Function,), {**members, "generate_vmap_rule": True})
+
+    def call(*args: Any) -> Any:
+        return function.apply(*args) if torch.is_grad_enabled() else operation(*args)
+
+    return call
 
 
-def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
-    """Return the probabilities of :func:`entmax_rows`."""
-    return entmax_rows(z, alpha).p
+def kernel(backend: str, name: str, fits: Callable[..., bool]) -> Callable[[Callable], Callable]:
+    """Return a decorator that registers a kernel of an operator.
+
+    Args:
+        backend: ``cpu`` or ``gpu``.
+        name: that of the operator, whose arguments the kernel takes.
+        fits: whether the kernel applies to these arguments. It must not read values on a GPU.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*args: Any) -> Any:
+            if backends.allows(backend) and fits(*args):
+                backends.record(name, backend)
+                return function(*args)
+            backends.record(name, "reference")
+            return _references[name](*args)
+
+        _conditions[name, backend] = fits
+        _library.impl(name, compute, _KEYS[backend])
+        return function
+
+    return register
 
 
-def entmax_rows(z: Tensor, alpha: Alpha, topk: int = 0) -> EntmaxRows:
-    """Solve alpha-entmax by the operator; see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
+def has_kernel(name: str, *args: Any) -> bool:
+    """Return whether a kernel, not the reference, would compute an operator for these arguments.
+
+    Operators whose reference is slower than plain PyTorch are called only then.
+    """
+    backend = _BACKENDS.get(args[0].device.type, "")
+    fits = _conditions.get((name, backend))
+    return fits is not None and backends.allows(backend) and fits(*args)
+
+
+def reference_of(operation: Operation) -> Callable[..., Any]:
+    """Return the reference of a registered operator, for modes that count its operations."""
+    return _references[operation._schema.name.partition("::")[2]]
+
+
+def _loop(operation: Operation) -> Callable[..., Any]:
+    """Return a rule for ``vmap``: one call for each element of the batch."""
+
+    def rule(info: Any, in_dims: tuple, *args: Any) -> tuple[Any, Any]:
+        found = [
+            operation(*map(partial(_element, i), args, in_dims)) for i in range(info.batch_size)
+        ]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        results = zip(*found, strict=True)
+        return tuple(map(torch.stack, results)), (0,) * len(found[0])
+
+    return rule
+
+
+def _element(i: int, x: Any, dim: Optional[int]) -> Any:
+    return x if dim is None else x.select(dim, i)
+
+
+def once_differentiable(result: Tensor, *sources: Tensor) -> Tensor:
+    """Return a gradient, ``result``, so that differentiating it with respect to ``sources`` raises.
+
+    PyTorch's decorator of this name raises only where the incoming gradient has a graph itself. The
+    gradient of a plain sum has none, so that its derivative would silently be 0.
+    """
+    return _NoDerivative.apply(result, *sources) if torch.is_grad_enabled() else result
+
+
+class _NoDerivative(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(result, *sources):
+        return result.view_as(result)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError(
+            "losses, attention and norms of this package have no second derivative, so that their "
+            "gradient cannot be differentiated (create_graph=True)"
+        )
+
+
+def share_rows(z: Tensor) -> None:
+    """Tell PyTorch, if ``z`` is distributed, that rows can be solved on their own shards."""
     # If it was never imported, z cannot be a DTensor; importing it is slow.
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(z, distributed.DTensor):
         _share_rows()
-    each = (alpha, 0.0) if torch.is_tensor(alpha) else (None, float(alpha))
-    return EntmaxRows(*torch.ops.fairseq_sparse.entmax_rows(z, *each, topk))
 
 
 @cache
 def _share_rows() -> None:
-    """Tell PyTorch that rows can be solved on their own shards, if no row is split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
-    @register_sharding(torch.ops.fairseq_sparse.entmax_rows.default)
-    def _placements(z, row_alpha, alpha, topk):
+    @register_sharding(torch.ops.fairseq_sparse.entmax.default)
+    def _of_entmax(z, row_alpha, *options):
         return [
-            ([placement] * 4, [placement, None if row_alpha is None else placement, None, None])
-            for placement in (Replicate(), Shard(0))
+            ([each] * 2, [each, None if row_alpha is None else each, *[None] * len(options)])
+            for each in (Replicate(), Shard(0))  # no row is split
         ]
 
-
-def batch_first(x: Tensor, dim: Optional[int], batch: int) -> Tensor:
-    """Return ``x`` with the dimension of ``vmap`` in front, expanded if it has none."""
-    return x.expand(batch, *x.shape) if dim is None else x.movedim(dim, 0)
+    @register_sharding(torch.ops.fairseq_sparse.entmax_backward.default)
+    def _of_gradient(p, grad, alpha):
+        return [([each], [each, each, None]) for each in (Replicate(), Shard(0))]

@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that the ops compute in: fp64 for fp64, else fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return ``x`` in the precision that the ops compute in: fp32, or fp64 where it is fp64."""
+    """Return ``x`` in the dtype that the ops compute in."""
     return x if x.dtype == torch.float64 else x.float()
 
 

@@ -4,7 +4,8 @@
 Values and gradients for rounded inputs are compared with those of the same function in fp64 on the
 CPU, which runs plain PyTorch. The error is the Euclidean norm of the difference over that of the
 reference; its bound is two units of rounding of the dtype (fp32: 1e-4, for sums in another order).
-The script needs only PyTorch; `pytest -m gpu` checks more. It exits with 1 if a check fails.
+A kernel that PyTorch replaces, because it was wrong at its first use, fails, too. The script needs
+only PyTorch; `pytest -m gpu` checks more. It exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def checks_of_rows(size: tuple[int, int]) -> Iterator[Check]:
         name = f"{shape} smoothing {smoothing}"
         loss = partial(ops.alpha_relu_loss, tau=tau, **settings)
         yield f"alpha_relu_loss {name}", loss, z, {"target": target}
-        for alpha in (1.25, 1.5, 2.0, 3.0):
+        for alpha in (1.25, 1.5, 2.0):
             loss = partial(ops.entmax_loss, alpha=alpha, **settings)
             yield f"entmax_loss {alpha} {name}", loss, z, {"target": target}
 
@@ -168,77 +169,6 @@ def errors(check: Check, dtype, device: str) -> dict[str, float]:
     }
 
 
-def edge_cases(device: str) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield checks of special rows, in fp32."""
-    import torch
-
-    from fairseq_sparse import ops
-
-    inf = float("inf")
-    row = torch.randn(5000)
-    rows = {
-        "constant": torch.full((5000,), 0.7),
-        "ties": row.round(),
-        "large": 1e4 * row.sign(),
-        "one finite": torch.full((5000,), -inf).index_fill(0, torch.tensor([77]), -3.0),
-        "long": torch.randn(262144),
-    }
-    masked = torch.stack([torch.full_like(row, -inf), row])
-    broken = torch.stack([row.index_fill(0, torch.tensor([3]), float("nan")), row])
-
-    def sums_to_one(function: Callable, z) -> bool:
-        return abs(function(z.to(device)).double().sum().item() - 1) <= 1e-6
-
-    def is_zero(function: Callable) -> bool:
-        return not function(masked.to(device))[0].any().item()
-
-    def is_nan(function: Callable) -> bool:
-        p = function(broken.to(device))
-        return bool(p[0].isnan().all() and p[1].isfinite().all())
-
-    for name, function in (("sparsemax", ops.sparsemax), ("entmax15", ops.entmax15)):
-        for label, z in rows.items():
-            yield f"{name} of a row: {label}: sums to 1", partial(sums_to_one, function, z)
-        yield f"{name} of a masked row is 0", partial(is_zero, function)
-        yield f"{name} of a NaN is NaN, in its row", partial(is_nan, function)
-    yield "rectified attention to nothing is 0, with finite gradients", partial(is_null, device)
-    yield "dropout of rectified attention leaves its mean", partial(keeps_mean, device)
-
-
-def is_null(device: str) -> bool:
-    """Return whether rectified attention is 0 if no score is above 0, with finite gradients."""
-    import torch
-
-    from fairseq_sparse.ops import attend
-    from fairseq_sparse.ops.attention_weights import relu
-
-    key = torch.rand(1, 2, 70, 32, device=device, requires_grad=True)
-    query = (-torch.rand(1, 2, 70, 32, device=device)).requires_grad_()
-    result, _ = attend(query, key, key, relu, sums_to_one=False)
-    result.sum().backward()
-    return not result.any().item() and bool(
-        key.grad.isfinite().all() and query.grad.isfinite().all()
-    )
-
-
-def keeps_mean(device: str) -> bool:
-    """Return whether dropout keeps the mean, and a seed always gives the same draw."""
-    import torch
-
-    from fairseq_sparse.ops import attend
-    from fairseq_sparse.ops.attention_weights import relu
-
-    query, key, value = torch.rand(3, 1, 2, 70, 32, device=device)
-
-    def draw(seed: int, dropout: float = 0.5):
-        torch.manual_seed(seed)
-        return attend(query, key, value, relu, dropout=dropout, sums_to_one=False)[0]
-
-    full = draw(0, dropout=0.0)
-    mean = torch.stack([draw(seed) for seed in range(200)]).mean(0)
-    return torch.equal(draw(1), draw(1)) and float((mean - full).norm() / full.norm()) < 0.05
-
-
 def results_of(check: Check, dtype_name: str, device: str) -> list[dict]:
     import torch
 
@@ -246,7 +176,13 @@ def results_of(check: Check, dtype_name: str, device: str) -> list[dict]:
     try:
         found = errors(check, getattr(torch, dtype_name), device)
     except Exception as error:  # on any hardware
-        return [{**what, **failure(error)}]
+        return [
+            {
+                **what,
+                "passed": False,
+                "failed": f"{type(error).__name__}: {measure.one_line(error)}",
+            }
+        ]
     bound = BOUNDS[dtype_name]
     return [
         {**what, "of": name, "error": error, "bound": bound, "passed": error <= bound}
@@ -254,16 +190,13 @@ def results_of(check: Check, dtype_name: str, device: str) -> list[dict]:
     ]
 
 
-def result_of(name: str, holds: Callable[[], bool]) -> dict:
-    what = {"part": "kernels", "dtype": "float32", "name": name}
-    try:
-        return {**what, "passed": holds()}
-    except Exception as error:  # on any hardware
-        return {**what, **failure(error)}
+def rejected_kernels() -> list[dict]:
+    """Return the kernels that were wrong at their first use, so that PyTorch computed instead."""
+    from fairseq_sparse.ops.gpu import verification
 
-
-def failure(error: Exception) -> dict:
-    return {"passed": False, "failed": f"{type(error).__name__}: {measure.one_line(error)}"}
+    what = {"part": "kernels", "dtype": "-", "passed": False}
+    reason = "is not the reference's result, see the log"
+    return [{**what, "name": name, "failed": reason} for name in verification.rejected()]
 
 
 def run(options: argparse.Namespace, record: measure.Record) -> int:
@@ -272,7 +205,8 @@ def run(options: argparse.Namespace, record: measure.Record) -> int:
     for dtype in options.dtypes:
         for check in checks:
             record.add(results_of(check, dtype, options.device))
-    record.add([result_of(*case) for case in edge_cases(options.device)])
+    if options.device == "cuda":
+        record.add(rejected_kernels())
     return int(bool(failures(record.content["results"])))
 
 

@@ -182,7 +182,7 @@ def functions(tau, dtype, device: str) -> dict[str, tuple[str, Callable]]:
         return lambda x, w, y: loss(F.linear(x, w), y, *arguments)
 
     def fused(loss: Callable, *arguments) -> Callable:
-        return lambda x, w, y: loss(x, w, y, *arguments)
+        return lambda x, w, y: loss(x, w, None, y, *arguments)
 
     found = {
         BASELINE: ("softmax", unfused(F.cross_entropy)),

@@ -24,14 +24,6 @@ what is not done yet.
                    attention_full, attention_causal, attention_cross (keys padded),
                    attention_dropout (0.1), attention_trained (wider scores): 32 to 65,536 tokens in
                    bf16, also with learned alpha, with errors against fp64
-                   ablations: trains all variants on Multi30k with 3 seeds (--gpu), several side by
-                   side, as far as it gets in 9 minutes. Start it again to go on: runs resume from
-                   their last epoch, and all variants of the first seed come first.
-                   DIR/ablations.md has the finished runs. An estimate, not measured: 75 runs of
-                   4,400 updates with 4,096 tokens and 36 million parameters are 3e17 operations,
-                   13 minutes at 40 % of the 989 TFLOP/s that an H200 has in fp16 by its data sheet.
-                   Such a small model reaches far less, and each run is also prepared, decoded and
-                   scored: expect hours, and dozens of calls
                    all: all parts, one after another
   --wheels DIR     first install the wheels of this folder beside the results, without dependencies
                    and without network; for a machine with the same Python, make them with, e.g.,
@@ -49,8 +41,7 @@ what is not done yet.
 Needs Python with PyTorch and Triton. Without fairseq, whole models are left out; without pytest and
 hypothesis, the tests. The row of a peer that is not installed says how to install it.
 
-PYTHON is the Python to use (default: .venv/bin/python of the project, else python3). RAW_DIR is the
-folder of Multi30k's raw files; if it is not set, they are downloaded.
+PYTHON is the Python to use (default: .venv/bin/python of the project, else python3).
 HELP
 }
 
@@ -59,7 +50,7 @@ for tokens in 2048 8192; do
   for vocabulary in 32000 128000 256000; do PARTS+=("layers_${tokens}_$vocabulary"); done
 done
 PARTS+=(layers_cutedsl attention_full attention_causal attention_cross attention_dropout)
-PARTS+=(attention_trained ablations)
+PARTS+=(attention_trained)
 OUT=""
 WHEELS=""
 DRY_RUN=""
@@ -131,14 +122,6 @@ cutedsl=2048x1024x128000,8192x1024x32000,8192x4096x128000
 long=(--parts attend --kinds rela_g,entmax15,entmax_learned --tokens 65536
   --lengths 32,128,512,1024,4096,8192,16384,65536 --model-dim 512 --heads 8 --errors 4096
   --rounds 5 --least-seconds 0.03)
-ablation=(multi30k_de_en gpu)
-variants=()
-for file in "$EXAMPLES"/variants/*.sh; do
-  file="${file##*/}"
-  # With its defaults entmax is entmax15.
-  [[ "$file" == entmax.sh ]] || variants+=("${file%.sh}")
-done
-seeds=(1 2 3)
 if [[ -n "$DRY_RUN" ]]; then
   device=(--device cpu)
   dtypes=(--dtypes float32)
@@ -160,15 +143,6 @@ if [[ -n "$DRY_RUN" ]]; then
   cutedsl=16x8x300
   long=(--parts attend --kinds rela_g,entmax15,entmax_learned --lengths 6,9 --tokens 60
     --model-dim 16 --heads 2 --errors 9 --rounds 2 --least-seconds 0)
-  ablation=(quickstart cpu)
-  variants=(softmax rela_g_alpha_relu)
-  seeds=(1)
-  tiny=""
-  for side in encoder decoder; do
-    tiny="$tiny --$side-layers 1 --$side-embed-dim 8 --$side-ffn-embed-dim 8"
-  done
-  export CORPUS_FLAGS="--train 3000 --valid 30 --test 20 --held-out 6" TRAIN_FLAGS="$tiny"
-  export MAX_EPOCH=1 AVERAGE_LAST=1
 fi
 
 overview() {
@@ -203,32 +177,6 @@ layers() {
   bench "$1" 0 linear_loss --sizes "${sizes#,}" "${layer[@]}" "${half[@]}" "${device[@]}"
 }
 
-# Print how many small trainings can share the GPU, at an estimated 8 GiB and 2 cores each.
-runs_per_gpu() {
-  "$PYTHON" - <<'PYTHON_END'
-import os, torch
-memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
-print(max(1, min(memory >> 33, (os.cpu_count() or 1) // 2)))
-PYTHON_END
-}
-
-# Train every variant with every seed, seed by seed.
-ablations() {
-  local seed variant runs="$OUT/ablations"
-  mkdir -p -- "$runs"
-  for seed in "${seeds[@]}"; do
-    for variant in "${variants[@]}"; do
-      printf '%s\t%s\t%s\t-\t-\t%s\t%s\n' "$seed" "${ablation[0]}" "$variant" \
-        "$OUT/${ablation[0]}" "$runs/$variant/seed-$seed"
-    done
-  done > "$OUT/ablations.plan"
-  part ablations 0 env CONFIG="${ablation[1]}" STAGE=ablations RUNS_PER_GPU="$(runs_per_gpu)" \
-    bash "$EXAMPLES/stages/grid.sh" "$OUT/ablations.plan" 0
-  # The table has the runs that are finished so far.
-  "$PYTHON" -m fairseq_sparse table results "$runs"/*/seed-* > "$OUT/ablations.md.partial" \
-    && mv -f -- "$OUT/ablations.md.partial" "$OUT/ablations.md" || say "ablations: no table yet"
-}
-
 for name in "${CHOSEN[@]}"; do
   SECONDS=0
   case "$name" in
@@ -248,13 +196,6 @@ for name in "${CHOSEN[@]}"; do
       ;;
     attention_trained)
       bench "$name" 0 attention --spread 4 "${long[@]}" "${half[@]}" "${device[@]}"
-      ;;
-    ablations)
-      if has fairseq; then
-        ablations
-      else
-        skip ablations "$PYTHON cannot import fairseq (see --wheels)"
-      fi
       ;;
   esac
 done

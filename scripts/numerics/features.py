@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -72,12 +73,13 @@ def linear_losses(rows: int, seed: int) -> dict:
 def _measure_linear(inputs: list[Tensor], truth: Exact, op, smoothing: float, record) -> None:
     x, weight = inputs
     target = torch.from_numpy(truth.label)
-    options = {"label_smoothing": smoothing, "reduction": "none", "alpha": op.alpha}
-    if op.sums_to_one:
-        losses = linear_entmax_loss(x, weight, target, **options)
-    else:
-        losses = linear_alpha_relu_loss(x, weight, target, tau=op.tau, **options)
-    gradients = torch.autograd.grad(losses.sum(), inputs)
+    options = {"label_smoothing": smoothing, "alpha": op.alpha}
+    loss = linear_entmax_loss
+    if not op.sums_to_one:
+        loss = partial(linear_alpha_relu_loss, tau=op.tau)
+    losses = loss(x, weight, None, target, reduction="none", **options)
+    total = loss(x, weight, None, target, reduction="sum", **options)
+    gradients = torch.autograd.grad(total, inputs)
     expected = truth.losses[smoothing]
     unit = torch.finfo(losses.dtype).eps * np.maximum(1, np.maximum(truth.largest, expected))
     name = "loss" if smoothing == 0 else f"loss {smoothing}"

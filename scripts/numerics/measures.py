@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Optional
 
 import numpy as np
 import torch
@@ -14,13 +13,14 @@ from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
     entmax,
-    entmax15,
     entmax_loss,
     entmax_threshold,
-    sparsemax,
 )
 from numerics import exact
 from numerics.exact import Extended
+
+# How many of the largest logits the partial sort begins with.
+TOPK = 8
 
 SMOOTHINGS = (0.0, 0.1)
 
@@ -265,7 +265,7 @@ class Entmax:
     def __call__(self, values: list[float], counts: list[int]) -> exact.Row:
         return exact.entmax(values, counts, self.alpha)
 
-    def measure(self, z: Tensor, truth: Exact, record: Record, topk: Optional[Exact]) -> None:
+    def measure(self, z: Tensor, truth: Exact, record: Record) -> None:
         alpha = self.alpha
         p, gradient = gradient_of(
             lambda z: entmax(z, alpha), z, torch.from_numpy(truth.grad).to(z.dtype)
@@ -277,12 +277,9 @@ class Entmax:
         record("tau", errors(numbers(tau)[rows], truth.tau[rows], tau.dtype))
         if truth.of_alpha:
             self._measure_tensor(z, truth, record)
-        if topk is not None:
-            function = {1.5: entmax15, 2.0: sparsemax}[alpha]
-            largest = function(z, topk=topk.size).sort(-1, descending=True).values
-            measure_mapping(
-                largest[:, : topk.size], topk, lambda name, x: record(f"topk {name}", x), True
-            )
+        if alpha in (1.5, 2.0):
+            p = entmax(z, alpha, algorithm="partial", topk=TOPK)
+            measure_mapping(p, truth, lambda name, x: record(f"partial {name}", x), True)
         measure_losses(
             lambda z, target, **options: entmax_loss(z, target, alpha, **options), z, truth, record
         )
@@ -314,7 +311,7 @@ class AlphaReLU:
     def __call__(self, values: list[float], counts: list[int]) -> exact.Row:
         return exact.alpha_relu(values, counts, self.tau, self.alpha)
 
-    def measure(self, z: Tensor, truth: Exact, record: Record, topk: Optional[Exact]) -> None:
+    def measure(self, z: Tensor, truth: Exact, record: Record) -> None:
         alpha, tau = self.alpha, self.tau
         p, gradient = gradient_of(
             lambda z: alpha_relu(z, tau, alpha), z, torch.from_numpy(truth.grad).to(z.dtype)

@@ -17,6 +17,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.cpu import build
+from fairseq_sparse.ops.gpu import availability
+from numerics.interpreted_gpu import InterpretedGPU
 
 COMPILED = "compiled"
 # Targets for which the kernels are compiled on other processors, if this one can run them.
@@ -47,8 +49,13 @@ def libraries(folder: Path) -> dict[str, ctypes.CDLL]:
 
 
 def has_triton() -> bool:
-    """Return whether there is a Triton that the package would use on a GPU."""
-    return find_spec("triton") is not None and backends.has_triton()
+    """Return whether there is a Triton that the package would use on a GPU, and that interprets
+    kernels: it was not imported before this module."""
+    if find_spec("triton") is None or not availability.has_triton():
+        return False
+    import triton
+
+    return not isinstance(triton.language.sum, triton.JITFunction)
 
 
 @contextmanager
@@ -60,7 +67,10 @@ def taken(path: str, library: Optional[ctypes.CDLL] = None) -> Iterator[None]:
         if path == PYTORCH:
             changed.enter_context(backends.use("reference"))
         if path == TRITON:
-            changed.enter_context(backends.use("gpu"))
-            changed.enter_context(mock.patch.object(backends, "_device_of", lambda tensors: "gpu"))
-            changed.enter_context(mock.patch.object(backends, "runs_kernels", lambda device: True))
+            changed.enter_context(InterpretedGPU())
         yield
+        if path == TRITON:
+            from fairseq_sparse.ops.gpu import verification
+
+            if verification.rejected():
+                raise RuntimeError(f"not computed by Triton: {verification.rejected()}")

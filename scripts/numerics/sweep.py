@@ -36,7 +36,6 @@ WIDER = {
     "fp16": ("fp16", "fp32", "fp64"),
     "bf16": ("bf16", "fp32", "fp64"),
 }
-TOPK = 8
 # Triton's interpreter takes about a tenth of a second per row.
 TRITON_BATCHES, TRITON_ROWS, TRITON_SIZE = 61, 2, 5000
 # Seconds after which a search counts as endless; no batch takes that long.
@@ -88,10 +87,6 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
             # Skip the gradient of an alpha that is not exact in fp32.
             learned = op.sums_to_one and number % 3 == 0 and np.float32(op.alpha) == op.alpha
             truth = measures.Exact(batch.logits, op, draw, learned)
-            topk = None
-            if op.sums_to_one and op.alpha in (1.5, 2.0) and batch.logits.size(1) > TOPK:
-                largest = batch.logits.topk(TOPK, -1).values
-                topk = measures.Exact(largest, op, draw, False)
             for dtype in WIDER[batch.dtype]:
                 z = batch.logits.to(patterns.DTYPES[dtype])
                 where = f"{batch.pattern}, {z.size(1):,}"
@@ -103,12 +98,7 @@ def measure_rows(name: str, rows: int, first: int) -> dict:
                     start = time.perf_counter()
                     rows_of = slice(0, TRITON_ROWS if path == paths.TRITON else None)
                     with paths.taken(path, libraries.get(path)):
-                        op.measure(
-                            z[rows_of],
-                            truth.some(rows_of),
-                            record,
-                            topk.some(rows_of) if topk else None,
-                        )
+                        op.measure(z[rows_of], truth.some(rows_of), record)
                     if path != paths.TRITON:
                         slowest = max(slowest, time.perf_counter() - start)
             progress.update(len(batch.logits))
@@ -124,8 +114,8 @@ def paths_of(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
         # 5 and 12 have no common divisor, so that these paths get every pattern.
         others = libraries if number % 5 == 0 else ()
         found = [paths.COMPILED, *others, *found]
-    if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():
-        found.append(paths.TRITON)
+        if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():
+            found.append(paths.TRITON)
     return found
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Optional
 from unittest import mock
 
 # The imported modules are in scripts/.
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse import ops
-from fairseq_sparse.ops.cpu import attention, boundary, build, linear_loss, products, rows
+from fairseq_sparse.ops.cpu import attention, boundary, build, linear_loss
+from fairseq_sparse.ops.reference import attention as reference
 from numerics import patterns
 
 ALPHAS = (1.05, 1.3, 1.5, 1.75, 2.0)
@@ -57,9 +59,7 @@ def through_rows(z: Tensor, alpha: float) -> int:
     options = {"label_smoothing": 0.1, "reduction": "none"}
     backwards(ops.entmax_loss(z, target, alpha, **options))
     backwards(ops.alpha_relu_loss(z, target, TAU, alpha, **options))
-    if z.numel():
-        for tau in (None, TAU):
-            rows.log_probabilities(z.detach(), alpha, tau)
+    backwards(ops.log_entmax(z, alpha), ops.log_alpha_relu(z, TAU, alpha))
     return 7
 
 
@@ -90,9 +90,9 @@ def linear_losses(most: int, seed: int) -> Iterator[int]:
                     patched = mock.patch.object(linear_loss, "_should_screen", return_value=screens)
                     changed.enter_context(patched)
                     alpha = choice(ALPHAS)
-                    options = {"label_smoothing": 0.1, "reduction": "none"}
-                    backwards(ops.linear_entmax_loss(x, w, target, alpha, **options))
-                    backwards(ops.linear_alpha_relu_loss(x, w, target, TAU, alpha))
+                    options = {"label_smoothing": 0.1, "reduction": "sum"}
+                    backwards(ops.linear_entmax_loss(x, w, None, target, alpha, **options))
+                    backwards(ops.linear_alpha_relu_loss(x, w, None, target, TAU, alpha))
                 yield 2
 
 
@@ -119,30 +119,33 @@ def masks(batch: int, queries: int, keys: int) -> tuple:
     return masked, bias
 
 
+def attend(
+    tensors: list[Tensor],
+    alpha: float,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    dropout: float,
+) -> Tensor:
+    """Run the operator of attention, whose kernel takes any size here if nothing is empty."""
+    seed = torch.randint(1 << 62, ()) if dropout > 0 else None
+    return reference.attention(*tensors, masked, bias, seed, alpha, 0.3, False, dropout)[0]
+
+
 def attentions(most: int, seed: int) -> Iterator[int]:
     for number in range(ATTENTIONS):
         batch, of_each, width = choice((0, 1, 2, 3)), choice((1, 2, 5)), choice(HEADS)
         keys = KEYS[number % len(KEYS)]
         queries = choice((*QUERIES, keys))
         query, *both = (heads(batch, of_each, time, width) for time in (queries, keys, keys))
-        alpha = choice((attention.RECTIFIED, *ALPHAS))
+        alpha = choice((reference.RECTIFIED, *ALPHAS))
         masked, bias = masks(batch, queries, keys)
         dropout = choice((0.0, 0.3, 0.99))
-        backwards(attention.sparse_attention(query, *both, alpha, 0.3, masked, bias, dropout))
+        backwards(attend([query, *both], alpha, masked, bias, dropout))
         query = torch.randn(batch, of_each, 1, width)
         both = [x.detach() for x in both]
         for need_weights in (False, True):
-            attention.attend_step(query, *both, alpha, 0.3, masked, need_weights)
+            reference.attention_step(query, *both, masked, alpha, 0.3, need_weights)
         yield 3
-
-
-def norms(most: int, seed: int) -> Iterator[int]:
-    for size in SIZES[1:]:
-        for count in ROWS:
-            z = torch.randn(count, size, requires_grad=True)
-            gain, gate = (torch.randn(size, requires_grad=True) for _ in range(2))
-            backwards(ops.rms_norm(z, gain), ops.gated_rms_norm(z, gain, gate))
-            yield 2
 
 
 def dropouts(most: int, seed: int) -> Iterator[int]:
@@ -154,28 +157,11 @@ def dropouts(most: int, seed: int) -> Iterator[int]:
             yield 1
 
 
-def sparse_matrices(most: int, seed: int) -> Iterator[int]:
-    """Run products, transposes and dense matrices, with repeated columns and empty rows."""
-    for size in SIZES[1:]:
-        for count in ROWS:
-            start = products.starts_of(torch.randint(12, (count,)))
-            total = int(start[-1])
-            columns = torch.randint(size, (total,)).int()
-            matrix = products.SparseRows(start, columns, torch.randn(total), size)
-            width = WIDTHS[(size + count) % len(WIDTHS)]
-            matrix.times(torch.randn(size, width), torch.randn(width))
-            matrix.dense(torch.randn(count), 0.1)
-            matrix.transposed(torch.randn(count)).times(
-                torch.randn(count, width), torch.zeros(width)
-            )
-            yield 4
-
-
 GROUPS = {
     f.__name__: f
     for f in (
         *(patterns_of_the_sweep, sizes_of_rows, linear_losses, attentions),
-        *(norms, dropouts, sparse_matrices),
+        dropouts,
     )
 }
 
@@ -190,8 +176,12 @@ def main() -> None:
     if build.library() is None:
         sys.exit("there are no kernels to test")
     calls = dict.fromkeys(args.groups, 0)
+    limits = {"_LEAST_SCORES": 0, "_LEAST_RECTIFIED": 0, "_LEAST_LANES": 0}
     # Use several threads even for the smallest inputs.
-    with mock.patch.object(boundary, "_WORK_OF_A_THREAD", -1):
+    with (
+        mock.patch.object(boundary, "_WORK_OF_A_THREAD", -1),
+        mock.patch.multiple(attention, **limits),
+    ):
         for group in args.groups:
             for number, done in enumerate(GROUPS[group](args.rows, args.seed)):
                 calls[group] += done

@@ -39,12 +39,15 @@ TARGETS = {"native": (), "AVX2": ("-mno-avx512f",), "SSE2": ("-mno-avx",)}
 # A source file, a text in it, and its faulty replacement, which must be found: overruns of a
 # tensor, of a kernel's list and of attention's workspace, and an undefined shift.
 ERRORS = (
-    ("products.c", "size; j++)\n            row[j] =", "size + 1; j++)\n            row[j] ="),
-    ("norms.c", "allocate(&memory, threads, 1, size)", "allocate(&memory, threads, 1, size - 1)"),
+    (
+        "rows.c",
+        "size; j++)\n                filled[j] = every",
+        "size + 1; j++)\n                filled[j] = every",
+    ),
     ("attention.c", "{&w->sums, w->queries * dim}", "{&w->sums, w->queries * dim - 1}"),
     ("dropout.c", "= share_of_32_bits(probability)", "= share_of_32_bits(0) << (size ? 32 : 0)"),
 )
-GROUPS_WITH_ERRORS = ("norms", "attentions", "dropouts", "sparse_matrices")
+GROUPS_WITH_ERRORS = ("attentions", "dropouts", "sizes_of_rows")
 
 _ADDRESS = re.compile(r"ERROR: AddressSanitizer: (\S+)")
 _FRAME = re.compile(r"#\d+ \S+ in (\w+).* (\S+\.[ch]:\d+)")

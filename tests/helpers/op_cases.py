@@ -6,18 +6,18 @@ import references
 from fairseq_sparse.ops import (
     alpha_relu,
     alpha_relu_loss,
-    backends,
+    cpu,
     entmax,
     entmax15,
     entmax_loss,
     softmax,
     sparsemax,
 )
-from fairseq_sparse.ops.attention_weights import AttentionOptions, relu
 from fairseq_sparse.ops.attention_weights import entmax as weights_by_entmax
-from fairseq_sparse.ops.backends import choose
-from fairseq_sparse.ops.cpu import build
-from fairseq_sparse.ops.cpu.attention import RECTIFIED
+from fairseq_sparse.ops.attention_weights import relu
+from fairseq_sparse.ops.cpu.attention import _has_wide_vectors
+from fairseq_sparse.ops.dropout import draw_seed
+from fairseq_sparse.ops.reference.attention import RECTIFIED, attention
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float64, torch.float32, *HALF_DTYPES)
@@ -41,7 +41,13 @@ TAU = 0.3
 
 def attends_by_kernels():
     """Return whether this machine has attention kernels: a compiler, and vectors of 8 numbers."""
-    return build.library() is not None and backends._has_wide_vectors()
+    return _has_wide_vectors()
+
+
+def attend_by_kernels_at_any_size(monkeypatch):
+    """Let the CPU kernels compute also what is left to PyTorch because it is as fast."""
+    for limit in ("_LEAST_SCORES", "_LEAST_RECTIFIED", "_LEAST_LANES"):
+        monkeypatch.setattr(cpu.attention, limit, 0)
 
 
 class EntmaxLoss:
@@ -100,18 +106,14 @@ def batch(*shape, size=12, dtype=torch.float64, scale=1.5):
 
 
 def alpha_of(weights):
-    """Return alpha of a kind of attention weights, as the C kernels take it."""
+    """Return alpha of a kind of attention weights, as the operators take it."""
     return RECTIFIED if weights.name == "relu" else weights.alpha
 
 
-def attention_options(weights, **options):
-    """Return the options of ``attend``: the given ones, and defaults for the others."""
-    defaults = {"alpha": None, "masked": None, "bias": None, "causal": False, "dropout": 0.0}
-    defaults |= {"need_weights": False, "scale": 1.0, "widen": False}
-    return AttentionOptions(weights, **{**defaults, **options})
-
-
-def chosen_attention(query, key, value, weights, **options):
-    """Return the backend that computes an attention."""
-    options = attention_options(weights, **options)
-    return choose("attention", (query, key, value, options.masked, options.bias), options=options)
+def sparse_attention(
+    query, key, value, alpha, scale=1.0, masked=None, bias=None, causal=False, dropout=0.0
+):
+    """Return attention by its operator, which ``attend`` calls only where a kernel is fast."""
+    seed = draw_seed() if dropout > 0 else None
+    options = (masked, bias, seed, alpha, scale, causal, dropout)
+    return attention(query, key, value, *options)[0].permute(1, 2, 0, 3)

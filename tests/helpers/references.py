@@ -13,20 +13,18 @@ import torch.nn.functional as F
 INF = float("inf")
 
 
-def entmax(z, alpha, topk=0):
+def entmax(z, alpha):
     """alpha-entmax; ``alpha`` is a float or a tensor with size 1 in the last dimension."""
-    return _entmax_and_threshold(z, alpha, topk)[0]
+    return _entmax_and_threshold(z, alpha)[0]
 
 
-def entmax_threshold(z, alpha, topk=0):
+def entmax_threshold(z, alpha):
     """tau of ``p = [(alpha - 1) z - tau]_+ ** (1 / (alpha - 1))`` with ``sum(p) = 1``."""
-    return _entmax_and_threshold(z, alpha, topk)[1].squeeze(-1)
+    return _entmax_and_threshold(z, alpha)[1].squeeze(-1)
 
 
-def _entmax_and_threshold(z, alpha, topk):
+def _entmax_and_threshold(z, alpha):
     """Bisect until no number of the dtype is left between the two ends."""
-    if topk > 0:
-        z = z.masked_fill(~_among_largest(z, topk), -INF)
     maximum = z.amax(-1, keepdim=True)
     # A row without a finite logit keeps p = 0.
     maximum = maximum.masked_fill(maximum == -INF, 0)
@@ -41,11 +39,6 @@ def _entmax_and_threshold(z, alpha, topk):
     p = _power(x - low, 1 / (alpha - 1))
     total = p.sum(-1, keepdim=True)
     return p / total.masked_fill(total == 0, 1), low + (alpha - 1) * maximum
-
-
-def _among_largest(z, topk):
-    rank = z.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    return rank < topk
 
 
 def _power(x, exponent):
@@ -69,15 +62,15 @@ def smoothed_target(z, target, label_smoothing=0.0):
     return (1 - label_smoothing) * one_hot + label_smoothing / z.size(-1)
 
 
-def entmax_loss(z, target, alpha=1.5, label_smoothing=0.0, topk=0):
+def entmax_loss(z, target, alpha=1.5, label_smoothing=0.0):
     """<p - q, z> + H_alpha(p) - H_alpha(q), one a row."""
-    p = entmax(z, alpha, topk)
+    p = entmax(z, alpha)
     q = smoothed_target(z, target, label_smoothing)
     return _product(p - q, z) + tsallis_entropy(p, alpha) - tsallis_entropy(q, alpha)
 
 
-def entmax_loss_gradient(z, target, alpha=1.5, label_smoothing=0.0, topk=0):
-    return entmax(z, alpha, topk) - smoothed_target(z, target, label_smoothing)
+def entmax_loss_gradient(z, target, alpha=1.5, label_smoothing=0.0):
+    return entmax(z, alpha) - smoothed_target(z, target, label_smoothing)
 
 
 def tsallis_entropy(p, alpha):

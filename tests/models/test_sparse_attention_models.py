@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import toy
 from attention_cases import CASES
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
-from fairseq_sparse.ops.reference import chunked_attention
+from fairseq_sparse.ops.reference import attention as reference
 
 PAD = 1
 NOT_STOCK = [case for case in CASES if case != "softmax"]
@@ -51,8 +51,8 @@ def sample(task):
 
 @pytest.fixture
 def in_parts(monkeypatch):
-    monkeypatch.setitem(chunked_attention._CHUNK_SCORES, "cpu", 20)
-    monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", 1)
+    monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", 20)
+    monkeypatch.setattr(reference, "_CHUNK_QUERIES", 1)
 
 
 def logits_of(model, sample):
@@ -154,8 +154,8 @@ def test_checkpointed_activations_give_the_same_gradients(case, task, sample, in
 def test_attention_in_parts_trains_the_same(case, task, sample, monkeypatch):
     model = toy.model(*flags_of(case), "--attention-dropout", 0, for_task=task).double().train()
     whole = gradients(model, sample)
-    monkeypatch.setitem(chunked_attention._CHUNK_SCORES, "cpu", 20)
-    monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", 1)
+    monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", 20)
+    monkeypatch.setattr(reference, "_CHUNK_QUERIES", 1)
     for name, gradient in gradients(model, sample).items():
         torch.testing.assert_close(gradient, whole[name], rtol=1e-8, atol=1e-10, msg=name)
 

@@ -13,6 +13,7 @@ import toy
 from commands import logged, output_flags
 from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.models.transformer_lm_sparse import TransformerLMSparseModel
+from fairseq_sparse.modules import seeded_dropout
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 from fairseq_sparse.ops import backends
@@ -40,7 +41,9 @@ def tokens():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: " ".join(layout) or "plain")
-def test_with_softmax_it_is_the_stock_language_model(layout):
+def test_with_softmax_it_is_the_stock_language_model(layout, monkeypatch):
+    """Where dropout is fairseq's, with which it draws the same masks."""
+    monkeypatch.setattr(seeded_dropout, "dropout", torch.nn.functional.dropout)
     sparse, stock = model(**layout), model(arch="transformer_lm", **layout)
     assert list(sparse.state_dict()) == list(stock.state_dict())
     for ours, theirs in zip(sparse.parameters(), stock.parameters(), strict=True):

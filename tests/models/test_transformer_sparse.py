@@ -7,6 +7,7 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 import toy
+from fairseq_sparse.modules import seeded_dropout
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
@@ -44,7 +45,9 @@ def test_architectures_have_the_sizes_of_the_stock_ones(suffix):
 
 
 @pytest.mark.parametrize("flags", LAYOUTS, ids=named)
-def test_with_softmax_it_is_the_stock_transformer(flags):
+def test_with_softmax_it_is_the_stock_transformer(flags, monkeypatch):
+    """Where dropout is fairseq's, with which it draws the same masks."""
+    monkeypatch.setattr(seeded_dropout, "dropout", torch.nn.functional.dropout)
     task = toy.task()
     sample = toy.batch(task.target_dictionary)
     sparse = toy.model(*flags, for_task=task)

@@ -84,13 +84,3 @@ def test_no_padding_mask_is_no_padding(kind):
         attention(query, source, None), attention(query, source, nothing), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_another_thread_may_attend_to_other_states_meanwhile():
-    """over() leaves attention to other states alone, as in a server that trains and evaluates."""
-    _, attention = layers("entmax15")
-    query, source, padding = inputs()
-    expected, _ = attention(query, source, padding)
-    with attention.over(source + 1, steps=2):
-        output, _ = attention(query, source, padding)
-    torch.testing.assert_close(output, expected)

@@ -5,9 +5,8 @@ import torch
 from torch.autograd import gradcheck
 
 from attention_cases import FP64, INF, MASKS, masks, self_attention, sequence
-from fairseq_sparse.modules.query_scale import QueryScale
+from fairseq_sparse.modules.query_scale import QueryScale, count_visible
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
-from fairseq_sparse.ops.masks import count_visible
 
 
 @pytest.mark.parametrize("mask", MASKS)

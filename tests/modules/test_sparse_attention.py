@@ -31,8 +31,8 @@ from attention_cases import (
 )
 from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
 from fairseq_sparse.ops import backends
-from fairseq_sparse.ops.reference import chunked_attention
-from op_cases import attends_by_kernels
+from fairseq_sparse.ops.reference import attention as reference
+from op_cases import attend_by_kernels_at_any_size, attends_by_kernels
 
 FP32 = torch.float32
 each_case = pytest.mark.parametrize("case", CASES)
@@ -44,8 +44,8 @@ in_both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", 
 def parts(request, monkeypatch):
     """Run a test with the attention computed whole, and in parts."""
     if request.param == "parts":
-        monkeypatch.setitem(chunked_attention._CHUNK_SCORES, "cpu", 20)
-        monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", 1)
+        monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", 20)
+        monkeypatch.setattr(reference, "_CHUNK_QUERIES", 1)
 
 
 def close(actual, expected):
@@ -336,7 +336,7 @@ def test_scores_before_the_mapping_are_refused():
 @pytest.mark.parametrize("kind", ["rela_g", "entmax15"])
 def test_the_kernels_compute_what_the_reference_does(kind, monkeypatch):
     """Under the conditions of training: fp32, heads of width 16, padding, a causal mask."""
-    monkeypatch.setattr(backends, "_LEAST_RECTIFIED", 0)
+    attend_by_kernels_at_any_size(monkeypatch)
     attention = SparseMultiheadAttention(32, 2, self_attention=True, attention=kind).float().train()
     x = torch.randn(24, 3, 32)
     masks = {

@@ -17,7 +17,7 @@ from attention_cases import (
     self_attention,
     sequence,
 )
-from fairseq_sparse.ops.reference import chunked_attention
+from fairseq_sparse.ops.reference import attention as reference
 from op_cases import HALF_DTYPES
 from references import moved_by_one_rounding
 
@@ -94,7 +94,7 @@ def large_attention(case):
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("relu", "sigmoid")])
 def test_many_large_scores_do_not_overflow(case, dtype, part, monkeypatch):
     """In fp16 their weighted sums would overflow by far."""
-    monkeypatch.setitem(chunked_attention._CHUNK_SCORES, "cpu", part)
+    monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", part)
     layer, *inputs = large_attention(case)
     half, single = in_two_precisions(layer, dtype)
     inputs = [x.to(dtype).requires_grad_() for x in inputs]
@@ -176,7 +176,7 @@ def test_autocast(case):
 @pytest.mark.parametrize("case", NORMALISED)
 def test_autocast_to_fp16_with_many_large_scores(case, part, monkeypatch):
     """With --amp, even a product of fp32 tensors is computed in fp16."""
-    monkeypatch.setitem(chunked_attention._CHUNK_SCORES, "cpu", part)
+    monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", part)
     layer, *inputs = large_attention(case)
     inputs = [x.requires_grad_() for x in inputs]
     with torch.autocast("cpu", dtype=torch.float16):

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given
 
@@ -16,6 +17,7 @@ from fairseq_sparse.ops import (
     gated_rms_norm,
     linear_entmax_loss,
 )
+from op_cases import attend_by_kernels_at_any_size
 
 # Tolerance for the rounding to the values' dtype and in fp32, in which the kernels compute.
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -115,7 +117,7 @@ def test_linear_loss(rows, size, width, alpha, number, seed):
     target[:: max(2, rows // 3)] = -100
 
     def loss(x, weight):
-        return linear_entmax_loss(x, weight, target, alpha, reduction="sum")
+        return linear_entmax_loss(x, weight, None, target, alpha, reduction="sum")
 
     assert_agrees(loss, [x, weight], "plain", number)
 
@@ -144,7 +146,9 @@ def test_attention(sizes, width, kind, layout, number, causal, padded, seed):
         options = {"masked": masked, "causal": causal, "scale": width**-0.5}
         return attend(*tensors, weights, alpha, **options)[0]
 
-    assert_agrees(attention, inputs, layout, number)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        attend_by_kernels_at_any_size(monkeypatch)
+        assert_agrees(attention, inputs, layout, number)
 
 
 @given(st.integers(0, 60), sizes, layouts, st.integers(1, 3), seeds)

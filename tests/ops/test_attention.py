@@ -19,25 +19,19 @@ from attention_cases import (
 )
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS
-from fairseq_sparse.ops.reference import chunked_attention
+from fairseq_sparse.ops.reference import attention as reference
 from op_cases import HALF_DTYPES, logits
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 3, 4, 5, 4
 each_case = pytest.mark.parametrize("case", WEIGHTS)
 # Limits of a part: scores, and the least number of queries.
-WHOLE, QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES = (
-    (1 << 20, 1),
-    (1, 1),
-    (10, 3),
-    (40, 1),
-    (120, 1),
-)
+WHOLE, QUERY, SOME_QUERIES, SENTENCES = (1 << 20, 1), (1, 1), (10, 3), (120, 1)
 
 
 def limit_chunks(monkeypatch, scores, queries):
     for device in ("cpu", "other"):
-        monkeypatch.setitem(chunked_attention._CHUNK_SCORES, device, scores)
-    monkeypatch.setattr(chunked_attention, "_CHUNK_QUERIES", queries)
+        monkeypatch.setitem(reference._CHUNK_SCORES, device, scores)
+    monkeypatch.setattr(reference, "_CHUNK_QUERIES", queries)
 
 
 def inputs(batch=BATCH, heads=HEADS, queries=QUERIES, keys=KEYS, width=WIDTH):
@@ -125,7 +119,7 @@ def test_parts_give_the_values_and_gradients_of_the_whole(case, hiding, monkeypa
         return context, *torch.autograd.grad(context, [*tensors, *alpha], grad)
 
     whole = values_and_gradients()
-    for limits in (QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES):
+    for limits in (QUERY, SOME_QUERIES, SENTENCES):
         limit_chunks(monkeypatch, *limits)
         with torch.no_grad():
             context, _ = attend(*tensors, **options, **masks)
@@ -186,19 +180,19 @@ def test_arguments_that_do_not_fit_are_refused(given, message):
 
 @pytest.mark.parametrize("shape", [(), (1, 1, 1), (3, 1, 1)], ids=str)
 def test_one_alpha_for_all_heads(shape, monkeypatch):
-    """Computed whole or in parts, and under a transform of torch.func."""
+    """Computed whole or in parts, and under a transform of torch.func, which takes no parts."""
     tensors, alpha = inputs(), torch.full(shape, 1.4, dtype=torch.float64)
     expected, _ = attend(*tensors, "entmax", alpha=1.4)
 
     def total(alpha):
         return attend(*tensors, "entmax", alpha=alpha)[0].square().sum()
 
-    gradients = []
+    gradients = [torch.func.grad(total)(alpha)]
     for limits in (WHOLE, QUERY):
         limit_chunks(monkeypatch, *limits)
         context, _ = attend(*tensors, "entmax", alpha=alpha.requires_grad_())
         torch.testing.assert_close(context, expected)
-        gradients += [*torch.autograd.grad(total(alpha), alpha), torch.func.grad(total)(alpha)]
+        gradients += torch.autograd.grad(total(alpha), alpha)
     for gradient in gradients:
         assert gradient.shape == shape
         torch.testing.assert_close(gradient, gradients[0])
@@ -226,9 +220,9 @@ def test_a_function_of_one_s_own_may_have_an_alpha(queries):
     torch.testing.assert_close(context, expected)
 
 
-@pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, HEADS_OF_ONE, SENTENCES])
+@pytest.mark.parametrize("scores, queries", [QUERY, SOME_QUERIES, SENTENCES])
 def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
-    """Unless the minimum number of queries has more; the limit is one of each thread."""
+    """Unless the minimum number of queries has more, in all heads."""
     limit_chunks(monkeypatch, scores, queries)
     seen = []
 
@@ -238,7 +232,7 @@ def test_a_part_has_no_more_scores_than_the_limit(scores, queries, monkeypatch):
 
     context, _ = attend(*inputs(), weights, sums_to_one=False)
     forward = [shape.numel() for shape in seen]
-    assert max(forward) <= max(scores * torch.get_num_threads(), queries * KEYS)
+    assert max(forward) <= max(scores, HEADS * queries * KEYS)
     assert sum(forward) == BATCH * HEADS * QUERIES * KEYS
     context.sum().backward()
     assert max(shape.numel() for shape in seen) == max(forward)
@@ -359,21 +353,6 @@ def test_derivative_under_dropout_is_that_of_the_forward_pass(case, limits, monk
 
     assert torch.equal(with_one_seed(*tensors), with_one_seed(*tensors))
     assert gradcheck(with_one_seed, tensors)
-
-
-def test_dropout_is_replayed_after_a_change_of_the_number_of_threads(monkeypatch):
-    """The chunks decide which random number each weight gets."""
-    # With four threads a sentence is one chunk.
-    limit_chunks(monkeypatch, HEADS * QUERIES * KEYS // 4, 1)
-    query, key, value = inputs()
-    results = []
-    for threads in (1, 4):
-        torch.manual_seed(4)
-        result, _ = attend(query, key, value, **options_of("entmax_learned")[0], dropout=0.4)
-        with monkeypatch.context() as changed:
-            changed.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-            results.append(torch.autograd.grad(result.square().sum(), (query, key, value)))
-    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_the_weights_that_are_returned_are_not_dropped():

@@ -30,10 +30,9 @@ from fairseq_sparse.ops import (
     softmax,
     sparsemax,
 )
-from fairseq_sparse.ops.capture import is_captured
 from fairseq_sparse.ops.dropout import dropout
-from fairseq_sparse.ops.source_states import SourceStates
-from op_cases import attends_by_kernels
+from fairseq_sparse.ops.reference.attention import attention
+from op_cases import attend_by_kernels_at_any_size, attends_by_kernels
 
 TARGET = torch.tensor([3, 1, 0, 299, -100, 7])
 WEIGHT = torch.randn(300, 16, generator=torch.Generator().manual_seed(1))
@@ -42,7 +41,7 @@ PADDING = torch.arange(36) > 29
 ALPHAS, TAU = torch.tensor([[1.2], [1.5], [2], [1.1], [1.7], [1.9]]), torch.tensor(0.3)
 
 
-def attention(weights, **options):
+def attention_by(weights, **options):
     """Return attention over ``[6, 300]``: 36 queries in 3 heads of 16, enough for the kernels."""
 
     def function(z):
@@ -54,12 +53,6 @@ def attention(weights, **options):
     return function
 
 
-def source(z):
-    states = SourceStates(z[:, None], 2)
-    first = states.context(entmax15(states.scores(z[:1])))
-    return first + states.context(entmax15(states.scores(first)))
-
-
 def finite(logs):
     return logs.masked_fill(logs.isneginf(), 0.0)
 
@@ -69,7 +62,7 @@ OPS = {
     "softmax": softmax,
     "sparsemax": sparsemax,
     "entmax15": entmax15,
-    "entmax15 topk": partial(entmax15, topk=5),
+    "entmax15 by sorting": partial(entmax15, algorithm="partial", topk=5),
     "entmax of columns": partial(entmax, alpha=1.3, dim=0),
     "entmax of a tensor": lambda z: entmax(z, ALPHAS.to(z.device)),
     "alpha_relu": lambda z: alpha_relu(z, 0.3),
@@ -86,16 +79,15 @@ OPS = {
         z, TARGET.to(z.device), TAU.to(z.device), label_smoothing=0.1
     ),
     "linear_entmax_loss": lambda z: linear_entmax_loss(
-        z[:, :16], WEIGHT.to(z.device), TARGET.to(z.device), label_smoothing=0.1
+        z[:, :16], WEIGHT.to(z.device), None, TARGET.to(z.device), label_smoothing=0.1
     ),
     "linear_alpha_relu_loss": lambda z: linear_alpha_relu_loss(
-        z[:, :16], WEIGHT.to(z.device), TARGET.to(z.device), 0.3
+        z[:, :16], WEIGHT.to(z.device), None, TARGET.to(z.device), 0.3
     ),
     "rms_norm": lambda z: rms_norm(z, VECTOR.to(z.device)),
     "gated_rms_norm": lambda z: gated_rms_norm(z, VECTOR.to(z.device), VECTOR.to(z.device)),
-    "attention relu": attention("relu"),
-    "attention entmax": attention("entmax", alpha=1.5),
-    "source states": source,
+    "attention relu": attention_by("relu"),
+    "attention entmax": attention_by("entmax", alpha=1.5),
 }
 each_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 # What the compiler of torch 2.6 cannot trace; with 2.13 it can.
@@ -123,7 +115,7 @@ def test_what_is_compared_with_is_computed_by_kernels(name, monkeypatch):
     if not attends_by_kernels():
         pytest.skip("needs kernels for vectors of eight numbers")
     monkeypatch.setattr(backends, "_last", {})
-    monkeypatch.setattr(backends, "_LEAST_RECTIFIED", 0)
+    attend_by_kernels_at_any_size(monkeypatch)
     value_and_gradient(OPS[name], logits(6, 300))
     assert set(backends.last_used().values()) == {"cpu"}
 
@@ -160,16 +152,57 @@ def test_fake_tensors_get_shapes(op):
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.5])
-@pytest.mark.parametrize("topk", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(6, 4), (0, 4), (6, 0)], ids=str)
-def test_the_operator_keeps_its_promises(alpha, topk, dtype, shape):
-    """Of the layout of its results, and that they share no memory."""
-    operator = torch.ops.fairseq_sparse.entmax_rows.default
+def test_the_operators_keep_their_promises(alpha, dtype, shape):
+    """Of the layout of their results, and that they share no memory."""
     rows = torch.randn(shape).to(dtype)
+    target, tau = torch.zeros(shape[0]).long(), torch.tensor(0.3)
+    weight, options = torch.randn(5, shape[1]).to(dtype), (0.1, -100, "newton", 0)
     for z in (rows, rows.t().contiguous().t()):
-        arguments = (z, None, alpha, topk)
-        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+        calls = {
+            "entmax": (z, None, alpha, "newton", 0, False),
+            "entmax_backward": (z.softmax(-1), z, alpha),
+            "alpha_relu": (z, tau, alpha, True),
+        }
+        if shape[1] > 0:
+            calls["row_loss"] = (z, target, None, alpha, *options)
+            calls["linear_loss"] = (
+                *(z, weight, None, target % 5, tau, alpha),
+                *(*options, True, True, False),
+            )
+            _, solution = torch.ops.fairseq_sparse.row_loss(*calls["row_loss"])
+            calls["row_loss_backward"] = (
+                *(torch.ones(shape[0]), z, target, solution, alpha),
+                *options[:2],
+            )
+        for name, arguments in calls.items():
+            operator = getattr(torch.ops.fairseq_sparse, name).default
+            checks = ("test_schema", "test_faketensor")
+            torch.library.opcheck(operator, arguments, test_utils=checks)
+
+
+@pytest.mark.parametrize("choice", ["cpu", "reference"])
+@pytest.mark.parametrize("alpha", [0.0, 1.5])
+def test_the_operators_of_attention_keep_their_promises(alpha, choice, monkeypatch):
+    attend_by_kernels_at_any_size(monkeypatch)
+    query, key, value = (torch.randn(n, 2, 3, 16).permute(1, 2, 0, 3) for n in (5, 7, 7))
+    seed = torch.tensor(3)
+    masks = (torch.rand(2, 7) < 0.3, None, seed)
+    options = (alpha, 0.3, True, 0.2)
+    with backends.use(choice):
+        solution = attention(query, key, value, *masks, *options)[1]
+        grad = torch.randn(5, 2, 3, 16)
+        calls = {
+            "attention": (query, key, value, *masks, *options),
+            "attention_backward": (grad, query, key, value, *masks, solution, *options),
+            "attention_step": (query[:, :, :1], key, value, masks[0], alpha, 0.3, True),
+            "dropout": (query, 0.4, seed),
+        }
+        for name, arguments in calls.items():
+            operator = getattr(torch.ops.fairseq_sparse, name).default
+            checks = ("test_schema", "test_faketensor")
+            torch.library.opcheck(operator, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("name", ["entmax15", "alpha_relu", "entmax_loss", "attention entmax"])
@@ -274,7 +307,7 @@ class Wrapped(torch.Tensor):
         return tree_map(wrap, found)
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if name != "source states"])
+@pytest.mark.parametrize("name", OPS)
 def test_a_tensor_subclass_is_not_read_behind_its_back(name):
     with torch.no_grad():
         assert_same(OPS[name](Wrapped(logits(6, 300))).inner, OPS[name](logits(6, 300)))
@@ -295,21 +328,14 @@ def test_rows_without_entries_and_no_rows_are_captured():
         assert torch.func.vmap(entmax15)(torch.zeros(2, *shape)).shape == (2, *shape)
 
 
-def test_plain_tensors_are_not_captured():
-    z = torch.zeros(3)
-    assert not is_captured(z, torch.nn.Parameter(z))
-    with torch.inference_mode():
-        assert not is_captured(z)
-
-
-def test_a_tensor_whose_memory_has_the_other_sign_is_captured():
+def test_a_tensor_whose_memory_has_the_other_sign():
     z = torch.randn(4, 9)
     conjugate = torch.complex(z, -z).conj().imag  # a view of -z, marked to be read as z
-    assert conjugate.is_neg() and is_captured(conjugate)
+    assert conjugate.is_neg()
     assert torch.equal(entmax15(conjugate), entmax15(z))
 
 
-@pytest.mark.parametrize("op", [attention("relu"), partial(dropout, p=0.5)])
+@pytest.mark.parametrize("op", [attention_by("relu"), partial(dropout, p=0.5)])
 def test_an_incoming_gradient_whose_memory_has_the_other_sign(op):
     z = logits(6, 300).requires_grad_()
     torch.manual_seed(1)

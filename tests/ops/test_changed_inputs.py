@@ -13,8 +13,8 @@ from fairseq_sparse.ops import (
     gated_rms_norm,
     linear_entmax_loss,
 )
-from fairseq_sparse.ops.cpu.attention import sparse_attention
-from fairseq_sparse.ops.source_states import SourceStates
+from fairseq_sparse.ops.reference import attention as reference
+from op_cases import attend_by_kernels_at_any_size, sparse_attention
 
 needs_kernels = pytest.mark.skipif(cpu.build.library() is None, reason="needs a C compiler")
 
@@ -30,7 +30,8 @@ def heads(length=30):
 @needs_kernels
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
 @pytest.mark.parametrize("mask", ["masked", "bias"])
-def test_masks_of_attention(alpha, mask):
+def test_masks_of_attention(alpha, mask, monkeypatch):
+    attend_by_kernels_at_any_size(monkeypatch)
     masked, bias = torch.zeros(2, 30, dtype=torch.bool), torch.zeros(30, 30)
     tensors = heads()
     result = sparse_attention(*tensors, alpha, 1.0, masked, bias)
@@ -41,7 +42,8 @@ def test_masks_of_attention(alpha, mask):
 
 @pytest.mark.parametrize("weights", ["relu", "entmax15", "softmax"])
 @pytest.mark.parametrize("mask", ["masked", "bias"])
-def test_masks_of_attention_in_parts(weights, mask):
+def test_masks_of_attention_in_parts(weights, mask, monkeypatch):
+    monkeypatch.setitem(reference._CHUNK_SCORES, "cpu", 1 << 18)
     masked, bias = torch.zeros(2, 400, dtype=torch.bool), torch.zeros(400, 400)
     with backends.use("reference"):
         result, _ = attend(*heads(400), weights, masked=masked, bias=bias)
@@ -70,38 +72,14 @@ def test_output_projection_of_an_attention_layer(kind):
         result.sum().backward()
 
 
-@pytest.mark.parametrize("name", ["weight", "gate"])
-def test_frozen_norm_of_an_attention_layer(name):
-    layer = SparseMultiheadAttention(32, 2, self_attention=True, attention="rela_g")
-    layer.requires_grad_(False)
-    layer.out_proj.weight.requires_grad_()
-    x = torch.randn(5, 2, 32)
-    result, _ = layer(x, x, x)
-    getattr(layer.norm, name).mul_(3)
-    with refused():
-        result.sum().backward()
-
-
 def test_inputs_of_other_ops():
     z, x, w = (torch.randn(20, 20, requires_grad=True) * 1 for _ in range(3))
     alpha, vector = torch.full((20, 1), 1.5), torch.ones(20)
     p = entmax15(z)
-    loss = linear_entmax_loss(x, w, torch.arange(20))
+    loss = linear_entmax_loss(x, w, None, torch.arange(20))
     of_alpha, normed = entmax(z, alpha), gated_rms_norm(z, vector, vector)
     for kept, result in ((p, p), (w, loss), (alpha, of_alpha), (vector, normed)):
         with torch.no_grad():
             kept.add_(1)
         with refused():
             result.sum().backward(retain_graph=True)
-
-
-@pytest.mark.parametrize("changed", [0, 1])
-def test_queries_and_weights_of_source_states(changed):
-    source = SourceStates(torch.randn(7, 2, 4, requires_grad=True) * 1, 2)
-    query = torch.randn(2, 4)
-    weights = entmax15(source.scores(query)).detach()
-    result = source.context(weights)
-    with torch.no_grad():
-        (query, weights)[changed].zero_()
-    with refused():
-        (result.sum() + source.scores(query * 1).sum()).backward()

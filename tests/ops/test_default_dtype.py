@@ -11,7 +11,6 @@ from fairseq_sparse.ops import (
     alpha_relu_loss,
     attend,
     backends,
-    cpu,
     entmax,
     entmax_loss,
     gated_rms_norm,
@@ -19,8 +18,8 @@ from fairseq_sparse.ops import (
     linear_entmax_loss,
     rms_norm,
 )
-from fairseq_sparse.ops.cpu.attention import sparse_attention
 from fairseq_sparse.ops.dropout import dropout
+from op_cases import attend_by_kernels_at_any_size, sparse_attention
 
 SIZES = {"rows": 300, "vocabulary": 700, "width": 32}
 
@@ -65,13 +64,15 @@ CASES = {
     "alpha_relu": on_logits(lambda z: alpha_relu(z, 1.0)),
     "entmax_loss": on_logits(lambda z: entmax_loss(z, target())),
     "entmax_loss smoothed": on_logits(lambda z: entmax_loss(z, target(), label_smoothing=0.1)),
-    "entmax_loss topk": on_logits(lambda z: entmax_loss(z, target(), topk=5)),
+    "entmax_loss partial": on_logits(lambda z: entmax_loss(z, target(), algorithm="partial")),
     "alpha_relu_loss": on_logits(lambda z: alpha_relu_loss(z, target(), 1.0)),
-    "linear_entmax_loss": on_features(lambda x, w: linear_entmax_loss(x, w, target())),
+    "linear_entmax_loss": on_features(lambda x, w: linear_entmax_loss(x, w, None, target())),
     "linear, with a bias": on_features(
-        lambda x, w: linear_entmax_loss(x, w, target(), bias=vector(5), label_smoothing=0.1)
+        lambda x, w: linear_entmax_loss(x, w, vector(5), target(), label_smoothing=0.1)
     ),
-    "linear_alpha_relu_loss": on_features(lambda x, w: linear_alpha_relu_loss(x, w, target(), 1.0)),
+    "linear_alpha_relu_loss": on_features(
+        lambda x, w: linear_alpha_relu_loss(x, w, None, target(), 1.0)
+    ),
     "rms_norm": on_logits(lambda z: rms_norm(z, vector(3))),
     "gated_rms_norm": on_logits(lambda z: gated_rms_norm(z, vector(3), vector(4))),
     "dropout": on_logits(lambda z: dropout(z, 0.4)),
@@ -112,7 +113,8 @@ def default_dtype(dtype):
 
 
 @pytest.fixture(params=["kernels", "pytorch"])
-def backend(request):
+def backend(request, monkeypatch):
+    attend_by_kernels_at_any_size(monkeypatch)
     if request.param == "pytorch":
         with backends.use("reference"):
             yield
@@ -125,8 +127,6 @@ def backend(request):
 @each_dtype
 @pytest.mark.parametrize("name", CASES)
 def test_any_default_dtype(name, dtype):
-    if name.endswith(" attention") and cpu.build.library() is None:
-        pytest.skip("needs a C compiler")
     expected = value_and_gradients(CASES[name])
     with default_dtype(dtype):
         found = value_and_gradients(CASES[name])
@@ -137,8 +137,6 @@ def test_any_default_dtype(name, dtype):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", CASES)
 def test_any_default_device(name):
-    if name.endswith(" attention") and cpu.build.library() is None:
-        pytest.skip("needs a C compiler")
     expected = value_and_gradients(CASES[name])
     with torch.device("meta"):
         found = value_and_gradients(CASES[name])
@@ -171,8 +169,6 @@ VIEWS = {
 @pytest.mark.parametrize("name", [name for name in CASES if name != "dropout"])
 def test_any_layout(name):
     """Values and gradients are the same in any memory layout, also of the incoming gradient."""
-    if name.endswith(" attention") and cpu.build.library() is None:
-        pytest.skip("needs a C compiler")
     expected = value_and_gradients(CASES[name])
     for layout, view in VIEWS.items():
         found = value_and_gradients(CASES[name], view)
@@ -182,8 +178,6 @@ def test_any_layout(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_inference_mode(name):
-    if name.endswith(" attention") and cpu.build.library() is None:
-        pytest.skip("needs a C compiler")
     op, inputs = CASES[name]()
     torch.manual_seed(5)
     expected = op(*inputs)

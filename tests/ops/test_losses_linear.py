@@ -11,6 +11,7 @@ from fairseq_sparse.analysis.measuring import peak_memory
 from fairseq_sparse.ops import cpu, linear_alpha_relu_loss, linear_entmax_loss
 from fairseq_sparse.ops.cpu import linear_loss as linear_loss_module
 from fairseq_sparse.ops.cpu.rows import SolvedRows
+from fairseq_sparse.ops.reference import linear_loss as reference
 from op_cases import LOSSES, TAU, AlphaReLULoss
 from references import assert_as_accurate, assert_close_to_naive
 
@@ -26,8 +27,8 @@ needs_kernels = pytest.mark.skipif(cpu.build.library() is None, reason="needs a 
 
 def fused(kind, x, w, target, alpha=1.5, bias=None, **options):
     if isinstance(kind, AlphaReLULoss):
-        return linear_alpha_relu_loss(x, w, target, TAU, alpha, bias, **options)
-    return linear_entmax_loss(x, w, target, alpha, bias, **options)
+        return linear_alpha_relu_loss(x, w, bias, target, TAU, alpha, **options)
+    return linear_entmax_loss(x, w, bias, target, alpha, **options)
 
 
 def apart(kind, x, w, target, alpha=1.5, bias=None, **options):
@@ -111,7 +112,8 @@ def path(request, monkeypatch):
     if name != "whole":
         if cpu.build.library() is None:
             pytest.skip("needs a C compiler")
-        patched(monkeypatch, _CHUNK_ELEMENTS=1, _CHUNK_ROWS=7)
+        monkeypatch.setattr(reference, "_CHUNK_LOGITS", 1)
+        monkeypatch.setattr(reference, "_CHUNK_ROWS", 7)
     if name == "dense":
         patched(monkeypatch, _DENSE_SHARE=0)
     if name == "mixed":
@@ -121,9 +123,10 @@ def path(request, monkeypatch):
         patched(
             monkeypatch, multiplies_bfloat16=lambda: True, _SCREENED_ROWS=1, _SCREENED_SHARE=share
         )
-    dense = mock.Mock(wraps=linear_loss_module.residual_of)
+    dense = mock.Mock(wraps=SolvedRows.residual)
     screened = mock.Mock(wraps=linear_loss_module.find_candidates)
-    patched(monkeypatch, residual_of=dense, find_candidates=screened)
+    patched(monkeypatch, find_candidates=screened)
+    monkeypatch.setattr(SolvedRows, "residual", lambda *args: dense(*args))
     return name, dense, screened
 
 
@@ -147,14 +150,16 @@ def test_value_and_gradients_are_those_of_the_definition(
         bias = None if bias is None else bias / 1000
     assert_right(kind, x, w, target, alpha, bias, reduction, label_smoothing)
     chunks = -(-ROWS // 7)
-    if name in ("screened", "until it fails"):
+    if reduction == "none":  # the logits are kept
+        assert screened.call_count == dense.call_count == 0
+    elif name in ("screened", "until it fails"):
         assert screened.call_count == (chunks if name == "screened" else 2) and bias is None
     else:
         assert screened.call_count == 0
-    if name == "dense":
-        assert dense.call_count == chunks
-    if name == "mixed":
-        assert 2 <= dense.call_count < chunks
+        if name == "dense":
+            assert dense.call_count == chunks
+        if name == "mixed":
+            assert 2 <= dense.call_count < chunks
 
 
 @pytest.mark.pairwise
@@ -250,7 +255,7 @@ def test_without_gradients_nothing_is_kept_for_them(kind, monkeypatch):
     for tensor in (x, w, bias):
         tensor.requires_grad_()
     expected = fused(kind, x, w, target, bias=bias).detach()
-    monkeypatch.setattr(SolvedRows, "residual", mock.Mock(side_effect=AssertionError))
+    monkeypatch.setattr(SolvedRows, "sparse_residual", mock.Mock(side_effect=AssertionError))
     with torch.no_grad():
         assert torch.equal(fused(kind, x, w, target, bias=bias), expected)
 
@@ -348,18 +353,28 @@ def test_value_and_gradients_fit_in_fp64(kind, alpha):
 # --- fallbacks, errors, memory -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"alpha": 1}, {"alpha": 2.5}, {"alpha": 1.01}, {"topk": 5}])
-def test_what_the_kernels_do_not_know_is_computed_apart(options):
+@pytest.mark.parametrize(
+    "options", [{"alpha": 1}, {"alpha": 2.5}, {"alpha": 1.01}, {"algorithm": "sort"}]
+)
+def test_what_the_kernels_do_not_know_is_right_too(options):
     x, w, bias, target = batch(2, 7)
     for kind in LOSSES if options.get("alpha", 0) > 1 else LOSSES[:1]:
         for reduction in ("none", "mean"):
-            found, expected = (
+            rough, exact = (
                 value_and_gradients(
-                    loss, kind, x, w, target, bias=bias, reduction=reduction, **options
+                    apart,
+                    *(kind, x.to(dtype), w.to(dtype), target),
+                    bias=bias.to(dtype),
+                    reduction=reduction,
+                    **options,
                 )
-                for loss in (fused, apart)
+                for dtype in (torch.float32, torch.float64)
             )
-            assert all(map(torch.equal, found, expected))
+            found = value_and_gradients(
+                fused, kind, x, w, target, bias=bias, reduction=reduction, **options
+            )
+            for each in zip(found, rough, exact, strict=True):
+                assert_as_accurate(*each)
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
@@ -414,9 +429,9 @@ def test_memory_is_less_than_half_of_cross_entropy(kind, screened, monkeypatch):
     def sparse():
         # Few words are above the threshold of alpha-ReLU, as in a trained model.
         if isinstance(kind, AlphaReLULoss):
-            loss = linear_alpha_relu_loss(x, w, target, 4.0, label_smoothing=0.1)
+            loss = linear_alpha_relu_loss(x, w, None, target, 4.0, label_smoothing=0.1)
         else:
-            loss = linear_entmax_loss(x, w, target, label_smoothing=0.1)
+            loss = linear_entmax_loss(x, w, None, target, label_smoothing=0.1)
         torch.autograd.grad(loss, (x, w))
 
     def bfloat16_product():

@@ -50,36 +50,39 @@ def test_softmax_is_softmax(dtype):
         torch.testing.assert_close(softmax(z, dim), torch.softmax(z, dim))
 
 
-@pytest.mark.parametrize("topk", [1, 3, 10, 40, 50])
-def test_topk_agrees_with_the_naive_version(topk):
-    z = logits(10, 40, scale=0.3)
-    assert_close_to_naive(sparsemax(z, topk=topk), lambda z: references.entmax(z, 2.0, topk), z)
-    assert_close_to_naive(entmax15(z, topk=topk), lambda z: references.entmax(z, 1.5, topk), z)
-    by_columns = entmax15(z.t(), dim=0, topk=topk).t()
-    torch.testing.assert_close(by_columns, entmax15(z, topk=topk), rtol=0, atol=1e-15)
+ALGORITHMS = [
+    *[("sort", alpha, 1) for alpha in (1.5, 2.0)],
+    *[("partial", alpha, topk) for alpha in (1.5, 2.0) for topk in (1, 3, 10, 100)],
+    *[("bisect", alpha, 1) for alpha in (1.25, 1.5, 2.0, 3.0)],
+]
 
 
-@pytest.mark.parametrize("mapping", [sparsemax, entmax15])
-def test_topk_is_exact_where_the_support_fits(mapping):
-    z = logits(50, 100, scale=3.0)
-    exact = mapping(z)
-    support = int((exact > 0).sum(-1).max())
-    assert 1 < support < 50
-    for topk in (support, support + 1, 99, 100, 101, 10_000):
-        torch.testing.assert_close(mapping(z, topk=topk), exact, rtol=0, atol=1e-14)
-    limited = mapping(z, topk=support - 1)
-    assert ((limited > 0).sum(-1) <= support - 1).all()
-    assert not torch.allclose(limited, exact)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("algorithm, alpha, topk", ALGORITHMS)
+def test_each_algorithm_of_the_papers_is_exact(algorithm, alpha, topk, dtype):
+    z = logits(30, 40, dtype=dtype, scale=1.0)
+    z[0], z[1, 1:], z[2, ::3], z[3], z[4] = 0.5, -INF, -INF, -INF, 0
+    z[4, :7], z[5, 5] = 1, NAN
+
+    def mapping(z, dim=-1):
+        return entmax(z, alpha, dim, algorithm, topk)
+
+    valid = torch.arange(30) != 5
+    exact = {"slack": 8, "atol": 8 * torch.finfo(torch.float32).eps}
+    exact |= {} if dtype != torch.float64 else {"atol": 1e-14}
+    rows = torch.cat([z[:3], z[4:5], z[6:]])
+    assert_close_to_naive(mapping(rows), lambda z: references.entmax(z, alpha), rows, **exact)
+    assert mapping(z)[5].isnan().all() and (mapping(z)[3] == 0).all()
+    torch.testing.assert_close(mapping(z[valid].t(), 0).t(), mapping(z[valid]), rtol=0, atol=1e-6)
 
 
-def test_topk_cuts_ties():
-    p = entmax15(torch.zeros(3, 10), topk=4)
-    assert ((p > 0).sum(-1) == 4).all()
-    torch.testing.assert_close(p.sum(-1), torch.ones(3))
-    assert torch.equal(p[p > 0], torch.full((12,), 0.25))
-    masked = torch.tensor([[1.0, -INF, 0.5, -INF]])
-    torch.testing.assert_close(sparsemax(masked, topk=3), sparsemax(masked))
-    assert (sparsemax(torch.full((1, 4), -INF), topk=2) == 0).all()
+def test_partial_looks_at_more_logits_until_they_hold_the_support():
+    z = logits(50, 200, scale=0.3)
+    support = (entmax15(z) > 0).sum(-1)
+    assert support.min() < support.max() and support.max() > 16
+    for topk in (1, 2, int(support.max()), 199, 10_000):
+        p = entmax15(z, algorithm="partial", topk=topk)
+        torch.testing.assert_close(p, entmax15(z), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
@@ -286,12 +289,8 @@ def test_a_tensor_alpha_of_one_or_less_is_refused(alpha):
     with pytest.raises(ValueError, match=f"alpha must exceed 1, its least value is {alpha}"):
         entmax(logits(3, 4), alphas)
 
-
-def test_a_tensor_alpha_that_cannot_be_looked_at_gives_nan():
-    z, alphas = logits(3, 4), torch.tensor([[1.5], [1.0], [2.0]])
-    p = torch.func.vmap(entmax)(z, alphas)
-    assert torch.isnan(p[1]).all()
-    torch.testing.assert_close(p[::2], entmax(z[::2], alphas[::2]))
+    with pytest.raises(ValueError, match="alpha must exceed 1"):
+        torch.func.vmap(entmax)(logits(3, 4), alphas)
 
 
 def test_what_is_no_number_is_refused_by_name():
@@ -332,5 +331,10 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"does not broadcast to \(1, 4\)"):
         entmax(z, torch.full((3, 1), 1.5), dim=0)
     for mapping in (sparsemax, entmax15):
-        with pytest.raises(ValueError, match="topk must be 0 .* got -1"):
-            mapping(z, topk=-1)
+        with pytest.raises(ValueError, match="topk"):
+            mapping(z, algorithm="partial", topk=0)
+        with pytest.raises(ValueError, match="newton, sort, partial, bisect"):
+            mapping(z, algorithm="quick")
+    for alpha in (1.3, torch.tensor(1.5)):
+        with pytest.raises(ValueError, match="1.5 or 2"):
+            entmax(z, alpha, algorithm="sort")

@@ -45,7 +45,8 @@ def test_mappings(dtype):
             softmax(z, dim),
             sparsemax(z, dim),
             entmax15(z, dim),
-            entmax15(z, dim, topk=2),
+            entmax15(z, dim, "sort"),
+            entmax15(z, dim, "bisect"),
             entmax(z, 1.3, dim),
             entmax(z, 2.5, dim),
             alpha_relu(z, 0.1),
@@ -70,7 +71,7 @@ def test_losses(dtype, reduction):
     options = {"reduction": reduction, "label_smoothing": 0.1, "ignore_index": 1}
     for loss in (
         entmax_loss(z, target, **options),
-        entmax_loss(z, target, 2.0, topk=2, **options),
+        entmax_loss(z, target, 2.0, algorithm="sort", **options),
         entmax_loss(z, target, 3.0, **options),
         alpha_relu_loss(z, target, 0.1, **options),
         alpha_relu_loss(z, target, values(), 2.0, **options),

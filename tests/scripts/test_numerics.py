@@ -37,7 +37,7 @@ def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
     # The claims hold for the mapping over the largest logits, too.
     (file,) = (tmp_path / "results").glob("entmax_2_*")
     kept = json.loads(file.read_text())
-    kept["worst"].append(["topk distance", "fp32", "another path", 1, 7.5, "", 7.5])
+    kept["worst"].append(["partial distance", "fp32", "another path", 1, 7.5, "", 7.5])
     file.write_text(json.dumps(kept))
     assert run(tmp_path, *arguments).returncode == 0
     assert "except for logits within 7.5 eps of the threshold" in page.read_text()

@@ -104,8 +104,7 @@ static int64_t lay_out(workspace *w, float *from, const attention_options *optio
 int attention_lanes(void) { return LANES; }
 
 /* How many floats of memory a thread needs. */
-void attention_workspace(const attention_options *options, /* struct */
-                         int64_t backward, int64_t *floats, /* 1 */
+void attention_workspace(const attention_options *options, int64_t backward, int64_t *floats,
                          int threads) {
     workspace w;
     *floats = lay_out(&w, NULL, options, (int)backward);
@@ -167,7 +166,7 @@ static void drop(const attention *a, list nonzeros, uint64_t first, float *numbe
     uint32_t least_kept = share_of_32_bits(a->options->dropout);
     uint64_t seed = (uint64_t)a->options->seed;
     for (int64_t k = 0; k < nonzeros.count; k++) {
-        uint32_t number = random_at(seed, first + nonzeros.places[k]) >> 32;
+        uint32_t number = random_half_at(seed, first + nonzeros.places[k]);
         numbers[k] *= number < least_kept ? 0 : factor;
     }
 }
@@ -243,17 +242,10 @@ static void forward_block(const attention *a, workspace *w, int64_t b, int64_t h
 }
 
 /* result: like query, written to. floats: of memory for each thread, see attention_workspace. */
-int64_t attend_forward(const attention_options *options, /* struct */
-                       const attention_strides *strides, /* struct */
-                       float *query, /* [options.batch, options.heads, options.queries, options.width] by strides.query */
-                       float *key, /* [options.batch, options.heads, options.keys, options.width] by strides.key */
-                       float *value, /* [options.batch, options.heads, options.keys, options.width] by strides.value */
-                       float *result, /* [options.batch, options.heads, options.queries, options.width] by strides.result */
-                       const uint8_t *masked, /* options.batch * options.keys or NULL */
-                       const float *bias, /* options.queries * options.keys or NULL */
-                       double *solution, /* 4 * options.batch * options.heads * options.queries or NULL */
-                       int64_t floats, float *memory, /* threads * floats */
-                       int threads) {
+int64_t attend_forward(const attention_options *options, const attention_strides *strides,
+                       float *query, float *key, float *value, float *result,
+                       const uint8_t *masked, const float *bias, double *solution, int64_t floats,
+                       float *memory, int threads) {
     if (!fits_32_bits(options->keys))
         return TOO_LONG;
     int64_t keys = options->keys, dim = options->width, splits = options->splits;
@@ -383,19 +375,10 @@ static void backward_block(const attention *a, workspace *w, int64_t b, int64_t 
 
 /* grad: of the result. grad_query: like query, written to. grad_key and grad_value: like key and
 value, once for each split; added to. */
-int64_t attend_backward(const attention_options *options, /* struct */
-                        const attention_strides *strides, /* struct */
-                        float *query, /* [options.batch, options.heads, options.queries, options.width] by strides.query */
-                        float *key, /* [options.batch, options.heads, options.keys, options.width] by strides.key */
-                        float *value, /* [options.batch, options.heads, options.keys, options.width] by strides.value */
-                        float *grad, /* [options.batch, options.heads, options.queries, options.width] by strides.result */
-                        float *grad_query, /* [options.batch, options.heads, options.queries, options.width] by strides.grad_query */
-                        float *grad_key, /* options.splits * options.batch * options.heads * options.keys * options.width */
-                        float *grad_value, /* options.splits * options.batch * options.heads * options.keys * options.width */
-                        const uint8_t *masked, /* options.batch * options.keys or NULL */
-                        const float *bias, /* options.queries * options.keys or NULL */
-                        double *solution, /* 4 * options.batch * options.heads * options.queries or NULL */
-                        int64_t floats, float *memory, /* threads * floats */
+int64_t attend_backward(const attention_options *options, const attention_strides *strides,
+                        float *query, float *key, float *value, float *grad, float *grad_query,
+                        float *grad_key, float *grad_value, const uint8_t *masked,
+                        const float *bias, double *solution, int64_t floats, float *memory,
                         int threads) {
     if (!fits_32_bits(options->keys))
         return TOO_LONG;

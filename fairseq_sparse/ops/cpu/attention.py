@@ -3,111 +3,192 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from fairseq_sparse.ops.cpu.boundary import Structure, call, empty, int64s, struct
-from fairseq_sparse.ops.first_order import first_order
-from fairseq_sparse.ops.layout import empty_time_first
+from fairseq_sparse.ops.cpu import build
+from fairseq_sparse.ops.cpu.boundary import call, empty, int64s
+from fairseq_sparse.ops.cpu.rows import in_range
+from fairseq_sparse.ops.cpu.signatures import attention_options, attention_strides, step_sizes
 from fairseq_sparse.ops.masks import causal_mask, convert_bias
+from fairseq_sparse.ops.operators import kernel
+from fairseq_sparse.ops.reference.attention import RECTIFIED
 
-if TYPE_CHECKING:
-    from fairseq_sparse.ops.attention_weights import AttentionOptions
-
-RECTIFIED = 0.0
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
-) -> tuple[Tensor, Optional[Tensor]]:
-    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend`. With one
-    query per head there are no gradients; with more the weights are None."""
-    weights, _, masked, bias, causal, dropout, need_weights, scale, _ = options
-    alpha = RECTIFIED if weights.name == "relu" else weights.alpha
-    if query.size(2) == 1:
-        return attend_step(query, key, value, alpha, scale, masked, need_weights)
-    if causal and bias is None:
-        bias = causal_mask(query.size(2), key.size(2), query)
-    return sparse_attention(query, key, value, alpha, scale, masked, bias, dropout), None
+# Scores per head, below which PyTorch's products are as fast.
+_LEAST_SCORES = 64 * 64
+# Scores of all heads, below which that is so for rectified weights: all of them fit into the cache.
+_LEAST_RECTIFIED = 1 << 20
+# The width of a head must be a multiple of this.
+_WIDTHS = 16
+# Kernels compiled for vectors of fewer floats are slower than PyTorch's products, which choose the
+# vectors of the processor at run time.
+_LEAST_LANES = 8
 
 
-def sparse_attention(
+def _fits_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    seed: Optional[Tensor],
     alpha: float,
-    scale: float = 1.0,
-    masked: Optional[Tensor] = None,
-    bias: Optional[Tensor] = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Return the weighted sums of :func:`fairseq_sparse.ops.attention.attend`; differentiable once.
-
-    Args:
-        query: ``[batch, heads, queries, head_dim]``, fp32, as are ``key`` and ``value``.
-        alpha: the alpha of entmax, in [1.05, 2], or ``RECTIFIED``.
-        scale: the factor of the scores.
-        masked: ``[batch, keys]``, true for keys that no query may attend to.
-        bias: ``[queries, keys]``, added to the scores; -1e4 or less masks a key.
-        dropout: probability of dropping a weight, below 1. Its seed is drawn from PyTorch's
-            generator.
-    """
-    return _SparseAttention.apply(query, key, value, alpha, scale, masked, bias, dropout)
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> bool:
+    """Return whether the kernels can compute an attention, and faster than PyTorch."""
+    (batch, heads, queries, _), keys = query.shape, key.size(2)
+    return (
+        queries * keys >= _LEAST_SCORES
+        and (alpha != RECTIFIED or batch * heads * queries * keys >= _LEAST_RECTIFIED)
+        and dropout < 1
+        and (bias is None or bias.shape == (queries, keys))
+        and _fits_heads(query, key, value, alpha)
+    )
 
 
-class _SparseAttention(Function):
-    @staticmethod
-    def forward(ctx, query, key, value, alpha, scale, masked, bias, dropout):
-        query, key, value = map(_with_contiguous_rows, (query, key, value))
-        if masked is not None:
-            masked = masked.contiguous().view(torch.uint8)
-        if bias is not None:
-            if bias.dtype != torch.float32:
-                bias = convert_bias(bias, torch.float32)
-            bias = bias.contiguous()
-        batch, heads, queries, _ = query.shape
-        seed = int(torch.randint(1 << 62, (), device="cpu")) if dropout > 0 else 0
-        splits = -(-torch.get_num_threads() // max(1, batch * heads))
-        sizes = (*query.shape[:3], key.size(2), query.size(3))
-        ctx.options = struct("attention_options")(*sizes, splits, seed, alpha, scale, dropout)
-        solution = None
-        if alpha != RECTIFIED:
-            solution = empty(4, batch, heads, queries, dtype=torch.float64)
-        result = empty_time_first(query.shape, query)
-        tensors = {"query": query, "key": key, "value": value, "result": result}
-        arguments = (*tensors.values(), masked, bias, solution)
-        _call("attend_forward", ctx.options, tensors, arguments)
-        # The masks are saved like the inputs, so that PyTorch raises an error if one was changed.
-        ctx.save_for_backward(query, key, value, masked, bias, solution)
-        return result
-
-    @staticmethod
-    @first_order
-    def backward(ctx, grad):
-        query, key, value, masked, bias, solution = ctx.saved_tensors
-        grad = _with_contiguous_rows(grad.resolve_neg())
-        grad_query = empty_time_first(query.shape, query)
-        # Contiguous heads, since they are added up; one partial sum for each split.
-        grad_key, grad_value = (x.new_zeros(ctx.options.splits, *x.shape) for x in (key, value))
-        tensors = {"query": query, "key": key, "value": value, "result": grad}
-        tensors["grad_query"] = grad_query
-        arguments = (*tensors.values(), grad_key, grad_value, masked, bias, solution)
-        tensors |= {"grad_key": grad_key[0], "grad_value": grad_value[0]}
-        _call("attend_backward", ctx.options, tensors, arguments)
-        grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
-        return grad_query, grad_key, grad_value, *[None] * 5
+def _fits_attention_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masked: Optional[Tensor],
+    alpha: float,
+    scale: float,
+    need_weights: bool,
+) -> bool:
+    """Return whether the kernel can compute a step of generation, and faster than PyTorch."""
+    return query.size(2) == 1 and _fits_heads(query, key, value, alpha)
 
 
-def _call(name: str, options: Structure, tensors: dict[str, Tensor], arguments: tuple) -> None:
+def _fits_heads(query: Tensor, key: Tensor, value: Tensor, alpha: float) -> bool:
+    return (
+        (alpha == RECTIFIED or in_range(alpha))
+        and query.dtype == key.dtype == value.dtype == torch.float32
+        and value.shape == key.shape
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.size(3) % _WIDTHS == 0
+        and _has_wide_vectors()
+    )
+
+
+def _has_wide_vectors() -> bool:
+    """Return whether there are kernels, for vectors that make them fast."""
+    library = build.library()
+    return library is not None and library.attention_lanes() >= _LEAST_LANES
+
+
+# What torch.compiler.assume_constant_result sets; it imports the compiler, which takes seconds.
+_has_wide_vectors._dynamo_marked_constant = True
+
+
+@kernel("cpu", "attention", _fits_attention)
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    seed: Optional[Tensor],
+    alpha: float,
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums ``[queries, batch, heads, head_dim]`` and the solutions of entmax,
+    see ``reference/attention.py``."""
+    query, key, value = map(_with_contiguous_rows, (query, key, value))
+    batch, heads, queries, width = query.shape
+    options = _options(query, key, seed, alpha, scale, dropout)
+    rows = (0,) if alpha == RECTIFIED else (4, batch, heads, queries)
+    solution = empty(*rows, dtype=torch.float64)
+    context = empty(queries, batch, heads, width)
+    result = context.permute(1, 2, 0, 3)
+    tensors = {"query": query, "key": key, "value": value, "result": result}
+    masks = _masks(query, key, masked, bias, causal)
+    _call("attend_forward", options, tensors, (*tensors.values(), *masks, _or_none(solution)))
+    return context, solution
+
+
+def _fits_attention_backward(
+    grad, query, key, value, masked, bias, seed, solution, *options
+) -> bool:
+    """Return whether the kernels apply, which they do not to rows solved by the reference."""
+    is_known = not solution.flatten()[:1].isnan().any()
+    return is_known and _fits_attention(query, key, value, masked, bias, seed, *options)
+
+
+@kernel("cpu", "attention_backward", _fits_attention_backward)
+def attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    seed: Optional[Tensor],
+    solution: Tensor,
+    alpha: float,
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value, see ``reference/attention.py``."""
+    query, key, value, grad = map(_with_contiguous_rows, (query, key, value, grad))
+    batch, heads, queries, width = query.shape
+    options = _options(query, key, seed, alpha, scale, dropout)
+    grad_query = empty(queries, batch, heads, width)
+    # Contiguous heads, since they are added up; one partial sum for each split.
+    grad_key, grad_value = (x.new_zeros(options.splits, *x.shape) for x in (key, value))
+    tensors = {"query": query, "key": key, "value": value, "result": grad.permute(1, 2, 0, 3)}
+    tensors["grad_query"] = grad_query.permute(1, 2, 0, 3)
+    masks = _masks(query, key, masked, bias, causal)
+    arguments = (*tensors.values(), grad_key, grad_value, *masks, _or_none(solution))
+    tensors |= {"grad_key": grad_key[0], "grad_value": grad_value[0]}
+    _call("attend_backward", options, tensors, arguments)
+    grad_key, grad_value = (x[0] if len(x) == 1 else x.sum(0) for x in (grad_key, grad_value))
+    return grad_query, grad_key, grad_value
+
+
+def _options(
+    query: Tensor, key: Tensor, seed: Optional[Tensor], alpha: float, scale: float, dropout: float
+) -> attention_options:
+    batch, heads, queries, width = query.shape
+    splits = -(-torch.get_num_threads() // (batch * heads))
+    number = 0 if seed is None else int(seed)
+    sizes = (batch, heads, queries, key.size(2), width, splits)
+    return attention_options(*sizes, number, alpha, scale, dropout)
+
+
+def _masks(
+    query: Tensor, key: Tensor, masked: Optional[Tensor], bias: Optional[Tensor], causal: bool
+) -> tuple[Optional[Tensor], Optional[Tensor]]:
+    """Return the masks as the kernels take them."""
+    if masked is not None:
+        masked = masked.contiguous().view(torch.uint8)
+    if bias is None and causal:
+        bias = causal_mask(query.size(2), key.size(2), query)
+    elif bias is not None and bias.dtype != torch.float32:
+        bias = convert_bias(bias, torch.float32)
+    return masked, None if bias is None else bias.contiguous()
+
+
+def _or_none(solution: Tensor) -> Optional[Tensor]:
+    return solution if solution.dim() > 1 else None
+
+
+def _call(
+    name: str, options: attention_options, tensors: dict[str, Tensor], arguments: tuple
+) -> None:
     """Call a kernel for tensors ``[batch, heads, time, width]``, with memory to work in.
 
     Args:
         tensors: the tensors whose strides the kernel needs, by the names of the strides.
     """
-    strides = struct("attention_strides")(**{n: x.stride()[:3] for n, x in tensors.items()})
+    strides = attention_strides(**{n: x.stride()[:3] for n, x in tensors.items()})
     floats = int64s(0)
     call("attention_workspace", 0, options, name == "attend_backward", floats)
     memory = empty(torch.get_num_threads(), floats[0])
@@ -115,32 +196,27 @@ def _call(name: str, options: Structure, tensors: dict[str, Tensor], arguments: 
     call(name, work, options, strides, *arguments, floats[0], memory)
 
 
-def attend_step(
+@kernel("cpu", "attention_step", _fits_attention_step)
+def attention_step(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    masked: Optional[Tensor],
     alpha: float,
-    scale: float = 1.0,
-    masked: Optional[Tensor] = None,
-    need_weights: bool = False,
-) -> tuple[Tensor, Optional[Tensor]]:
-    """Return the weighted sums and weights of :func:`fairseq_sparse.ops.attention.attend` for one
-    query per head, as in a step of generation. There are no gradients.
-
-    Args:
-        query: ``[batch, heads, 1, head_dim]``.
-        others: as in :func:`sparse_attention`.
-    """
+    scale: float,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums of one query per head, and the weights, or an empty tensor."""
     batch, heads, keys, width = key.shape
     query, key, value = query.contiguous(), _with_contiguous_rows(key), _with_contiguous_rows(value)
+    result = torch.empty_like(query)
+    weights = query.new_empty((batch, heads, 1, keys) if need_weights else 0)
     if masked is not None:
         masked = masked.contiguous().view(torch.uint8)
-    result = torch.empty_like(query)
-    weights = query.new_empty(batch, heads, 1, keys) if need_weights else None
-    strides = key.stride()[:3], value.stride()[:3]
-    sizes = struct("step_sizes")(batch, heads, keys, width, *strides)
-    arguments = (query, key, value, masked, alpha, scale, result, weights)
-    call("attend_step", key.numel() // 8, sizes, *arguments)  # eight are multiplied at once
+    sizes = step_sizes(batch, heads, keys, width, key.stride()[:3], value.stride()[:3])
+    arguments = (query, key, value, masked, alpha, scale, result)
+    # Eight numbers are multiplied at once.
+    call("attend_step", key.numel() // 8, sizes, *arguments, weights if need_weights else None)
     return result, weights
 
 

@@ -53,14 +53,9 @@ static int64_t list_weights(workspace w, int64_t keys, double alpha) {
 
 /* query and result: [batch, heads, 1, width], contiguous. alpha: of entmax, or 0 for rectified
 weights. weights: [batch, heads, keys], written to, or NULL. */
-int64_t attend_step(const step_sizes *sizes, /* struct */
-                    const float *query, /* sizes.batch * sizes.heads * sizes.width */
-                    float *key, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.key_strides */
-                    float *value, /* [sizes.batch, sizes.heads, sizes.keys, sizes.width] by sizes.value_strides */
-                    const uint8_t *masked, /* sizes.batch * sizes.keys or NULL */
-                    double alpha, double scale, float *result, /* sizes.batch * sizes.heads * sizes.width */
-                    float *weights, /* sizes.batch * sizes.heads * sizes.keys or NULL */
-                    int threads) {
+int64_t attend_step(const step_sizes *sizes, const float *query, float *key, float *value,
+                    const uint8_t *masked, double alpha, double scale, float *result,
+                    float *weights, int threads) {
     int64_t heads = sizes->heads, keys = sizes->keys, dim = sizes->width;
     tensor key_rows = {key, sizes->key_strides}, value_rows = {value, sizes->value_strides};
     working_memory memory;

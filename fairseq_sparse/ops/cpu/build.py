@@ -30,10 +30,7 @@ from typing import Optional
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = (
-    *("rows.c", "screen.c", "products.c"),
-    *("attention.c", "attention_step.c", "norms.c", "dropout.c"),
-)
+SOURCES = ("rows.c", "screen.c", "attention.c", "attention_step.c", "dropout.c")
 _HEADERS = ("power.h", "threshold.h", "entmax_row.h", "threads.h", "tiles.h", "random.h")
 # Some compilers, such as icx, do not honour NaN and infinity unless they are told to.
 _ARGUMENTS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")

@@ -7,10 +7,9 @@
 
 enum { PAIRS = 128 };
 
-/* out = x times 0 or 1 / (1 - probability): the halves of the i-th random number decide for entries
-2 i and 2 i + 1. */
-void dropout(const float *x, /* size */
-             int64_t size, double probability, int64_t seed, float *out, /* size */
+/* out = x times 0 or 1 / (1 - probability), as random_half_at decides: both halves of each number
+are used, which lie in memory in this order on a little-endian processor. */
+void dropout(const float *x, int64_t size, double probability, int64_t seed, float *out,
              int threads) {
     float factor = (float)(1 / (1 - probability));
     uint32_t least_kept = share_of_32_bits(probability);

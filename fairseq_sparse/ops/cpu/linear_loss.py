@@ -2,39 +2,31 @@
 
 With a sparse p nearly all of ``R = p - q`` is exactly 0: it is kept as a list of its nonzeros, and
 the products ``R W`` and ``R^T x`` use these alone. Label smoothing adds to R the same constant
-everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``.
-
-The logits are computed in chunks of rows, and discarded once the chunk is solved.
+everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``. A chunk of rows
+with many nonzeros is multiplied as a dense matrix instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
-from fairseq_sparse.ops.cpu.losses import solve
-from fairseq_sparse.ops.cpu.products import SparseRows
+from fairseq_sparse.ops.cpu.rows import SolvedRows, SparseRows, fits_rows
 from fairseq_sparse.ops.cpu.screen import (
     PackedRows,
     find_candidates,
     multiplies_bfloat16,
     round_rows,
+    starts_of,
 )
-from fairseq_sparse.ops.first_order import first_order
+from fairseq_sparse.ops.fenchel_young import RowLoss
+from fairseq_sparse.ops.operators import kernel
 from fairseq_sparse.ops.precision import without_autocast
-from fairseq_sparse.ops.reference.residual import residual as residual_of
+from fairseq_sparse.ops.reference.linear_loss import empty_gradients, row_chunks
 
-if TYPE_CHECKING:
-    from fairseq_sparse.ops.fenchel_young import FenchelYoungLoss
-
-# Chunk size in logits (32 MiB in fp32).
-_CHUNK_ELEMENTS = 1 << 23
-# Minimum rows per chunk: smaller matrix products are slow.
-_CHUNK_ROWS = 128
 # Minimum number of rows for which bf16 screening is worth its set-up.
 _SCREENED_ROWS = 256
 # Above this share of candidates, computing them one by one is slower than computing all.
@@ -43,23 +35,141 @@ _SCREENED_SHARE = 0.05
 _DENSE_SHARE = 0.25
 
 
-def linear_losses(
-    x: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor, loss: FenchelYoungLoss
-) -> Tensor:
-    """Return the loss of each row of ``F.linear(x, weight, bias)``, with its gradient.
+def _fits(
+    x, weight, bias, target, tau, alpha, label_smoothing, ignore_index, algorithm, *_
+) -> bool:
+    return (
+        x.is_cpu
+        and x.numel() > 0
+        and x.dtype == weight.dtype
+        and weight.shape[1:] == x.shape[1:]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and fits_rows(weight, alpha, algorithm)
+    )
 
-    Args:
-        x: features ``[rows, d]``, any dtype but fp64; matrices are multiplied in this dtype.
-        weight: ``[V, d]``, in that dtype.
-        bias: ``[V]``, or None.
-        target: class indices ``[rows]``.
+
+@kernel("cpu", "linear_loss", _fits)
+def linear_loss(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    target: Tensor,
+    tau: Optional[Tensor],
+    alpha: float,
+    label_smoothing: float,
+    ignore_index: int,
+    algorithm: str,
+    topk: int,
+    *needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the sum of the losses of rows and its gradients, see ``reference/linear_loss.py``.
 
     Raises:
         IndexError: a target is neither a class nor ignored.
     """
-    counts = loss.counts(target)
+    options = RowLoss(alpha, tau, label_smoothing, ignore_index)
+    counts = options.counts(target)
     _check_labels(target[counts], weight.size(0))
-    return _LinearLosses.apply(x, weight, bias, target.masked_fill(~counts, 0), counts, loss)
+    label = target.masked_fill(~counts, 0)
+    total = x.new_zeros((), dtype=torch.float64)
+    residual = _Residual([], [], counts * (-label_smoothing / weight.size(0)), weight.size(0))
+    with without_autocast(x):
+        screen = _Screen(x, weight, options) if _should_screen(x, bias) else None
+        mean = _mean_logit(x, weight, bias) if label_smoothing > 0 else None
+        for rows in row_chunks(x.size(0), weight.size(0)):
+            logits, gold = screen.candidates(rows, label[rows]) if screen else (None, None)
+            if logits is None:
+                logits = _logits(x[rows], weight, bias)
+                gold = logits.gather(1, label[rows].unsqueeze(1)).squeeze(1)
+            solved = SolvedRows(logits, options)
+            found = gold, None if mean is None else mean[rows], solved.conjugate, solved.shift
+            total += options.of_logits(target[rows], *found, weight.size(0)).sum()
+            if any(needed):
+                residual.add(rows, solved, label[rows], counts[rows])
+        gradients = empty_gradients(x, weight, bias, False, False, False)
+        if any(needed):
+            gradients = residual.gradients(x, weight, gradients, needed)
+    return total.float(), *gradients
+
+
+class _Residual:
+    """``R = p - q`` of all rows: a sparse matrix, a constant in each row, and some whole rows.
+
+    Args:
+        sparse: the sparse matrix, in parts one above the other.
+        whole: some rows and their R, which are empty in the sparse matrix.
+        constant: ``[rows]``, the share of label smoothing in each entry of a row.
+        size: the number of columns.
+    """
+
+    def __init__(
+        self,
+        sparse: list[SparseRows],
+        whole: list[tuple[slice, Tensor]],
+        constant: Tensor,
+        size: int,
+    ):
+        self._sparse, self._whole, self._constant, self._size = sparse, whole, constant, size
+
+    def add(self, rows: slice, solved: SolvedRows, label: Tensor, counts: Tensor) -> None:
+        """Add the next rows, whole if much of them is nonzero."""
+        if torch.is_tensor(solved.z) and solved.count.sum() > _DENSE_SHARE * solved.z.numel():
+            self._whole.append((rows, solved.residual(label.masked_fill(~counts, -1))))
+            self._constant[rows] = 0
+            counts = torch.zeros_like(counts)
+        self._sparse.append(solved.sparse_residual(label, counts))
+
+    def gradients(
+        self, x: Tensor, weight: Tensor, nothing: tuple[Tensor, ...], needed: tuple[bool, ...]
+    ) -> tuple[Tensor, ...]:
+        """Return ``R W``, ``R^T x`` and the sums of R by column, fp32; nothing if not needed."""
+        sparse = _concatenated(self._sparse)
+        grad_x, grad_weight, grad_bias = nothing
+        x, weight = x.float(), weight.float()
+        if needed[0]:
+            grad_x = _product(sparse, weight).addr_(self._constant, weight.sum(0))
+            for rows, part in self._whole:
+                grad_x[rows].addmm_(part, weight)
+        if needed[1]:
+            grad_weight = _product(_transposed(sparse, self._size), x)
+            if self._constant.any():
+                grad_weight.add_(self._constant @ x)
+            for rows, part in self._whole:
+                grad_weight.addmm_(part.t(), x[rows])
+        if needed[2]:
+            grad_bias = self._constant.sum().expand(self._size).clone()
+            grad_bias.index_add_(0, sparse.columns, sparse.values)
+            for _, part in self._whole:
+                grad_bias.add_(part.sum(0))
+        return grad_x, grad_weight, grad_bias
+
+
+def _product(sparse: SparseRows, dense: Tensor) -> Tensor:
+    """Return the product of a sparse matrix and a dense one, by the sums of an embedding bag."""
+    # Both kinds of indices must be of one dtype; there may be more entries than 32 bits can count.
+    index = torch.int32 if sparse.values.numel() < 1 << 31 else torch.int64
+    return F.embedding_bag(
+        *(sparse.columns.to(index), dense, sparse.start.to(index)),
+        mode="sum",
+        per_sample_weights=sparse.values,
+        include_last_offset=True,
+    )
+
+
+def _transposed(sparse: SparseRows, size: int) -> SparseRows:
+    """Return the transpose of a sparse matrix ``[rows, size]``."""
+    rows = torch.arange(sparse.start.numel() - 1, dtype=torch.int32)
+    rows = rows.repeat_interleave(sparse.start.diff())
+    columns, order = sparse.columns.sort(stable=True)
+    start = torch.searchsorted(columns, torch.arange(size + 1, dtype=torch.int32))
+    return SparseRows(start, rows[order], sparse.values[order])
+
+
+def _concatenated(parts: list[SparseRows]) -> SparseRows:
+    """Return the rows of all parts, one after another."""
+    ends = starts_of(torch.cat([part.start.diff() for part in parts]))
+    columns = torch.cat([part.columns for part in parts])
+    return SparseRows(ends, columns, torch.cat([part.values for part in parts]))
 
 
 def _check_labels(labels: Tensor, size: int) -> None:
@@ -70,106 +180,31 @@ def _check_labels(labels: Tensor, size: int) -> None:
         )
 
 
-class _LinearLosses(Function):
-    """The losses of :func:`linear_losses`; the target of a row that does not count must be 0."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, target, counts, loss):
-        screen = _Screen(x, weight, loss) if _should_screen(x, bias) else None
-        sums, sparse, dense = [], [], {}
-        for rows in _row_chunks(x, weight):
-            found = None if screen is None else screen.candidates(rows, target[rows])
-            if found is None:
-                logits = _logits(x[rows], weight, bias)
-                gold = logits.gather(1, target[rows].unsqueeze(1)).squeeze(1)
-            else:
-                logits, gold = found
-            solved, shift = solve(logits, loss)
-            sums.append(torch.stack([solved.conjugate, shift, gold.double()]))
-            if not any(ctx.needs_input_grad):
-                continue
-            kept = counts[rows]
-            if torch.is_tensor(logits) and solved.count.sum() > _DENSE_SHARE * logits.numel():
-                p = solved.probabilities()
-                dense[rows.start] = residual_of(p, target[rows], kept, loss.label_smoothing)
-                kept = torch.zeros_like(kept)
-            sparse.append(solved.residual(target[rows], 1 - loss.label_smoothing, kept))
-        if sparse:
-            residual = SparseRows.concatenated(sparse)
-            ctx.save_for_backward(x, weight, bias, counts, *residual[:-1], *dense.values())
-            ctx.dense_starts = tuple(dense)
-            ctx.smoothing = loss.label_smoothing / weight.size(0)
-        conjugate, shift, gold = torch.cat(sums, dim=1)
-        mean = _mean_logit(x, weight, bias) if loss.label_smoothing > 0 else None
-        return loss.losses(counts, conjugate, shift, gold, mean, weight.size(0)).float()
-
-    @staticmethod
-    @first_order
-    def backward(ctx, grad):
-        x, weight, bias, counts, *entries = ctx.saved_tensors
-        residual, parts = SparseRows(*entries[:3], weight.size(0)), entries[3:]
-        dense = [
-            (slice(start, start + part.size(0)), part)
-            for start, part in zip(ctx.dense_starts, parts, strict=True)
-        ]
-        scale = grad.float().masked_fill(~counts, 0.0)  # of each row
-        grad_x = grad_weight = grad_bias = None
-        with without_autocast(x):
-            if ctx.needs_input_grad[0]:
-                w = weight.float().contiguous()
-                grad_x = residual.times(w, _smoothed(ctx, lambda: w.sum(0), w))
-                for rows, part in dense:
-                    grad_x[rows].addmm_(part, w)
-                grad_x = grad_x.mul_(scale.unsqueeze(1)).to(x.dtype)
-            if any(ctx.needs_input_grad[1:3]):
-                by_token = residual.transposed(scale)
-            if ctx.needs_input_grad[1]:
-                x = x.float().contiguous()
-                grad_weight = by_token.times(x, _smoothed(ctx, lambda: scale @ x, x))
-                for rows, part in dense:
-                    grad_weight.addmm_(part.t(), x[rows] * scale[rows].unsqueeze(1))
-                grad_weight = grad_weight.to(weight.dtype)
-            if ctx.needs_input_grad[2]:
-                ones = torch.ones_like(scale).unsqueeze(1)
-                grad_bias = by_token.times(ones, _smoothed(ctx, lambda: scale.sum(0, True), ones))
-                for rows, part in dense:
-                    grad_bias += (scale[rows] @ part).unsqueeze(1)
-                grad_bias = grad_bias.squeeze(1).to(bias.dtype)
-        return grad_x, grad_weight, grad_bias, None, None, None
-
-
-def _smoothed(ctx, total: Callable[[], Tensor], rows: Tensor) -> Tensor:
-    """Return the label-smoothing term of each row of a product, a share of ``total``."""
-    return -ctx.smoothing * total() if ctx.smoothing > 0 else rows.new_zeros(rows.size(1))
-
-
 class _Screen:
     """A search for the logits that can be in the support; others are not computed in fp32."""
 
-    def __init__(self, x: Tensor, weight: Tensor, loss: FenchelYoungLoss):
+    def __init__(self, x: Tensor, weight: Tensor, options: RowLoss):
         self._x = round_rows(x.contiguous())
         self._weight = round_rows(weight.contiguous())
-        self._alpha, self._tau = loss.alpha, None if loss.tau is None else float(loss.tau)
+        self._alpha = options.alpha
+        self._tau = None if options.tau is None else float(options.tau)
         self._helps = True
 
-    def candidates(self, rows: slice, label: Tensor) -> Optional[tuple[PackedRows, Tensor]]:
+    def candidates(
+        self, rows: slice, label: Tensor
+    ) -> tuple[Optional[PackedRows], Optional[Tensor]]:
         """Return the candidates of some rows, and the logits of their labels; None if too many."""
         found = None
         if self._helps:
             x = self._x.rows(rows)
             found = find_candidates(x, self._weight, label, self._alpha, self._tau, _SCREENED_SHARE)
             self._helps = found is not None
-        return found
+        return found or (None, None)
 
 
 def _should_screen(x: Tensor, bias: Optional[Tensor]) -> bool:
     worth_it = x.dtype == torch.float32 and x.size(0) >= _SCREENED_ROWS and bias is None
     return worth_it and multiplies_bfloat16()
-
-
-def _row_chunks(x: Tensor, weight: Tensor) -> list[slice]:
-    step = max(_CHUNK_ROWS, _CHUNK_ELEMENTS // weight.size(0))
-    return [slice(start, start + step) for start in range(0, x.size(0), step)]
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:

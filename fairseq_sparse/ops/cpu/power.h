@@ -68,16 +68,3 @@ static inline float positive_power(float x, float exponent, power_kind kind) {
     float power = power_of_normal(is_normal ? x : 1, exponent);
     return is_normal ? power : x;
 }
-
-/* 1 / (1 + e ** -x). Clamping x to [-88.3, 87] changes the result by less than 1e-38. */
-static inline float sigmoid(float x) {
-    x = x < -88.3f ? -88.3f : x > 87 ? 87 : x;
-    float n = nearbyintf(x * -1.44269504f);
-    float f = fmaf(x, -1.44269502f, -n) - x * 1.92596303e-8f; /* -x log2(e) - n, in [-1/2, 1/2] */
-    float power = power_of_two(f);
-    int32_t bits;
-    memcpy(&bits, &power, sizeof bits);
-    bits += (int32_t)n * (1 << 23);
-    memcpy(&power, &bits, sizeof power);
-    return 1 / (1 + power);
-}

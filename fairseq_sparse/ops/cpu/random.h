@@ -12,6 +12,11 @@ static inline uint64_t random_at(uint64_t seed, uint64_t place) {
     return x ^ (x >> 31);
 }
 
+/* 32 bits: places 2 i and 2 i + 1 have the lower and the upper half of one number. */
+static inline uint32_t random_half_at(uint64_t seed, uint64_t place) {
+    return (uint32_t)(random_at(seed, place / 2) >> place % 2 * 32);
+}
+
 /* A random number of 32 bits is below this with the given probability in [0, 1). */
 static inline uint32_t share_of_32_bits(double probability) {
     return (uint32_t)(probability * 0x1p32);

@@ -24,31 +24,6 @@ static int64_t length_of(matrix all, int64_t i) {
     return all.start ? all.start[i + 1] - all.start[i] : all.size;
 }
 
-/* solution: [6, rows]; alpha: of the i-th row at i * alpha_step. */
-int64_t solve_entmax(const float *z, /* start[rows] if start is not None else rows * size */
-                     const int64_t *start, /* rows + 1 or NULL */
-                     int64_t rows, int64_t size,
-                     const double *alpha, /* rows if alpha_step else 1 */
-                     int64_t alpha_step, double *solution, /* 6 * rows */
-                     int threads) {
-    matrix all = {z, start, rows, size};
-    working_memory memory;
-    int64_t failure = allocate(&memory, threads, 2, size + BLOCK);
-    if (failure)
-        return failure;
-#pragma omp parallel num_threads(threads)
-    {
-        int32_t *places = own_list(memory, 0);
-        float *x = own_list(memory, 1);
-#pragma omp for schedule(dynamic, 8)
-        for (int64_t i = 0; i < rows; i++)
-            solve_entmax_row(row_of(all, i), length_of(all, i),
-                             mapping_of(alpha[i * alpha_step]), solution + i, rows, places, x);
-    }
-    free(memory.data);
-    return 0;
-}
-
 /* One row of alpha-ReLU, whose threshold is given. Its CONJUGATE is sum p ** alpha / alpha. */
 static void solve_alpha_relu_row(const float *restrict z, int64_t size, mapping map, float tau,
                                  double *solution, int64_t step, int32_t *restrict places,
@@ -68,12 +43,9 @@ static void solve_alpha_relu_row(const float *restrict z, int64_t size, mapping 
     solution[COUNT * step] = count;
 }
 
-/* As solve_entmax. */
-int64_t solve_alpha_relu(const float *z, /* start[rows] if start is not None else rows * size */
-                         const int64_t *start, /* rows + 1 or NULL */
-                         int64_t rows, int64_t size, double alpha, float tau,
-                         double *solution, /* 6 * rows */
-                         int threads) {
+/* solution: [6, rows]. tau: of alpha-ReLU; a NaN for alpha-entmax. */
+int64_t solve_rows(const float *z, const int64_t *start, int64_t rows, int64_t size, double alpha,
+                   float tau, double *solution, int threads) {
     matrix all = {z, start, rows, size};
     mapping map = mapping_of(alpha);
     working_memory memory;
@@ -85,38 +57,12 @@ int64_t solve_alpha_relu(const float *z, /* start[rows] if start is not None els
         int32_t *places = own_list(memory, 0);
         float *x = own_list(memory, 1);
 #pragma omp for schedule(dynamic, 8)
-        for (int64_t i = 0; i < rows; i++)
-            solve_alpha_relu_row(row_of(all, i), length_of(all, i), map, tau, solution + i, rows,
-                                 places, x);
-    }
-    free(memory.data);
-    return 0;
-}
-
-/* out [rows, size]: p. */
-int64_t fill_dense(const float *z, /* rows * size */
-                   int64_t rows, int64_t size, const double *alpha, /* rows if alpha_step else 1 */
-                   int64_t alpha_step, const double *solution, /* 6 * rows */
-                   float *out, /* rows * size */
-                   int threads) {
-    working_memory memory;
-    int64_t failure = allocate(&memory, threads, 2, size + BLOCK);
-    if (failure)
-        return failure;
-#pragma omp parallel num_threads(threads)
-    {
-        int32_t *places = own_list(memory, 0);
-        float *p = own_list(memory, 1);
-#pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++) {
-            const float *row = z + i * size;
-            float *filled = out + i * size;
-            solved_row found = solved(solution, rows, i);
-            int64_t count = select_above(row, size, found.cut, places);
-            probabilities(row, places, count, found, mapping_of(alpha[i * alpha_step]), p);
-            memset(filled, 0, size * sizeof *filled);
-            for (int64_t k = 0; k < count; k++)
-                filled[places[k]] = p[k];
+            const float *row = row_of(all, i);
+            if (tau != tau)
+                solve_entmax_row(row, length_of(all, i), map, solution + i, rows, places, x);
+            else
+                solve_alpha_relu_row(row, length_of(all, i), map, tau, solution + i, rows, places, x);
         }
     }
     free(memory.data);
@@ -124,14 +70,12 @@ int64_t fill_dense(const float *z, /* rows * size */
 }
 
 /* out [rows, size]: p, or if logarithms its logarithm, -inf where p is 0. tau: of alpha-ReLU; a NaN
-for alpha-entmax. alpha: of the i-th row at i * alpha_step. Rows are solved and filled in by one call:
-for few of them, a second call would take as long as either. */
-int64_t probabilities_of_rows(const float *z, /* rows * size */
-                              int64_t rows, int64_t size,
-                              const double *alpha, /* rows if alpha_step else 1 */
-                              int64_t alpha_step, float tau, int64_t logarithms,
-                              float *out, /* rows * size */
-                              int threads) {
+for alpha-entmax, whose thresholds of (alpha - 1) z are written to `thresholds`. alpha: of the i-th row
+at i * alpha_step. Rows are solved and filled in by one call: for few of them, a second call would take
+as long as either. */
+int64_t probabilities_of_rows(const float *z, int64_t rows, int64_t size, const double *alpha,
+                              int64_t alpha_step, float tau, int64_t logarithms, float *out,
+                              float *thresholds, int threads) {
     float outside = logarithms ? -INFINITY : 0;
     working_memory memory;
     int64_t failure = allocate(&memory, threads, 2, size + BLOCK);
@@ -152,6 +96,8 @@ int64_t probabilities_of_rows(const float *z, /* rows * size */
             else
                 solve_alpha_relu_row(row, size, map, tau, solution, 1, places, x);
             solved_row found = solved(solution, 1, 0);
+            if (thresholds)
+                thresholds[i] = (float)(found.tau + (map.alpha - 1) * found.shift);
             int64_t count = select_above(row, size, found.cut, places);
             probabilities(row, places, count, found, map, x);
             for (int64_t j = 0; j < size; j++)
@@ -167,16 +113,10 @@ int64_t probabilities_of_rows(const float *z, /* rows * size */
 /* The nonzeros of p - gold * e_target of each row, from out_start[i] on. names: the column of each of
 the logits, or NULL where that is its place in the row. A row whose out_start is that of the next one
 is left out; all others have one place more than COUNT, for the target. */
-int64_t fill_sparse(const float *z, /* start[rows] if start is not None else rows * size */
-                    const int64_t *start, /* rows + 1 or NULL */
-                    int64_t rows, int64_t size,
-                    const int32_t *names, /* start[rows] if start is not None else 0 or NULL */
-                    double alpha, const double *solution, /* 6 * rows */
-                    const int64_t *target, /* rows */
-                    float gold, const int64_t *out_start, /* rows + 1 */
-                    int32_t *columns, /* out_start[rows] */
-                    float *values, /* out_start[rows] */
-                    int threads) {
+int64_t fill_sparse(const float *z, const int64_t *start, int64_t rows, int64_t size,
+                    const int32_t *names, double alpha, const double *solution,
+                    const int64_t *target, float gold, const int64_t *out_start, int32_t *columns,
+                    float *values, int threads) {
     matrix all = {z, start, rows, size};
     mapping map = mapping_of(alpha);
     working_memory memory;
@@ -215,13 +155,44 @@ int64_t fill_sparse(const float *z, /* start[rows] if start is not None else row
     return 0;
 }
 
+/* out [rows, size]: grad times p - q, q = smoothing / size everywhere and 1 - smoothing more at the
+target; zeros where that is no class. */
+int64_t row_loss_gradient(const float *z, int64_t rows, int64_t size, double alpha,
+                          const double *solution, const float *grad, const int64_t *target,
+                          double smoothing, float *out, int threads) {
+    mapping map = mapping_of(alpha);
+    working_memory memory;
+    int64_t failure = allocate(&memory, threads, 2, size + BLOCK);
+    if (failure)
+        return failure;
+#pragma omp parallel num_threads(threads)
+    {
+        int32_t *places = own_list(memory, 0);
+        float *p = own_list(memory, 1);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++) {
+            float *filled = out + i * size, factor = grad[i];
+            int counts = 0 <= target[i] && target[i] < size;
+            float everywhere = counts ? (float)(-smoothing / size * factor) : 0;
+            for (int64_t j = 0; j < size; j++)
+                filled[j] = everywhere;
+            if (!counts)
+                continue;
+            solved_row found = solved(solution, rows, i);
+            int64_t count = select_above(z + i * size, size, found.cut, places);
+            probabilities(z + i * size, places, count, found, map, p);
+            for (int64_t k = 0; k < count; k++)
+                filled[places[k]] += factor * p[k];
+            filled[target[i]] -= factor * (float)(1 - smoothing);
+        }
+    }
+    free(memory.data);
+    return 0;
+}
+
 /* The gradient of alpha-entmax, see through_entmax. */
-void entmax_gradient(const float *p, /* rows * size */
-                     const float *grad, /* rows * size */
-                     int64_t rows, int64_t size,
-                     const double *alpha, /* rows if alpha_step else 1 */
-                     int64_t alpha_step, float *out, /* rows * size */
-                     int threads) {
+void entmax_gradient(const float *p, const float *grad, int64_t rows, int64_t size,
+                     const double *alpha, int64_t alpha_step, float *out, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++)
         through_entmax(p + i * size, grad + i * size, size, mapping_of(alpha[i * alpha_step]), 1,

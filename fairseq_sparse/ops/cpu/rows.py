@@ -1,144 +1,232 @@
-"""Rows of logits solved by the compiled kernels: alpha-entmax and alpha-ReLU."""
+"""Rows of logits by the compiled kernels: alpha-entmax, alpha-ReLU and their losses.
+
+The kernels compute in fp32, for an alpha in [1.05, 2]: nearer to 1, fp32 is too inexact for powers
+with exponent 1 / (alpha - 1).
+"""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.cpu.boundary import call, empty
-from fairseq_sparse.ops.cpu.products import SparseRows, starts_of
-from fairseq_sparse.ops.cpu.screen import PackedRows
-from fairseq_sparse.ops.reference.entmax import Alpha, EntmaxRows
+from fairseq_sparse.ops.cpu.screen import PackedRows, starts_of
+from fairseq_sparse.ops.fenchel_young import RowLoss
+from fairseq_sparse.ops.operators import kernel
+from fairseq_sparse.ops.reference.rows import CUT, SHIFT
 
 Logits = Union[Tensor, PackedRows]
 
-# The rows of a solution, as in rows.c.
-_SHIFT, _TAU, _SCALE, _CUT, _CONJUGATE, _COUNT = range(6)
+_LEAST_ALPHA, _LARGEST_ALPHA = 1.05, 2.0
+# In C, these rows follow those of a solution.
+_CONJUGATE, _COUNT = CUT + 1, CUT + 2
+
+
+def in_range(alpha: Union[float, Tensor]) -> bool:
+    """Return whether the kernels take alpha, or every value of a tensor."""
+    if torch.is_tensor(alpha):
+        return bool(((alpha >= _LEAST_ALPHA) & (alpha <= _LARGEST_ALPHA)).all())
+    return _LEAST_ALPHA <= alpha <= _LARGEST_ALPHA
+
+
+def fits_rows(z: Tensor, alpha: Union[float, Tensor], algorithm: str = "newton") -> bool:
+    """Return whether the kernels take these logits, of which there are some."""
+    return (
+        z.dtype != torch.float64
+        and z.numel() > 0
+        and algorithm == "newton"
+        and in_range(alpha)
+        and build.library() is not None
+    )
+
+
+def _fits_entmax(z, row_alpha, alpha, algorithm, topk, log) -> bool:
+    return fits_rows(z, alpha if row_alpha is None else row_alpha, algorithm)
+
+
+@kernel("cpu", "entmax", _fits_entmax)
+def entmax(
+    z: Tensor, row_alpha: Optional[Tensor], alpha: float, algorithm: str, topk: int, log: bool
+) -> tuple[Tensor, Tensor]:
+    """Return alpha-entmax of rows, or its logarithm, and the thresholds."""
+    logits = z.float().contiguous()
+    p, tau = torch.empty_like(logits), logits.new_empty(logits.size(0))
+    arguments = (*logits.shape, *_alpha_of_rows(row_alpha, alpha), math.nan, log, p, tau)
+    call("probabilities_of_rows", logits.numel(), logits, *arguments)
+    return p if log else p.to(z.dtype), tau
+
+
+def _fits_entmax_backward(p, grad, alpha) -> bool:
+    return p.dtype == grad.dtype == torch.float32 and grad.is_cpu and fits_rows(p, alpha)
+
+
+@kernel("cpu", "entmax_backward", _fits_entmax_backward)
+def entmax_backward(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
+    """Return the gradient of alpha-entmax with respect to rows of logits."""
+    p, grad = p.contiguous(), grad.contiguous()
+    out = torch.empty_like(p)
+    call("entmax_gradient", p.numel(), p, grad, *p.shape, *_alpha_of_rows(None, alpha), out)
+    return out
+
+
+def _fits_alpha_relu(z, tau, alpha, log) -> bool:
+    return tau.numel() == 1 and tau.is_cpu and fits_rows(z, alpha)
+
+
+@kernel("cpu", "alpha_relu", _fits_alpha_relu)
+def alpha_relu(z: Tensor, tau: Tensor, alpha: float, log: bool) -> Tensor:
+    """Return alpha-ReLU of logits of any shape, or its logarithm."""
+    logits = z.float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
+    p = torch.empty_like(logits)
+    threshold = float(tau)
+    if math.isnan(threshold):  # in C, NaN stands for alpha-entmax
+        p.fill_(math.nan)
+    else:
+        arguments = (*logits.shape, *_alpha_of_rows(None, alpha), threshold, log, p, None)
+        call("probabilities_of_rows", logits.numel(), logits, *arguments)
+    p = p.view(z.shape)
+    return p if log else p.to(z.dtype)
+
+
+def _alpha_of_rows(row_alpha: Optional[Tensor], alpha: float) -> tuple[Tensor, int]:
+    """Return alpha in fp64, and 1 if each row has its own, else 0."""
+    if row_alpha is not None:
+        return row_alpha.double().contiguous(), 1
+    return _constant(alpha), 0
+
+
+@lru_cache(maxsize=64)
+def _constant(alpha: float) -> Tensor:
+    """Return a shared tensor, never written to: making one takes as long as solving a short row."""
+    return torch.tensor([alpha], dtype=torch.float64, device="cpu")
+
+
+def _fits_row_loss(z, target, tau, alpha, label_smoothing, ignore_index, algorithm, topk) -> bool:
+    return target.is_cpu and (tau is None or tau.is_cpu) and fits_rows(z, alpha, algorithm)
+
+
+@kernel("cpu", "row_loss", _fits_row_loss)
+def row_loss(
+    z: Tensor,
+    target: Tensor,
+    tau: Optional[Tensor],
+    alpha: float,
+    label_smoothing: float,
+    ignore_index: int,
+    algorithm: str,
+    topk: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of rows and their solutions."""
+    options = RowLoss(alpha, tau, label_smoothing, ignore_index)
+    logits = z.float().contiguous()
+    solved = SolvedRows(logits, options)
+    return options.losses(logits, target, solved.conjugate, solved.shift), solved.solution
+
+
+def _fits_row_loss_backward(grad, z, target, solution, alpha, *options) -> bool:
+    return grad.is_cpu and target.is_cpu and solution.is_cpu and fits_rows(z, alpha)
+
+
+@kernel("cpu", "row_loss_backward", _fits_row_loss_backward)
+def row_loss_backward(
+    grad: Tensor,
+    z: Tensor,
+    target: Tensor,
+    solution: Tensor,
+    alpha: float,
+    label_smoothing: float,
+    ignore_index: int,
+) -> Tensor:
+    """Return ``grad [rows]`` times ``p - q``, in the dtype of ``z``."""
+    logits = z.float().contiguous()
+    options = RowLoss(alpha, None, label_smoothing, ignore_index)
+    return _gradient(logits, target, solution, grad.float(), options).to(z.dtype)
+
+
+def _gradient(
+    z: Tensor, target: Tensor, solution: Tensor, grad: Tensor, options: RowLoss
+) -> Tensor:
+    """Return ``grad [rows]`` times ``p - q``, ``[rows, V]``, fp32."""
+    out = torch.empty_like(z)
+    label = target.masked_fill(~options.counts(target), -1).contiguous()
+    arguments = (*z.shape, options.alpha, solution.contiguous(), grad.contiguous(), label)
+    call("row_loss_gradient", z.numel(), z, *arguments, options.label_smoothing, out)
+    return out
+
+
+class SparseRows(NamedTuple):
+    """A sparse matrix, stored row by row; an entry given twice is added up."""
+
+    start: Tensor  # [rows + 1], int64: where the entries of each row begin
+    columns: Tensor  # [entries], int32
+    values: Tensor  # [entries], fp32
 
 
 class SolvedRows:
-    """The threshold of each row of ``z``, from which the probabilities are filled in.
+    """The threshold of each row, from which the nonzeros of its gradient are filled in.
 
-    The properties are fp64, one number a row.
+    Args:
+        z: the logits, fp32 and contiguous, ``[rows, V]`` or packed.
+        options: those of the loss.
     """
 
-    def __init__(self, z: Logits, alpha: Alpha, table: Tensor):
-        self.z = z
-        self.alpha = alpha
-        self._table = table  # [6, rows]
+    def __init__(self, z: Logits, options: RowLoss):
+        self.z, self.options = z, options
+        self._layout = _layout(z)
+        self._table = empty(6, self._layout[2], dtype=torch.float64)
+        tau = math.nan if options.tau is None else float(options.tau)
+        arguments = (*self._layout, options.alpha, tau, self._table)
+        call("solve_rows", self._layout[0].numel(), *arguments)
 
     @property
-    def tau(self) -> Tensor:
-        """The threshold of ``(alpha - 1) * (z - shift)``."""
-        return self._table[_TAU]
+    def solution(self) -> Tensor:
+        """The solution of ``reference/rows.py``, ``[4, rows]``."""
+        return self._table[:_CONJUGATE]
 
     @property
     def shift(self) -> Tensor:
-        """The row's maximum for alpha-entmax (0 if all are -inf), 0 for alpha-ReLU."""
-        return self._table[_SHIFT]
+        """The shift of :meth:`RowLoss.losses`, fp64."""
+        tau = self.options.tau
+        return self._table[SHIFT] if tau is None else tau / (self.options.alpha - 1)
 
     @property
     def conjugate(self) -> Tensor:
-        """For alpha-entmax ``max_p <p, z - shift> + H_alpha(p)``, for alpha-ReLU ``sum p ** alpha /
-        alpha``."""
+        """The conjugate of :meth:`RowLoss.losses`, fp64."""
         return self._table[_CONJUGATE]
 
     @property
     def count(self) -> Tensor:
-        """The number of entries above the threshold."""
+        """The number of entries above the threshold, fp64."""
         return self._table[_COUNT]
 
-    def probabilities(self) -> Tensor:
-        """Return the probabilities ``[rows, size]``, fp32; not of packed rows."""
-        out = torch.empty_like(self.z)
-        arguments = (*self.z.shape, *_alpha_of_rows(self.alpha), self._table, out)
-        call("fill_dense", self.z.numel(), self.z, *arguments)
-        return out
+    def residual(self, target: Tensor) -> Tensor:
+        """Return ``p - q`` of logits that are not packed, ``[rows, V]``."""
+        ones = self.z.new_ones(target.shape)
+        return _gradient(self.z, target, self.solution, ones, self.options)
 
-    def residual(self, target: Tensor, gold: float, counts: Tensor) -> SparseRows:
-        """Return the nonzeros of ``p - gold * e_target`` in the rows that count; others are empty.
+    def sparse_residual(self, target: Tensor, counts: Tensor) -> SparseRows:
+        """Return the nonzeros of ``p - (1 - label_smoothing) e_target`` in the rows that count.
 
         Args:
-            target: ``[rows]``, int64, in range where the row counts.
-            gold: the weight of the target.
-            counts: ``[rows]``, bool.
+            target: ``[rows]``, in range where the row counts.
+            counts: ``[rows]``, bool; other rows are empty.
         """
-        z, from_start, rows, longest = _layout(self.z)
-        columns, size = None, longest
-        if isinstance(self.z, PackedRows):
-            columns, size = self.z.columns, self.z.size
+        z, from_start, rows, longest = self._layout
+        names = self.z.columns if isinstance(self.z, PackedRows) else None
         # Each row has one more place, for the target.
         start = starts_of(((self.count + 1) * counts).long())
         total = int(start[-1])
-        to_columns, values = empty(total, dtype=torch.int32), empty(total)
-        arguments = (z, from_start, rows, longest, columns, float(self.alpha), self._table)
-        to = (target.contiguous(), gold, start, to_columns, values)
+        columns, values = empty(total, dtype=torch.int32), empty(total)
+        arguments = (z, from_start, rows, longest, names, self.options.alpha, self._table)
+        gold = 1 - self.options.label_smoothing
+        to = (target.contiguous(), gold, start, columns, values)
         call("fill_sparse", z.numel(), *arguments, *to)
-        return SparseRows(start, to_columns, values, size)
-
-
-def solve_entmax(z: Logits, alpha: Alpha) -> SolvedRows:
-    """Solve alpha-entmax of the rows of ``z [rows, size]``, fp32 and contiguous, ``size > 0``.
-
-    ``alpha`` is a number or a tensor ``[rows, 1]``, in [1.05, 2].
-    """
-    layout = _layout(z)
-    table = empty(6, layout[2], dtype=torch.float64)
-    call("solve_entmax", layout[0].numel(), *layout, *_alpha_of_rows(alpha), table)
-    return SolvedRows(z, alpha, table)
-
-
-def solve_alpha_relu(z: Logits, tau: float, alpha: float) -> SolvedRows:
-    """Solve alpha-ReLU of the rows of ``z``, see :func:`solve_entmax`."""
-    layout = _layout(z)
-    table = empty(6, layout[2], dtype=torch.float64)
-    arguments = (*layout, alpha, tau, table)
-    call("solve_alpha_relu", layout[0].numel(), *arguments)
-    return SolvedRows(z, alpha, table)
-
-
-def entmax_probabilities(z: Tensor, alpha: Alpha) -> Tensor:
-    """Return the probabilities of rows ``[rows, size]``, in the dtype of ``z``, any but fp64."""
-    return _probabilities_of_rows(z.float().contiguous(), alpha).to(z.dtype)
-
-
-def entmax_rows(z: Tensor, alpha: Alpha, conjugate: bool = True) -> EntmaxRows:
-    """Solve the rows of ``z``, see :func:`fairseq_sparse.ops.mappings.entmax_rows`."""
-    solved = solve_entmax(z.float().contiguous(), alpha)
-    step = alpha.squeeze(-1) - 1 if torch.is_tensor(alpha) else alpha - 1
-    tau = solved.tau + step * solved.shift
-    numbers = (x.float() for x in (tau, solved.conjugate, solved.shift))
-    return EntmaxRows(solved.probabilities().to(z.dtype), *numbers)
-
-
-def alpha_relu_weights(z: Tensor, tau: Union[float, Tensor], alpha: float) -> Tensor:
-    """Return alpha-ReLU of logits of any shape, in their dtype, any but fp64."""
-    rows = z.float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
-    return _probabilities_of_rows(rows, alpha, float(tau)).view(z.shape).to(z.dtype)
-
-
-def log_probabilities(z: Tensor, alpha: float, tau: Optional[float] = None) -> Tensor:
-    """Return the logarithm of alpha-entmax, or of alpha-ReLU if ``tau`` is given, over the last
-    dimension of logits of any shape: fp32, -inf where p is 0, without a gradient."""
-    rows = z.detach().float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
-    return _probabilities_of_rows(rows, alpha, tau, logarithms=True).view(z.shape)
-
-
-def _probabilities_of_rows(
-    rows: Tensor, alpha: Alpha, tau: Optional[float] = None, logarithms: bool = False
-) -> Tensor:
-    """Return alpha-entmax of rows, or alpha-ReLU if ``tau`` is given, or their logarithms."""
-    out = torch.empty_like(rows)
-    if tau is not None and math.isnan(tau):  # NaN stands for alpha-entmax in C
-        return out.fill_(math.nan)
-    threshold = math.nan if tau is None else tau
-    arguments = (*rows.shape, *_alpha_of_rows(alpha), threshold, logarithms, out)
-    call("probabilities_of_rows", rows.numel(), rows, *arguments)
-    return out
+        return SparseRows(start, columns, values)
 
 
 def _layout(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
@@ -147,24 +235,3 @@ def _layout(z: Logits) -> tuple[Tensor, Optional[Tensor], int, int]:
         return z, None, *z.shape
     rows = z.start.numel() - 1
     return z.z, z.start, rows, int(z.start.diff().max()) if rows else 0
-
-
-def entmax_gradient(p: Tensor, grad: Tensor, alpha: Alpha) -> Tensor:
-    """Return the gradient of alpha-entmax with respect to the logits, for rows ``[rows, size]``."""
-    p, grad = p.contiguous(), grad.contiguous()
-    out = torch.empty_like(p)
-    call("entmax_gradient", p.numel(), p, grad, *p.shape, *_alpha_of_rows(alpha), out)
-    return out
-
-
-def _alpha_of_rows(alpha: Alpha) -> tuple[Tensor, int]:
-    """Return alpha in fp64, and 1 if each row has its own, else 0."""
-    if torch.is_tensor(alpha):
-        return alpha.double().contiguous(), 1
-    return _constant(alpha), 0
-
-
-@lru_cache(maxsize=64)
-def _constant(alpha: float) -> Tensor:
-    """Return a shared tensor, never written to: making one takes as long as solving a short row."""
-    return torch.tensor([alpha], dtype=torch.float64, device="cpu")

@@ -69,11 +69,8 @@ static inline uint16_t rounded(float x) {
 
 /* x' of each row of x [rows, width], and bounds, see above: the norm of the midpoint of x and x', and
 the error |x - x'| with that of sums in single precision. */
-void round_rows(const float *x, /* rows * width */
-                int64_t rows, int64_t width, uint16_t *halves, /* rows * width */
-                float *norm, /* rows */
-                float *error, /* rows */
-                int threads) {
+void round_rows(const float *x, int64_t rows, int64_t width, uint16_t *halves, float *norm,
+                float *error, int threads) {
     float lost_by_sums = 2.4e-7f * (float)(width + 8), vanished = 3e-19f * (float)width;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
@@ -126,15 +123,10 @@ static int64_t candidates_of_row(screen all, int64_t i, float cut, float *bound,
 it, and the columns of the first `room` of them.
 tau: of alpha-ReLU; a NaN for alpha-entmax, where the cut comes from lower bounds of the logits, since
 the threshold can only rise with a logit. */
-int64_t find_candidates(const uint16_t *z, /* rows * size */
-                        int64_t rows, int64_t size, const float *row_norm, /* rows */
-                        const float *row_error, /* rows */
-                        const float *norm, /* size */
-                        const float *error, /* size */
-                        double alpha, float tau, int64_t room, float *cut, /* rows */
-                        int64_t *count, /* rows */
-                        int32_t *found, /* rows * room */
-                        int threads) {
+int64_t find_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
+                        const float *row_error, const float *norm, const float *error,
+                        double alpha, float tau, int64_t room, float *cut, int64_t *count,
+                        int32_t *found, int threads) {
     screen all = {z, rows, size, row_norm, row_error, norm, error};
     mapping map = mapping_of(alpha);
     int is_entmax = tau != tau;
@@ -186,20 +178,11 @@ static void products(const float *restrict x, const float *restrict weight, int6
 
 /* The candidates that were found, from start[i] on, with their logits in full precision; and the
 logit of each row's target. */
-int64_t fill_candidates(const uint16_t *z, /* rows * size */
-                        int64_t rows, int64_t size, const float *row_norm, /* rows */
-                        const float *row_error, /* rows */
-                        const float *norm, /* size */
-                        const float *error, /* size */
-                        const float *cut, /* rows */
-                        int64_t room, const int32_t *found, /* rows * room */
-                        const float *x, /* rows * width */
-                        const float *weight, /* size * width */
-                        int64_t width, const int64_t *target, /* rows */
-                        const int64_t *start, /* rows + 1 */
-                        int32_t *columns, /* start[rows] */
-                        float *logits, /* start[rows] */
-                        float *gold, /* rows */
+int64_t fill_candidates(const uint16_t *z, int64_t rows, int64_t size, const float *row_norm,
+                        const float *row_error, const float *norm, const float *error,
+                        const float *cut, int64_t room, const int32_t *found, const float *x,
+                        const float *weight, int64_t width, const int64_t *target,
+                        const int64_t *start, int32_t *columns, float *logits, float *gold,
                         int threads) {
     screen all = {z, rows, size, row_norm, row_error, norm, error};
     working_memory memory;

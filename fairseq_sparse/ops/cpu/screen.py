@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.cpu.boundary import call, empty
-from fairseq_sparse.ops.cpu.products import starts_of
 
 # A row's list has room for 1 / _ROOM of its logits; a row with more candidates is searched again.
 _ROOM = 8
+
+
+def starts_of(counts: Tensor) -> Tensor:
+    """Return the starts of rows with these numbers of entries, and the last end: ``[rows + 1]``."""
+    start = counts.new_zeros(counts.numel() + 1, dtype=torch.int64)
+    torch.cumsum(counts, 0, out=start[1:])
+    return start
 
 
 @cache

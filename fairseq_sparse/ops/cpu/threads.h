@@ -1,4 +1,6 @@
-/* Threads, where the compiler knows OpenMP, and the memory that they work in. */
+/* Threads, where the compiler knows OpenMP, and the memory that they work in.
+
+A kernel's parameters, and the size at each pointer, stand also in signatures.py. */
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,27 +1,63 @@
-"""The kernels for GPUs, in Triton; entmax attention uses those of the package ``adasplash``.
+"""The kernels for GPUs, in Triton: rows of logits and rectified attention.
 
-Importing this imports Triton, so :mod:`fairseq_sparse.ops.backends` imports it only for the first
-CUDA tensor.
+Importing this registers them. Triton itself is imported for the first CUDA tensor. Each kernel
+states beside itself when it applies, and none decides a result before it has been compared with the
+reference on that GPU (``verification.py``).
 """
 
-from fairseq_sparse.ops.gpu.alpha_relu import alpha_relu_weights
-from fairseq_sparse.ops.gpu.attention import adasplash, attend
-from fairseq_sparse.ops.gpu.entmax import entmax_probabilities, entmax_rows
-from fairseq_sparse.ops.gpu.gradients import alpha_relu_gradient, entmax_gradient
-from fairseq_sparse.ops.gpu.linear_loss import linear_losses
-from fairseq_sparse.ops.gpu.losses import row_losses
+from __future__ import annotations
 
-NAME = "gpu"
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
-__all__ = [
-    "NAME",
-    "adasplash",
-    "alpha_relu_gradient",
-    "alpha_relu_weights",
-    "attend",
-    "entmax_gradient",
-    "entmax_probabilities",
-    "entmax_rows",
-    "linear_losses",
-    "row_losses",
-]
+import torch
+from torch import Tensor
+
+from fairseq_sparse.ops.gpu.availability import has_kernels
+from fairseq_sparse.ops.operators import kernel
+
+# The module of each operator's kernel, which has a function of its name, and ``fits_`` its name.
+_MODULES = {
+    "entmax": "rows",
+    "entmax_backward": "rows",
+    "alpha_relu": "rows",
+    "row_loss": "rows",
+    "row_loss_backward": "rows",
+    "linear_loss": "rows",
+    "attention": "rela_attention",
+    "attention_backward": "rela_attention",
+}
+
+
+def fits(name: str, *args: Any) -> bool:
+    """Return whether the kernel of an operator takes these arguments.
+
+    A call may be in one graph with others that ``torch.compile`` sees; it is then left to PyTorch.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    # A tensor without dimensions, such as tau, may be on a CPU; kernels move it.
+    devices = {x.device for x in tensors if x.dim() > 0}
+    return (
+        len(devices) == 1
+        and all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)  # no fake ones
+        and has_kernels(devices.pop())
+        and getattr(_module(name), f"fits_{name}")(*args)
+    )
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"{__name__}.{_MODULES[name]}")
+
+
+def _register(name: str) -> None:
+    def call(*args: Any) -> Any:
+        return getattr(_module(name), name)(*args)
+
+    kernel("gpu", name, lambda *args: fits(name, *args))(call)
+
+
+for _name in _MODULES:
+    _register(_name)

@@ -3,104 +3,143 @@
 Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", Eq. 3. For each head, the scores
 S, the weights A and the result O are
 
-    S = Q K^T,    A = relu(S),    O = A V.
+    S = scale Q K^T,    A = relu(S),    O = A V.
 
 A weight needs neither the maximum nor the sum of its row: a tile of scores is computed, rectified,
 multiplied by its values and discarded. The gradients, with D = dO V^T where A is positive and 0
 elsewhere, are
 
-    dV = A^T dO,    dQ = D K,    dK = D^T Q.
+    dV = A^T dO,    dQ = scale D K,    dK = scale D^T Q.
 
 Two kernels compute them, each of which recomputes the tiles: one has a program for each block of
 queries, the other for each block of keys. So each sum is made by one program, in a fixed order.
 
-A program has OWN positions and goes through the others OTHER at a time. The sums depend only on
-OTHER, which depends on the shapes and the dtype alone. For long inputs Triton times a few values of
-OWN, warps and stages at first use; whichever it chooses, the result is the same.
+A program has OWN positions and goes through the others OTHER at a time. Under a causal mask the
+tiles that no query of the block sees are left out, and only those that some see are tested.
+
+Dropout draws the numbers of the reference (``reference/dropout.py``), so that a gradient drops what
+its forward pass dropped even if only one of the two is computed here. One draw serves two keys.
 
 Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+import weakref
+from functools import partial
+from typing import Any, Optional
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd import Function
 
-from fairseq_sparse.ops.first_order import first_order
-from fairseq_sparse.ops.gpu.arithmetic import INTERPRETED
-from fairseq_sparse.ops.layout import empty_time_first
+from fairseq_sparse.ops.gpu import comparisons
+from fairseq_sparse.ops.gpu.verification import verified
+from fairseq_sparse.ops.masks import assert_causal
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_RECTIFIED = 0.0  # the alpha that stands for rectified weights
+_LARGEST_HEAD = 128
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
-_SIZES = ["rows", "heads", "queries", "keys", "reach"]
-# Philox rounds; 7 is the smallest number that passes the tests of randomness (Salmon et al. 2011).
-_PHILOX_ROUNDS = tl.constexpr(7)
+_CHANGING = ["seed", "rows", "heads", "queries", "keys"]
 
 
-def rela_attention(
+def fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, dropout) -> bool:
+    """The kernels work on blocks of queries, which does not suit the one query of generation."""
+    if not (
+        alpha == _RECTIFIED
+        and query.size(2) > 1
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.dtype in _DTYPES
+        and query.dtype == key.dtype == value.dtype
+        and key.shape == value.shape
+        and query.size(3) % 16 == 0
+        and query.size(3) <= _LARGEST_HEAD
+        and dropout < 1
+        and (bias is None or causal)
+    ):
+        return False
+    name, kernel = "attention", attention
+    return _verified(name, kernel, query, key, masked, causal, dropout)
+
+
+def fits_attention_backward(
+    grad, query, key, value, masked, bias, seed, solution, *options
+) -> bool:
+    if not fits_attention(query, key, value, masked, bias, seed, *options):
+        return False
+    name, kernel = "attention_backward", attention_backward
+    return _verified(name, kernel, query, key, masked, *options[2:])
+
+
+def _verified(name, kernel, query, key, masked, causal, dropout) -> bool:
+    head_dim, longest, even = query.size(3), max(query.size(2), key.size(2)), key.size(2) % 2 == 0
+    tiles = _tiles(query.dtype, head_dim, longest, backward=kernel is not attention)
+    queries = 31 if longest <= 32 else 90 if longest <= 256 else 290  # which have the same tiles
+    size = (queries, queries // 2 * 2 - 19 - even, head_dim)
+    form = (masked is not None, causal, dropout > 0)
+    compare = partial(getattr(comparisons, name), kernel, size, query.dtype, query.device, *form)
+    return verified(name, query.device, (query.dtype, head_dim, even, *form, *tiles), compare)
+
+
+def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    masked: Optional[Tensor] = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-    output_dtype: Optional[torch.dtype] = None,
-) -> Tensor:
-    """Return ``relu(query key^T) value`` for each head, summed in fp32.
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    seed: Optional[Tensor],
+    alpha: float,
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """Return ``relu(scale query key^T) value`` for each head, summed in fp32; no solution.
 
     Args:
-        query: ``[batch, heads, queries, head_dim]``, already scaled; fp32, fp16 or bf16, in whose
-            range the scores must be, too. ``head_dim`` is a multiple of 16, at most 128.
+        query: ``[batch, heads, queries, head_dim]``.
         key: ``[batch, heads, keys, head_dim]``.
         value: ``[batch, heads, keys, head_dim]``.
         masked: ``[batch, keys]``, true for keys that no query may attend to.
-        causal: whether a query sees no key after its own position.
-        dropout: probability of dropping a weight.
-        output_dtype: the dtype of the inputs (default), or fp32, in which the result of fp16 inputs
-            cannot overflow.
+        bias: the causal mask, or None.
+        seed: ``[]``, int64, on a CPU; None without dropout.
+        alpha: that of rectified weights.
 
     Returns:
-        ``[batch, heads, queries, head_dim]``.
+        ``[queries, batch, heads, head_dim]``; of fp16 inputs in fp32, in which it cannot overflow.
     """
-    seed = torch.randint(1 << 62, (1,), device=query.device) if dropout > 0 else None
-    if masked is not None:
-        masked = masked.contiguous().view(torch.uint8)
-    mask = _Mask(masked, 0 if causal else key.size(2), dropout, seed)
-    return _RectifiedAttention.apply(query, key, value, mask, output_dtype or query.dtype)
+    _assert_causal_once(bias)
+    tensors = [_length_first(x) for x in (query, key, value)]
+    dtype = torch.float32 if value.dtype == torch.float16 else value.dtype
+    context = torch.empty_like(tensors[0], dtype=dtype)
+    _launch(_forward, (*tensors, context), masked, seed, scale, causal, dropout)
+    return context, context.new_empty(0, dtype=torch.float64)
 
 
-class _Mask(NamedTuple):
-    masked: Optional[Tensor]
-    reach: int  # how many positions after its own a query sees
-    dropout: float
-    seed: Optional[Tensor]
-
-
-class _RectifiedAttention(Function):
-    @staticmethod
-    def forward(ctx, query, key, value, mask, output_dtype):
-        result = empty_time_first(query.shape, query, output_dtype)
-        query, key, value = (_length_first(x) for x in (query, key, value))
-        # The mask's tensors are saved, too, so that PyTorch notices if one is changed.
-        ctx.save_for_backward(query, key, value, mask.masked, mask.seed)
-        ctx.mask = mask._replace(masked=None, seed=None)
-        _launch(_forward, (query, key, value, result.permute(2, 0, 1, 3)), mask)
-        return result
-
-    @staticmethod
-    @first_order
-    def backward(ctx, grad):
-        query, key, value, masked, seed = ctx.saved_tensors
-        mask = ctx.mask._replace(masked=masked, seed=seed)
-        inputs = (query, key, value, _length_first(grad))
-        grads = tuple(torch.empty_like(x) for x in (query, key, value))
-        _launch(_backward_query, (*inputs, grads[0]), mask)
-        _launch(_backward_key_value, (*inputs, *grads[1:]), mask, by_keys=True)
-        return *(_batch_first(x) for x in grads), None, None
+def attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masked: Optional[Tensor],
+    bias: Optional[Tensor],
+    seed: Optional[Tensor],
+    solution: Tensor,
+    alpha: float,
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of ``query``, as ``[queries, batch, heads, head_dim]``, ``key`` and
+    ``value``, of ``grad`` in the shape of the result."""
+    tensors = [_length_first(x) for x in (query, key, value)]
+    grads = [torch.empty_like(x) for x in tensors]
+    inputs, options = (*tensors, grad.contiguous()), (masked, seed, scale, causal, dropout)
+    _launch(_backward_query, (*inputs, grads[0]), *options)
+    _launch(_backward_key_value, (*inputs, *grads[1:]), *options)
+    return grads[0], *(x.permute(1, 2, 0, 3).contiguous() for x in grads[1:])
 
 
 def _length_first(x: Tensor) -> Tensor:
@@ -108,77 +147,77 @@ def _length_first(x: Tensor) -> Tensor:
     return x.permute(2, 0, 1, 3).contiguous()
 
 
-def _batch_first(x: Tensor) -> Tensor:
-    return x.permute(1, 2, 0, 3)
+# The causal mask that was checked last: the tensor that owns its memory, its part and its version.
+_checked: tuple = (lambda: None, None)
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], mask: _Mask, by_keys: bool = False) -> None:
+def _assert_causal_once(bias: Optional[Tensor]) -> None:
+    """Fail if a mask is not causal. All layers get the same one, or parts of a buffer that stays;
+    it is read again only if it is another one or was changed."""
+    global _checked
+    if bias is None:
+        return
+    owner = bias if bias._base is None else bias._base
+    found = (bias.shape, bias.stride(), bias.storage_offset())
+    found += (None if bias.is_inference() else bias._version,)
+    if found[-1] is None or _checked[0]() is not owner or _checked[1] != found:
+        assert_causal(bias)
+        _checked = weakref.ref(owner), found
+
+
+def _launch(
+    kernel: Any,
+    tensors: tuple[Tensor, ...],
+    masked: Optional[Tensor],
+    seed: Optional[Tensor],
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> None:
     """Run a kernel with a program for each head and each block of queries, or of keys."""
     query, key = tensors[:2]
     queries, batch, heads, head_dim = query.shape
-    keys, rows = key.size(0), batch * heads
-    own = keys if by_keys else queries
-    if own * rows == 0:
-        return
-    configurations = _configurations(query, key)
-    if len(configurations) == 1:  # nothing to time
-        kernel, chosen = kernel.fn, configurations[0].all_kwargs()
-    else:
-        chosen = {}
+    keys, rows, longest = key.size(0), batch * heads, max(queries, key.size(0))
+    own, other, warps = _tiles(query.dtype, head_dim, longest, backward=len(tensors) > 4)
+    blocks = triton.cdiv(keys if kernel is _backward_key_value else queries, own)
     with torch.cuda.device_of(query):
-        kernel[lambda options: (triton.cdiv(own, options["OWN"]) * rows,)](
+        kernel[(blocks * rows,)](
             *tensors,
-            mask.masked,
-            mask.seed,
-            float(mask.dropout),
-            1 / (1 - mask.dropout) if mask.dropout < 1 else 0.0,
+            None if masked is None else masked.contiguous().view(torch.uint8),
+            0 if seed is None else int(seed),
+            int(dropout * (1 << 32)),  # as in the reference
+            1 / (1 - dropout),
+            scale,
             rows,
             heads,
             queries,
             keys,
-            mask.reach,
-            HAS_MASKED=mask.masked is not None,
-            DROPS=mask.dropout > 0,
+            CAUSAL=causal,
+            DROPS=dropout > 0,
+            EVEN=keys % 2 == 0,
             HEAD_DIM=head_dim,
             WIDTH=triton.next_power_of_2(head_dim),
-            OTHER=_other(query, key, len(tensors) > 4),
-            PRECISION=_precision(query),
+            OWN=own,
+            OTHER=other,
+            # Nearly exactly for fp32 inputs; in half precision it does not matter.
+            PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
+            num_warps=warps,
+            num_stages=2,
             enable_fp_fusion=False,
-            **chosen,
         )
 
 
-def _other(query: Tensor, key: Tensor, backward: bool) -> int:
-    """Return the number of positions in a step, on which the order of the sums depends."""
-    wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
-    if query.dtype == torch.float32 or longest <= 32 or (wide and backward):
-        return 32
-    return 64 if wide or backward or longest <= _LONG else 128
-
-
-def _configurations(query: Tensor, key: Tensor) -> list[triton.Config]:
-    """Return the configurations to choose from; each fits the registers and shared memory."""
-    wide, longest = query.size(3) > 64, max(query.size(0), key.size(0))
-    if query.dtype == torch.float32:
-        return [_configuration(32, 8 if wide else 4, 2)]
-    if longest > _LONG and not INTERPRETED:
-        return _TIMED
-    return [_configuration(32 if longest <= 32 else 64, 4, 2)]
-
-
-def _configuration(own: int, warps: int, stages: int) -> triton.Config:
-    return triton.Config({"OWN": own}, num_warps=warps, num_stages=stages)
-
-
-# For inputs longer than this, timing the kernels is worth it.
-_LONG = 256
-_TIMED = [_configuration(*x) for x in ((64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3))]
-_timed = triton.autotune(_TIMED, key=["HAS_MASKED", "DROPS", "HEAD_DIM", "OTHER"])
-
-
-def _precision(query: Tensor) -> str:
-    """Return how fp32 is multiplied: nearly exactly for fp32 inputs, as TF32 for half precision."""
-    return "tf32x3" if query.dtype == torch.float32 else "tf32"
+def _tiles(dtype: torch.dtype, head_dim: int, longest: int, backward: bool) -> tuple[int, int, int]:
+    """Return the positions of a program and of its steps, and its warps; all of them fit the
+    registers and the shared memory of every GPU from Ampere on."""
+    wide = head_dim > 64
+    if dtype == torch.float32:
+        return 32, 32, 8 if wide else 4
+    if longest <= 32:
+        return 32, 32, 4
+    if wide and backward:  # the gradient of fp16 is fp32
+        return 32 if dtype == torch.float16 else 64, 32, 4
+    return (128, 64, 8) if longest > 256 else (64, 64, 4)
 
 
 @triton.jit
@@ -232,167 +271,177 @@ def _store(
 
 
 @triton.jit
-def _attended(scores, query, key, masked, row, heads, keys, reach, HAS_MASKED: tl.constexpr):
-    """Return where weights are positive, or NaN; ``query`` and ``key`` are positions in a tile."""
-    attended = (scores <= 0) == 0
-    attended &= key <= query + reach
-    if HAS_MASKED:
-        place = masked + (row // heads).to(tl.int64) * keys + key
-        attended &= tl.load(place, mask=key < keys, other=1) == 0
+def _attended(
+    scores,
+    masked,
+    row,
+    heads,
+    start_q,
+    start_k,
+    keys,
+    TESTED: tl.constexpr,
+    BY_KEYS: tl.constexpr,
+):
+    """Return where weights are positive, or NaN, in a tile ``[queries, keys]``, or ``[keys,
+    queries]`` if BY_KEYS; if TESTED, no query sees a key after it."""
+    attended = (scores <= 0) == 0  # true of NaN
+    if BY_KEYS:
+        k_at = start_k + tl.arange(0, scores.shape[0])[:, None]
+        q_at = start_q + tl.arange(0, scores.shape[1])[None, :]
+    else:
+        q_at = start_q + tl.arange(0, scores.shape[0])[:, None]
+        k_at = start_k + tl.arange(0, scores.shape[1])[None, :]
+    if TESTED:
+        attended &= k_at <= q_at
+    if masked is not None:
+        place = masked + (row // heads).to(tl.int64) * keys + k_at
+        attended &= tl.load(place, mask=k_at < keys, other=1) == 0
     return attended
 
 
 @triton.jit
-def _kept(seed, row, query, key, dropout):
-    """Return which weights dropout keeps, however the scores are cut into tiles.
-
-    Head, query and key are separate counters, so that no product of them can overflow.
-    """
-    zero = query * 0 + key * 0
-    number, _, _, _ = tl.philox(
-        tl.load(seed), key + zero, query + zero, row + zero, zero, n_rounds=_PHILOX_ROUNDS
-    )
-    return tl.uint_to_uniform_float(number) >= dropout
-
-
-@_timed
-@triton.jit(do_not_specialize=_SIZES)
-def _forward(
-    query,
-    key,
-    value,
-    output,
-    masked,
+def _kept(
     seed,
-    dropout,
-    scale,
-    rows,
-    heads,
+    threshold,
+    row,
+    start_q,
+    start_k,
     queries,
     keys,
-    reach,
-    HAS_MASKED: tl.constexpr,
-    DROPS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHER: tl.constexpr,
-    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+    Q: tl.constexpr,
+    K: tl.constexpr,
 ):
-    blocks = tl.cdiv(queries, OWN)
-    row = tl.program_id(0) // blocks
-    # Under a causal mask the last queries take longest, so they come first.
-    start_q = (blocks - 1 - tl.program_id(0) % blocks) * OWN
-    q_at = start_q + tl.arange(0, OWN)[:, None]
+    """Return which weights ``[Q, K]`` dropout keeps: those whose number, the one that the reference
+    draws, is at least ``threshold``. With an EVEN number of keys, pairs of them share a draw."""
+    at = row.to(tl.int64) * queries + start_q + tl.arange(0, Q)[:, None]
+    place = at * keys + start_k
+    if EVEN:
+        bits = _random_at(seed, place // 2 + tl.arange(0, K // 2)[None, :])
+        lower = (bits & 0xFFFFFFFF).to(tl.int64) >= threshold
+        upper = (bits >> 32).to(tl.int64) >= threshold
+        kept = tl.join(lower.to(tl.int8), upper.to(tl.int8))
+        kept = tl.reshape(kept, [Q, K]) != 0
+    else:
+        place += tl.arange(0, K)[None, :]
+        bits = _random_at(seed, place >> 1) >> (32 * (place & 1)).to(tl.uint64)
+        kept = (bits & 0xFFFFFFFF).to(tl.int64) >= threshold
+    return kept
+
+
+@triton.jit
+def _random_at(seed, place):
+    """Return 64 random bits by splitmix64, as in ``reference/dropout.py``."""
+    x = seed + (place + 1) * -0x61C8864680B583EB  # 0x9E3779B97F4A7C15, with a sign
+    x = x.to(tl.uint64)
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _forward(
+    query, key, value, output, masked, seed, threshold, factor, scale, rows, heads, queries, keys,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row, start_q, seen_by_all, end = _block_of_queries(queries, keys, CAUSAL, OWN, OTHER)
     q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
     total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    for start_k in tl.range(0, tl.minimum(keys, start_q + OWN + reach), OTHER):
-        k_at = start_k + tl.arange(0, OTHER)[None, :]
-        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-        v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
-        if DROPS:
-            attended &= _kept(seed, row, q_at, k_at, dropout)
-        weights = tl.where(attended, scores, 0.0).to(v.dtype)
-        total = tl.dot(weights, v, total, input_precision=PRECISION)
-    _store(total * scale, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+    for TESTED in tl.static_range(1 + CAUSAL):  # the tiles that all see, then those that some see
+        for start_k in tl.range(TESTED * seen_by_all, end if TESTED else seen_by_all, OTHER):
+            k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+            v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, False)
+            if DROPS:
+                attended &= _kept(
+                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OWN, OTHER
+                )
+            weights = tl.where(attended, scores, 0.0).to(v.dtype)
+            total = tl.dot(weights, v, total, input_precision=PRECISION)
+    _store(total * factor, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
 
 
-@_timed
-@triton.jit(do_not_specialize=_SIZES)
-def _backward_query(
-    query,
-    key,
-    value,
-    grad,
-    grad_query,
-    masked,
-    seed,
-    dropout,
-    scale,
-    rows,
-    heads,
-    queries,
-    keys,
-    reach,
-    HAS_MASKED: tl.constexpr,
-    DROPS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHER: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+@triton.jit
+def _block_of_queries(queries, keys, CAUSAL: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr):
+    """Return a program's head and first query, up to which key, a multiple of OTHER, all of its
+    queries see every key, and up to which key any sees one."""
     blocks = tl.cdiv(queries, OWN)
-    row = tl.program_id(0) // blocks
     # Under a causal mask the last queries take longest, so they come first.
-    start_q = (blocks - 1 - tl.program_id(0) % blocks) * OWN
-    q_at = start_q + tl.arange(0, OWN)[:, None]
+    start = (blocks - 1 - tl.program_id(0) % blocks) * OWN
+    seen_by_all = keys
+    end = keys
+    if CAUSAL:
+        seen_by_all = tl.minimum(keys, start) // OTHER * OTHER
+        end = tl.minimum(keys, start + OWN)
+    return tl.program_id(0) // blocks, start, seen_by_all, end
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _backward_query(
+    query, key, value, grad, grad_query, masked, seed, threshold, factor, scale, rows, heads,
+    queries, keys,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row, start_q, seen_by_all, end = _block_of_queries(queries, keys, CAUSAL, OWN, OTHER)
     q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
     g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
     total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    for start_k in tl.range(0, tl.minimum(keys, start_q + OWN + reach), OTHER):
-        k_at = start_k + tl.arange(0, OTHER)[None, :]
-        k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-        v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
-        if DROPS:
-            attended &= _kept(seed, row, q_at, k_at, dropout)
-        grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
-        grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
-        total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
-    _store(total * scale, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+    for TESTED in tl.static_range(1 + CAUSAL):
+        for start_k in tl.range(TESTED * seen_by_all, end if TESTED else seen_by_all, OTHER):
+            k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+            v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, False)
+            if DROPS:
+                attended &= _kept(
+                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OWN, OTHER
+                )
+            grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
+            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+            total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
+    total *= factor * scale
+    _store(total, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
 
 
-@_timed
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=_CHANGING)
 def _backward_key_value(
-    query,
-    key,
-    value,
-    grad,
-    grad_key,
-    grad_value,
-    masked,
-    seed,
-    dropout,
-    scale,
-    rows,
-    heads,
-    queries,
-    keys,
-    reach,
-    HAS_MASKED: tl.constexpr,
-    DROPS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHER: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    query, key, value, grad, grad_key, grad_value, masked, seed, threshold, factor, scale, rows,
+    heads, queries, keys,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     blocks = tl.cdiv(keys, OWN)
     row = tl.program_id(0) // blocks
     start_k = tl.program_id(0) % blocks * OWN
-    k_at = start_k + tl.arange(0, OWN)[:, None]
     k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
     v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
     total_k = tl.zeros([OWN, WIDTH], dtype=tl.float32)
     total_v = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    first = tl.maximum(0, start_k - reach) // OTHER * OTHER
-    for start_q in tl.range(first, queries, OTHER):
-        q_at = start_q + tl.arange(0, OTHER)[None, :]
-        q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
-        g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-        attended = _attended(scores, q_at, k_at, masked, row, heads, keys, reach, HAS_MASKED)
-        if DROPS:
-            attended &= _kept(seed, row, q_at, k_at, dropout)
-        weights = tl.where(attended, scores, 0.0).to(g.dtype)
-        total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
-        grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
-        grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
-        total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
-    _store(total_k * scale, grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
-    _store(total_v * scale, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    first = 0
+    see_all = 0  # from this query on, all see every key of the block
+    if CAUSAL:
+        first = start_k // OTHER * OTHER
+        see_all = tl.minimum(tl.cdiv(start_k + OWN, OTHER) * OTHER, queries)
+    for TESTED in tl.static_range(1 + CAUSAL):
+        for start_q in tl.range(
+            first if TESTED else see_all, see_all if TESTED else queries, OTHER
+        ):
+            q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
+            g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
+            scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
+            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, True)
+            if DROPS:
+                kept = _kept(
+                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OTHER, OWN
+                )
+                attended &= tl.trans(kept)
+            weights = tl.where(attended, scores, 0.0).to(g.dtype)
+            total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
+            grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
+            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+            total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
+    _store(total_k * (factor * scale), grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    _store(total_v * factor, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)

@@ -1,6 +1,7 @@
 import pytest
 
-from fairseq_sparse.ops import backends, cpu
+from fairseq_sparse.ops import cpu
+from op_cases import attends_by_kernels
 
 
 @pytest.fixture
@@ -13,5 +14,5 @@ def compiled():
 @pytest.fixture
 def fast(compiled):
     """Skip a test where ops are left to PyTorch because the kernels lack vectors of 8 floats."""
-    if not backends._has_wide_vectors():
+    if not attends_by_kernels():
         pytest.skip("needs a processor with AVX")

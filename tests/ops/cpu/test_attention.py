@@ -1,13 +1,20 @@
 """The compiled attention gives the values and gradients of PyTorch's in double precision."""
 
+import itertools
+
 import pytest
 import torch
 
 from fairseq_sparse.ops import backends, cpu
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import entmax, entmax15, gelu, relu, softmax
-from fairseq_sparse.ops.cpu.attention import sparse_attention
-from op_cases import SPARSE_WEIGHTS, alpha_of, chosen_attention, logits
+from op_cases import (
+    SPARSE_WEIGHTS,
+    alpha_of,
+    attend_by_kernels_at_any_size,
+    logits,
+    sparse_attention,
+)
 from references import assert_as_accurate
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -25,6 +32,14 @@ SIZES = {
     "many queries, few keys": (1, 1, 300, 2, 32),
     "many keys": (1, 1, 40, 5000, 16),
 }
+
+
+@pytest.fixture(autouse=True)
+def any_size(request, monkeypatch):
+    """Let the kernels compute any size, unless the test is of what they leave to PyTorch."""
+    if "fast" not in request.fixturenames:
+        monkeypatch.setattr(backends, "_last", {})
+        attend_by_kernels_at_any_size(monkeypatch)
 
 
 def inputs(batch, heads, queries, keys, width):
@@ -49,9 +64,12 @@ def by_pytorch(tensors, dtype=torch.float64, **arguments):
 
 
 def compiled(tensors, weights, **arguments):
-    return values_and_gradients(
+    found = values_and_gradients(
         lambda q, k, v: sparse_attention(q, k, v, alpha_of(weights), **arguments), tensors
     )
+    used = backends.last_used()
+    assert used["attention"] == used["attention_backward"] == "cpu"
+    return found
 
 
 def assert_right(tensors, weights, **arguments):
@@ -211,8 +229,6 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weight
     torch.manual_seed(3)
     with torch.no_grad():
         is_kept = kept_weights(tensors[0], tensors[1], weights, bias=bias, dropout=0.4) != 0
-    torch.manual_seed(3)
-    found = compiled(tensors, weights, bias=bias, dropout=0.4)
 
     def expected(query, key, value):
         scores = query @ key.transpose(2, 3) + bias
@@ -223,8 +239,16 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept(weight
             values_and_gradients(expected, tensors, dtype)
             for dtype in (torch.float32, torch.float64)
         )
-    for each in zip(found, rough, exact, strict=True):
-        assert_as_accurate(*each)
+    # Kernels and reference drop the same weights, so each may continue what the other began.
+    for forward, backward in itertools.product(("cpu", "reference"), repeat=2):
+        *leaves, grad = (x.detach().requires_grad_() for x in tensors)
+        torch.manual_seed(3)
+        with backends.use(forward):
+            result = sparse_attention(*leaves, alpha_of(weights), bias=bias, dropout=0.4)
+        with backends.use(backward):
+            found = [result.detach(), *torch.autograd.grad(result, leaves, grad)]
+        for each in zip(found, rough, exact, strict=True):
+            assert_as_accurate(*each)
 
 
 def test_the_arguments_are_left_alone():
@@ -240,8 +264,10 @@ def test_a_second_derivative_is_refused_rather_than_wrong(weights):
     *tensors, _ = (x.requires_grad_() for x in inputs(1, 1, 4, 5, 16))
     result = sparse_attention(*tensors, alpha_of(weights))
     for loss in (result.square().sum(), result.sum()):
-        with pytest.raises(RuntimeError, match="SparseAttention has no second derivative"):
-            torch.autograd.grad(loss, tensors, create_graph=True)
+        gradients = torch.autograd.grad(loss, tensors, create_graph=True)
+        for gradient in gradients:
+            with pytest.raises(RuntimeError, match="no second derivative"):
+                torch.autograd.grad(gradient.sum(), tensors, retain_graph=True)
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length():
@@ -252,17 +278,21 @@ def test_memory_does_not_grow_with_the_square_of_the_length():
     assert 0 < most < 4 * 3000 * 3000 / 8
 
 
-def takes(weights=entmax15, dtype=torch.float32, sizes=(2, 3, 30, 40, 16), bias=None, dropout=0.0):
+def takes(weights=entmax15, dtype=torch.float32, sizes=(2, 3, 60, 80, 16), **options):
+    """Return whether kernels compute an attention."""
     query, key, value, _ = (x.to(dtype) for x in inputs(*sizes))
-    return chosen_attention(query, key, value, weights, bias=bias, dropout=dropout) is cpu
+    backends._last.clear()
+    attend(query, key, value, weights, **options)
+    return backends.last_used().get("attention") == "cpu"
 
 
 @pytest.mark.usefixtures("fast")
 @each_weights
 def test_attend_hands_over_what_the_kernels_take(weights):
-    sizes = (2, 4, 330, 400, 16) if weights is relu else (2, 3, 30, 40, 16)
+    sizes = (2, 4, 330, 400, 16) if weights is relu else (2, 3, 60, 80, 16)
     tensors, (_, _, queries, keys, _) = inputs(*sizes), sizes
     assert takes(weights, sizes=sizes)
+    assert not takes(weights, sizes=sizes, need_weights=True)
     masks = {"masked": torch.rand(2, keys) < 0.3, "bias": causal(queries, keys)}
     options = {"scale": 0.3, **masks}
     whole = values_and_gradients(lambda q, k, v: attend(q, k, v, weights, **options)[0], tensors)
@@ -278,28 +308,25 @@ OTHERS = {
     "fp64": {"dtype": torch.float64},
     "bf16": {"dtype": torch.bfloat16},
     "a step of generation": {"sizes": (2, 3, 1, 500, 16)},
-    "a few scores": {"sizes": (20, 30, 5, 40, 16)},
+    "a few scores": {"sizes": (20, 30, 60, 60, 16)},
     "rectified scores that fit into the cache": {"weights": relu, "sizes": (2, 8, 250, 250, 16)},
-    "narrow heads": {"sizes": (2, 3, 30, 40, 8)},
-    "a bias for each sentence": {"bias": torch.zeros(2, 1, 30, 40)},
-    "a bias for each key": {"bias": torch.zeros(1, 40)},
+    "narrow heads": {"sizes": (2, 3, 60, 80, 8)},
+    "a bias for each sentence": {"bias": torch.zeros(2, 1, 60, 80)},
     "all dropped": {"dropout": 1.0},
 }
 
 
+@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_what_the_kernels_do_not_take(other):
-    assert not takes(**other)
+    assert takes() and not takes(**other)
 
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_with_short_vectors_pytorch_is_faster(lanes, monkeypatch):
+    monkeypatch.setattr(cpu.attention, "_LEAST_LANES", 8)
     monkeypatch.setattr(cpu.build.library(), "attention_lanes", lambda: lanes)
-    backends._has_wide_vectors.cache_clear()
-    try:
-        assert takes() == (lanes == 8)
-    finally:
-        backends._has_wide_vectors.cache_clear()
+    assert takes() == (lanes == 8)
 
 
 def test_turned_off_they_take_nothing():

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fairseq_sparse.ops import backends, cpu
+from fairseq_sparse.ops import backends
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import entmax, gelu, relu, softmax
-from fairseq_sparse.ops.cpu.attention import attend_step
-from op_cases import SPARSE_WEIGHTS, alpha_of, chosen_attention, logits
+from fairseq_sparse.ops.cpu.attention import attention_step
+from op_cases import SPARSE_WEIGHTS, alpha_of, logits
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -39,8 +39,8 @@ def inputs(batch, heads, keys, width):
     ]
 
 
-def compiled(tensors, weights, **arguments):
-    return attend_step(*tensors, alpha_of(weights), need_weights=True, **arguments)
+def compiled(tensors, weights, scale=1.0, masked=None, need_weights=True):
+    return attention_step(*tensors, masked, alpha_of(weights), scale, need_weights)
 
 
 def by_pytorch(tensors, weights, dtype, **arguments):
@@ -91,8 +91,8 @@ def test_any_layout_and_number_of_threads(weights):
 @each_weights
 def test_without_weights_the_sums_are_the_same(weights):
     tensors = inputs(2, 3, 20, 16)
-    sums, nothing = attend_step(*tensors, alpha_of(weights))
-    assert nothing is None and torch.equal(sums, compiled(tensors, weights)[0])
+    sums, nothing = compiled(tensors, weights, need_weights=False)
+    assert nothing.numel() == 0 and torch.equal(sums, compiled(tensors, weights)[0])
 
 
 @pytest.mark.parametrize("value", [float("nan"), INF])
@@ -120,8 +120,10 @@ def test_attend_hands_over_steps_of_generation(weights):
 
 def takes(weights=relu, dtype=torch.float32, queries=1, width=16):
     query, key, value = (torch.zeros(2, 3, time, width, dtype=dtype) for time in (queries, 9, 9))
+    backends._last.clear()
     with torch.no_grad():
-        return chosen_attention(query, key, value, weights) is cpu
+        attend(query, key, value, weights)
+    return backends.last_used().get("attention_step") == "cpu"
 
 
 OTHERS = {

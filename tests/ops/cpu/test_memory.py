@@ -1,7 +1,6 @@
 """Kernels that cannot allocate memory, and rows that are too long for their indices."""
 
 import ctypes
-import re
 import shutil
 from itertools import count
 from unittest import mock
@@ -9,10 +8,12 @@ from unittest import mock
 import pytest
 import torch
 
+import c_sources
 from fairseq_sparse.ops import alpha_relu_loss, entmax15, entmax_loss
-from fairseq_sparse.ops.cpu import boundary, build, norms, rows
-from fairseq_sparse.ops.cpu.attention import attend_step
+from fairseq_sparse.ops.cpu import boundary, build, rows, signatures
+from fairseq_sparse.ops.cpu.attention import attention_step
 from fairseq_sparse.ops.cpu.screen import find_candidates, round_rows
+from fairseq_sparse.ops.fenchel_young import RowLoss
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -40,6 +41,9 @@ def short_of_memory(tmp_path):
         yield ctypes.c_int.in_dll(kernels, "allowed")
 
 
+OPTIONS = RowLoss(1.5, None, 0.0, -100)
+
+
 def value_and_gradient(function, *inputs):
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     value = function(*inputs)
@@ -50,19 +54,18 @@ def everything():
     """Return ops by name; together they call every kernel that allocates memory."""
     torch.manual_seed(3)
     z, target = 3 * torch.randn(6, 300), torch.randint(300, (6,))
-    x, w, gain = torch.randn(6, 16), torch.randn(300, 16), torch.rand(16)
+    x, w = torch.randn(6, 16), torch.randn(300, 16)
     query, key, value = torch.randn(2, 3, 1, 16), torch.randn(2, 3, 9, 16), torch.randn(2, 3, 9, 16)
     return {
         "mapping": lambda: value_and_gradient(entmax15, z),
-        "solved rows": lambda: (rows.solve_entmax(z, 1.5).probabilities(),),
-        "log-probabilities": lambda: (rows.log_probabilities(z, 1.5, None),),
+        "solved rows": lambda: (rows.SolvedRows(z, OPTIONS).solution,),
+        "residual": lambda: rows.SolvedRows(z, OPTIONS).sparse_residual(target, target >= 0),
         "loss": lambda: value_and_gradient(lambda z: entmax_loss(z, target), z),
         "alpha-ReLU": lambda: value_and_gradient(lambda z: alpha_relu_loss(z, target, 0.3), z),
-        "norm": lambda: norms.rms_norm_gradients(x, x, gain, gain, 1e-6),
         "candidates": lambda: find_candidates(round_rows(x), round_rows(w), target, 1.5, None, 1.0)[
             0
         ][:3],
-        "step": lambda: attend_step(query, key, value, 1.5),
+        "step": lambda: attention_step(query, key, value, None, 1.5, 1.0, True),
     }
 
 
@@ -94,45 +97,33 @@ def kernel(name):
 
 def kernels_with(text):
     """Return the names of the kernels whose source contains a text."""
-    names = set()
-    for source in build.SOURCES:
-        code = (build.FOLDER / source).read_text()
-        for function in re.split(r"^}$", code, flags=re.MULTILINE):
-            name = boundary._FUNCTION.search(function)
-            if name and text in function:
-                names.add(name[2])
-    return names
+    return {name for name, function in c_sources.functions().items() if text in function.body}
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**40])
 def test_rows_that_are_too_long_are_refused_before_they_are_read(compiled, size):
     nothing = (None,) * 20
-    options = boundary.struct("attention_options")(1, 1, 1, size, 16, splits=1, alpha=1.5)
-    strides = boundary.struct("attention_strides")()
-    sizes = boundary.struct("step_sizes")(1, 1, size, 16)
+    options = signatures.attention_options(1, 1, 1, size, 16, splits=1, alpha=1.5)
+    strides = signatures.attention_strides()
+    sizes = signatures.step_sizes(1, 1, size, 16)
     alpha = torch.tensor([1.5], dtype=torch.float64)
     calls = {
-        "solve_entmax": (None, None, 1, size, alpha, 0, None),
-        "solve_alpha_relu": (None, None, 1, size, 1.5, 0.3, None),
-        "fill_dense": (None, 1, size, alpha, 0, None, None),
-        "probabilities_of_rows": (None, 1, size, alpha, 0, 0.3, 0, None),
+        "solve_rows": (None, None, 1, size, 1.5, 0.3, None),
+        "probabilities_of_rows": (None, 1, size, alpha, 0, 0.3, 0, None, None),
+        "row_loss_gradient": (None, 1, size, 1.5, None, None, None, 0.1, None),
         "fill_sparse": (None, None, 1, size, None, 1.5, None, None, 1.0, *nothing[:3]),
         "find_candidates": (None, 1, size, *nothing[:4], 1.5, 0.3, 1, *nothing[:3]),
         "fill_candidates": (
             *(None, 1, size, *nothing[:5], 1, *nothing[:3]),
             *(16, *nothing[:5]),
         ),
-        "transpose": (None, None, None, size, 1, *nothing[:4]),
         "attend_forward": (options, strides, *nothing[:7], 0, None),
         "attend_backward": (options, strides, *nothing[:10], 0, None),
         "attend_step": (sizes, *nothing[:4], 1.5, 1.0, None, None),
-        "rms_norm_gradient": (None, None, 1, size, None, None, 1e-6, None, None),
     }
     assert set(calls) == kernels_with("allocate(") | kernels_with("TOO_LONG")
     for name, arguments in calls.items():
         addresses = [x.data_ptr() if torch.is_tensor(x) else x for x in arguments]
-        addresses = [ctypes.addressof(x) if isinstance(x, ctypes.Structure) else x
-                     for x in addresses]  # fmt: skip
         assert kernel(name)._function(*addresses, 1) == -1, name
 
 
@@ -159,7 +150,7 @@ def called(name, *arguments):
 def test_a_row_with_more_or_fewer_nonzeros_than_counted_stays_in_its_place(compiled, counted):
     z = torch.zeros(1, 300)
     z[0, [5, 70, 71, 72, 280]] = 9.0  # five are in the support
-    target, table = torch.tensor([71]), rows.solve_entmax(z, 1.5)._table
+    target, table = torch.tensor([71]), rows.SolvedRows(z, OPTIONS)._table
     start = torch.tensor([4, 4 + counted + 1])
     columns, values = torch.full((20,), -7, dtype=torch.int32), torch.full((20,), -7.0)
     arguments = (z, None, 1, 300, None, 1.5, table, target, 1.0, start, columns, values)

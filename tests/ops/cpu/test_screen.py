@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 import references
 from fairseq_sparse.ops.cpu import screen
-from fairseq_sparse.ops.cpu.rows import solve_alpha_relu, solve_entmax
+from fairseq_sparse.ops.cpu.rows import SolvedRows
 from fairseq_sparse.ops.cpu.screen import find_candidates, round_rows
+from fairseq_sparse.ops.fenchel_young import RowLoss
+from fairseq_sparse.ops.reference.rows import TAU
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -45,6 +47,11 @@ def drawn(kind, rows, size, width):
 
 KINDS = ("random", "correlated", "worst", "norms", "near")
 each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def solved_rows(z, alpha, tau=None):
+    tau = None if tau is None else torch.tensor(tau, dtype=torch.float64)
+    return SolvedRows(z, RowLoss(alpha, tau, 0.0, -100))
 
 
 def rounded(x, w):
@@ -303,12 +310,12 @@ def test_candidates_have_the_solution_of_all_logits(alpha):
     z = x @ w.t()
     target = torch.randint(700, (30,))
     packed, gold = found(x, w, alpha, None, target)
-    some, all_of_them = solve_entmax(packed, alpha), solve_entmax(z, alpha)
-    torch.testing.assert_close(some.tau, all_of_them.tau, rtol=1e-4, atol=1e-5)
+    some, all_of_them = solved_rows(packed, alpha), solved_rows(z, alpha)
+    torch.testing.assert_close(some.solution[TAU], all_of_them.solution[TAU], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(some.conjugate, all_of_them.conjugate, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(gold, z[range(30), target], rtol=1e-5, atol=1e-4)
     packed, _ = found(x, w, alpha, 0.3, target)
-    some, all_of_them = (solve_alpha_relu(logits, 0.3, alpha) for logits in (packed, z))
+    some, all_of_them = (solved_rows(logits, alpha, 0.3) for logits in (packed, z))
     torch.testing.assert_close(some.conjugate, all_of_them.conjugate, rtol=1e-4, atol=1e-4)
 
 
@@ -355,7 +362,7 @@ def test_features_that_are_no_numbers_stay_in_their_row(value, tau):
     mask = as_mask(packed)
     assert torch.equal(mask[good], expected[good])
     assert gold[good].isfinite().all()
-    solved = solve_entmax(packed, 1.5) if tau is None else solve_alpha_relu(packed, tau, 1.5)
+    solved = solved_rows(packed, 1.5, tau)
     assert solved.conjugate[good].isfinite().all()
     if value == value and abs(value) < INF:
         return

@@ -5,21 +5,17 @@ Without a GPU they run in Triton's interpreter, on tensors of the CPU.
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
-
-import triton
-import triton.language as tl
 
 import references
 from attention_cases import INF, causal
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import relu
 from fairseq_sparse.ops.gpu import rela_attention as kernels
-from fairseq_sparse.ops.gpu.rela_attention import rela_attention
+from fairseq_sparse.ops.gpu import verification
 from op_cases import HALF_DTYPES, logits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,6 +38,28 @@ def hidden_keys(keys):
     masked = torch.rand(BATCH, keys, device=DEVICE) < 0.4
     masked[1] = True
     return masked
+
+
+def rela_attention(query, key, value, masked=None, causal=False, dropout=0.0, seed=7):
+    """Return the weighted sums, with their gradients."""
+    return _Attention.apply(query, key, value, masked, causal, dropout, seed)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, masked, causal, dropout, seed):
+        seed = torch.tensor(seed, device="cpu")
+        options = (masked, None, seed if dropout > 0 else None)
+        numbers = (0.0, 1.0, causal, dropout)
+        context, solution = kernels.attention(query, key, value, *options, *numbers)
+        ctx.arguments = (query, key, value, *options, solution, *numbers)
+        return context.permute(1, 2, 0, 3)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.permute(2, 0, 1, 3)
+        grad_query, *grads = kernels.attention_backward(grad, *ctx.arguments)
+        return grad_query.permute(1, 2, 0, 3), *grads, *[None] * 4
 
 
 def values_and_gradients(attention, query, key, value, grad):
@@ -140,12 +158,6 @@ def test_nan_stays_nan():
     assert blank[0, 1, 2].all() and blank.sum() == blank.size(-1)
 
 
-@pytest.mark.parametrize("queries, keys", [(0, 5), (5, 0)])
-def test_nothing_to_attend_with_or_to(queries, keys):
-    result = values_and_gradients(rela_attention, *inputs(queries, keys))
-    assert torch.equal(result, torch.zeros_like(result))
-
-
 def weights_after_dropout(query, key, dropout, **options):
     """Return the weights: with the identity as values, they are the result."""
     value = torch.eye(key.size(2), device=DEVICE).expand(BATCH, HEADS, -1, -1)
@@ -161,7 +173,6 @@ def test_dropout_drops_weights_and_scales_the_others():
     share = kept.sum((-2, -1)) / positive.sum((-2, -1))
     deviation = (0.75 * 0.25 / positive.sum((-2, -1))).sqrt()
     assert ((share - 0.75).abs() < 5 * deviation).all()
-    assert (weights_after_dropout(query, key, dropout=1.0) == 0).all()
 
 
 def test_each_head_and_sentence_drops_others():
@@ -171,72 +182,47 @@ def test_each_head_and_sentence_drops_others():
         assert 0.4 < (one == other).double().mean() < 0.6
 
 
-def test_dropout_is_drawn_by_the_generator_of_torch():
+def test_dropout_is_that_of_the_seed():
     query, key, *_ = inputs(40, 48, head_dim=48)
-    torch.manual_seed(7)
-    first, second = (weights_after_dropout(query, key, dropout=0.5) for _ in range(2))
-    torch.manual_seed(7)
-    assert torch.equal(weights_after_dropout(query, key, dropout=0.5), first)
-    assert not torch.equal(first, second)
+    first, same, other = (
+        weights_after_dropout(query, key, dropout=0.5, seed=seed) for seed in (1 << 61, 1 << 61, 8)
+    )
+    assert torch.equal(first, same) and not torch.equal(first, other)
 
 
-@triton.jit
-def _kept_of_keys(seed, query, kept, SIZE: tl.constexpr):
-    key = tl.arange(0, SIZE)
-    tl.store(kept + key, kernels._kept(seed, 0, query, key, 0.5).to(tl.int32))
+@pytest.mark.parametrize("keys", [48, 33])
+def test_dropout_draws_the_numbers_of_the_reference(keys):
+    """A forward pass and its gradient need not be computed by the same backend."""
+    reference = pytest.importorskip("fairseq_sparse.ops.reference.dropout")
+    query, key = (x.abs() for x in inputs(40, keys, head_dim=48)[:2])
+    value = torch.eye(keys, 48, device=DEVICE).expand(BATCH, HEADS, -1, -1)[..., :keys]
+    value = torch.nn.functional.pad(value, (0, 48 - value.size(3)))
+    dropped = rela_attention(query, key, value, dropout=0.3, seed=(1 << 61) + 5)[..., :keys]
+    places = torch.arange(dropped.numel()).view(dropped.shape)
+    factors = reference.keep_factors(places, 0.3, torch.tensor((1 << 61) + 5), torch.float32)
+    assert torch.equal(dropped.cpu() == 0, factors == 0)
 
 
-def test_dropout_differs_between_places_that_are_two_to_the_32_apart():
-    """With 65,536 keys, query * keys + key in 32 bits is the same for queries 0 and 65,536."""
-    seed = torch.tensor([7], device=DEVICE)
-    kept = torch.zeros(3, 1024, dtype=torch.int32, device=DEVICE)
-    for row, query in enumerate((0, 1, 65536)):
-        _kept_of_keys[(1,)](seed, query, kept[row], SIZE=1024)
-    for one, other in itertools.combinations(kept, 2):
-        assert 0.4 < (one == other).double().mean() < 0.6
-
-
-def _product_in_order(a, b, dtype):
-    """Return the product of matrices; BLAS adds up in an order that depends on their sizes."""
-    return (a[..., None].astype(dtype) * b[..., None, :, :]).sum(axis=-2)
-
-
-def test_timing_does_not_change_the_result(monkeypatch):
-    """The order of a sum does not depend on which number of own positions is the fastest."""
-    monkeypatch.setattr(np, "matmul", _product_in_order)  # of Triton's interpreter
-    tensors = inputs(130, 70, dtype=torch.float16)
-    monkeypatch.setattr(kernels, "_LONG", 0)
-    by_own = {timed.kwargs["OWN"]: timed for timed in kernels._TIMED}
-    assert all(timed.kwargs.keys() == {"OWN"} for timed in kernels._TIMED) and len(by_own) > 1
-    results = []
-    for timed in by_own.values():
-        monkeypatch.setattr(kernels, "_configurations", lambda *x, timed=timed: [timed])
-        results.append(values_and_gradients(rela_attention, *tensors))
-    for result in results[1:]:
-        assert torch.equal(result, results[0])
-
-
+@pytest.mark.parametrize("keys", [48, 33])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_the_gradient_knows_what_was_dropped(is_causal):
-    tensors = inputs(70, 48, head_dim=48)
+def test_the_gradient_knows_what_was_dropped(is_causal, keys):
+    tensors = inputs(70, keys, head_dim=48)
     options = {"dropout": 0.25, "causal": is_causal}
-    torch.manual_seed(7)
-    kept = weights_after_dropout(*tensors[:2], **options) != 0
-    torch.manual_seed(7)
+    value = torch.eye(keys, 48, device=DEVICE).expand(BATCH, HEADS, -1, -1)
+    kept = rela_attention(*tensors[:2], value, **options)[..., :keys] != 0
     actual = values_and_gradients(lambda *qkv: rela_attention(*qkv, **options), *tensors)
     assert relative_error(actual, dense(*tensors, factor=kept / 0.75)) < 1e-6
 
 
-@pytest.mark.parametrize("output", [None, torch.float32], ids=str)
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
-def test_half_precision_is_summed_in_fp32(dtype, output):
+def test_half_precision_is_summed_in_fp32(dtype):
     if DEVICE == "cpu" and dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies bf16 as if it were integers")
     tensors = inputs(40, 70, dtype=dtype)
 
     def attention(*qkv):
-        result = rela_attention(*qkv, causal=True, output_dtype=output)
-        assert result.dtype == (output or dtype)
+        result = rela_attention(*qkv, causal=True)
+        assert result.dtype == (torch.float32 if dtype == torch.float16 else dtype)
         return result
 
     exact = dense(*tensors, factor=(causal(40, 70) == 0).to(DEVICE))
@@ -248,10 +234,7 @@ def test_in_fp32_a_large_sum_does_not_overflow_nor_its_small_gradient_vanish():
     *tensors, grad = inputs(40, 70, dtype=torch.float16, scale=30.0)
     tensors.append(grad.float() * 1e-8)
 
-    def attention(*qkv):
-        return rela_attention(*qkv, output_dtype=torch.float32)
-
-    actual, exact = values_and_gradients(attention, *tensors), dense(*tensors)
+    actual, exact = values_and_gradients(rela_attention, *tensors), dense(*tensors)
     sums = BATCH * HEADS * 40 * 16
     assert exact[:sums].abs().max() > torch.finfo(torch.float16).max
     for part in (slice(sums), slice(sums, None)):
@@ -289,10 +272,77 @@ def test_memory_on_a_gpu_does_not_grow_with_the_square_of_the_length():
     assert torch.cuda.max_memory_allocated() - before < scores / 4
 
 
-def test_a_mask_that_is_changed_before_the_gradient_is_refused():
-    query, key, value, grad = inputs(5, 7)
-    masked = torch.zeros(BATCH, 7, dtype=torch.bool, device=DEVICE)
-    result = rela_attention(query.requires_grad_(), key, value, masked)
-    masked[0, 3] = True
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.backward(grad)
+@pytest.mark.parametrize("lengths", [(300, 260), (260, 300)], ids=str)
+def test_long_inputs_have_larger_tiles(lengths):
+    tensors = inputs(*lengths, dtype=torch.float16)
+    exact = dense(*tensors, factor=(causal(*lengths) == 0).to(DEVICE))
+    actual = values_and_gradients(lambda *qkv: rela_attention(*qkv, causal=True), *tensors)
+    assert relative_error(actual, exact) < torch.finfo(torch.float16).eps
+
+
+@pytest.mark.parametrize("has_masked, is_causal, drops", [(0, 0, 0), (0, 1, 1), (1, 1, 0)])
+@pytest.mark.parametrize("lengths", [(31, 28), (90, 69)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_kernels_pass_the_comparison_at_their_first_use(
+    dtype, lengths, has_masked, is_causal, drops, caplog, tmp_path, monkeypatch
+):
+    pytest.importorskip("fairseq_sparse.ops.reference.dropout")
+    monkeypatch.setenv("FAIRSEQ_SPARSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(verification, "_verdicts", {})
+    *tensors, grad = inputs(*lengths, dtype=dtype)
+    masked = hidden_keys(lengths[1]) if has_masked else None
+    arguments = (*tensors, masked, None, None)
+    options = (0.0, 1.0, bool(is_causal), 0.1 * drops)
+    assert kernels.fits_attention(*arguments, *options), caplog.text
+    assert kernels.fits_attention_backward(grad, *arguments, None, *options), caplog.text
+    assert len(verification._verdicts) == 2
+
+
+def attend_with(bias, causal=True):
+    *tensors, _ = inputs(*bias.shape)
+    return kernels.attention(*tensors, None, bias.to(DEVICE), None, 0.0, 1.0, causal, 0.0)[0]
+
+
+def test_another_mask_than_the_causal_one_is_refused():
+    """The host does not read the mask: a GPU fails later, a CPU at once."""
+    right = torch.full((6, 6), -INF).triu(1)
+    attend_with(right)
+    more, less = right.clone(), right.clone()
+    more[3, 1], less[1, 3] = -INF, 0
+    for mask in (more, less, right.t(), torch.zeros(6, 6), right[1:, :]):
+        with pytest.raises(RuntimeError, match="mask is not causal"):
+            attend_with(mask)
+
+
+def test_a_causal_mask_is_read_once(monkeypatch):
+    """A decoder's layers get parts of one buffer, of the same size in each batch."""
+    read = []
+    monkeypatch.setattr(kernels, "assert_causal", lambda bias: read.append(bias.shape))
+    buffer = torch.full((9, 9), -INF, device=DEVICE).triu(1)
+    for _ in range(3):
+        attend_with(buffer[:6, :6])
+    assert read == [(6, 6)]
+    attend_with(buffer[:5, :5])
+    buffer[0, 0] = 0  # changed, though not in effect
+    attend_with(buffer[:5, :5])
+    attend_with(buffer.clone()[:5, :5])
+    assert read == [(6, 6)] + [(5, 5)] * 3
+
+
+def test_what_the_kernels_leave_to_the_reference(monkeypatch):
+    monkeypatch.setattr(kernels, "verified", lambda *given: True)
+
+    def fits(*lengths, bias=None, alpha=0.0, causal=False, dropout=0.0, **options):
+        *tensors, _ = inputs(*(lengths or (30, 40)), **options)
+        return kernels.fits_attention(*tensors, None, bias, None, alpha, 1.0, causal, dropout)
+
+    mask = torch.zeros(30, 40)
+    assert (
+        fits() and fits(dtype=torch.float16) and fits(bias=mask, causal=True) and fits(dropout=0.9)
+    )
+    assert not fits(1, 40) and not fits(alpha=1.5) and not fits(bias=mask) and not fits(dropout=1.0)
+    assert not fits(dtype=torch.float64) and not fits(head_dim=24) and not fits(head_dim=144)
+    query, key, value, _ = inputs(30, 40)
+    rest = (None, None, None, 0.0, 1.0, False, 0.0)
+    assert not kernels.fits_attention(query, key, value[..., :8], *rest)
+    assert not kernels.fits_attention(query, key, value.half(), *rest)

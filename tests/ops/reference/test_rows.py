@@ -5,10 +5,19 @@ import math
 import pytest
 import torch
 
-from fairseq_sparse.ops import reference
+from fairseq_sparse.ops import alpha_relu, backends
 from fairseq_sparse.ops.cpu import build
-from fairseq_sparse.ops.mappings import entmax_rows
+from fairseq_sparse.ops.mappings import entmax_and_threshold
 from fairseq_sparse.ops.reference.powers import positive_power
+from fairseq_sparse.ops.reference.rows import (
+    CUT,
+    SCALE,
+    SHIFT,
+    TAU,
+    probabilities,
+    row_loss,
+    solve_entmax,
+)
 from references import assert_close_to_naive, entmax, entmax_threshold
 
 INF = float("inf")
@@ -50,8 +59,9 @@ def test_tau_is_exact_to_rounding(size, alpha, dtype):
     exact = entmax_threshold(z.double(), alpha)
     # A few roundings: of (alpha - 1) z, of the powers and of their sum.
     allowed = 16 * torch.finfo(dtype).eps * exact.abs()
-    for solve in (entmax_rows, reference.entmax_rows):
-        tau = solve(z, alpha).tau
+    for backend in ("auto", "reference"):
+        with backends.use(backend):
+            tau = entmax_and_threshold(z, alpha)[1]
         assert tau.dtype == dtype and tau.shape == z.shape[:1]
         assert ((tau.double() - exact).abs() <= allowed).all()
 
@@ -62,13 +72,14 @@ def test_tau_is_exact_to_rounding(size, alpha, dtype):
 @pytest.mark.parametrize("size", SIZES)
 def test_probabilities_of_both_paths_are_those_of_the_naive_version(size, alpha, dtype):
     z = (hard_rows(size) + 3).to(dtype)
-    for solve in (entmax_rows, reference.entmax_rows):
-        p = solve(z, alpha).p
+    for backend in ("auto", "reference"):
+        with backends.use(backend):
+            p = entmax_and_threshold(z, alpha)[0]
         assert p.dtype == dtype
         # Ties share the rounding error of tau, so the error of their sum grows with their number.
         # The CPU kernels take the last steps in fp64.
         ties = size * torch.finfo(dtype).eps
-        compiled = solve is entmax_rows and build.library() is not None and 1.05 <= alpha <= 2
+        compiled = backend == "auto" and build.library() is not None and 1.05 <= alpha <= 2
         exact = compiled and dtype == torch.float32
         assert_close_to_naive(p, lambda z: entmax(z, alpha), z, atol=0.0 if exact else ties)
         assert ((p.double().sum(-1) - 1).abs() <= ties).all()
@@ -77,26 +88,34 @@ def test_probabilities_of_both_paths_are_those_of_the_naive_version(size, alpha,
 def test_an_alpha_for_each_row_is_that_alpha_alone():
     z = hard_rows()
     alpha = torch.tensor(ALPHAS, dtype=torch.float64).repeat(len(z))[: len(z), None]
-    together = reference.entmax_rows(z, alpha)
-    assert_close_to_naive(together.p, entmax, z, alpha)
+    solution, together = solve_entmax(z, alpha)
+    assert_close_to_naive(together, entmax, z, alpha)
     for alone in ALPHAS:
         rows = (alpha == alone).squeeze(-1)
-        p, tau, conjugate, _ = reference.entmax_rows(z[rows], alone)
-        torch.testing.assert_close(together.tau[rows], tau, rtol=1e-13, atol=0)
+        expected, p = solve_entmax(z[rows], alone)
+        torch.testing.assert_close(solution[TAU, rows], expected[TAU], rtol=1e-13, atol=0)
         if alone <= 2:
-            torch.testing.assert_close(together.p[rows], p, rtol=1e-10, atol=1e-15)
-            torch.testing.assert_close(together.conjugate[rows], conjugate, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(together[rows], p, rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("tau", [None, 0.3])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
-def test_conjugate_is_the_attained_maximum_less_the_largest_logit(alpha):
-    z = torch.randn(20, 30, dtype=torch.float64) * torch.logspace(-2, 2, 20).double()[:, None]
-    p, tau, conjugate, maximum = reference.entmax_rows(z, alpha)
-    assert torch.equal(maximum, z.amax(-1))
-    assert_close_to_naive(tau, lambda z: entmax_threshold(z, alpha), z, slack=4)
-    naive = entmax(z, alpha)
-    value = (naive * z + (naive - naive**alpha) / (alpha * (alpha - 1))).sum(-1)
-    torch.testing.assert_close(conjugate + maximum, value, rtol=1e-12, atol=1e-10)
+def test_a_solution_gives_the_probabilities(alpha, tau, backend):
+    z = torch.randn(20, 300) * torch.logspace(-2, 2, 20)[:, None]
+    z[3], z[4, 4] = -INF, NAN
+    target, threshold = torch.zeros(20).long(), None if tau is None else torch.tensor(tau)
+    with backends.use(backend):
+        _, solution = row_loss(z, target, threshold, alpha, 0.0, -100, "newton", 0)
+        expected = entmax_and_threshold(z, alpha)[0] if tau is None else alpha_relu(z, tau, alpha)
+    assert solution.dtype == torch.float64 and solution.shape == (4, 20)
+    found = probabilities(z, solution, alpha)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert (expected[z <= solution[CUT].unsqueeze(-1)] == 0).all()
+    if tau is None:
+        assert torch.equal(solution[SHIFT, :3], z[:3].amax(-1).double())
+    else:
+        assert (solution[SHIFT] == 0).all() and (solution[SCALE] == 1).all()
 
 
 @pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 2.5])

@@ -1,0 +1,67 @@
+"""Which GPUs the Triton kernels are for. Importing this does not import Triton."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+_OLDEST_TRITON = (3, 2)
+_LEAST_CAPABILITY = (8, 0)  # Ampere: a V100 has 7.0, a T4 has 7.5
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Return whether kernels can run on a device. Cached, so that a reason is logged once.
+
+    They have been compiled for NVIDIA GPUs from Ampere on. Triton would also try them on older ones
+    and, under ROCm, on AMD's, but the outcome is unknown.
+    """
+    return _runs_kernels(device) and has_triton()
+
+
+def _runs_kernels(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    if torch.version.hip is not None:
+        found = "PyTorch is built for ROCm"
+    else:
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= _LEAST_CAPABILITY:
+            return True
+        found = "{} has compute capability {}.{}".format(device, *capability)
+    logger.info(
+        "%s, and the Triton kernels need an NVIDIA GPU of %d.%d or more: sparse ops run in plain "
+        "PyTorch",
+        found,
+        *_LEAST_CAPABILITY,
+    )
+    return False
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether a suitable Triton is available. Cached, so that the reason is logged once."""
+    if os.environ.get("FAIRSEQ_SPARSE_TRITON") == "0":
+        logger.info("FAIRSEQ_SPARSE_TRITON=0: sparse ops run in plain PyTorch on the GPU")
+        return False
+    needed = ".".join(map(str, _OLDEST_TRITON))
+    try:
+        import triton
+    except ImportError:
+        found = "is not installed"
+    else:
+        if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= _OLDEST_TRITON:
+            return True
+        found = f"{triton.__version__} is older than {needed}"
+    logger.warning(
+        "triton %s: sparse ops run in plain PyTorch on the GPU, which is slower; to fix this: "
+        "pip install 'triton>=%s'",
+        found,
+        needed,
+    )
+    return False

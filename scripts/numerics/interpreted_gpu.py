@@ -1,0 +1,24 @@
+"""GPU kernels in Triton's interpreter: tensors of the CPU take the road of CUDA tensors."""
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class InterpretedGPU(TorchDispatchMode):
+    """A context in which the operators call their GPU kernels, where these apply.
+
+    The operators that did so are in ``used``.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.used = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        from fairseq_sparse.ops.gpu import rela_attention, rows
+
+        namespace, name = function._schema.name.split("::")
+        module = rela_attention if name.startswith("attention") else rows
+        if namespace == "fairseq_sparse" and getattr(module, f"fits_{name}")(*args):
+            self.used.add(name)
+            return getattr(module, name)(*args)
+        return function(*args, **(kwargs or {}))

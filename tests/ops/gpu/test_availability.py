@@ -1,0 +1,84 @@
+"""Which GPUs the kernels run on, and that nothing else needs Triton."""
+
+import logging
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fairseq_sparse.ops import gpu
+from fairseq_sparse.ops.gpu import availability
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_found():
+    for function in (availability.has_triton, availability.has_kernels):
+        function.cache_clear()
+    yield
+    for function in (availability.has_triton, availability.has_kernels):
+        function.cache_clear()
+
+
+def set_version(monkeypatch, version):
+    module = None if version is None else types.SimpleNamespace(__version__=version)
+    monkeypatch.setitem(sys.modules, "triton", module)  # None: importing it raises
+
+
+def set_gpu(monkeypatch, capability, hip=None):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
+@pytest.mark.parametrize("version", ["3.2.0", "3.12.1+git123", "4.0"])
+def test_new_versions_will_do(monkeypatch, caplog, version):
+    set_version(monkeypatch, version)
+    set_gpu(monkeypatch, (8, 0))
+    assert availability.has_kernels(GPU)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", [None, "3.1.0"])
+def test_what_is_missing_is_said_once(monkeypatch, caplog, version):
+    set_version(monkeypatch, version)
+    set_gpu(monkeypatch, (9, 0))
+    for _ in range(3):
+        assert not availability.has_kernels(GPU)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+
+
+@pytest.mark.parametrize("capability, hip", [((7, 5), None), ((9, 4), "6.2")])
+def test_other_gpus_have_no_kernels(monkeypatch, capability, hip):
+    set_version(monkeypatch, "3.3.0")
+    set_gpu(monkeypatch, capability, hip)
+    assert not availability.has_kernels(GPU)
+
+
+def test_a_variable_turns_kernels_off(monkeypatch):
+    set_version(monkeypatch, "3.3.0")
+    set_gpu(monkeypatch, (8, 0))
+    monkeypatch.setenv("FAIRSEQ_SPARSE_TRITON", "0")
+    assert not availability.has_kernels(GPU)
+
+
+def test_kernels_get_real_tensors_of_one_gpu(monkeypatch):
+    monkeypatch.setattr(gpu, "has_kernels", lambda device: device.type == "meta")
+    fitting = types.SimpleNamespace(fits_alpha_relu=lambda *args: True)
+    monkeypatch.setattr(gpu, "import_module", lambda name: fitting)
+    z = torch.zeros(3, 4, device="meta")
+    assert gpu.fits("alpha_relu", z, torch.tensor(0.3), 1.5, False)
+    assert not gpu.fits("alpha_relu", z, torch.zeros(4), 1.5, False)
+    assert not gpu.fits("alpha_relu", torch.zeros(3, 4), torch.tensor(0.3), 1.5, False)
+    with FakeTensorMode():
+        assert not gpu.fits("alpha_relu", torch.zeros(3, 4, device="meta"), torch.tensor(0.3))
+
+
+def test_importing_the_package_imports_no_triton():
+    script = "import sys, fairseq_sparse.ops; assert 'triton' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
