@@ -54,7 +54,7 @@ def test_layers_that_need_no_fairseq_work_without_it():
         "from fairseq_sparse.modules import *\n"
         "layer = OutputProjection(torch.nn.Linear(4, 6), 'alpha_relu', tau=0.5)\n"
         "features, target = torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.long)\n"
-        "loss, statistics = OutputLoss(target, padding=0)(layer, features)\n"
+        "loss, statistics = layer.loss(features, OutputLoss(target, padding=0))\n"
         "assert loss.isfinite() and statistics['tokens'] == 6\n"
         "assert 'SparseMultiheadAttention' not in globals() and 'rela_g' in ATTENTION_KINDS\n"
     )

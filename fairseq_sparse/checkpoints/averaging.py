@@ -25,7 +25,6 @@ _MODEL_FIELDS = (
     "arch",
     "output_transform",
     "output_alpha",
-    "output_topk",
     "attention",
     "attention_enc",
     "attention_dec",

@@ -107,8 +107,6 @@ def _transform_flags(settings: Any) -> dict[str, str]:
     described = {"--output-transform": transform}
     if transform in transforms_with("takes_alpha"):
         described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
-    if transform in transforms_with("takes_topk"):
-        described["--output-topk"] = str(int(values.get("output_topk") or 0))
     attention = str(values.get("attention") or "softmax")
     kinds = {place: str(values.get(f"attention_{place}") or attention) for place in FLAG_PLACES}
     if len(set(kinds.values())) == 1:

@@ -16,7 +16,7 @@ from omegaconf import II, OmegaConf
 
 from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.modules.flag_checks import check_settings_of_model
-from fairseq_sparse.modules.output_loss import OutputLoss
+from fairseq_sparse.modules.output_projection import OutputLoss
 
 
 @dataclass

@@ -6,8 +6,7 @@ The output projection, its transforms and the kinds of attention also work witho
 from importlib.util import find_spec
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS, AttentionKind
-from fairseq_sparse.modules.output_loss import OutputLoss
-from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_projection import OutputLoss, OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, OutputTransform
 
 __all__ = [

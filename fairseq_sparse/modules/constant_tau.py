@@ -34,9 +34,9 @@ class ConstantTau:
     takes_tau = True
     saved = ("tau",)
 
-    def __init__(self, name: str, alpha: float, topk: int = 0, tau: Union[str, float] = "weights"):
-        super().__init__(name, alpha, topk)
-        self.estimator, value = _parse_tau(tau, alpha)
+    def __init__(self, *args: Any, tau: Union[str, float] = "weights", **options: Any):
+        super().__init__(*args, **options)
+        self.estimator, value = _parse_tau(tau, self.alpha)
         self.register_buffer("tau", torch.tensor(value, dtype=torch.float32))
         self._given_tau = torch.tensor(value, dtype=torch.float32, device="cpu").item()
         self._tau_is_known = math.isfinite(value)

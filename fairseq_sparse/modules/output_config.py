@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from fairseq_sparse.modules.model_settings import check_size_of_alpha, criterion_name
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
+from fairseq_sparse.ops.checks import ALGORITHMS
+from fairseq_sparse.ops.mappings import TOPK
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +35,18 @@ class OutputConfig(FairseqDataclass):
     output_alpha: float = field(
         default=1.5, metadata={"help": "alpha > 1 of --output-transform entmax and alpha_relu"}
     )
+    output_algorithm: ChoiceEnum(ALGORITHMS) = field(
+        default="newton",
+        metadata={
+            "help": "how sparsemax and entmax find their threshold, with the same result: 'newton' "
+            "(a search without a sort, the fastest); 'bisect' ('Sparse Sequence-to-Sequence "
+            "Models', Algorithm 1); for alpha 1.5 and 2 'sort' (Algorithm 2) and 'partial' (a sort "
+            "of the --output-topk largest logits, and of more where they do not hold the support)"
+        },
+    )
     output_topk: int = field(
-        default=0,
-        metadata={"help": "truncate sparsemax and entmax to the k largest logits; 0 = exact"},
+        default=TOPK,
+        metadata={"help": "the number of logits that --output-algorithm partial begins with"},
     )
     output_tau: str = field(
         default="weights",
@@ -78,6 +89,7 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
         linear,
         transform=str(args.output_transform),
         alpha=args.output_alpha,
+        algorithm=str(args.output_algorithm),
         topk=args.output_topk,
         tau=args.output_tau,
     )
@@ -117,6 +129,8 @@ def changed_flags(args: Any) -> list[str]:
     defaults = {each.name: each.default for each in fields(OutputConfig)}
     if values["output_tau"] in _DEFAULT_TAUS:
         del values["output_tau"]
+    if str(values["output_algorithm"]) != "partial":  # in older checkpoints it is often 0
+        del values["output_topk"]
     return [
         f"--{name.replace('_', '-')} {value}"
         for name, value in values.items()

@@ -1,10 +1,38 @@
 """The last layer of a decoder: a linear map to the vocabulary, and its output transform."""
 
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_sparse.modules.output_transforms import DEFAULT_ALPHA, OUTPUT_TRANSFORMS
+from fairseq_sparse.ops.mappings import TOPK
+
+# Number of positions of a training batch that the statistics use: using all of them would cost as
+# much as the loss. Validation uses all.
+TRAINING_STATISTICS_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """The targets of a batch and the options of their loss, for ``model(..., loss=...)``.
+
+    Attributes:
+        target: tokens ``[batch, length]``.
+        padding: the padding token, which is ignored.
+        label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon / V``.
+        reduction: ``sum``, or ``none`` for a loss of each position.
+        fused: whether a training loss is computed without keeping the logits, if possible.
+        epsilon: the epsilon of the eps-perplexity; None if no language-model measures are wanted.
+    """
+
+    target: Tensor
+    padding: int
+    label_smoothing: float = 0.0
+    reduction: str = "sum"
+    fused: bool = True
+    epsilon: Optional[float] = None
 
 
 class OutputProjection(nn.Module):
@@ -23,12 +51,13 @@ class OutputProjection(nn.Module):
         linear: the layer to wrap; it is shared, not copied.
         transform: a key of ``OUTPUT_TRANSFORMS``.
         alpha: > 1, for ``entmax`` and ``alpha_relu``.
-        topk: if > 0, sparsemax and entmax see only the ``topk`` largest logits.
+        algorithm, topk: how sparsemax and entmax find their threshold, see
+            :func:`fairseq_sparse.ops.entmax`; other transforms ignore ``topk``.
         tau: for ``alpha_relu``, how tau is found (one of ``TAU_ESTIMATORS``), or its value; other
             transforms ignore it.
 
     Raises:
-        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``topk``.
+        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``algorithm``.
     """
 
     def __init__(
@@ -36,7 +65,8 @@ class OutputProjection(nn.Module):
         linear: nn.Linear,
         transform: str = "softmax",
         alpha: float = DEFAULT_ALPHA,
-        topk: int = 0,
+        algorithm: str = "newton",
+        topk: int = TOPK,
         tau: Union[str, float] = "weights",
     ):
         super().__init__()
@@ -46,7 +76,9 @@ class OutputProjection(nn.Module):
                 f"{', '.join(OUTPUT_TRANSFORMS)}"
             )
         self.linear = linear
-        self.transform = OUTPUT_TRANSFORMS[transform](transform, alpha, topk, tau)
+        self.transform = OUTPUT_TRANSFORMS[transform](
+            transform, alpha=alpha, algorithm=algorithm, topk=topk, tau=tau
+        )
         self.is_sparse = self.transform.is_sparse
         # Whether the transform's log_probs() are those of a distribution: search adds them up.
         self.scores_are_log_probs = self.transform.sums_to_one
@@ -65,15 +97,41 @@ class OutputProjection(nn.Module):
         """Return the logits ``[..., V]`` of features ``[..., d]``."""
         return self.linear(features)
 
-    def loss_of_features(self, features: Tensor, target: Tensor, **options: Any) -> Tensor:
-        """Return the transform's loss of ``linear(features)``, if possible without keeping the
-        logits; for the options see :meth:`OutputTransform.loss`.
+    def loss(self, features: Tensor, options: OutputLoss) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of features ``[batch, length, d]``, and sums over the target tokens.
 
-        A layer that is quantised or has hooks is called, so its logits are kept.
+        In training, a transform without a tau finds it first. The logits are kept in evaluation,
+        and where the layer is quantised or has hooks, because it must then be called.
+
+        Returns:
+            The loss in nats, and the sums of :meth:`OutputTransform.statistics`, in training of a
+            sample of the positions; in evaluation also ``correct_sentences``, the number of
+            sentences in which every target token has the largest logit.
         """
-        if self._is_plain():
-            return self.transform.loss_of_features(features, self.linear, target, **options)
-        return self.transform.loss(self.linear(features), target, **options)
+        features = features.reshape(-1, features.size(-1))  # [batch * length, d]
+        target, padding = options.target.reshape(-1), options.padding
+        of_loss: dict[str, Any] = {
+            "label_smoothing": options.label_smoothing,
+            "ignore_index": padding,
+            "reduction": options.reduction,
+        }
+        if self.training:
+            self.transform.prepare(self, features, target, padding)
+        rows = _some_rows(target) if self.training else slice(None)
+        if self.training and options.fused and self._is_plain():
+            with torch.no_grad():
+                logits = self(features[rows])
+            weight, bias = self.weight, self.bias
+            loss = self.transform.linear_loss(features, weight, bias, target, **of_loss)
+        else:
+            logits = self(features)
+            loss = self.transform.loss(logits, target, **of_loss)
+            logits = logits.detach()[rows]
+        statistics = self.transform.statistics(logits, target[rows], padding, options.epsilon)
+        if not self.training:
+            correct = logits.argmax(-1).eq(target) | target.eq(padding)
+            statistics["correct_sentences"] = correct.view_as(options.target).all(dim=1).sum()
+        return loss, statistics
 
     def _is_plain(self) -> bool:
         """Return whether the layer computes ``F.linear`` of its parameters and nothing else."""
@@ -98,3 +156,12 @@ class OutputProjection(nn.Module):
             part = "transform" if name in of_transforms else "linear"
             state_dict[f"{prefix}{part}.{name}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _some_rows(target: Tensor) -> Tensor:
+    """Return the positions that the statistics of a training batch are taken from."""
+    # Not every n-th: n could be the length of a sentence, and all would be first tokens.
+    count = min(target.size(0), TRAINING_STATISTICS_TOKENS)
+    # Not in the default dtype: half precision would round the last position up.
+    exact = {"dtype": torch.float64, "device": target.device}
+    return torch.linspace(0, target.size(0) - 1, count, **exact).long()

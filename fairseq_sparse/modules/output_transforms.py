@@ -26,10 +26,9 @@ from fairseq_sparse.ops import (
     linear_entmax_loss,
     log_alpha_relu,
     log_entmax,
-    softmax,
 )
-from fairseq_sparse.ops.checks import check_alpha
-from fairseq_sparse.ops.mappings import entmax_and_threshold
+from fairseq_sparse.ops.checks import check_algorithm, check_alpha
+from fairseq_sparse.ops.mappings import TOPK, entmax_and_threshold
 from fairseq_sparse.ops.precision import at_least_fp32
 
 logger = logging.getLogger(__name__)
@@ -47,25 +46,26 @@ class OutputTransform(nn.Module):
         criterion: the ``--criterion`` that trains it.
         is_sparse: whether a token can have probability exactly 0.
         sums_to_one: whether :meth:`probs` sum to 1.
-        takes_alpha, takes_topk, takes_tau: whether it uses ``--output-alpha``,
-            ``--output-topk``, ``--output-tau``.
+        takes_alpha, takes_algorithm, takes_tau: whether it uses ``--output-alpha``,
+            ``--output-algorithm`` and ``--output-topk``, ``--output-tau``.
         alpha: its alpha, if it has a fixed one.
         saved: names of its buffers and parameters that are saved in checkpoints.
 
     Args:
         name: its key in ``OUTPUT_TRANSFORMS``.
         alpha: > 1, for transforms that take it.
-        topk: if > 0, only the ``topk`` largest logits are mapped.
-        tau: how the threshold is found, or its value, for transforms that take it.
+        algorithm, topk: how the threshold is found, for transforms whose threshold depends on the
+            logits; see :func:`fairseq_sparse.ops.entmax`.
+        tau: the threshold, or how it is found, for transforms with a constant one.
 
     Raises:
-        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``topk``.
+        ValueError: an option is out of range, or the transform takes no ``alpha`` or ``algorithm``.
     """
 
     criterion = "entmax_loss"
     is_sparse = True
     sums_to_one = True
-    takes_alpha = takes_topk = takes_tau = False
+    takes_alpha = takes_algorithm = takes_tau = False
     alpha: Optional[float] = None
     saved: tuple[str, ...] = ()
 
@@ -73,7 +73,8 @@ class OutputTransform(nn.Module):
         self,
         name: str,
         alpha: float = DEFAULT_ALPHA,
-        topk: int = 0,
+        algorithm: str = "newton",
+        topk: int = TOPK,
         tau: Union[str, float] = "weights",
     ):
         super().__init__()
@@ -81,8 +82,8 @@ class OutputTransform(nn.Module):
         self._check_alpha(alpha)
         if self.takes_alpha:
             self.alpha = alpha
-        self._check_topk(topk)
-        self.topk = topk
+        self._check_algorithm(algorithm, topk)
+        self.search = {"algorithm": algorithm, "topk": topk}
 
     def probs(self, logits: Tensor) -> Tensor:
         """Return the probabilities, in fp32 or better."""
@@ -111,14 +112,19 @@ class OutputTransform(nn.Module):
         """
         raise NotImplementedError
 
-    def loss_of_features(
-        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
+    def linear_loss(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        **options: Any,
     ) -> Tensor:
-        """Return the :meth:`loss` of the logits ``linear(features)``.
+        """Return the :meth:`loss` of the logits ``F.linear(features, weight, bias)``.
 
         A subclass that need not keep the logits can override this to save time and memory.
         """
-        return self.loss(linear(features), target, **options)
+        return self.loss(F.linear(features, weight, bias), target, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         """Return :meth:`probs` of logits ``[rows, V]``, and each row's threshold if it has one."""
@@ -195,9 +201,7 @@ class OutputTransform(nn.Module):
 
     def describe(self) -> str:
         """Return the name, with the options that distinguish transforms of this name."""
-        details = [f"α {self.alpha:g}"] if self.takes_alpha else []
-        details += [f"k {self.topk}"] if self.topk else []
-        return f"{self.name} ({', '.join(details)})" if details else self.name
+        return f"{self.name} (α {self.alpha:g})" if self.takes_alpha else self.name
 
     def _check_alpha(self, alpha: float) -> None:
         if self.takes_alpha:
@@ -213,13 +217,18 @@ class OutputTransform(nn.Module):
                 f"{_join_with(transforms_with('takes_alpha'), 'or')}, or leave --output-alpha out"
             )
 
-    def _check_topk(self, topk: int) -> None:
-        if topk < 0:
-            raise ValueError(f"--output-topk must be 0 (exact) or a positive number, got {topk}")
-        if topk and not self.takes_topk:
+    def _check_algorithm(self, algorithm: str, topk: int) -> None:
+        if self.takes_algorithm:
+            try:
+                check_algorithm(algorithm, self.alpha, topk)
+            except ValueError as error:
+                flags = f"--output-algorithm {algorithm}, --output-topk {topk}"
+                raise ValueError(f"{flags}: {error}") from None
+        elif algorithm != "newton":
+            takers = _join_with(transforms_with("takes_algorithm"), "and")
             raise ValueError(
-                f"--output-topk {topk} is for {_join_with(transforms_with('takes_topk'), 'and')}; "
-                f"--output-transform {self.name} takes none, leave it out"
+                f"--output-algorithm {algorithm} is for {takers}; --output-transform {self.name} "
+                "takes none, leave it out"
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args) -> None:
@@ -238,46 +247,38 @@ class OutputTransform(nn.Module):
         return self.name if self.alpha is None else f"{self.name}, alpha={self.alpha}"
 
 
-class Softmax(OutputTransform):
-    """Softmax, trained by cross-entropy."""
-
-    is_sparse = False
-    alpha = 1.0
-
-    def probs(self, logits: Tensor) -> Tensor:
-        return softmax(at_least_fp32(logits))
-
-    def log_probs(self, logits: Tensor) -> Tensor:
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        return F.log_softmax(logits, dim=-1, dtype=dtype)
-
-    def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
-        return entmax_loss(logits, target, 1.0, **options)
-
-
 class Entmax(OutputTransform):
     """alpha-entmax, trained by its Fenchel-Young loss."""
 
-    takes_alpha = takes_topk = True
+    takes_alpha = takes_algorithm = True
 
     def probs(self, logits: Tensor) -> Tensor:
-        return entmax(at_least_fp32(logits), self.alpha)
+        return entmax(at_least_fp32(logits), self.alpha, **self.search)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        return log_entmax(logits, self.alpha)
+        return log_entmax(logits, self.alpha, **self.search)
 
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
-        return entmax_loss(logits, target, self.alpha, **options)
+        return entmax_loss(logits, target, self.alpha, **self.search, **options)
 
-    def loss_of_features(
-        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
-    ) -> Tensor:
-        """Return the loss without keeping the logits."""
-        weight, bias = linear.weight, linear.bias
-        return linear_entmax_loss(features, weight, bias, target, self.alpha, **options)
+    def linear_loss(self, features, weight, bias, target, **options: Any) -> Tensor:
+        return linear_entmax_loss(
+            features, weight, bias, target, self.alpha, **self.search, **options
+        )
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
-        return entmax_and_threshold(at_least_fp32(logits), self.alpha)
+        return entmax_and_threshold(at_least_fp32(logits), self.alpha, **self.search)
+
+
+class Softmax(Entmax):
+    """alpha-entmax with alpha = 1, trained by cross-entropy."""
+
+    is_sparse = False
+    takes_alpha = takes_algorithm = False
+    alpha = 1.0
+
+    def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        return self.probs(logits), None
 
 
 class Sparsemax(Entmax):
@@ -327,11 +328,8 @@ class AlphaReLU(ConstantTau, OutputTransform):
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)
 
-    def loss_of_features(
-        self, features: Tensor, linear: nn.Linear, target: Tensor, **options: Any
-    ) -> Tensor:
-        """Return the loss without keeping the logits."""
-        weight, bias, tau = linear.weight, linear.bias, self.known_tau()
+    def linear_loss(self, features, weight, bias, target, **options: Any) -> Tensor:
+        tau = self.known_tau()
         return linear_alpha_relu_loss(features, weight, bias, target, tau, self.alpha, **options)
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:

@@ -12,7 +12,7 @@ from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.modules.flag_checks import check_search, check_training
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.model_settings import as_namespace
-from fairseq_sparse.modules.output_loss import OutputLoss
+from fairseq_sparse.modules.output_projection import OutputLoss
 from fairseq_sparse.modules.parameter_checks import check_parameters
 from fairseq_sparse.modules.seeded_dropout import set_dropout
 
@@ -76,14 +76,16 @@ class SparseOutputModel:
 
         Args:
             args: the arguments of fairseq's model.
-            loss: if given, the result is that of :meth:`OutputLoss.__call__`, the loss and its
-                statistics, and the logits need not be kept.
+            loss: if given, the result is that of :meth:`OutputProjection.loss`, the loss and its
+                statistics, and the logits need not be kept. It must be computed in here: only in
+                the forward pass do fairseq's distributed wrappers see which parameters are used,
+                and does a sharded model have its weights.
             kwargs: the keyword arguments of fairseq's model.
         """
         if loss is None:
             return super().forward(*args, **kwargs)
         features, _ = self.extract_features(*args, **kwargs)
-        return loss(self.decoder.output_projection, features)
+        return self.decoder.output_projection.loss(features, loss)
 
     def __prepare_scriptable__(self):
         """Return a copy with fairseq's own ``forward``: TorchScript cannot compile the loss."""

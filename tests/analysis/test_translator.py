@@ -22,7 +22,14 @@ from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 OUTPUTS = {
     "softmax": [],
     "entmax15": ["--output-transform", "entmax15"],
-    "entmax": ["--output-transform", "entmax", "--output-alpha", "1.3", "--output-topk", "9"],
+    "entmax": [
+        "--output-transform",
+        "entmax",
+        "--output-alpha",
+        "1.3",
+        "--output-algorithm",
+        "bisect",
+    ],
     "alpha_relu": ["--output-transform", "alpha_relu", "--output-tau", "0.7"],
 }
 

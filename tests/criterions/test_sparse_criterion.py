@@ -11,7 +11,7 @@ from fairseq_sparse.criterions.sparse_criterion import (
     SparseCriterion,
     SparseCriterionConfig,
 )
-from fairseq_sparse.modules import output_loss
+from fairseq_sparse.modules import output_projection
 from fairseq_sparse.modules.lm_measures import lm_measures
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
@@ -152,21 +152,21 @@ def test_logged_values_are_means_over_all_tokens_of_all_batches(transform):
 
 @pytest.mark.parametrize("name", (*ENTMAX, "alpha_relu"))
 def test_statistics_in_half_precision_are_those_of_the_same_logits_in_fp32(name):
-    transform = OUTPUT_TRANSFORMS[name](name, 1.5, 0, 0.5)
+    transform = OUTPUT_TRANSFORMS[name](name, tau=0.5)
     logits, target = 30 * torch.randn(50, 30).half(), torch.randint(30, (50,))
     found = transform.statistics(logits, target, 1, epsilon=0.01)
     torch.testing.assert_close(found, transform.statistics(logits.float(), target, 1, epsilon=0.01))
 
 
 def test_accuracy_is_that_of_the_logits_where_all_weights_are_0():
-    transform = OUTPUT_TRANSFORMS["alpha_relu"]("alpha_relu", 1.5, 0, 100.0)
+    transform = OUTPUT_TRANSFORMS["alpha_relu"]("alpha_relu", tau=100.0)
     logits = torch.randn(50, 30)
     found = transform.statistics(logits, logits.argmax(-1), ignore_index=-1)
     assert found["nonzeros"] == 0 and found["correct"] == 50
 
 
 def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
-    monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 4)
+    monkeypatch.setattr(output_projection, "TRAINING_STATISTICS_TOKENS", 4)
     criterion, model, sample = build("entmax15")
     assert 1 <= criterion(model.train(), sample)[2]["statistics_tokens"] <= 4
     assert criterion(model.eval(), sample)[2]["statistics_tokens"] == sample["ntokens"]
@@ -175,10 +175,10 @@ def test_training_statistics_look_at_few_tokens_of_a_large_batch(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_training_statistics_do_not_depend_on_the_default_dtype(dtype):
     target = torch.zeros(4096)
-    expected = output_loss._some_rows(target)
+    expected = output_projection._some_rows(target)
     torch.set_default_dtype(dtype)
     try:
-        assert torch.equal(output_loss._some_rows(target), expected)
+        assert torch.equal(output_projection._some_rows(target), expected)
     finally:
         torch.set_default_dtype(torch.float32)
     assert expected[-1] == 4095
@@ -186,7 +186,7 @@ def test_training_statistics_do_not_depend_on_the_default_dtype(dtype):
 
 def test_training_statistics_look_at_all_positions_of_a_sentence(monkeypatch):
     """Also where the step between the sampled tokens would be the length of a sentence."""
-    monkeypatch.setattr(output_loss, "TRAINING_STATISTICS_TOKENS", 8)
+    monkeypatch.setattr(output_projection, "TRAINING_STATISTICS_TOKENS", 8)
     criterion, model, _ = build("entmax15")
     sample = toy.batch(criterion.task.target_dictionary, sizes=((3, 7),) * 8)
     seen = []

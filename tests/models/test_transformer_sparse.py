@@ -171,7 +171,7 @@ def test_adaptive_softmax_with_a_sparse_output_is_refused():
 
 @pytest.mark.parametrize(
     "flag, value",
-    [("--output-topk", 5), ("--output-alpha", 3.0), ("--output-init", "xavier_uniform")],
+    [("--output-algorithm", "sort"), ("--output-alpha", 3.0), ("--output-init", "xavier_uniform")],
 )
 def test_adaptive_softmax_takes_no_flag_of_the_output(flag, value):
     flags = ("--adaptive-softmax-cutoff", "8,12")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
 import toy
+from fairseq_sparse.modules.output_projection import OutputLoss
 from fairseq_sparse.ops import entmax_threshold
+from fairseq_sparse.ops.reference import thresholds
 
 ARCHITECTURES = ("transformer_sparse_tiny", "lstm_sparse")
 REFUSED = [
     *(("entmax", "--output-alpha", alpha) for alpha in (1, 0.5, "-0", 1.0001, 1e38)),
     *(("alpha_relu", "--output-alpha", alpha) for alpha in ("nan", "inf", 1e7)),
     ("sparsemax", "--output-alpha", 1.3),
-    ("entmax15", "--output-topk", -1),
-    ("softmax", "--output-topk", 5),
+    *((name, "--output-algorithm", "sort") for name in ("softmax", "alpha_relu", "entmax")),
+    ("entmax15", "--output-topk", 0, "--output-algorithm", "partial"),
     ("entmax15", "--output-tau", 0.5),
     ("softmax", "--output-tau", "formula"),
     *(("alpha_relu", "--output-tau", tau) for tau in ("nan", "Data", "")),
@@ -27,8 +31,9 @@ REFUSED = [
 )
 def test_what_a_model_cannot_have_is_refused(arch: str, flags: tuple) -> None:
     criterion = "alpha_relu_loss" if flags[0] == "alpha_relu" else "entmax_loss"
+    more = ("--output-alpha", 1.3) if flags[:2] == ("entmax", "--output-algorithm") else ()
     with pytest.raises(ValueError, match=flags[1]):
-        toy.model("--output-transform", *flags, arch=arch, criterion=criterion)
+        toy.model("--output-transform", *flags, *more, arch=arch, criterion=criterion)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -48,7 +53,9 @@ def test_tau_without_effect_is_named_where_nothing_is_trained(transform: str, ca
     assert "--output-tau" not in caplog.text
 
 
-@pytest.mark.parametrize("flag", ["--output-alpha", "--output-topk", "--output-transform"])
+@pytest.mark.parametrize(
+    "flag", ["--output-alpha", "--output-algorithm", "--output-topk", "--output-transform"]
+)
 @pytest.mark.parametrize("value", ["", "1,5"])
 def test_what_is_no_value_is_refused_by_the_parser(flag: str, value: str, capsys) -> None:
     with pytest.raises(SystemExit):
@@ -56,13 +63,25 @@ def test_what_is_no_value_is_refused_by_the_parser(flag: str, value: str, capsys
     assert f"argument {flag}: invalid" in capsys.readouterr().err
 
 
-def test_more_than_the_vocabulary_is_all_of_it() -> None:
-    logits = torch.randn(3, 20)
-    exact, more = (
-        toy.model("--output-transform", "entmax15", "--output-topk", k).decoder.output_projection
-        for k in (0, 10**20)
-    )
-    torch.testing.assert_close(more.transform.probs(logits), exact.transform.probs(logits))
+@pytest.mark.parametrize(
+    ("algorithm", "topk"), [("sort", 0), ("bisect", -1), ("partial", 1), ("partial", 10**18)]
+)
+def test_an_algorithm_finds_what_the_search_finds(algorithm: str, topk: int, monkeypatch) -> None:
+    function = "partial_sort" if algorithm == "partial" else algorithm
+    spy = Mock(wraps=getattr(thresholds, function))
+    monkeypatch.setattr(thresholds, function, spy)
+    features, target = torch.randn(2, 3, 64), torch.randint(4, 9, (2, 3))
+    results = []
+    for flags in ((), ("--output-algorithm", algorithm, "--output-topk", topk)):
+        layer = toy.model("--output-transform", "sparsemax", *flags).decoder.output_projection
+        logits = layer(features)
+        results.append([layer.transform.probs(logits), layer.transform.log_probs(logits)])
+        for mode in (True, False):
+            loss, statistics = layer.train(mode).loss(features, OutputLoss(target, padding=1))
+            results[-1] += [loss, *statistics.values()]
+        assert not spy.called or flags
+    torch.testing.assert_close(*results)
+    assert spy.call_count >= 6  # p, log p, and in training and evaluation loss and statistics
 
 
 @pytest.mark.parametrize(

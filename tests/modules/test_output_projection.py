@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_layer_that_it_wraps(transform):
         ("softmax", {}, lambda z: torch.softmax(z, -1)),
         ("sparsemax", {}, ops.sparsemax),
         ("entmax15", {}, ops.entmax15),
-        ("entmax15", {"topk": 3}, lambda z: ops.entmax15(z, topk=3)),
+        ("entmax15", {"algorithm": "partial", "topk": 3}, ops.entmax15),
         ("entmax", {"alpha": 1.3}, lambda z: ops.entmax(z, 1.3)),
         ("alpha_relu", {}, lambda z: ops.alpha_relu(z, 0.4)),
         ("alpha_relu", {"alpha": 1.8}, lambda z: ops.alpha_relu(z, 0.4, 1.8)),
@@ -254,7 +254,8 @@ def test_tau_must_be_known_before_it_is_used():
     "options, message",
     [
         ({"transform": "hardmax"}, "--output-transform hardmax is unknown; choose from softmax"),
-        ({"transform": "alpha_relu", "topk": 5}, "--output-topk 5 is for sparsemax"),
+        ({"transform": "alpha_relu", "algorithm": "sort"}, "--output-algorithm sort is for spars"),
+        ({"transform": "entmax15", "algorithm": "quick"}, "--output-algorithm quick"),
         ({"transform": "alpha_relu", "tau": "guess"}, "--output-tau must be data"),
         ({"transform": "alpha_relu", "tau": "inf"}, "--output-tau must be data"),
         ({"transform": "alpha_relu", "tau": "formula", "alpha": 1.7}, "use --output-tau weights"),

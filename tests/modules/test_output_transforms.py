@@ -11,7 +11,7 @@ from torch import nn
 import toy
 from commands import generate, hypotheses, logged
 from fairseq_sparse.commands import analyze_output
-from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_projection import OutputLoss, OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 # A user's code: a sparse transform that takes --output-alpha, and its loss.
@@ -113,8 +113,9 @@ def test_flags_know_it_only_where_it_is(arch, user_dir, request):
 
 def test_a_model_refuses_an_option_that_it_does_not_take(squares):
     assert toy.model(*FLAGS).decoder.output_projection.transform.alpha == 1.25
-    with pytest.raises(ValueError, match="--output-topk 5 is for sparsemax, entmax15 and entmax"):
-        toy.model(*FLAGS, "--output-topk", 5)
+    message = "--output-algorithm sort is for sparsemax, entmax15 and entmax"
+    with pytest.raises(ValueError, match=message):
+        toy.model(*FLAGS, "--output-algorithm", "sort")
 
 
 def test_analysis_knows_it(trained, data, tmp_path, squares):
@@ -141,8 +142,8 @@ def test_zeros_and_gradients_of_the_new_transform(squares):
     log_probs = layer.transform.log_probs(layer(features))
     torch.testing.assert_close(log_probs, layer.transform.probs(layer(features)).log())
     assert log_probs.isneginf().any()
+    loss, _ = layer.loss(features[None], OutputLoss(target[None], padding=1))
     options = {"label_smoothing": 0.0, "ignore_index": 1, "reduction": "sum"}
-    loss = layer.loss_of_features(features, target, **options)
     expected = layer.transform.loss(layer(features), target, **options)
     torch.testing.assert_close(loss, expected)
     loss.backward()
