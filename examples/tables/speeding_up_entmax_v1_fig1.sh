@@ -2,4 +2,4 @@
 source "$EXAMPLES/tables/speeding_up_entmax_fig2.sh"
 TITLE="Speeding Up Entmax, first version, Fig. 1 and 2: training by updates and by hours"
 DATASETS=(wmt14_en_de)
-ROWS=(softmax sparsemax entmax15 alpha_relu)
+ROWS=(softmax "sparsemax OUTPUT_ALGORITHM=sort" "entmax15 OUTPUT_ALGORITHM=sort" alpha_relu entmax15)

@@ -23,3 +23,4 @@ VARIANT_FLAGS=(
 )
 if [[ "$output" == entmax ]]; then VARIANT_FLAGS+=(--output-alpha "$OUTPUT_ALPHA"); fi
 if [[ "$attention" == entmax ]]; then VARIANT_FLAGS+=(--attention-alpha "$ATTENTION_ALPHA"); fi
+source "$EXAMPLES/variants/shared/algorithm.sh"

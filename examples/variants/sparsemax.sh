@@ -3,3 +3,4 @@ VARIANT_FLAGS=(
   --criterion entmax_loss --label-smoothing "$LABEL_SMOOTHING"
   --output-transform sparsemax
 )
+source "$EXAMPLES/variants/shared/algorithm.sh"

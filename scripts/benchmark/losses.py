@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Speed of mappings and losses, given logits: forward and gradient.
 
-loss     each loss as a ratio to F.cross_entropy in the same round
-mapping  each mapping as a ratio to torch.softmax
+loss       each loss as a ratio to F.cross_entropy in the same round
+mapping    each mapping as a ratio to torch.softmax
+algorithm  the loss of 1.5-entmax by each --output-algorithm, in PyTorch, and by our kernel
+step       the same of a step of decoding: output layer of width 512, log-probabilities, and the ten
+           best tokens of each row, without gradients
 
 The logits are drawn from N(0, 1), similar to those of an untrained fairseq model; tau of alpha-ReLU
 is the mean threshold of 1.5-entmax over them, as with --output-tau data.
@@ -27,7 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmark import measure, peers
 from command_line import script_parser
 
-PARTS = ("loss", "mapping")
+PARTS = ("loss", "mapping", "algorithm", "step")
+# Width of the output layer, and number of tokens that a beam of 5 looks at, of the part step.
+WIDTH, BEST = 512, 10
 # Other values of alpha in (1, 2] should cost about the same.
 ALPHAS = (1.25, 1.75)
 PARTIAL, SORT, BISECTION = "entmax package, k=100", "entmax package, sort", "entmax package, bisect"
@@ -39,9 +44,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--parts",
         type=measure.one_of(*PARTS),
-        default=list(PARTS),
+        default=list(PARTS[:2]),
         metavar="NAME,...",
-        help="what to measure (default: loss,mapping)",
+        help=f"among {', '.join(PARTS)} (default: loss,mapping)",
     )
     parser.add_argument(
         "--sizes",
@@ -131,6 +136,58 @@ def mappings(z) -> dict[str, Callable]:
     return found | peers.entmax_mappings(z)
 
 
+def algorithms(size: int, tau: float, device) -> dict[str, tuple[str, object]]:
+    """Return backend and output layer by name, softmax first.
+
+    All but softmax and those of our kernels are computed by PyTorch functions in Python.
+    """
+    import torch
+
+    from fairseq_sparse.modules import OutputProjection
+
+    linear = torch.nn.Linear(WIDTH, size, bias=False, device=device)
+    torch.nn.init.normal_(linear.weight, std=WIDTH**-0.5)
+    entmax = {"newton": "our search", "sort": "full sort", "partial": "k = 100"}
+    entmax["bisect"] = "bisection"
+    found = {"softmax": ("auto", OutputProjection(linear))}
+    for backend, where in (("auto", "kernel"), ("reference", "PyTorch")):
+        layer = OutputProjection(linear, "alpha_relu", tau=tau).to(device)
+        found[f"1.5-ReLU, {where}"] = (backend, layer)
+        for algorithm in entmax if backend == "reference" else ("newton",):
+            layer = OutputProjection(linear, "entmax15", algorithm=algorithm)
+            found[f"1.5-entmax, {entmax[algorithm]}, {where}"] = (backend, layer)
+    return found
+
+
+def algorithm_jobs(part: str, z, target) -> measure.Jobs:
+    """Return a step of training, given logits, or of decoding, by each algorithm."""
+    import torch
+
+    from fairseq_sparse.ops import backends, tau_from_logits
+
+    features = torch.randn(z.size(0), WIDTH, device=z.device)
+
+    def job(backend, layer):
+        transform = layer.transform
+
+        def loss():
+            logits.grad = None
+            transform.loss(logits, target, reduction="sum").backward()
+
+        def step():
+            transform.log_probs(layer(features)).topk(BEST)
+
+        def run():
+            with backends.use(backend), torch.set_grad_enabled(part == "algorithm"):
+                loss() if part == "algorithm" else step()
+
+        return run
+
+    logits = own_copy(z)
+    layers = algorithms(z.size(1), float(tau_from_logits(z)), z.device)
+    return {name: job(*layer) for name, layer in layers.items()}
+
+
 def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:
     """Return jobs by name: a forward and a backward pass of each loss or mapping."""
     import torch
@@ -138,6 +195,8 @@ def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measur
     z = torch.randn(rows, vocabulary, device=device).to(dtype)
     target = torch.randint(vocabulary, (rows,), device=device)
     gradient = torch.randn(rows, vocabulary, device=device).to(dtype)
+    if part in ("algorithm", "step"):
+        return algorithm_jobs(part, z, target)
 
     def loss_job(function):
         logits = own_copy(z)

@@ -8,9 +8,9 @@ take turns on the same batches of the training set, spread over the sentence len
 --variants is the baseline. Speed is target tokens per second as a ratio to the baseline's, so
 1 / speed is the relative training time of "Speeding Up Entmax", Table 5.
 
-A variant is a name in examples/variants, followed by +KIND to set --attention as well
-(entmax15+rela_g). Variants with a sparse output are also measured with --no-fused-loss, unless
---fused-only is given.
+A variant is a name in examples/variants, with variables that it takes ("entmax15
+OUTPUT_ALGORITHM=sort"), followed by +KIND to set --attention as well (entmax15+rela_g). Variants
+with a sparse output are also measured with --no-fused-loss, unless --fused-only is given.
 
 Without DATA the text is random, with the word frequencies of real text, and --vocabulary is needed.
 With DATA, --vocabulary enlarges the dictionary by entries that do not occur. --trained starts a
@@ -28,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 # From recipes to models
 
 
-def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
+def recipe_flags(
+    kind: str, name: str, variables: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
     """Return the CPU flags of a file in examples/, and its batch, languages and (language models)
     task.
 
@@ -143,6 +146,7 @@ def recipe_flags(kind: str, name: str) -> tuple[list[str], dict[str, str]]:
     # The environment is not passed on, because its variables could change the recipe.
     settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
     settings["OUTPUT_ALPHA"] = "1.25"  # so that the variant entmax is not entmax15 again
+    settings |= dict(variable.split("=", 1) for variable in variables)
     output = subprocess.run(
         ["bash", "-c", script, "bash", path],
         env={"PATH": os.environ["PATH"], **settings},
@@ -163,8 +167,9 @@ def variant_flags(variant: str) -> list[str]:
     """
     if variant == STOCK:
         return ["--criterion", "cross_entropy"]
-    name, _, attention = variant.partition("+")
-    flags, _ = recipe_flags("variants", name)
+    row, _, attention = variant.partition("+")
+    name, *variables = row.split()
+    flags, _ = recipe_flags("variants", name, variables)
     return [*flags, "--attention", attention] if attention else flags
 
 

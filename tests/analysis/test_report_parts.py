@@ -140,6 +140,7 @@ def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
 
 
 BLEU = Measure("bleu", "test")
+BY_SORT = "entmax15 OUTPUT_ALGORITHM=sort"
 TABLES = {"speeding_up_entmax": 7, "speeding_up_entmax_v1": 2, "rela": 6, "sparse_seq2seq": 3}
 
 
@@ -182,6 +183,7 @@ def test_a_published_figure_is_found_once() -> None:
     [
         ("speeding_up_entmax", "wmt13_en_ru", "alpha_relu", BLEU, "24.6"),
         ("speeding_up_entmax", "iwslt14_de_en", "entmax15", BLEU, "36.6"),
+        ("speeding_up_entmax", "iwslt14_de_en", "entmax15_k100", BLEU, "36.7"),
         ("speeding_up_entmax", "iwslt14_de_en", "entmax OUTPUT_ALPHA=1.50", BLEU, "36.6"),
         ("speeding_up_entmax", "iwslt14_de_en", "entmax OUTPUT_ALPHA=1", BLEU, "35.3"),
         ("speeding_up_entmax_v1", "wmt14_en_de", "entmax OUTPUT_ALPHA=2", BLEU, "26.6"),
@@ -198,6 +200,8 @@ def test_a_published_figure_is_found_once() -> None:
         ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("tokenized_bleu", "test"), None),
         ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("parameters", None), "75M"),
         ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("hours", "train"), "30.06"),
+        ("speeding_up_entmax", "wmt14_en_de", BY_SORT, Measure("hours", "train"), "79.89"),
+        ("speeding_up_entmax", "wmt14_en_de", BY_SORT, BLEU, "28.6"),
         ("rela", "wmt14_en_de_32k", "rela_g", BLEU, "26.6"),
         ("rela", "wmt14_en_de_32k", "rela_i", BLEU, "26.5"),
         ("rela", "wmt14_en_de_32k", "attention_relu", BLEU, "–"),
@@ -277,6 +281,14 @@ def test_a_speed_of_batches_does_not_stand_beside_one_of_single_sentences() -> N
     arguments = ("rela", "wmt14_en_de_32k", "rela_g")
     assert find_figure(*arguments, ours) is None
     assert find_figure(*arguments, Measure("decoding_speed_alone", "test")).text == "0.98×"
+
+
+def test_a_time_of_a_sort_does_not_stand_beside_one_of_our_search() -> None:
+    arguments = ("speeding_up_entmax", "wmt14_en_de")
+    for metric, found in (("bleu", True), ("hours", False)):
+        measure = Measure(metric, "test" if metric == "bleu" else "train")
+        assert find_figure(*arguments, BY_SORT, measure) is not None
+        assert (find_figure(*arguments, "entmax15", measure) is not None) == found
 
 
 def test_a_row_is_found_under_every_name_of_its_model() -> None:

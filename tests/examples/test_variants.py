@@ -86,6 +86,16 @@ def test_a_variant_of_attention_takes_the_output_of_another(variables, name):
     assert recipe("rela_g", show='"$VARIANT_NAME"', **variables) == [f"rela_g, {name}"]
 
 
+@pytest.mark.parametrize("variant", ["sparsemax", "entmax15", "entmax", "rela_g"])
+def test_an_algorithm_changes_nothing_else(variant):
+    variables = {"OUTPUT_VARIANT": "entmax15", "OUTPUT_ALPHA": "2"}
+    usual = parse(recipe(variant, **variables))
+    sorted_ = parse(recipe(variant, OUTPUT_ALGORITHM="sort", **variables))
+    assert vars(sorted_) == {**vars(usual), "output_algorithm": "sort"}
+    (name,) = recipe(variant, show='"$VARIANT_NAME"', OUTPUT_ALGORITHM="sort", **variables)
+    assert name.startswith(variant) and name.endswith(", by sort")
+
+
 @pytest.mark.parametrize(("settings", "tau"), [("", "weights"), ("sue", "data")])
 def test_tau_is_that_of_the_weights_and_in_sue_that_of_the_first_batch(settings, tau):
     assert parse(recipe("alpha_relu", settings)).output_tau == tau

@@ -28,7 +28,7 @@ TINY = " ".join(
 )
 # Scripts and their flags; DATA is binarised text. run_all.sh runs decoding.py on trained models.
 SCRIPTS = {
-    "losses": ["--sizes", "8x40,4x60"],
+    "losses": ["--sizes", "8x40,4x60", "--parts", ",".join(losses.PARTS)],
     "linear_loss": ["--sizes", "70x8x400", "--states", STATES, "--bounds", "--errors", "8"],
     "attention": "--kinds rela_g --lengths 4 --decode-lengths 6 --tokens 60 --max-len 3 --beam 2 "
     "--model-dim 8 --heads 2 --layers 1 --vocabulary 30 --threads 1".split(),
@@ -176,6 +176,17 @@ def test_peers_compute_the_same() -> None:
     mapped = {name: function(z) for name, function in losses.mappings(z).items()}
     for kind in ("entmax15", "sparsemax"):
         torch.testing.assert_close(mapped[f"entmax package, {kind}"], mapped[kind])
+
+
+def test_the_algorithms_compute_the_same() -> None:
+    z, target = torch.randn(6, 300), torch.randint(300, (6,))
+    layers = losses.algorithms(300, 0.4, z.device)
+    used = {layer.transform.search["algorithm"] for _, layer in layers.values()}
+    assert used == {*ops.checks.ALGORITHMS}
+    for name, (_, layer) in layers.items():
+        found = value_and_gradients(layer.transform.loss, target, z)
+        if "entmax" in name:
+            torch.testing.assert_close(found, value_and_gradients(ops.entmax_loss, target, z))
 
 
 def test_fused_and_unfused_compute_the_same() -> None:

@@ -5,8 +5,9 @@ Every figure is copied as printed; none is read off a plot. A table has ``column
 ``metric`` and the ``statistic`` of its figures: ``value`` (the number of runs is not stated),
 ``mean``, ``deviation`` or ``ensemble``. A row may replace metric and split for all of its figures.
 ``languages`` is the number of languages averaged over. ``variants`` are the recipes' names for the
-row's model, with its variables: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``. ``recipe`` is the
-paper's name in ``examples/reproduce.sh``.
+row's model, with its variables: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``. A time belongs to the
+algorithm as well (``OUTPUT_ALGORITHM=sort``), other figures to the model however it is computed.
+``recipe`` is the paper's name in ``examples/reproduce.sh``.
 """
 
 import json
