@@ -127,21 +127,35 @@ def operations(run) -> dict[str, int]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from fairseq_sparse.ops import backends
-
     def attention(query, key, value, *arguments, out_shape=None, **options):
         return 2 * query[:3].numel() * key[2] * (key[3] + value[3])
 
     # From 2.3 on, PyTorch uses another function on a CPU, whose operations it does not count.
     on_cpu = getattr(torch.ops.aten, f"{FUSED_ATTENTION}_for_cpu", None)
     entries = {} if on_cpu is None else {on_cpu: attention}
-    # PyTorch counts only its own functions, so the reference implementations must run.
-    with torch.no_grad(), backends.use("reference"):
-        with FlopCounterMode(display=False, custom_mapping=entries) as products:
+    with torch.no_grad():
+        with FlopCounterMode(display=False, custom_mapping=entries) as products, references():
             run()
-        with elementwise_counter() as others:
+        with elementwise_counter() as others, references():
             run()
     return {"products": products.get_total_flops(), "others": sum(others.counts.values())}
+
+
+def references():
+    """Return a context that computes the operators of this package by their references, so that a
+    counter around it sees the functions of PyTorch."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from fairseq_sparse.ops.operators import reference_of
+
+    class References(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace != "fairseq_sparse":
+                return function(*args, **(kwargs or {}))
+            with self:  # a reference may call other operators
+                return reference_of(function)(*args, **(kwargs or {}))
+
+    return References()
 
 
 def elementwise_counter():
@@ -185,14 +199,13 @@ def activation_operations(kind: str, heads: int, tokens: int, width: int) -> int
     from fairseq.modules import MultiheadAttention
 
     from fairseq_sparse.modules.sparse_attention import SparseMultiheadAttention
-    from fairseq_sparse.ops import backends
 
     if kind == BASELINE:  # a model with softmax everywhere has fairseq's module
         module = MultiheadAttention(width, heads, self_attention=True).eval()
     else:
         module = SparseMultiheadAttention(width, heads, self_attention=True, attention=kind).eval()
     x = torch.randn(tokens, 1, width)
-    with torch.no_grad(), backends.use("reference"), elementwise_counter() as others:
+    with torch.no_grad(), elementwise_counter() as others, references():
         module(x, x, x, need_weights=False)
     return sum(others.counts.values()) - x.numel()
 
