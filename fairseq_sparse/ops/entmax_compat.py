@@ -1,13 +1,15 @@
 """The names and signatures of the package ``entmax`` 1.3, over the ops of this package.
 
 ``from fairseq_sparse.ops.entmax_compat import entmax15, Entmax15Loss`` replaces
-``from entmax import entmax15, Entmax15Loss``, and nothing else changes. Differences inside:
+``from entmax import entmax15, Entmax15Loss``, and nothing else changes. ``normmax`` and ``budget``,
+functions, modules and losses, are absent. Differences inside:
 
-- Every mapping is exact, so ``k``, ``n_iter`` and ``ensure_sum_one``, which trade accuracy for time
-  there, have no effect here.
+- The threshold is found by one exact search, so the options of other ways have no effect: ``k``, of
+  a partial sort, ``n_iter`` and ``ensure_sum_one``, of bisection. The papers' algorithms are
+  arguments of :func:`fairseq_sparse.ops.entmax`.
 - Losses are in fp32 for half-precision logits. The mean over no target is 0, not NaN, and a row
   in which every logit is -inf gives zeros.
-- ``alpha`` below 1 is refused, 1 itself is softmax. ``normmax`` and ``budget`` are absent.
+- ``alpha`` below 1 is refused, 1 itself is softmax.
 """
 
 from __future__ import annotations
