@@ -19,10 +19,9 @@ from fairseq_sparse.ops import (
 from numerics import exact
 from numerics.exact import Extended
 
-# How many of the largest logits the partial sort begins with.
-TOPK = 8
-
 SMOOTHINGS = (0.0, 0.1)
+# The number of logits that the partial sort begins with.
+PARTIAL = 8
 
 
 Record = Callable[[str, np.ndarray], None]
@@ -277,9 +276,9 @@ class Entmax:
         record("tau", errors(numbers(tau)[rows], truth.tau[rows], tau.dtype))
         if truth.of_alpha:
             self._measure_tensor(z, truth, record)
-        if alpha in (1.5, 2.0):
-            p = entmax(z, alpha, algorithm="partial", topk=TOPK)
-            measure_mapping(p, truth, lambda name, x: record(f"partial {name}", x), True)
+        for algorithm in ("sort", "partial", "bisect") if alpha in (1.5, 2) else ("bisect",):
+            p = entmax(z, alpha, algorithm=algorithm, topk=PARTIAL)
+            measure_mapping(p, truth, lambda name, x, a=algorithm: record(f"{a} {name}", x), True)
         measure_losses(
             lambda z, target, **options: entmax_loss(z, target, alpha, **options), z, truth, record
         )
