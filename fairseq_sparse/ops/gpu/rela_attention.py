@@ -215,8 +215,10 @@ def _tiles(dtype: torch.dtype, head_dim: int, longest: int, backward: bool) -> t
         return 32, 32, 8 if wide else 4
     if longest <= 32:
         return 32, 32, 4
-    if wide and backward:  # the gradient of fp16 is fp32
-        return 32 if dtype == torch.float16 else 64, 32, 4
+    if backward and dtype == torch.float16:  # its gradient is fp32
+        return 32 if wide else 64, 32, 4
+    if backward and wide:
+        return 64, 32, 4
     return (128, 64, 8) if longest > 256 else (64, 64, 4)
 
 
