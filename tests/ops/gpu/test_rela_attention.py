@@ -12,10 +12,13 @@ pytest.importorskip("triton", minversion="3.3", reason="needs triton 3.3")
 
 import references
 from attention_cases import INF, causal
+from fairseq_sparse.ops import backends, operators
 from fairseq_sparse.ops.attention import attend
 from fairseq_sparse.ops.attention_weights import relu
 from fairseq_sparse.ops.gpu import rela_attention as kernels
 from fairseq_sparse.ops.gpu import verification
+from fairseq_sparse.ops.reference.dropout import keep_factors
+from numerics.interpreted_gpu import InterpretedGPU
 from op_cases import HALF_DTYPES, logits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -193,13 +196,12 @@ def test_dropout_is_that_of_the_seed():
 @pytest.mark.parametrize("keys", [48, 33])
 def test_dropout_draws_the_numbers_of_the_reference(keys):
     """A forward pass and its gradient need not be computed by the same backend."""
-    reference = pytest.importorskip("fairseq_sparse.ops.reference.dropout")
     query, key = (x.abs() for x in inputs(40, keys, head_dim=48)[:2])
     value = torch.eye(keys, 48, device=DEVICE).expand(BATCH, HEADS, -1, -1)[..., :keys]
     value = torch.nn.functional.pad(value, (0, 48 - value.size(3)))
     dropped = rela_attention(query, key, value, dropout=0.3, seed=(1 << 61) + 5)[..., :keys]
     places = torch.arange(dropped.numel()).view(dropped.shape)
-    factors = reference.keep_factors(places, 0.3, torch.tensor((1 << 61) + 5), torch.float32)
+    factors = keep_factors(places, 0.3, torch.tensor((1 << 61) + 5), torch.float32)
     assert torch.equal(dropped.cpu() == 0, factors == 0)
 
 
@@ -286,7 +288,6 @@ def test_long_inputs_have_larger_tiles(lengths):
 def test_kernels_pass_the_comparison_at_their_first_use(
     dtype, lengths, has_masked, is_causal, drops, caplog, tmp_path, monkeypatch
 ):
-    pytest.importorskip("fairseq_sparse.ops.reference.dropout")
     monkeypatch.setenv("FAIRSEQ_SPARSE_CACHE", str(tmp_path))
     monkeypatch.setattr(verification, "_verdicts", {})
     *tensors, grad = inputs(*lengths, dtype=dtype)
@@ -296,6 +297,27 @@ def test_kernels_pass_the_comparison_at_their_first_use(
     assert kernels.fits_attention(*arguments, *options), caplog.text
     assert kernels.fits_attention_backward(grad, *arguments, None, *options), caplog.text
     assert len(verification._verdicts) == 2
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attend_takes_this_road(need_weights, monkeypatch):
+    """Values and gradients, from the public function to the kernels."""
+    condition = ("attention", DEVICE.replace("cuda", "gpu"))
+    monkeypatch.setitem(operators._conditions, condition, kernels.fits_attention)
+    monkeypatch.setattr(kernels, "verified", lambda *given: True)
+    tensors = inputs(30, 40)
+
+    def attention(*qkv):
+        options = {"masked": masked, "causal": True, "scale": 0.3, "need_weights": need_weights}
+        return attend(*qkv, relu, sums_to_one=False, **options)[0]
+
+    masked = hidden_keys(40)
+    with InterpretedGPU() as mode:
+        found = values_and_gradients(attention, *tensors)
+    assert mode.used == (set() if need_weights else {"attention", "attention_backward"})
+    with backends.use("reference"):
+        expected = values_and_gradients(attention, *tensors)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def attend_with(bias, causal=True):
