@@ -4,10 +4,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class InterpretedGPU(TorchDispatchMode):
-    """A context in which the operators call their GPU kernels, where these apply.
-
-    The operators that did so are in ``used``.
-    """
+    """A context in which the operators call their GPU kernels, where these apply."""
 
     def __init__(self):
         super().__init__()

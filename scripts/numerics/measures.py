@@ -19,9 +19,10 @@ from fairseq_sparse.ops import (
 from numerics import exact
 from numerics.exact import Extended
 
+# How many of the largest logits the partial sort begins with.
+TOPK = 8
+
 SMOOTHINGS = (0.0, 0.1)
-# The number of logits that the partial sort begins with.
-PARTIAL = 8
 
 
 Record = Callable[[str, np.ndarray], None]
@@ -277,7 +278,7 @@ class Entmax:
         if truth.of_alpha:
             self._measure_tensor(z, truth, record)
         for algorithm in ("sort", "partial", "bisect") if alpha in (1.5, 2) else ("bisect",):
-            p = entmax(z, alpha, algorithm=algorithm, topk=PARTIAL)
+            p = entmax(z, alpha, algorithm=algorithm, topk=TOPK)
             measure_mapping(p, truth, lambda name, x, a=algorithm: record(f"{a} {name}", x), True)
         measure_losses(
             lambda z, target, **options: entmax_loss(z, target, alpha, **options), z, truth, record

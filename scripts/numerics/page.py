@@ -93,9 +93,9 @@ exp2 is the GPU's approximate instruction in fp32 (two units in the last place; 
 become 0), so a power has a relative error of about 2 eps + |e log2(x)| eps. p still sums to 1 as
 exactly, because it is divided by the sum of these very powers. The figures that do not carry over
 are those of p and of large p in fp32 for these alpha, and of the part of the loss, smoothed or not,
-that is such a power of the total, which is near 1. The kernels compute fp64 in fp64. Matrix
-products, in the ops on features and in attention, are those of the GPU: TF32 in three parts for
-fp32 in rectified attention, and PyTorch's setting elsewhere."""
+that is such a power of the total, which is near 1. Logarithms are approximate, too. fp64 is left to
+PyTorch. Matrix products, in the ops on features and in attention, are those of the GPU: TF32 in
+three parts for fp32 in rectified attention, and PyTorch's setting elsewhere."""
 
 
 class Entry(NamedTuple):

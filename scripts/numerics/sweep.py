@@ -114,8 +114,8 @@ def paths_of(dtype: str, number: int, size: int, libraries: dict) -> list[str]:
         # 5 and 12 have no common divisor, so that these paths get every pattern.
         others = libraries if number % 5 == 0 else ()
         found = [paths.COMPILED, *others, *found]
-    if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():
-        found.append(paths.TRITON)
+        if number % TRITON_BATCHES == 0 and size <= TRITON_SIZE and paths.has_triton():
+            found.append(paths.TRITON)
     return found
 
 
