@@ -19,6 +19,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def _judge(text: str, device: torch.device, problem: str, path: Path | None) -> 
 def _problem(device: torch.device, compare: Callable[[], Results]) -> str:
     """Compare; return what is wrong, or an empty text."""
     try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), _may_wait(device):
             for what, found, expected in compare():
                 bound = _BOUND + 2 * torch.finfo(found.dtype).eps
                 error = _error(found, expected)
@@ -125,6 +126,20 @@ def _problem(device: torch.device, compare: Callable[[], Results]) -> str:
     except Exception as error:  # of a compiler, a driver or a GPU
         return f"fails with {type(error).__name__}: {' '.join(str(error).split())}"
     return ""
+
+
+@contextmanager
+def _may_wait(device: torch.device) -> Iterator[None]:
+    """Return a context in which PyTorch does not complain that the host waits for the GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _error(found: Tensor, expected: Tensor) -> float:

@@ -163,6 +163,16 @@ def test_while_a_graph_is_captured_the_reference_computes(monkeypatch):
     assert verified("right", device, (), compare)  # known by now
 
 
+def test_a_comparison_may_wait_for_the_gpu(monkeypatch):
+    """Or the user who looks for such waits would be left without kernels."""
+    mode = [2]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
+    assert verified("right", torch.device("cuda", 0), (), pair()[0])
+    assert mode == [2, "default", 2]
+
+
 def test_a_comparison_may_come_back_and_blocks_no_thread():
     """Gradients are computed in other threads; a reference may call an operator."""
     inside = []
