@@ -90,7 +90,7 @@ def test_no_other_epsilon_gives_a_smaller_perplexity():
 
 @pytest.mark.parametrize("name", OUTPUT_TRANSFORMS)
 def test_a_transform_adds_the_measures_up(name):
-    transform = OUTPUT_TRANSFORMS[name](name, 1.5, 0, 0.5)
+    transform = OUTPUT_TRANSFORMS[name](name, alpha=1.5, tau=0.5)
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(ROWS, V, generator=generator)
     target = torch.randint(V, (ROWS,), generator=generator)
