@@ -76,7 +76,7 @@ def linear_loss(
     with without_autocast(x):
         screen = _Screen(x, weight, options) if _should_screen(x, bias) else None
         mean = _mean_logit(x, weight, bias) if label_smoothing > 0 else None
-        for rows in row_chunks(x.size(0), weight.size(0)):
+        for rows in row_chunks(x.size(0), weight.size(0), True):
             logits, gold = screen.candidates(rows, label[rows]) if screen else (None, None)
             if logits is None:
                 logits = _logits(x[rows], weight, bias)

@@ -16,8 +16,10 @@ from fairseq_sparse.ops.operators import differentiable, once_differentiable, op
 from fairseq_sparse.ops.precision import at_least_fp32, wide, without_autocast
 from fairseq_sparse.ops.reference.rows import residual_
 
-# Chunk size in logits (32 MiB in fp32), and the least number of rows: smaller products are slow.
+# Chunk size in logits (32 MiB in fp32, on a GPU 128), and the least number of rows, because small
+# products are slow.
 _CHUNK_LOGITS = 1 << 23
+_CHUNK_LOGITS_OF_GPU = 1 << 25
 _CHUNK_ROWS = 128
 
 Residual = Callable[[Tensor, Tensor, RowLoss, str, int], Tensor]
@@ -38,9 +40,10 @@ def empty_gradients(
     )
 
 
-def row_chunks(rows: int, size: int) -> Iterator[slice]:
+def row_chunks(rows: int, size: int, on_cpu: bool) -> Iterator[slice]:
     """Split rows of ``size`` logits into chunks."""
-    step = max(_CHUNK_ROWS, _CHUNK_LOGITS // max(1, size))
+    logits = _CHUNK_LOGITS if on_cpu else _CHUNK_LOGITS_OF_GPU
+    step = max(_CHUNK_ROWS, logits // max(1, size))
     return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
 
 
@@ -106,7 +109,7 @@ def in_chunks(
     grad_weight.zero_()
     grad_bias.zero_()
     with without_autocast(x):
-        for rows in row_chunks(*x.shape[:1], weight.size(0)):
+        for rows in row_chunks(x.size(0), weight.size(0), x.is_cpu):
             logits = at_least_fp32(x[rows] @ weight.t())
             logits = logits if bias is None else logits.add_(bias)
             total += residual(logits, target[rows], options, algorithm, topk).sum()
