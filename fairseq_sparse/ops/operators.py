@@ -178,6 +178,16 @@ class _NoDerivative(Function):
         )
 
 
+def equals_one(x: Tensor) -> bool:
+    """Return whether a number is 1; False where reading it would wait for a GPU, or it has none."""
+    if type(x) is not Tensor or not x.is_cpu or torch.compiler.is_compiling():
+        return False
+    try:
+        return x.item() == 1
+    except RuntimeError:  # within vmap
+        return False
+
+
 def share_rows(z: Tensor) -> None:
     """Tell PyTorch, if ``z`` is distributed, that rows can be solved on their own shards."""
     # If it was never imported, z cannot be a DTensor; importing it is slow.

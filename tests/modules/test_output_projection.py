@@ -65,7 +65,8 @@ def test_probs_and_log_probs_are_those_of_the_transform(transform, options, mapp
     expected = mapping(logits)
     torch.testing.assert_close(layer.transform.probs(logits), expected)
     log_probs = layer.transform.log_probs(logits)
-    torch.testing.assert_close(log_probs, expected.log())
+    # A probability near the threshold has few digits, and its logarithm shows all of them.
+    torch.testing.assert_close(log_probs.exp(), expected)
     assert layer.is_sparse == (transform != "softmax")
     assert bool(torch.isneginf(log_probs).any()) == layer.is_sparse
 

@@ -45,7 +45,8 @@ def test_a_tau_that_is_no_number_gives_none():
 
 def test_other_algorithms():
     z = logits()
-    torch.testing.assert_close(log_entmax(z, 1.5, "partial", 2), log_entmax(z, 1.5))
+    # A probability near the threshold has few digits, and its logarithm shows all of them.
+    torch.testing.assert_close(log_entmax(z, 1.5, "partial", 2).exp(), entmax(z, 1.5))
 
 
 def test_alpha_1_is_the_logarithm_of_softmax():

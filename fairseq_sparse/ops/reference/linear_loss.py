@@ -12,7 +12,7 @@ from typing import Optional
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import RowLoss
-from fairseq_sparse.ops.operators import differentiable, once_differentiable, operator
+from fairseq_sparse.ops.operators import differentiable, equals_one, once_differentiable, operator
 from fairseq_sparse.ops.precision import at_least_fp32, wide, without_autocast
 from fairseq_sparse.ops.reference.rows import residual_
 
@@ -59,14 +59,22 @@ def _linear_loss(*args) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _save(ctx, inputs, output):
+    ctx.set_materialize_grads(False)  # or zeros in the shapes of the gradients are made
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*inputs[:3], *output[1:])
 
 
 def _linear_loss_gradient(ctx, grad, *_):
     sources, gradients = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+    # With large weights, a copy takes as long as a product. Autograd does not let anybody change
+    # the gradients that are kept.
+    is_one = equals_one(grad)
     scaled = [
-        once_differentiable((grad * gradient).to(source.dtype), source, grad) if need else None
+        once_differentiable(
+            (gradient if is_one else grad * gradient).to(source.dtype), source, grad
+        )
+        if need
+        else None
         for source, gradient, need in zip(sources, gradients, ctx.needs_input_grad[:3], strict=True)
     ]
     return *scaled, *[None] * 10
