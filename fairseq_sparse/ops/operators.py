@@ -1,13 +1,9 @@
-"""The registered operators, and the user's choice of what computes them.
+"""The registered operators: what computes them, their gradients, and ``vmap``.
 
 Each operator has a reference in PyTorch, for any device, and may have kernels for CPUs, in C, and
 for GPUs, in Triton. A kernel is registered with the condition under which it applies; elsewhere the
 reference computes. To ``torch.compile``, ``vmap``, fake tensors and dispatch modes an operator is
-one step, whatever computes it.
-
-    with backends.use("reference"):  # or FAIRSEQ_SPARSE_BACKEND=reference
-        entmax15(z)
-    backends.last_used()  # {"entmax": "reference"}
+one step, whatever computes it. The user's choice between them is in ``backends.py``.
 """
 
 from __future__ import annotations
@@ -173,8 +169,8 @@ class _NoDerivative(Function):
     @staticmethod
     def backward(ctx, grad):
         raise RuntimeError(
-            "losses, attention and norms of this package have no second derivative, so that their "
-            "gradient cannot be differentiated (create_graph=True)"
+            "losses and attention of this package have no second derivative: their gradient cannot "
+            "be differentiated (create_graph=True)"
         )
 
 

@@ -72,11 +72,11 @@ def linear_loss(
     _check_labels(target[counts], weight.size(0))
     label = target.masked_fill(~counts, 0)
     total = x.new_zeros((), dtype=torch.float64)
-    residual = _Residual([], [], counts * (-label_smoothing / weight.size(0)), weight.size(0))
+    residual = _Residual(counts * (-label_smoothing / weight.size(0)), weight.size(0))
     with without_autocast(x):
         screen = _Screen(x, weight, options) if _should_screen(x, bias) else None
         mean = _mean_logit(x, weight, bias) if label_smoothing > 0 else None
-        for rows in row_chunks(x.size(0), weight.size(0), True):
+        for rows in row_chunks(x, weight):
             logits, gold = screen.candidates(rows, label[rows]) if screen else (None, None)
             if logits is None:
                 logits = _logits(x[rows], weight, bias)
@@ -86,9 +86,7 @@ def linear_loss(
             total += options.of_logits(target[rows], *found, weight.size(0)).sum()
             if any(needed):
                 residual.add(rows, solved, label[rows], counts[rows])
-        gradients = empty_gradients(x, weight, bias, False, False, False)
-        if any(needed):
-            gradients = residual.gradients(x, weight, gradients, needed)
+        gradients = residual.gradients(x, weight, *needed)
     return total.float(), *gradients
 
 
@@ -96,20 +94,14 @@ class _Residual:
     """``R = p - q`` of all rows: a sparse matrix, a constant in each row, and some whole rows.
 
     Args:
-        sparse: the sparse matrix, in parts one above the other.
-        whole: some rows and their R, which are empty in the sparse matrix.
         constant: ``[rows]``, the share of label smoothing in each entry of a row.
         size: the number of columns.
     """
 
-    def __init__(
-        self,
-        sparse: list[SparseRows],
-        whole: list[tuple[slice, Tensor]],
-        constant: Tensor,
-        size: int,
-    ):
-        self._sparse, self._whole, self._constant, self._size = sparse, whole, constant, size
+    def __init__(self, constant: Tensor, size: int):
+        self._constant, self._size = constant, size
+        self._sparse: list[SparseRows] = []  # parts, one above the other
+        self._whole: list[tuple[slice, Tensor]] = []  # of rows that are empty in the parts
 
     def add(self, rows: slice, solved: SolvedRows, label: Tensor, counts: Tensor) -> None:
         """Add the next rows, whole if much of them is nonzero."""
@@ -119,13 +111,12 @@ class _Residual:
             counts = torch.zeros_like(counts)
         self._sparse.append(solved.sparse_residual(label, counts))
 
-    def gradients(
-        self, x: Tensor, weight: Tensor, nothing: tuple[Tensor, ...], needed: tuple[bool, ...]
-    ) -> tuple[Tensor, ...]:
-        """Return ``R W``, ``R^T x`` and the sums of R by column, fp32; nothing if not needed."""
-        sparse = _concatenated(self._sparse)
-        grad_x, grad_weight, grad_bias = nothing
-        x, weight = x.float(), weight.float()
+    def gradients(self, x: Tensor, weight: Tensor, *needed: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``R W``, ``R^T x`` and the sums of R by column, fp32; empty if not needed."""
+        grad_x, grad_weight, grad_bias = empty_gradients(x, weight, False, False, False)
+        if not any(needed):
+            return grad_x, grad_weight, grad_bias
+        sparse, x, weight = _concatenated(self._sparse), x.float(), weight.float()
         if needed[0]:
             grad_x = _product(sparse, weight).addr_(self._constant, weight.sum(0))
             for rows, part in self._whole:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fairseq_sparse.ops.fenchel_young import RowLoss
 from fairseq_sparse.ops.gpu.verification import Results
 from fairseq_sparse.ops.operators import reference_of
+from fairseq_sparse.ops.reference.attention import RECTIFIED
 from fairseq_sparse.ops.reference.rows import probabilities
 
 _ROWS, _IGNORED = 12, -100
@@ -151,7 +152,7 @@ def _heads(
     masked[1] = True
     tensors += [masked.to(device) if has_masked else None, None]
     tensors += [torch.tensor(1 << 61 | 7, device="cpu") if drops else None]
-    return tensors, (0.0, head_dim**-0.5, causal, 0.1 * drops)
+    return tensors, (RECTIFIED, head_dim**-0.5, causal, 0.1 * drops)
 
 
 def _exact(tensors: list[Optional[Tensor]]) -> list[Optional[Tensor]]:

@@ -37,9 +37,9 @@ from torch import Tensor
 from fairseq_sparse.ops.gpu import comparisons
 from fairseq_sparse.ops.gpu.verification import verified
 from fairseq_sparse.ops.masks import assert_causal
+from fairseq_sparse.ops.reference.attention import RECTIFIED
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_RECTIFIED = 0.0  # the alpha that stands for rectified weights
 _LARGEST_HEAD = 128
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
 _CHANGING = ["seed", "rows", "heads", "queries", "keys"]
@@ -48,7 +48,7 @@ _CHANGING = ["seed", "rows", "heads", "queries", "keys"]
 def fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, dropout) -> bool:
     """The kernels work on blocks of queries, which does not suit the one query of generation."""
     if not (
-        alpha == _RECTIFIED
+        alpha == RECTIFIED
         and query.size(2) > 1
         and query.numel() > 0
         and key.numel() > 0

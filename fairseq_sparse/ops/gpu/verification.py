@@ -13,10 +13,7 @@ folder is not safe from other users, or cannot be written, each process compares
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +24,7 @@ import torch
 import triton
 from torch import Tensor
 
+from fairseq_sparse.files import read_json, write_json
 from fairseq_sparse.ops.cpu import build
 
 logger = logging.getLogger(__name__)
@@ -84,14 +82,14 @@ def _remembered(
     try:
         path = _path(_environment(device), text)
         if path is not None and path.exists() and build._is_ours_alone(path):
-            problem = json.loads(path.read_text())["problem"]
+            problem = read_json(path)["problem"]
             return _judge(text, device, problem, path)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         logger.debug("verdicts on GPU kernels are not kept: %s", error)
     problem = _problem(device, compare)
     if path is not None:
         try:
-            _write(path, {"kernel": text, "gpu": _environment(device), "problem": problem})
+            write_json(path, {"kernel": text, "gpu": _environment(device), "problem": problem})
         except OSError as error:
             logger.debug("verdicts on GPU kernels are not kept: %s", error)
             path = None
@@ -180,10 +178,3 @@ def _path(environment: str, text: str) -> Path | None:
     folder = build._cache_folder().resolve()
     build._check_safety(folder)
     return folder / f"gpu-{hashlib.sha256((environment + text).encode()).hexdigest()[:16]}.json"
-
-
-def _write(path: Path, content: dict) -> None:
-    """Write a file that other processes see whole or not at all."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(content, file)
-    os.replace(file.name, path)

@@ -26,12 +26,10 @@ Residual = Callable[[Tensor, Tensor, RowLoss, str, int], Tensor]
 
 
 def _fake(x, weight, bias, *others):
-    return x.new_empty((), dtype=wide(x.dtype)), *empty_gradients(x, weight, bias, *others[-3:])
+    return x.new_empty((), dtype=wide(x.dtype)), *empty_gradients(x, weight, *others[-3:])
 
 
-def empty_gradients(
-    x: Tensor, weight: Tensor, bias: Optional[Tensor], *needed: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def empty_gradients(x: Tensor, weight: Tensor, *needed: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return memory for the gradients of features, weight and bias; none for one not needed."""
     shapes = (x.shape, weight.shape, weight.shape[:1])
     return tuple(
@@ -40,10 +38,10 @@ def empty_gradients(
     )
 
 
-def row_chunks(rows: int, size: int, on_cpu: bool) -> Iterator[slice]:
-    """Split rows of ``size`` logits into chunks."""
-    logits = _CHUNK_LOGITS if on_cpu else _CHUNK_LOGITS_OF_GPU
-    step = max(_CHUNK_ROWS, logits // max(1, size))
+def row_chunks(x: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Split the rows of logits ``x weight^T`` into chunks."""
+    rows, logits = x.size(0), _CHUNK_LOGITS if x.is_cpu else _CHUNK_LOGITS_OF_GPU
+    step = max(_CHUNK_ROWS, logits // max(1, weight.size(0)))
     return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
 
 
@@ -113,11 +111,11 @@ def in_chunks(
     """
     options = RowLoss(alpha, tau, label_smoothing, ignore_index)
     total = x.new_zeros((), dtype=wide(x.dtype))
-    grad_x, grad_weight, grad_bias = empty_gradients(x, weight, bias, *needed)
+    grad_x, grad_weight, grad_bias = empty_gradients(x, weight, *needed)
     grad_weight.zero_()
     grad_bias.zero_()
     with without_autocast(x):
-        for rows in row_chunks(x.size(0), weight.size(0), x.is_cpu):
+        for rows in row_chunks(x, weight):
             logits = at_least_fp32(x[rows] @ weight.t())
             logits = logits if bias is None else logits.add_(bias)
             total += residual(logits, target[rows], options, algorithm, topk).sum()
