@@ -7,3 +7,7 @@ class AnalysisError(Exception):
 
 class CheckpointError(Exception):
     """A checkpoint cannot be read, or is unsuitable; the message says why."""
+
+
+class RecipeError(Exception):
+    """Error in a recipe or its run; the message says what was wrong, where, and what to do."""
