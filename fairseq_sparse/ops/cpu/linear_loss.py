@@ -72,7 +72,7 @@ def linear_loss(
     _check_labels(target[counts], weight.size(0))
     label = target.masked_fill(~counts, 0)
     total = x.new_zeros((), dtype=torch.float64)
-    residual = _Residual(counts * (-label_smoothing / weight.size(0)), weight.size(0))
+    residual = _Residual(counts.float() * (-label_smoothing / weight.size(0)), weight.size(0))
     with without_autocast(x):
         screen = _Screen(x, weight, options) if _should_screen(x, bias) else None
         mean = _mean_logit(x, weight, bias) if label_smoothing > 0 else None

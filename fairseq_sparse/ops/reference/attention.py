@@ -237,7 +237,7 @@ def attention_backward(
         if alpha == RECTIFIED:
             grad_scores = grad_chosen.masked_fill(chosen == 0, 0.0)
         else:
-            rows = (x.reshape(-1, key.size(2)) for x in (chosen, grad_chosen))
+            rows = (x.flatten(0, 2) for x in (chosen, grad_chosen))
             grad_scores = entmax_backward(*rows, alpha).view(chosen.shape)
         grad_scores = (grad_scores * scale).to(query.dtype)
         grad_query = grad_scores @ key
