@@ -81,7 +81,8 @@ def replacing(path: Path, binary: bool = False) -> Iterator[IO]:
     partial, descriptor = _new_partial(path)
     try:
         text = {} if binary else {"encoding": "utf-8", "newline": "\n"}
-        with open(descriptor, "wb" if binary else "w", **text) as handle:
+        mode = "wb" if binary else "w"
+        with open(partial, mode, opener=lambda *_: descriptor, **text) as handle:
             yield handle
             handle.flush()
             os.replace(partial, path)  # while it is locked

@@ -208,6 +208,27 @@ class Recipe:
             for name, value in asdict(self).items()
         }
 
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Recipe:
+        """Return the recipe in a ``run.json``; fields of another version are an error.
+
+        Raises:
+            TypeError: a field is missing, or unknown.
+        """
+        corpus = dict(content["corpus"])
+        corpus["files"] = [RawFile(**file) for file in corpus["files"]]
+        corpus["take"] = [Take(**take) for take in corpus["take"]]
+        parts = {"corpus": Corpus(**_with_tuples(corpus)), "model": Model(**content["model"])}
+        parts |= {"training": Training(**content["training"])}
+        parts |= {"decoding": Decoding(**_with_tuples(content["decoding"]))}
+        folders = ("data_dir", "run_dir", "raw_dir")
+        paths = {name: Path(content[name]) if content[name] else None for name in folders}
+        return cls(**{**content, **parts, **paths})
+
+
+def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(x) if isinstance(x, list) else x for key, x in content.items()}
+
 
 @dataclass(frozen=True)
 class Options:

@@ -1,0 +1,233 @@
+"""Runs the stages of a plan: skips finished ones, resumes interrupted ones, keeps logs.
+
+The work is done by a fork, the worker (see ``supervisor``); everything here runs in it, but
+:func:`run`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from fairseq_sparse import files
+from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
+from fairseq_sparse.recipes import processes, progress, records, supervisor
+from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan, Stage
+
+_SHOWN = 20  # last lines of the log of a failure
+
+
+def run(plan: Plan, names: Sequence[str] = ()) -> None:
+    """Run those stages of a plan that are not finished.
+
+    SIGINT, SIGTERM and SIGHUP end the work, and then this process.
+
+    Args:
+        names: the stages; all by default.
+
+    Raises:
+        RecipeError: a command failed, or settings or inputs have changed where that is refused. The
+            message says what to do.
+    """
+    task = task_of(plan, names)
+    supervisor.supervise([task], [{}])
+    if task.error is not None:
+        raise RecipeError(task.error)
+
+
+def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor.Task:
+    """Return the task of running stages of a plan, for a worker.
+
+    Raises:
+        RecipeError: the plan has no stage of a name.
+    """
+    known = [stage.name for stage in plan.stages]
+    for each in names:
+        if each not in known:
+            raise RecipeError(f"there is no stage {each}: the stages are {', '.join(known)}")
+    stages = [stage for stage in plan.stages if not names or stage.name in names]
+
+    def work(link: supervisor.Link) -> None:
+        for stage in stages:
+            try:
+                _do(stage, link)
+            except OSError as error:
+                reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+                raise RecipeError(f"the stage {stage.name} failed: {reason}") from error
+
+    return supervisor.Task(work, name, plan.environment)
+
+
+def _do(stage: Stage, link: supervisor.Link) -> None:
+    """Do a stage, unless it is finished."""
+
+    def say(text: str) -> None:
+        link.tell(say=f"[{stage.name}] {text}")
+
+    state = records.check(stage)
+    if state.kind == records.FINISHED and not state.stale:
+        say("done already")
+        return
+    _refuse(stage, state)
+    if state.kind == records.FINISHED and not os.access(records.path_of(stage).parent, os.W_OK):
+        say("done already")
+        return
+    for name in ("stages", "logs"):
+        (stage.folder / name).mkdir(parents=True, exist_ok=True)
+    lock = processes.lock(stage.folder, say, link.pause)
+    state = records.check(stage)  # another process may have worked on it meanwhile
+    _refuse(stage, state)
+    if state.kind == records.FINISHED:
+        say("done already")
+        records.write(stage, records.FINISHED, state.inputs)
+    else:
+        _work(stage, state, link, say)
+    os.close(lock)  # otherwise this process ends it, after what it has started
+
+
+def _refuse(stage: Stage, state: records.State) -> None:
+    """Check that a stage can begin.
+
+    Raises:
+        RecipeError: an input is missing, or what would be removed is not to be.
+    """
+    if state.missing:
+        missing = ", ".join(map(str, state.missing))
+        raise RecipeError(f"the stage {stage.name} needs {missing}: run the stages before it first")
+    if stage.changed != "refuse":
+        return
+    if state.kind == records.CHANGED:
+        lines = "\n  ".join(state.differences)
+        raise RecipeError(
+            f"the stage {stage.name} was begun or finished with other settings or inputs:\n  "
+            f"{lines}\nChoose another folder than {stage.folder}, or delete it."
+        )
+    found = [path for path in records.made(stage) if os.path.lexists(path)]
+    if state.kind == records.NEW and found:
+        raise RecipeError(
+            f"the stage {stage.name} would replace {found[0]}, which has no record "
+            f"({records.path_of(stage)} is missing): choose another folder, or delete it"
+        )
+
+
+def _work(
+    stage: Stage, state: records.State, link: supervisor.Link, say: Callable[[str], None]
+) -> None:
+    """Do the work of a stage, from the start or from where it was interrupted."""
+    begun = time.monotonic()
+    resumes = state.kind == records.INTERRUPTED
+    for path in state.running if resumes else records.made(stage):
+        records.remove(path)
+    records.write(stage, records.INTERRUPTED, state.inputs)
+    for difference in state.differences:
+        say(difference)
+    begins = "resumed" if resumes else "begun anew" if state.differences else "begun"
+    log = stage.folder / "logs" / f"{stage.name}.log"
+    if not resumes or (stage.resumes_from and not stage.resumes_from.exists()):
+        log.unlink(missing_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    start = os.stat(log).st_size
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    os.close(descriptor)
+    link.tell(stage=stage.name, begins=begins, log=str(log))
+    try:
+        if stage.before:
+            stage.before()
+        for command in stage.commands:
+            made = records.outputs_of(command)
+            if made and all(path.exists() for path in made):
+                continue
+            # A part of its standard output cannot be left under the name of the whole.
+            records.write(stage, records.INTERRUPTED, state.inputs, command.outputs)
+            _run(command, log, link)
+            records.write(stage, records.INTERRUPTED, state.inputs)
+        if stage.after:
+            stage.after()
+    except (AnalysisError, CheckpointError, RecipeError, OSError, ValueError) as error:
+        shown = [line[:500] for line in progress.last_lines(log, _SHOWN, start)]
+        lines = "".join(f"\n  {line}" for line in shown)
+        raise RecipeError(
+            f"the stage {stage.name} failed: {error}{lines}\nIts log: {log}"
+        ) from error
+    for path in stage.outputs:
+        if not path.exists():
+            raise RecipeError(f"the stage {stage.name} did not make {path}; its log: {log}")
+    records.write(stage, records.FINISHED, state.inputs)
+    say(f"finished in {time.monotonic() - begun:.1f} s")
+
+
+def _run(command: Command, log: Path, link: supervisor.Link) -> None:
+    """Run a command; its standard output is written whole or not at all.
+
+    Raises:
+        RecipeError: it failed.
+    """
+    argv = [_evaluated(argument, link) for argument in command.argv]
+    print(_as_shell(command, argv), flush=True)
+    for path in records.outputs_of(command):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stdin = stdout = None
+        watched = log
+        if len(command.stdin) == 1:
+            stdin = stack.enter_context(open(command.stdin[0], "rb")).fileno()
+        if command.stdout:
+            handle = stack.enter_context(files.replacing(command.stdout, binary=True))
+            stdout = handle.fileno()
+            if command.with_errors:
+                watched = Path(handle.name)
+        link.tell(argv=argv, watched=str(watched), start=watched.stat().st_size)
+        started = []
+        if len(command.stdin) > 1:
+            stdin, end = os.pipe()
+            started.append(
+                (["cat"], processes.start(["cat", *map(str, command.stdin)], stdout=end))
+            )
+            os.close(end)
+        errors = stdout if command.with_errors else None
+        started.append((argv, processes.start(argv, stdin, stdout, errors)))
+        if len(command.stdin) > 1:
+            os.close(stdin)
+        try:
+            for words, process in reversed(started):
+                _check(words, processes.wait(process, link.pause))
+        except RecipeError:
+            if command.with_errors:  # the file goes
+                print(*progress.last_lines(watched, 1000), sep="\n", flush=True)
+            raise
+        processes.end_descendants()
+
+
+def _evaluated(argument: Argument, link: supervisor.Link) -> str:
+    """Return an argument, or what its command prints."""
+    if not isinstance(argument, OutputOf):
+        return str(argument)
+    argv = [str(word) for word in argument.argv]
+    with tempfile.TemporaryFile() as printed:
+        _check(argv, processes.wait(processes.start(argv, stdout=printed.fileno()), link.pause))
+        printed.seek(0)
+        return printed.read().decode().rstrip("\n")
+
+
+def _check(argv: Sequence[str], status: int) -> None:
+    if status:
+        end = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
+        raise RecipeError(f"{argv[0]} {end}")
+
+
+def _as_shell(command: Command, argv: Sequence[str]) -> str:
+    """Return a command as a shell has it, for the log."""
+    line = shlex.join(argv)
+    if len(command.stdin) == 1:
+        line += f" < {shlex.quote(str(command.stdin[0]))}"
+    elif command.stdin:
+        line = f"cat {shlex.join(map(str, command.stdin))} | {line}"
+    if command.stdout:
+        line += f" > {shlex.quote(str(command.stdout))}" + " 2>&1" * command.with_errors
+    return f"$ {line}"

@@ -1,0 +1,337 @@
+"""Processes: commands in forks of a Python that has loaded fairseq, locks, and ends of whole trees.
+
+The process that does the work of a run, its *worker*, starts the commands. It is the leader of a
+process group, and on Linux it adopts what loses its parent, so that it finds all descendants.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import glob
+import importlib
+import logging
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Optional
+
+from fairseq_sparse.errors import RecipeError
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE = 10  # seconds from SIGTERM to SIGKILL; torchrun needs some of them to end its workers
+# Loaded once, before the first program of these packages is started.
+_PACKAGES = ("fairseq", "fairseq_cli", "fairseq_sparse", "torch")
+_LOADED = ("fairseq", "fairseq.checkpoint_utils", "fairseq.trainer", "hydra", "torch._dynamo")
+# fairseq uses deprecated parts of hydra, which warns five times per command; users cannot help it.
+# The last of these modules, runpy, is the one that runs fairseq's modules.
+_HYDRA = (
+    *("hydra.compose", "hydra.experimental.compose", "hydra.experimental.initialize"),
+    *("hydra.core.default_element", "runpy"),
+)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_libc = ctypes.CDLL(None)
+
+
+class Stopped(BaseException):
+    """Raised in a worker that must end its work."""
+
+
+def become_worker(environment: dict[str, str]) -> None:
+    """Make this fork a worker, with these variables and without standard streams.
+
+    From here on, SIGTERM raises :class:`Stopped`, and so does the death of the parent, on Linux.
+    """
+    parent = os.getppid()
+    os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the parent alone
+    atexit._clear()  # what the parent registered is for the parent to do
+    for number in ENDING:
+        signal.signal(number, _stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    _end_with(parent)
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ.update({"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **environment})
+    ignored = [f"ignore::UserWarning:{module}" for module in _HYDRA]
+    _extend("PYTHONWARNINGS", ",", *ignored, last=os.environ.get("PYTHONWARNINGS", ""))
+    _extend("PATH", os.pathsep, os.path.dirname(sys.executable), last=os.environ.get("PATH", ""))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    # The second names keep the files open if a program replaces sys.stdout.
+    text = {"encoding": "utf-8", "errors": "backslashreplace", "closefd": False}
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, **text)
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, **text)
+    logging.getLogger().handlers.clear()
+    for name in [name for name in sys.modules if name.split(".")[0] == "fairseq_cli"]:
+        del sys.modules[name]  # a command of fairseq sets up its log where it is imported
+    for logger in list(logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):  # fairseq-sparse shows only warnings of fairseq
+            logger.setLevel(logging.NOTSET)
+
+
+def _extend(variable: str, separator: str, *values: str, last: str) -> None:
+    os.environ[variable] = separator.join(filter(None, [*values, last]))
+
+
+def _stop(number: int, _: object) -> None:
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def _end_with(parent: int) -> None:
+    """Let this process get SIGTERM when its parent ends, on Linux."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def start(
+    argv: Sequence[str],
+    stdin: Optional[int] = None,
+    stdout: Optional[int] = None,
+    stderr: Optional[int] = None,
+) -> int:
+    """Start a program and return its process.
+
+    Console scripts of this Python's packages, ``python -m MODULE`` and ``python FILE.py`` run in a
+    fork; other programs are executed. The descriptors stay open here.
+    """
+    program = _python_program(argv)
+    worker = os.getpid()
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        _end_with(worker)
+        for number, descriptor in enumerate((stdin, stdout, stderr)):
+            if descriptor is not None:
+                os.dup2(descriptor, number)
+        if program is None:
+            _execute(argv)
+        sys.stdout.reconfigure(line_buffering=stdout is None)
+        status = _run(program)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _execute(argv: Sequence[str]) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
+    try:
+        os.execvp(sys.executable if argv[0] in ("python", "python3") else argv[0], argv)
+    except OSError as error:
+        print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        os._exit(127)
+
+
+def _python_program(argv: Sequence[str]) -> Optional[Callable[[], object]]:
+    """Return the function that is a Python program, or None if it must be executed."""
+    module, folder = "", ""
+    if argv[0] in ("python", "python3") and argv[1] == "-m":
+        module, argv, folder = argv[2], argv[2:], os.getcwd()
+
+        def call() -> None:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+    elif argv[0] in ("python", "python3") and argv[1].endswith(".py"):
+        argv, folder = argv[1:], os.path.dirname(argv[1])
+
+        def call() -> None:
+            runpy.run_path(argv[0], run_name="__main__")
+
+    else:
+        from importlib.metadata import entry_points  # takes long to load
+
+        scripts = {script.name: script for script in entry_points(group="console_scripts")}
+        if argv[0] not in scripts:
+            return None
+        module, folder = scripts[argv[0]].value, os.path.dirname(sys.executable)
+
+        def call() -> object:
+            return scripts[argv[0]].load()()
+
+    if re.split("[.:]", module)[0] in _PACKAGES:
+        _load()
+
+    def program() -> object:
+        sys.argv, sys.path[:0] = list(argv), [folder]
+        return call()
+
+    return program
+
+
+def _load() -> None:
+    # Asking the driver for GPUs would make CUDA unusable in forks; asking NVML does not.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    logging.disable(logging.INFO)  # what fairseq says while it loads
+    for module in _LOADED:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise RecipeError(f"{module} cannot be loaded ({error}); install fairseq") from error
+    logging.disable(logging.NOTSET)
+    logging.getLogger().handlers.clear()  # fairseq's commands set up their own
+    logging.getLogger().setLevel(logging.WARNING)
+    hydra = rf"hydra\.|{re.escape(__name__)}$"  # some warnings name the caller of the program
+    warnings.filterwarnings("ignore", category=UserWarning, module=hydra)
+    gc.freeze()  # otherwise each fork's collection of garbage copies all pages
+
+
+def _run(program: Callable[[], object]) -> int:
+    """Run a Python program in this fork as a new process would, and return its exit status."""
+    sys.modules["__main__"] = ModuleType("__main__")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # otherwise all forks would draw the same numbers
+    if "torch" in sys.modules and "OMP_NUM_THREADS" in os.environ:
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if "MALLOC_MMAP_MAX_" in os.environ and hasattr(_libc, "mallopt"):
+        # glibc reads these variables at the start of a process; -1: memory is never given back.
+        _libc.mallopt(_M_MMAP_MAX, int(os.environ["MALLOC_MMAP_MAX_"]))
+        _libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    status: object = 1
+    try:
+        status = program()
+    except SystemExit as end:
+        status = end.code
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.util"]._exit_function()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
+    return (status or 0) & 0xFF
+
+
+def wait(process: int, pause: Callable[[float], None]) -> int:
+    """Return the exit status of a command, negative for a signal, calling ``pause`` meanwhile."""
+    seconds = 0.002
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        pause(seconds)
+        seconds = min(2 * seconds, 0.1)
+
+
+def end_descendants() -> None:
+    """End all processes that this worker and its commands have started, and wait for their ends."""
+    asked: set[int] = set()
+    deadline = time.monotonic() + GRACE
+    while True:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        descendants = _descendants()
+        if not descendants:
+            return
+        late = time.monotonic() > deadline
+        for process in descendants if late else descendants - asked:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= descendants
+        time.sleep(0.01)
+
+
+def _descendants() -> set[int]:
+    """Return the processes below this one, and the others of its group."""
+    own, listed = os.getpid(), _all_processes()
+    parents = {process: parent for process, parent, _ in listed}
+    found = {process for process, _, group in listed if group == own}
+    for process, above in parents.items():
+        while above in parents and above != own:
+            above = parents[above]
+        if above == own:
+            found.add(process)
+    return found - {own}
+
+
+def _all_processes() -> list[tuple[int, int, int]]:
+    """Return process, parent and group of all processes that have not ended."""
+    lines = []
+    if os.path.exists("/proc/self/stat"):
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            with suppress(OSError):
+                number, rest = Path(path).read_text(errors="replace").split(" (", 1)
+                lines.append([number, *rest.rpartition(") ")[2].split()[:3]])
+    else:
+        command = ["ps", "-A", "-o", "pid=,state=,ppid=,pgid="]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listing:
+            lines = [line.split() for line in listing.stdout]
+        lines = [line for line in lines if int(line[0]) != listing.pid]
+    return [
+        (int(number), int(parent), int(group))
+        for number, state, parent, group in lines
+        if state[0] not in "ZX"
+    ]
+
+
+def lock(folder: Path, say: Callable[[str], None], pause: Callable[[float], None]) -> int:
+    """Wait until nothing works in a folder, then keep others out until the result is closed.
+
+    Commands inherit the descriptor, so the folder stays locked while one of them works.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path, said = folder / ".lock", False
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.set_inheritable(descriptor, True)
+        while not _try(descriptor):
+            if not said:
+                holders = _holders(descriptor) or f"lsof {path} lists them"
+                say(f"waiting for the processes that work in {folder} ({holders})")
+            said = True
+            pause(0.1)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return descriptor
+        os.close(descriptor)  # the folder was deleted meanwhile
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holders(descriptor: int) -> str:
+    """Return the numbers of the processes that hold a lock, as far as /proc has them."""
+    found = set()
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                if "FLOCK" in Path(path.replace("/fd/", "/fdinfo/")).read_text():
+                    found.add(int(path.split("/")[2]))
+    return " ".join(map(str, sorted(found)))

@@ -1,0 +1,180 @@
+"""Records of stages, which say whether their work can be kept.
+
+``FOLDER/stages/NAME.json`` has the settings of a stage and the SHA-256 of its inputs. No time of a
+file decides anything: size and times only save hashing a file again. Folders may be copied or
+moved, because an input is known by the end of its path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_sparse import files
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.plan import Command, Stage
+
+FINISHED, INTERRUPTED, CHANGED, NEW = "finished", "interrupted", "changed", "new"
+
+
+@dataclass(frozen=True)
+class State:
+    """What can be kept of a stage.
+
+    Attributes:
+        kind: ``FINISHED``; ``INTERRUPTED``, with the same settings and inputs, or outputs that were
+            deleted later; ``CHANGED``; or ``NEW``, without a record.
+        differences: of ``CHANGED``, one line for each setting and input.
+        inputs: those of the next record.
+        missing: inputs that neither are there nor have been.
+        running: files and folders that may be half written.
+        stale: whether the record should be written again, to save hashing.
+    """
+
+    kind: str
+    differences: list[str] = field(default_factory=list)
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: list[Path] = field(default_factory=list)
+    running: list[Path] = field(default_factory=list)
+    stale: bool = False
+
+
+def check(stage: Stage) -> State:
+    """Compare a stage with its record and its files.
+
+    Raises:
+        RecipeError: the record or an input cannot be read.
+    """
+    record = _read(stage)
+    old = record.get("inputs", {})
+    inputs, missing = _digests(stage.inputs, old)
+    if not record:
+        return State(NEW, inputs=inputs, missing=missing)
+    differences = _differences(record.get("settings", {}), _as_json(stage.settings))
+    for name in dict.fromkeys([*old, *inputs]):
+        before, now = (side.get(name, {}).get("sha256") for side in (old, inputs))
+        if before != now:
+            change = "has changed" if before and now else "is new" if now else "is no longer used"
+            differences.append(f"input {name} {change}")
+    finished = record.get("state") == FINISHED and all(path.exists() for path in stage.outputs)
+    return State(
+        CHANGED if differences else FINISHED if finished else INTERRUPTED,
+        differences,
+        inputs,
+        missing,
+        [stage.folder / name for name in record.get("running", ())],
+        stale=inputs != old,
+    )
+
+
+def write(stage: Stage, state: str, inputs: dict[str, Any], running: Sequence[Path] = ()) -> None:
+    """Record that a stage is finished, or interrupted until it is recorded as finished.
+
+    Args:
+        inputs: as in :class:`State`.
+        running: files and folders that the next command writes, of which a kill may leave a part.
+    """
+    record: dict[str, Any] = {"state": state, "settings": stage.settings, "inputs": inputs}
+    if running:
+        record["running"] = [os.path.relpath(path, stage.folder) for path in running]
+    files.write_json(path_of(stage), record)
+
+
+def path_of(stage: Stage) -> Path:
+    """Return the path of a stage's record."""
+    return stage.folder / "stages" / f"{stage.name}.json"
+
+
+def made(stage: Stage) -> list[Path]:
+    """Return all files and folders that a stage makes."""
+    of_commands = [path for command in stage.commands for path in outputs_of(command)]
+    return list(dict.fromkeys([*stage.outputs, *of_commands]))
+
+
+def outputs_of(command: Command) -> tuple[Path, ...]:
+    """Return the files and folders that a command makes."""
+    return (*command.outputs, *([command.stdout] if command.stdout else []))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there; of a link, only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read(stage: Stage) -> dict[str, Any]:
+    path = path_of(stage)
+    try:
+        return files.read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        raise RecipeError(f"{error}; delete it, and what the stage has made") from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _digests(paths: Sequence[Path], old: dict[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+    """Return the entries of inputs in a record, and those that are missing.
+
+    The entry of a file that has been deleted since it was recorded is kept.
+    """
+    inputs: dict[str, Any] = {}
+    missing = []
+    for name, path in _named(paths):
+        known = old.get(name)
+        try:
+            found = os.stat(path)
+            # Changing the content changes st_ctime, even where st_mtime is set back.
+            stamp = [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+            if known is None or known.get("stamp") != stamp:
+                known = {"sha256": files.sha256_of(path), "stamp": stamp}
+        except FileNotFoundError:
+            if known is None:
+                missing.append(path)
+        except OSError as error:
+            raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
+        if known is not None:
+            inputs[name] = known
+    return inputs, missing
+
+
+def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield each path with the shortest end that it shares with no other one."""
+    distinct = list(dict.fromkeys(paths))
+    for path in distinct:
+        for length in range(1, len(path.parts) + 1):
+            end = path.parts[-length:]
+            if sum(other.parts[-length:] == end for other in distinct) == 1:
+                break
+        yield "/".join(end), path
+
+
+def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(settings))
+
+
+def _differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """Return a line for each setting that differs, named by its place: ``flags.lr``."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            line
+            for key in dict.fromkeys([*before, *now])
+            for line in _differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))
+        ]
+    if before == now and isinstance(before, bool) == isinstance(now, bool):
+        return []
+    return [f"{name}: was {_shown(before)}, now {_shown(now)}"]
+
+
+def _shown(value: Optional[Any]) -> str:
+    return (
+        "not set" if value is None else value if value and isinstance(value, str) else repr(value)
+    )
