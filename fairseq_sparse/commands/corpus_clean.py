@@ -1,0 +1,59 @@
+"""Clean and split tokenised text, before BPE.
+
+Reads INPUT/{train,valid,test}.LANG and writes the same files into OUTPUT.
+
+With two languages, a training pair is left out, and counted, if a side is empty, has more than
+--max-tokens tokens, or more than --max-ratio times as many as the other; validation and test pairs
+are never left out. With --hold-out N, every N-th remaining training pair becomes a validation pair.
+With --long-test, the pairs that --max-tokens leaves out become a test set: OUTPUT/long.LANG and,
+from the text before tokenisation, TEXT/long.LANG.
+
+With one language, nothing is left out. With --hold-out N, the last N-th of the training text is for
+the test, and the N-th before it for validation. With --paragraphs, the lines between two empty ones
+are joined with <nl>.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = command_parser("corpus clean", __doc__)
+    parser.add_argument("--input", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--languages", nargs="+", required=True, metavar="LANG", help="one or two")
+    parser.add_argument("--hold-out", type=positive, default=0, metavar="N")
+    pairs = parser.add_argument_group("for two languages")
+    pairs.add_argument("--max-tokens", type=positive, default=0, metavar="N")
+    pairs.add_argument("--max-ratio", type=float, default=0.0, metavar="X")
+    pairs.add_argument("--long-test", action="store_true")
+    pairs.add_argument("--text", type=Path, metavar="DIR", help="with {train,long}.LANG")
+    single = parser.add_argument_group("for one language")
+    single.add_argument("--paragraphs", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.long_test and not (options.max_tokens and options.text):
+        parser.error("--long-test needs --max-tokens and --text, too")
+    of_pairs = options.max_tokens or options.max_ratio or options.long_test
+    wrong = of_pairs if len(options.languages) == 1 else options.paragraphs
+    if wrong or len(options.languages) > 2:
+        parser.error(f"--languages: these flags are not for {len(options.languages)} languages")
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    places, hold_out = (options.input, options.output), options.hold_out
+    if len(options.languages) == 1:
+        split_text(*places, options.languages[0], hold_out, options.paragraphs)
+    else:
+        text = options.text if options.long_test else None
+        limits = (options.max_tokens, options.max_ratio)
+        clean_pairs(*places, options.languages, *limits, hold_out, text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("corpus clean", run, parse_arguments(arguments))

@@ -1,0 +1,33 @@
+"""Make one multilingual corpus of characters from CoNLL-SIGMORPHON 2018, task 1.
+
+Reads LANG-train-SETTING, LANG-dev and LANG-test (lemma, form and tags, separated by tabs) from a
+copy of the shared task's repository, from its archive conll2018.tar.gz in a folder, or from a
+folder with these files. Writes
+
+    OUTPUT/characters/{train,valid,test}.lemma   lang=turkish tag=N tag=PL e v
+    OUTPUT/characters/{train,valid,test}.form    e v l e r
+    OUTPUT/text/test.tsv                         language, lemma, tags, form
+
+A space is written ▁, so that fairseq-generate --post-process sentencepiece restores words; what
+would be ambiguous is written as its code point, such as U+00A0, which score-inflection decodes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.recipes.corpora.inflection import SETTINGS, prepare
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = command_parser("corpus inflection", __doc__)
+    parser.add_argument("--raw", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--setting", required=True, choices=SETTINGS, help="of the training data")
+    text = "default: all that have training data of the setting"
+    parser.add_argument("--languages", nargs="+", default=[], metavar="LANG", help=text)
+    text = "fail if there are fewer languages"
+    parser.add_argument("--language-count", type=positive, default=0, metavar="N", help=text)
+    options = parser.parse_args(arguments)
+    return finish("corpus inflection", lambda: prepare(**vars(options)))

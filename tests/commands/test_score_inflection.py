@@ -1,0 +1,133 @@
+"""fairseq-sparse score-inflection: the shared task's figures, and output that does not fit."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_sparse.commands.score_inflection import main
+from fairseq_sparse.recipes.corpora.inflection_score import edit_distance
+
+# language, lemma, tags, form, guess
+ITEMS = [
+    ("german", "gehen", "V;PST", "ging weg", "ging weg"),
+    ("german", "Haus", "N;PL", "Häuser", "Hauser"),
+    ("german", "Hund", "N;PL", "Hunde", "Hunde"),
+    ("german", "Tür", "N;PL", "Türen", ""),
+    ("turkish", "ev", "N;PL", "evler", "evlerde"),
+    ("turkish", "a\u00a0b", "N;SG", " x\u2028▁", "U+0020xU+2028U+2581"),
+]
+
+
+@cache
+def brute_force(first: str, second: str) -> int:
+    """Compute the Levenshtein distance by its definition."""
+    if not first or not second:
+        return len(first) + len(second)
+    if first[0] == second[0]:
+        return brute_force(first[1:], second[1:])
+    steps = (first[1:], second), (first, second[1:]), (first[1:], second[1:])
+    return 1 + min(brute_force(*pair) for pair in steps)
+
+
+@given(st.text("abą", max_size=6), st.text("abą", max_size=6))
+def test_edit_distance(first: str, second: str) -> None:
+    assert edit_distance(first, second) == brute_force(first, second)
+
+
+def as_printed(form: str) -> str:
+    return form.replace(" x\u2028▁", "U+0020xU+2028U+2581").replace("ś", "<<unk>>")
+
+
+def generated(order: list[int], items=ITEMS, without: tuple[int, ...] = ()) -> str:
+    """Return output as of fairseq-generate, in the given order of decoding."""
+    lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | T-1", "D-day", "T-x\tD-0\t"]
+    for number in order:
+        *_, form, guess = items[number]
+        lines += [f"S-{number}\ttag=N", f"T-{number}\t{as_printed(form)}"]
+        if number not in without:
+            lines += [f"H-{number}\t-0.5\tx", f"D-{number}\t-0.5\t{guess}", f"P-{number}\t-0.5"]
+            lines += [f"D-{number}\t-0.9\tsecond best"]
+    return "".join(line + "\n" for line in lines)
+
+
+def score(folder: Path, output: str, items=ITEMS) -> int:
+    (folder / "out").write_bytes(output.encode())
+    reference = "".join("\t".join(item[:4]) + "\n" for item in items)
+    (folder / "test.tsv").write_bytes(reference.encode())
+    return main(
+        [str(folder / "out"), "--reference", str(folder / "test.tsv")]
+        + ["--guesses", str(folder / "guesses"), "--json", str(folder / "accuracy.json")]
+    )
+
+
+def test_figures_of_each_language_and_their_means(tmp_path: Path, capsys) -> None:
+    assert score(tmp_path, generated([3, 0, 5, 2, 4, 1])) == 0
+    written = json.loads((tmp_path / "accuracy.json").read_text())
+    german = {"accuracy": 50, "edit_distance": (0 + 1 + 0 + 5) / 4, "items": 4}
+    turkish = {"accuracy": 50, "edit_distance": (2 + 0) / 2, "items": 2}
+    assert written["languages"]["german"] == {**german, "without_guess": 0}
+    assert written["languages"]["turkish"] == {**turkish, "without_guess": 0}
+    # The mean over the languages is not that over the items.
+    assert written["edit_distance"] == pytest.approx((1.5 + 1) / 2)
+    assert (written["accuracy"], written["items"], written["without_guess"]) == (50, 6, 0)
+    rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
+    cells = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+    assert cells["german"] == ["50.00", "1.50", "4", "0"]
+    assert cells["all"] == ["50.00", "1.25", "6", "0"]
+
+
+def test_an_item_without_a_guess_is_wrong_and_named(tmp_path: Path, capsys) -> None:
+    assert score(tmp_path, generated([0, 1, 2, 3, 4, 5], without=(2,))) == 0
+    assert "1 items, such as german Hund N;PL" in capsys.readouterr().err
+    german = json.loads((tmp_path / "accuracy.json").read_text())["languages"]["german"]
+    assert (german["accuracy"], german["without_guess"]) == (25, 1)
+    assert german["edit_distance"] == (0 + 1 + len("Hunde") + 5) / 4
+
+
+def test_guesses_in_the_format_of_the_shared_task(tmp_path: Path) -> None:
+    score(tmp_path, generated([5, 4, 3, 2, 1, 0], without=(2,)))
+    assert (tmp_path / "guesses" / "german-out").read_bytes().decode().split("\n") == [
+        "gehen\tging weg\tV;PST",
+        "Haus\tHauser\tN;PL",
+        "Hund\t\tN;PL",
+        "Tür\t\tN;PL",
+        "",
+    ]
+    turkish = (tmp_path / "guesses" / "turkish-out").read_bytes().decode()
+    assert turkish == "ev\tevlerde\tN;PL\na\u00a0b\t x\u2028▁\tN;SG\n"
+
+
+def test_of_a_lemma_with_the_same_tags_twice_the_last_counts(tmp_path: Path) -> None:
+    """The official evaluation does the same: it keeps forms by lemma and tags."""
+    items = [("german", "Wort", "N;PL", form, guess) for form, guess in (("a", "a"), ("b", "a"))]
+    score(tmp_path, generated([0, 1], items), items)
+    german = json.loads((tmp_path / "accuracy.json").read_text())["languages"]["german"]
+    assert (german["accuracy"], german["items"]) == (0, 1)
+
+
+def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) -> None:
+    items = [("polish", "źle", "ADV", "gorzejś", "gorzej")]
+    assert score(tmp_path, generated([0], items), items) == 0
+    assert json.loads((tmp_path / "accuracy.json").read_text())["edit_distance"] == 1
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        generated([0, 1, 2, 3, 4]),
+        generated([0, 1, 2, 3, 4, 5]).replace("Türen", "T ü r e n"),
+        generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"),
+        "nothing\n",
+    ],
+    ids=["fewer", "as units", "another form", "none"],
+)
+def test_what_does_not_fit_is_refused(output: str, tmp_path: Path, capsys) -> None:
+    assert score(tmp_path, output) == 1
+    assert str(tmp_path / "out") in capsys.readouterr().err
+    assert not (tmp_path / "accuracy.json").exists() and not (tmp_path / "guesses").exists()
