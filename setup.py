@@ -28,7 +28,7 @@ def requirements() -> list[str]:
     """Return what the package needs at run time."""
     without_fairseq = os.environ.get("FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ", "0") not in ("", "0")
     fairseq = [] if without_fairseq else FAIRSEQ
-    text = ["sacremoses", "subword-nmt", "sacrebleu", "tabulate>=0.9", "tqdm"]
+    text = ["sacremoses", "subword-nmt", "sacrebleu", "tabulate>=0.9", "tqdm", "PyYAML"]
     return [*fairseq, "torch>=2.6", "numpy", *text]
 
 
@@ -50,6 +50,7 @@ setup(
         "fairseq_sparse.analysis.report": ["page.*"],
         "fairseq_sparse.analysis.runs": ["published.json"],
         "fairseq_sparse.ops.cpu": ["*.c", "*.h"],
+        "fairseq_sparse.recipes": ["entries/*.yaml"],
     },
     entry_points={"console_scripts": ["fairseq-sparse = fairseq_sparse.commands.cli:main"]},
     python_requires=">=3.10",

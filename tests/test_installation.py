@@ -132,7 +132,7 @@ def test_the_distribution_has_every_file_of_the_package(tmp_path):
     files = {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.glob("fairseq_sparse/**/*.*")
-        if path.suffix in (".py", ".c", ".h", ".html", ".css", ".js", ".json")
+        if path.suffix in (".py", ".c", ".h", ".html", ".css", ".js", ".json", ".yaml")
     }
     assert "fairseq_sparse/analysis/report/page.js" in files
     assert files <= Metadata(tmp_path).files

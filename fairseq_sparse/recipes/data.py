@@ -1,0 +1,206 @@
+"""The data of a run: from an entry of the catalogue, or the user's own files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes import catalogue
+from fairseq_sparse.recipes.catalogue import Entry, suggestion
+from fairseq_sparse.recipes.recipe import Corpus, Options, RawFile, Take
+
+_INFLECTION = re.compile(r".*/(?P<language>[^/]+)-(?:train-(?P<setting>[^-]+)|dev|test)")
+
+
+def own_data(
+    folder: Path,
+    source: str,
+    target: str = "",
+    tokenized: Sequence[str] = (),
+    separate: bool = False,
+    hold_out: int = 20,
+) -> Entry:
+    """Return an entry for the user's own sentences, one a line, for :func:`resolve`.
+
+    The folder has ``train.LANG``, ``test.LANG`` and perhaps, for validation, ``valid.LANG`` or
+    ``dev.LANG``, each of them plain or as ``.gz``.
+
+    Args:
+        folder: where the files are.
+        source, target: languages, the endings of the names. Without ``target``, the text is for a
+            language model, and ``train.LANG`` alone is enough.
+        tokenized: languages whose text is already tokenised; if the target is, scores are those of
+            its tokens.
+        separate: whether the languages share no subwords, as with different scripts: each has its
+            own BPE, dictionary and embeddings.
+        hold_out: without files for validation, one training pair of so many is held out.
+
+    Raises:
+        RecipeError: a file is missing, or ``tokenized`` has another language.
+    """
+    languages = [source, target] if target else [source]
+    for language in tokenized:
+        if language not in languages:
+            raise RecipeError(f"tokenised language {language!r}{suggestion(language, languages)}")
+    found = {
+        "train": _files(folder, languages, "train"),
+        "valid": _files(folder, languages, "valid", "dev"),
+        "test": _files(folder, languages, "test"),
+    }
+    needed = ["train", "test"] if target else ["train"]
+    if not target and (found["valid"] or found["test"]):
+        needed = list(found)
+    for split in needed:
+        if not found[split]:
+            names = " and ".join(f"{split}.{language}" for language in languages)
+            raise RecipeError(f"{folder} has no {names} (nor the same with .gz)")
+    corpus: Entry = {
+        "source": source,
+        "take": {split: [" ".join(["text", *names])] for split, names in found.items() if names},
+        "tokens": {language: "space" for language in tokenized},
+        "hold_out": 0 if found["valid"] else hold_out,
+    }
+    entry: Entry = {"base": "own" if target else "own_text", "raw_dir": str(folder)}
+    if target:
+        corpus["target"] = target
+    if target in tokenized:
+        entry["decoding"] = {"score_flags": {"tokenize": "none"}}
+    if separate:
+        corpus |= {"separate_bpe": True, "joined_dictionary": False}
+        shared = {"share-all-embeddings": False, "share-decoder-input-output-embed": True}
+        entry["training"] = {"flags": shared}
+    return entry | {"corpus": corpus}
+
+
+def _files(folder: Path, languages: Sequence[str], *stems: str) -> list[str]:
+    """Return the names of a split's files by language, or an empty list if it has none."""
+    for stem in stems:
+        plain = [f"{stem}.{language}" for language in languages]
+        names = [
+            next((name for name in (own, f"{own}.gz") if (folder / name).is_file()), "")
+            for own in plain
+        ]
+        if all(names):
+            return names
+        if any(names):
+            missing = plain[names.index("")]
+            raise RecipeError(
+                f"{folder} has {''.join(names)}, but neither {missing} nor {missing}.gz"
+            )
+    return []
+
+
+def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, str]) -> Corpus:
+    """Return the data, from the section ``corpus`` of an entry.
+
+    Args:
+        dataset: its name.
+        section: fields of :class:`Corpus`; ``files`` and ``take`` as ``datasets.yaml`` describes.
+        options: of the user.
+        overrides: fields of :class:`Corpus`, as text.
+
+    Raises:
+        RecipeError: an option or override does not fit, or a file is not in the catalogue's list.
+    """
+    own = {"kind": "parallel", **section}
+    if own["kind"] == "text":
+        own["target"] = own["source"]
+    if "target" not in own:
+        raise RecipeError(f"{dataset}: corpus.target is missing")
+    sides = own["source"], own["target"]
+    own = catalogue.replace(own, {"source": sides[0], "target": sides[1]})
+    own["take"] = tuple(
+        _take(split, row, *sides) for split, rows in own.get("take", {}).items() for row in rows
+    )
+    if own["kind"] != "inflection":
+        own["tokens"] = {side: own.get("tokens", {}).get(side, "moses") for side in sides}
+    if options.bpe_merges is not None:
+        own["bpe_merges"] = options.bpe_merges
+    if options.languages:
+        if own["kind"] != "inflection":
+            raise RecipeError(f"--languages: {dataset} has no choice of languages")
+        if own.get("language_count"):
+            raise RecipeError(
+                f"--languages: {dataset} is all languages, as in the paper; for some of them take "
+                f"{dataset}_part"
+            )
+        own["languages"] = options.languages
+    own = catalogue.merge(own, _parsed(overrides))
+    for language, kind in own.get("tokens", {}).items():
+        if kind not in ("moses", "space", "jieba"):
+            raise RecipeError(
+                f"{dataset}: tokens of {language} are moses, space or jieba, not {kind}"
+            )
+    for name in ("made_by", "remove_diacritics", "languages"):
+        own[name] = tuple(own.get(name, ()))
+    own["files"] = _raw_files(dataset, own) if "files" in own and not options.raw_dir else ()
+    return Corpus(**own)
+
+
+def _take(split: str, row: str, source: str, target: str) -> Take:
+    """Return the sentences that FORMAT PLACE, or FORMAT PLACE PLACE, stands for."""
+    kind, *places = row.split()
+    first = {"lang": source, "other": target, "side": "src"}
+    second = {"lang": target, "other": source, "side": "ref"}
+    return Take(
+        split, kind, catalogue.replace(places[0], first), catalogue.replace(places[-1], second)
+    )
+
+
+def _parsed(overrides: dict[str, str]) -> Entry:
+    """Return overridden fields of the corpus as values of their types."""
+    types = {field.name: field.type for field in fields(Corpus)}
+    parsers = {
+        "int": int,
+        "float": float,
+        "str": str,
+        "bool": {"true": True, "false": False}.__getitem__,
+        "tuple[str, ...]": lambda text: tuple(text.split(",")),
+        "dict[str, str]": lambda text: dict(pair.split(":") for pair in text.split(",")),
+    }
+    parsed = {}
+    for name, text in overrides.items():
+        if types.get(name) not in parsers:
+            known = [key for key, kind in types.items() if kind in parsers]
+            raise RecipeError(f"--set corpus.{name}: cannot be set{suggestion(name, known)}")
+        try:
+            parsed[name] = parsers[types[name]](text)
+        except (KeyError, ValueError):
+            raise RecipeError(f"--set corpus.{name}={text}: not a {types[name]}") from None
+    return parsed
+
+
+def _raw_files(dataset: str, corpus: Entry) -> tuple[RawFile, ...]:
+    """Return the files of the collection that are needed."""
+    collections = catalogue.section("datasets", "files")
+    collection = catalogue.look_up(collections, corpus["files"], f"{dataset}: there are no files")
+    places = [place for take in corpus["take"] for place in (take.source, take.target)]
+    needed = {re.split("[!#]", place)[0] for place in places}
+    if missing := sorted(needed - collection["files"].keys()):
+        raise RecipeError(f"datasets.yaml, {dataset}: {missing[0]} is not among its files")
+    matches = filter(None, map(_INFLECTION.fullmatch, collection["files"]))
+    known = dict.fromkeys(match["language"] for match in matches)
+    for language in corpus["languages"]:
+        if language not in known:
+            raise RecipeError(
+                f"--languages: {dataset} has no {language}{suggestion(language, known)}"
+            )
+    found = []
+    for name, value in collection["files"].items():
+        if (not needed or name in needed) and _is_wanted(name, corpus):
+            default = collection.get("address", "")
+            address, checksum = value if isinstance(value, list) else (default, value)
+            found.append(RawFile(name, address.replace("{name}", name), checksum))
+    return tuple(found)
+
+
+def _is_wanted(name: str, corpus: Entry) -> bool:
+    """Return whether a file is needed, which may be of one language of the inflection task."""
+    match = _INFLECTION.fullmatch(name)
+    if corpus["kind"] != "inflection" or not match:
+        return True
+    own_setting = match["setting"] in (None, corpus["setting"])
+    return own_setting and (not corpus["languages"] or match["language"] in corpus["languages"])

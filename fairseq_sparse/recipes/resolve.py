@@ -1,0 +1,228 @@
+"""From entries of the catalogue and the user's options to a recipe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Optional
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes import catalogue, data, models
+from fairseq_sparse.recipes.catalogue import CONFIGS, Entry, check_keys, merge, replace
+from fairseq_sparse.recipes.recipe import Corpus, Decoding, Flags, Options, Recipe, Training
+
+_PARTS = {"corpus": Corpus, "training": Training, "decoding": Decoding}
+_SECTIONS = (*_PARTS, "task")
+_KEYS = {
+    "datasets": (*_SECTIONS, *CONFIGS, "note", "raw_dir"),
+    "settings": (*_SECTIONS, *CONFIGS, "architecture", "for", "label_smoothing", "output_tau"),
+}
+_CHOICES = {
+    "kind": ("parallel", "inflection", "text"),
+    "unit": ("tokens", "target_tokens", "sentences"),
+    "checkpoints": ("last", "updates", "best"),
+    "score": ("bleu", "accuracy", "measures"),
+}
+_NEEDED = {
+    "corpus": ("source",),
+    "training": ("flags", "batch", "unit", "device_batch"),
+    "decoding": ("flags",),
+}
+# Flags that have an option of their own.
+_OPTIONS = {
+    "max-tokens": "--batch and --device-batch",
+    "batch-size": "--batch and --device-batch",
+    "update-freq": "--batch and --device-batch",
+    "seed": "--seed",
+}
+
+
+def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry] = None) -> Recipe:
+    """Return every setting of a run.
+
+    The later wins: the data set, its configuration, the paper's settings, the variant, the options,
+    the overrides.
+
+    Args:
+        dataset: a name in ``datasets.yaml``, or any name for an ``entry`` of :func:`own_data`.
+        variant: a name in ``variants.yaml``, or ``VARIANT+ATTENTION``.
+        options: what the user, or a row of a table, changes.
+        entry: the data set, if it is not in the catalogue.
+
+    Raises:
+        RecipeError: a name is unknown, options contradict each other or do not fit the variant, or
+            an entry has an unknown key, or lacks one.
+    """
+    if options.config not in CONFIGS:
+        raise RecipeError(f"the configuration {options.config!r} is neither cpu nor gpu")
+    if entry is None:
+        entry = catalogue.find("datasets", dataset)
+    else:
+        entry = catalogue.expand("datasets", dataset, entry)
+    _check_parts("datasets", dataset, entry)
+    sections = merge(_sections(entry), _sections(entry.get(options.config, {})))
+    for part, keys in _NEEDED.items():
+        for key in keys:
+            if key not in sections.get(part, {}):
+                raise RecipeError(f"datasets.yaml, {dataset}: {part}.{key} is missing")
+    settings: Entry = {}
+    if options.settings:
+        settings = catalogue.find("settings", options.settings)
+        sections = merge(sections, _settings(settings, dataset, sections, options))
+    own, generate, fields_of_corpus = _split_overrides(options)
+
+    corpus = data.corpus(dataset, sections["corpus"], options, fields_of_corpus)
+    tokenizer = "space" if corpus.tokens.get(corpus.target) == "space" else "moses"
+    names = {"source": corpus.source, "target": corpus.target, "tokenizer": tokenizer}
+    training, decoding, task = (
+        replace(sections.get(name, {}), names) for name in ("training", "decoding", "task")
+    )
+    if corpus.kind != "text":
+        languages = {"source-lang": corpus.source, "target-lang": corpus.target}
+        task = {"task": "translation_sparse", **languages, **task}
+
+    task = {flag: own.pop(flag, value) for flag, value in task.items()}
+    flags = training["flags"] | models.model_flags(variant, options, settings)
+    flags = _with_length(flags, options) | own
+    trained = _training(training, flags, options)
+
+    data_dir = options.data_dir or Path("data") / dataset
+    run_dir = options.run_dir or Path("runs") / dataset / run_name(variant, options)
+    raw_dir = entry.get("raw_dir") or options.raw_dir
+    return Recipe(
+        dataset=dataset,
+        variant=models.split_name(variant, options)[0],
+        settings=options.settings,
+        config=options.config,
+        seed=options.seed,
+        label=models.label(variant, options),
+        note=entry.get("note", ""),
+        task=task,
+        corpus=corpus,
+        model=models.model(flags),
+        training=trained,
+        decoding=_decoding(decoding, generate, trained, corpus, options.seed),
+        data_dir=data_dir.absolute(),
+        run_dir=run_dir.absolute(),
+        raw_dir=Path(raw_dir).absolute() if raw_dir else None,
+    )
+
+
+def run_name(variant: str, options: Options) -> str:
+    """Return the name of a run's default folder, made from what distinguishes it."""
+    name, attention = models.split_name(variant, options)
+    numbers = {"output": options.output_alpha, "attention": options.attention_alpha}
+    parts = {place.removeprefix("attention_"): getattr(options, place) for place in models.PLACES}
+    parts |= {key: f"{value:g}" for key, value in numbers.items() if value is not None}
+    parts |= {
+        "tau": options.output_tau,
+        "by": options.output_algorithm,
+        **models.overridden(options),
+    }
+    words = [f"{name}+{attention}" if attention else name]
+    words += [f"{key}-{value}" for key, value in parts.items() if value]
+    words += [options.settings] if options.settings else []
+    words += [options.config]
+    words += [f"seed-{options.seed}"] if options.seed > 1 else []
+    return re.sub(r"[^\w.+-]", "-", "-".join(words))
+
+
+def _split_overrides(options: Options) -> tuple[Flags, Flags, dict[str, str]]:
+    """Return the overrides of fairseq-train, of fairseq-generate and of the corpus."""
+    train: Flags = {}
+    generate: Flags = {}
+    corpus: dict[str, str] = {}
+    for key, text in options.overrides.items():
+        part, dot, name = key.lstrip("-").rpartition(".")
+        value = {"true": True, "false": False}.get(text, text)
+        if name in _OPTIONS and not dot:
+            raise RecipeError(f"--set {name}: it is set by {_OPTIONS[name]}")
+        if not dot:
+            train[name] = value
+        elif part == "generate":
+            generate[name] = value
+        elif part == "corpus":
+            corpus[name] = text
+        else:
+            raise RecipeError(f"--set {key}: {part!r} is neither generate nor corpus")
+    return train, generate, corpus
+
+
+def _sections(entry: Entry) -> Entry:
+    return {name: entry[name] for name in _SECTIONS if name in entry}
+
+
+def _check_parts(kind: str, name: str, entry: Entry, where: str = "") -> None:
+    """Check the keys of an entry and of its sections."""
+    check_keys(kind, name, entry, _KEYS[kind], where)
+    for part, fields_of in _PARTS.items():
+        known = [field.name for field in fields(fields_of)]
+        check_keys(kind, name, entry.get(part, {}), known, f"{where}{part}.")
+        for key, value in entry.get(part, {}).items():
+            if value not in _CHOICES.get(key, (value,)):
+                choices = ", ".join(_CHOICES[key])
+                raise RecipeError(
+                    f"{kind}.yaml, {name}: {where}{part}.{key} is one of {choices}, not {value}"
+                )
+    for config in CONFIGS:
+        if config in entry:
+            _check_parts(kind, name, entry[config], f"{where}{config}.")
+
+
+def _settings(settings: Entry, dataset: str, sections: Entry, options: Options) -> Entry:
+    """Return the sections of a paper's settings for a data set."""
+    architecture = sections["training"]["flags"]["arch"]
+    if not architecture.startswith(settings["architecture"]):
+        raise RecipeError(
+            f"--settings {options.settings}: for {settings['architecture']}, but {dataset} trains "
+            f"{architecture}"
+        )
+    _check_parts("settings", options.settings, settings)
+    layers = [settings]
+    if dataset in settings.get("for", {}):
+        part = catalogue.expand("settings", options.settings, settings["for"][dataset])
+        _check_parts("settings", options.settings, part, f"for.{dataset}.")
+        layers.append(part)
+    both = [x for layer in layers for x in (layer, layer.get(options.config, {}))]
+    return merge(*map(_sections, both))
+
+
+def _with_length(flags: Flags, options: Options) -> Flags:
+    """Return the flags with the user's length of training."""
+    flags = dict(flags)
+    if options.updates is not None:
+        flags["max-update"] = options.updates
+    if options.epochs is not None:
+        flags["max-epoch"] = options.epochs
+        if 0 < options.epochs < int(flags.get("validate-interval", 1)):
+            # Otherwise there would be no validation, and so no best checkpoint.
+            flags["validate-interval"] = options.epochs
+    return flags
+
+
+def _training(section: Entry, flags: Flags, options: Options) -> Training:
+    changed = {
+        name: value
+        for name in ("batch", "device_batch", "average")
+        if (value := getattr(options, name)) is not None
+    }
+    own = {name: value for name, value in flags.items() if not models.is_model_flag(name)}
+    return Training(**(section | changed | {"flags": _given(own)}))
+
+
+def _decoding(
+    section: Entry, overrides: Flags, training: Training, corpus: Corpus, seed: int
+) -> Decoding:
+    flags = {**section["flags"], **overrides}
+    own = {"max_tokens": training.device_batch, **section}
+    if corpus.kind == "text":
+        flags = {"seed": seed, **flags}
+        own["evaluate"] = {"max-tokens": own["max_tokens"], **section["evaluate"]}
+        own["prompts"] = tuple(section["prompts"])
+    return Decoding(**(own | {"flags": _given(flags)}))
+
+
+def _given(flags: Flags) -> Flags:
+    """Return the flags without those that have been removed."""
+    return {name: value for name, value in flags.items() if value is not False}
