@@ -32,6 +32,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,45 +97,66 @@ def find_gold(options: argparse.Namespace) -> Path:
     raise ValueError(f"{missing}; get {ARCHIVE} at {HOME}, which asks for your name")
 
 
-def preparation(folder: Path) -> argparse.Namespace:
-    """Return the arguments of prepare_text.py with which the data in a folder were prepared."""
-    import prepare_text
+@dataclass(frozen=True)
+class Preparation:
+    """How the data in a folder were prepared.
 
-    path = folder / "settings"
-    lines = [line.partition(" ") for line in read_text(path).splitlines()]
-    settings = {name: value for name, _, value in lines}
-    if "bpe_merges" not in settings or len(settings.get("languages", "").split()) != 2:
+    Attributes:
+        languages: source and target.
+        tokenized: those whose text was tokenised already.
+        codes: the file of the merges of each language.
+    """
+
+    languages: tuple[str, str]
+    tokenized: list[str]
+    codes: dict[str, Path]
+
+
+def preparation(folder: Path) -> Preparation:
+    """Read how the data in a folder were prepared, from the record of the stage."""
+    from fairseq_sparse.files import read_json
+
+    path = folder.parent / "stages" / "prepare.json"
+    settings = read_json(path).get("settings", {})
+    if settings.get("kind") != "parallel" or not settings.get("bpe_merges"):
         raise ValueError(f"{path}: these are not the settings of text in BPE units")
-    source, target = settings["languages"].split()
-    arguments = ["--source-lang", source, "--target-lang", target, "--train", "", "--valid", ""]
-    arguments += ["--test", "", "--bpe-merges", settings["bpe_merges"], "--output", str(folder)]
-    arguments += [value for name, _, value in lines if name == "text_flag"]
-    return prepare_text.parse_args(arguments)
+    languages = settings["source"], settings["target"]
+    tokenized = [language for language, kind in settings["tokens"].items() if kind == "space"]
+    end = ".{}" if settings.get("separate_bpe") else ""
+    codes = {language: folder / f"bpe.codes{end.format(language)}" for language in languages}
+    return Preparation(languages, tokenized, codes)
+
+
+def load_tokenizer(language: str, made: Preparation) -> Callable[[str], str]:
+    """Return a function that splits a sentence as ``sacremoses tokenize -a`` does."""
+    from sacremoses import MosesTokenizer
+
+    if language in made.tokenized:
+        return lambda text: " ".join(text.split())
+    moses = MosesTokenizer(language)
+    return lambda text: moses.tokenize(text, aggressive_dash_splits=True, return_str=True)
 
 
 def load_units(codes: Path) -> Callable[[str], str]:
     """Return a function that splits tokens by the merges in a file."""
-    import prepare_text
+    from subword_nmt.apply_bpe import BPE
 
     if not read_text(codes).startswith("#version"):
         raise ValueError(f"{codes}: these are no merges of subword-nmt")
     try:
-        return prepare_text.start_bpe(str(codes))
+        with open(codes, encoding="utf-8") as handle:
+            return BPE(handle).process_line
     except SystemExit as error:  # a bad line, which has been printed
         raise ValueError(f"{codes} is damaged") from error
 
 
-def split_words(pairs: GoldPairs, made: argparse.Namespace, output: Path) -> Sides:
+def split_words(pairs: GoldPairs, made: Preparation, output: Path) -> Sides:
     """Write the pieces of the sentences to OUT/pieces.LANG, and return the words of each side."""
-    import prepare_text
-    from corpus_tokens import tokenizer
     from fairseq_sparse.analysis.alignment.alignment_gold import segment
 
     result = []
     for language, sentences in zip(made.languages, (pairs.source, pairs.target), strict=True):
-        kind = prepare_text.kind_of_tokens(language, made)
-        tokens = tokenizer(language, kind, language in made.remove_diacritics)
-        units = load_units(prepare_text.codes_of(language, made))
+        tokens, units = load_tokenizer(language, made), load_units(made.codes[language])
         split = [segment(words, lambda word: units(tokens(word))) for words in sentences]  # noqa: B023
         text = "".join(" ".join(pieces) + "\n" for pieces, _ in split)
         write_text(output / f"pieces.{language}", text)
@@ -142,7 +164,7 @@ def split_words(pairs: GoldPairs, made: argparse.Namespace, output: Path) -> Sid
     return result
 
 
-def binarise(made: argparse.Namespace, options: argparse.Namespace) -> None:
+def binarise(made: Preparation, options: argparse.Namespace) -> None:
     """Make OUT/bin of the pieces, with the dictionaries of the training data."""
     from fairseq.options import get_preprocessing_parser
     from fairseq_cli import preprocess

@@ -4,7 +4,7 @@
 Writes into docs/results/runs/DATASET/NAME, where NAME is the name of the run's folder:
 
     summary.json      all results
-    settings.txt      the commit, and the flags of each stage
+    settings.txt      the commit, and the settings of each stage
     training.tsv      each validation, and the hours of training until then
     translations.gz   of the test set, one per line
     translations-long.gz   of the test set of long sentences, if there is one
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,18 +73,19 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     from fairseq_sparse.analysis.runs.rows import read_summary
     from fairseq_sparse.analysis.runs.training_log import log_text
     from fairseq_sparse.errors import AnalysisError
-    from fairseq_sparse.files import write_json
+    from fairseq_sparse.files import read_json, write_json
 
     texts = texts_of(run)
     summary = read_summary(run)
     if summary is None or set(texts.values()) <= {LONG}:
         raise AnalysisError(f"{run} is not a finished run: it has no summary.json or no texts")
     parts = [f"commit {commit}\ndata set {summary['dataset']}, variant {summary['variant']}"]
-    for path in sorted((run / "settings").iterdir()):
-        # Drop folders, which are meaningless on other machines.
-        flags = re.sub(r"(?m)(^| )/\S*/", r"\1", path.read_text(encoding="utf-8"))
-        parts.append(f"# {path.name}\n{flags.strip()}")
-    training = training_table(log_text(run / "logs" / "2_train.log"))
+    for path in sorted((run / "stages").iterdir()):
+        settings = read_json(path)["settings"].items()
+        parts.append(
+            "\n".join([f"# {path.stem}", *(f"{flag} {value}" for flag, value in settings)])
+        )
+    training = training_table(log_text(run / "logs" / "train.log"))
     # All is read before anything is written: a folder without its run would enter the tables.
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,17 +13,15 @@ import torch
 import fork_python  # noqa: F401  so that pytest's workers share one server
 
 # The assertions of these helpers then show the compared values.
-pytest.register_assert_rewrite("recipes", "table_options")
+pytest.register_assert_rewrite("table_options")
 
 HERE = Path(__file__).parent
 # Files that take long, longest first: pytest's workers begin with them. A new one may be missing.
 SLOWEST = (
     "examples/test_quickstart.py",
-    "examples/test_translation_data.py",
     "test_generation_options.py",
     "test_command_line.py",
     "test_real_starts.py",
-    "examples/test_recipes.py",
 )
 
 # No deadline: a busy machine is no failure. Derandomised: a run can be repeated. The profile

@@ -1,12 +1,12 @@
 """Each command once in a new process; the other tests fork a running one."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 import commands
-import recipes
 import toy
 
 PLACE = ("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse")
@@ -43,7 +43,7 @@ def test_a_trained_model_is_used(command, data, checkpoint):
 
 def test_a_module_that_registration_needs_may_be_imported_first():
     code = "import fairseq_sparse.checkpoints.compatibility as module; module.check_resumed_run"
-    environment = recipes.environment(PYTHONPATH=toy.ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(toy.ROOT)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
@@ -51,7 +51,7 @@ def test_a_module_that_registration_needs_may_be_imported_first():
 def test_sentences_are_translated_as_they_come(data, checkpoint):
     command = [sys.executable, "-m", "fairseq_cli.interactive", data, "--user-dir", toy.USER_DIR]
     command += ["--path", checkpoint, "--cpu", *PLACE]
-    environment = recipes.environment(PYTHONPATH=toy.ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(toy.ROOT)}
     pipes = {"input": "w1 w2\nw3\n", "capture_output": True, "text": True, "check": True}
     result = subprocess.run(list(map(str, command)), env=environment, **pipes)
     assert sorted(commands.hypotheses(result.stdout)) == [0, 1]
@@ -60,17 +60,3 @@ def test_sentences_are_translated_as_they_come(data, checkpoint):
 def test_a_model_is_analysed(data, checkpoint):
     output = start("fairseq_sparse", "analyze", "attention", data, "--path", checkpoint, "--cpu")
     assert "encoder" in output
-
-
-@pytest.mark.slow
-def test_the_recipe_trains(data, tmp_path):
-    (tmp_path / "data" / "prepared").mkdir(parents=True)
-    (tmp_path / "data" / "prepared" / "bin").symlink_to(data)
-    (tmp_path / "data" / "prepared" / "settings").write_text("toy text\n")
-    folders = ("--data-dir", tmp_path / "data", "--run-dir", tmp_path / "run", "--cpu")
-    tiny = "--arch transformer_sparse_tiny --source-lang de --target-lang en --max-update 2"
-    output = recipes.run(
-        *("run.sh", "multi30k_de_en", "entmax15", *folders, "--stages", "train"),
-        **{"PYTHON": sys.executable, "BATCH_TOKENS": 400, "TRAIN_FLAGS": tiny},
-    ).stdout
-    assert "finished" in output and (tmp_path / "run" / "train.json").is_file()

@@ -4,7 +4,7 @@
 The corpus lists all correct translations of its test sentences. Each model translates the sources;
 then it is given every prefix of a correct translation, and its support, the tokens of nonzero
 probability, is compared with the tokens that can follow. DATA has raw/, made by make_corpus.py, and
-prepared/, made by examples/stages/1_prepare.sh; a RUN_DIR has average.pt.
+prepared/, made by `fairseq-sparse run quickstart`; a RUN_DIR has average.pt.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
 
 
 def load_run(folder: Path, options: argparse.Namespace) -> Translator:
-    """Load the model of a run under the name of its variant."""
+    """Load the model of a run under its name in tables."""
     from fairseq_sparse.analysis.translator import load_translator
 
     summary = folder / "summary.json"
     content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
-    name = content.get("variant", folder.name)
+    name = content.get("variant_name") or content.get("variant", folder.name)
     data = options.data / "prepared" / "bin"
     return load_translator(str(folder / "average.pt"), str(data), options.cpu, name=name)
 

@@ -20,6 +20,11 @@ QUIET = ("fairseq", "fairseq_sparse", "matplotlib", "sacrebleu")
 
 # Subcommands and their descriptions. "analyze output" is in the module analyze_output.
 COMMANDS = {
+    "run": "prepare data, train, decode and score, by the recipe of a data set",
+    "reproduce": "train the models behind a table or figure of a paper, and make it",
+    "sweep": "train a grid of alphas with several seeds and their ensembles, and compare them",
+    "ensemble": "decode the test set with several trained models together, and score it",
+    "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
     "average": "average the parameters of several checkpoints into one",
     "export": "write a softmax model as a checkpoint of stock fairseq",
     "recover": "repair a run that was killed while it saved, so that it can resume",
@@ -41,6 +46,12 @@ COMMANDS = {
     "sheets make": "make sheets on which two annotators judge translations",
     "sheets score": "score the completed sheets, and measure agreement",
     "sheets pairs": "draw pairs of a ranking by null attention for a judge, and score them",
+    "corpus download": "download a file, resume it, and check its checksum",
+    "corpus extract": "extract the sentences of a corpus from its archives",
+    "corpus clean": "leave out unfit training pairs, hold out pairs, join paragraphs",
+    "corpus inflection": "make character data of CoNLL-SIGMORPHON 2018, task 1",
+    "corpus batch-size": "find --max-tokens and --update-freq for a number of target tokens",
+    "score-inflection": "score inflected forms as the shared task does",
     "flags": "list every flag that fairseq's commands take with --user-dir",
 }
 
@@ -62,10 +73,15 @@ def run(command: str, arguments: Sequence[str]) -> int:
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
 
     def main() -> int:
-        module = importlib.import_module(f"{__package__}.{command.replace(' ', '_')}")
+        module = importlib.import_module(f"{__package__}.{module_name(command)}")
         return module.main(list(arguments))
 
     return common.exit_status(main, QUIET, name=common.program(command))
+
+
+def module_name(command: str) -> str:
+    """Return the name of a subcommand's module."""
+    return command.replace(" ", "_").replace("-", "_")
 
 
 def _parser(group: str) -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.analysis.alignment import SUBWORDS
-from fairseq_sparse.errors import AnalysisError, CheckpointError
+from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
 
 if TYPE_CHECKING:
     from fairseq_sparse.analysis.translator import Translator
@@ -227,6 +227,9 @@ def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
         run(*arguments)
     except BrokenPipeError:  # for exit_status
         raise
+    except RecipeError as error:  # may have lines of a log
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return 1
     except (AnalysisError, CheckpointError, OSError, ValueError) as error:
         print(f"{name}: error: {one_line(error)}", file=sys.stderr)
         return 1

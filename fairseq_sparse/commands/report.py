@@ -46,7 +46,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         default=[],
         metavar="FILE",
         help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
-        "RUN/logs/2_train.log, where the recipes put it)",
+        "RUN/logs/train.log, where the recipes put it)",
     )
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
     parser.add_argument(

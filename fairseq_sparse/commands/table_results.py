@@ -1,6 +1,6 @@
 """Print one Markdown table of the results of several runs.
 
-A RUN is a folder made by examples/run.sh, which has all results in its summary.json; a --save-dir
+A RUN is a folder of fairseq-sparse run, which has all results in its summary.json; a --save-dir
 of fairseq-train; or a checkpoint. For the last two, an unknown result is shown as "-", and the
 command that provides it is named.
 """
@@ -21,7 +21,10 @@ from fairseq_sparse.analysis.runs.columns import (
     conditions,
     read_summary_file,
 )
-from fairseq_sparse.analysis.runs.run_summary import (
+from fairseq_sparse.commands.common import command_parser, finish, one_line, program
+from fairseq_sparse.errors import AnalysisError, CheckpointError
+from fairseq_sparse.files import read_json
+from fairseq_sparse.recipes.summaries import (
     SCORES,
     read_score,
     statistics_of,
@@ -29,9 +32,6 @@ from fairseq_sparse.analysis.runs.run_summary import (
     summarize_generation,
     summarize_training,
 )
-from fairseq_sparse.commands.common import command_parser, finish, one_line, program
-from fairseq_sparse.errors import AnalysisError, CheckpointError
-from fairseq_sparse.files import read_json
 
 COMMAND = "table results"
 # The benchmarks whose results have speeds of models.
@@ -46,6 +46,12 @@ def table(summaries: list[dict], columns: list[str], baseline: dict | None = Non
     return "\n".join([markdown_table(header, rows), *lines])
 
 
+def model_name(summary: dict) -> str:
+    """Return VARIANT or VARIANT+ATTENTION, as the command run names a model."""
+    attention = summary.get("model", {}).get("attention", "softmax")
+    return summary.get("variant", "") + ("" if attention == "softmax" else f"+{attention}")
+
+
 def add_speeds(summaries: list[dict], results: list[dict]) -> None:
     """Add to each summary the measured speeds of its variant.
 
@@ -58,7 +64,7 @@ def add_speeds(summaries: list[dict], results: list[dict]) -> None:
             found = [
                 result
                 for result in results
-                if (result["model"], result["part"]) == (summary.get("variant"), part)
+                if (result["model"], result["part"]) == (model_name(summary), part)
                 and "speed" in result
             ]
             if len(found) > 1:
@@ -95,7 +101,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
     summary: dict = {"variant": name}
     if log is not None:
         read_log(log)
-        summary["training"] = summarize_training(run, log)
+        summary["training"] = summarize_training(log)
     if run.is_file():  # the other files in its folder may be those of another checkpoint
         return summary, ["other"] if log else ["training", "other"]
     files = {
@@ -208,7 +214,7 @@ def run(options: argparse.Namespace) -> None:
     summaries = read_summaries(options.runs, options.log)
     if not summaries:
         raise AnalysisError("no results; run the stage analyze first")
-    found = [summary for summary in summaries if summary.get("variant") == options.baseline]
+    found = [summary for summary in summaries if model_name(summary) == options.baseline]
     if options.baseline and len(found) != 1:
         raise AnalysisError(f"--baseline {options.baseline}: {len(found)} runs")
     add_speeds(summaries, read_speeds(options.speeds))

@@ -1,8 +1,29 @@
 # Shared by run_all.sh and run_gpu.sh: parts that are repeated, fail and are stopped independently.
 # Source it. OUT, a folder, and DEADLINE, the seconds until all parts end (0: none), are set later.
-source "$(dirname -- "${BASH_SOURCE[0]}")/../../examples/stages/common.sh"
-STAGE=benchmark
+set -euo pipefail
+ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)"
+source "$ROOT/examples/python.sh"
+export PYTHON PYTHONUNBUFFERED=1
 FAILED=0
+
+say() { printf '[benchmark] %s\n' "$*" >&2; }
+
+fail() {
+  say "error: $*"
+  exit 1
+}
+
+# Report an error in the command line; the script must define a function usage.
+bad_usage() {
+  printf '%s: %s\n\n' "${0##*/}" "$1" >&2
+  usage >&2
+  exit 2
+}
+
+# Check that an option has a value: option_value "$@", with the option first.
+option_value() {
+  (( $# > 1 )) && [[ -n "$2" ]] || bad_usage "$1 needs a value"
+}
 
 # part NAME LIMIT COMMAND...: run the command with its output in OUT/NAME.log, stopped after LIMIT
 # seconds (0: never). OUT/NAME.status has the outcome, the seconds, and the command; a part that is

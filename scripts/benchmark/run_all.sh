@@ -61,8 +61,7 @@ large=(--rounds 3 --batches 2 --variants stock,entmax15,alpha_relu)
 decoding=(--rounds 3 --sentences 96)
 epochs=2
 vocabulary=7944 # of Multi30k in its recipe
-corpus_flags=""
-train_flags=""
+smaller=()
 if [[ -n "$DRY_RUN" ]]; then
   losses=(--rounds 2 --least-seconds 0 --sizes 8x300)
   layers=(--rounds 2 --least-seconds 0 --sizes 16x8x300)
@@ -71,6 +70,7 @@ if [[ -n "$DRY_RUN" ]]; then
   tiny=""
   for side in encoder decoder; do
     tiny="$tiny --$side-layers 1 --$side-embed-dim 8 --$side-ffn-embed-dim 8"
+    smaller+=(--set "$side-layers=1" --set "$side-embed-dim=8" --set "$side-ffn-embed-dim=8")
   done
   training=(--rounds 2 --batches 1 --flags "$tiny" --max-tokens 200)
   large=(--rounds 2 --batches 1 --flags "$tiny" --max-tokens 200 --variants stock,alpha_relu)
@@ -80,16 +80,15 @@ if [[ -n "$DRY_RUN" ]]; then
   LARGE_VOCABULARY=3000
   epochs=1
   vocabulary=2000
-  corpus_flags="--train 3000 --valid 30 --test 20 --held-out 6"
-  train_flags="$tiny"
+  made_by=quickstart/make_corpus.py,--train,3000,--valid,30,--test,20,--held-out,6
+  smaller+=(--set "corpus.made_by=$made_by")
 fi
 
-# Run stages of a recipe of examples/ on a CPU: recipe NAME DATASET VARIANT STAGES.
+# Run stages of a recipe on a CPU: recipe NAME DATASET VARIANT STAGES [OPTIONS].
 recipe() {
   local name="$1" data="$2" variant="$3" stages="$4"
-  part "$name" 0 env CORPUS_FLAGS="$corpus_flags" TRAIN_FLAGS="$train_flags" MAX_EPOCH="$epochs" \
-    AVERAGE_LAST=1 bash "$EXAMPLES/run.sh" "$data" "$variant" --cpu --stages "$stages" \
-    --data-dir "$OUT/$data" --run-dir "$OUT/models/$variant"
+  part "$name" 0 "$PYTHON" -m fairseq_sparse run "$data" "$variant" --cpu --stages "$stages" \
+    --epochs "$epochs" --average 1 --data-dir "$OUT/$data" --run-dir "$OUT/models/$variant" "${@:5}"
 }
 
 say "results: $OUT"
@@ -107,7 +106,7 @@ read -r -a models <<<"${MODELS:-}" || true
 if (( ${#models[@]} == 0 )); then
   decode="$OUT/quickstart/prepared/bin"
   for variant in "${TRAINED[@]}"; do
-    recipe "model_$variant" quickstart "$variant" prepare-average
+    recipe "model_$variant" quickstart "$variant" prepare-average ${smaller[@]+"${smaller[@]}"}
     models+=("$variant=$OUT/models/$variant/average.pt")
   done
 fi

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Speed and memory of whole training steps: fairseq's Trainer and criterions on the same batches.
 
-Each model is the one that fairseq-train builds with the flags of a recipe (examples/datasets) and
-of a variant (examples/variants); `stock` is the same with fairseq's own architecture and
-cross_entropy. A step is the Trainer's: forward, backward, clipping, update and logging. All models
-take turns on the same batches of the training set, spread over the sentence lengths; the first of
---variants is the baseline. Speed is target tokens per second as a ratio to the baseline's, so
-1 / speed is the relative training time of "Speeding Up Entmax", Table 5.
+Each model is the one that `fairseq-sparse run` trains on a CPU with a data set and a variant of the
+catalogue; `stock` is the same with fairseq's own architecture and cross_entropy. A step is the
+Trainer's: forward, backward, clipping, update and logging. All models take turns on the same
+batches of the training set, spread over the sentence lengths; the first of --variants is the
+baseline. Speed is target tokens per second as a ratio to the baseline's, so 1 / speed is the
+relative training time of "Speeding Up Entmax", Table 5.
 
-A variant is a name in examples/variants, with variables that it takes ("entmax15
-OUTPUT_ALGORITHM=sort"), followed by +KIND to set --attention as well (entmax15+rela_g). Variants
-with a sparse output are also measured with --no-fused-loss, unless --fused-only is given.
+A variant is VARIANT or VARIANT+ATTENTION (entmax15+rela_g), with options of the command run if it
+needs some ("entmax15 output_algorithm=sort"). Each is also measured with --no-fused-loss, unless
+--fused-only is given.
 
 Without DATA the text is random, with the word frequencies of real text, and --vocabulary is needed.
 With DATA, --vocabulary enlarges the dictionary by entries that do not occur. --trained starts a
@@ -23,13 +23,10 @@ Memory is the peak of PyTorch's allocations in a step on the largest batch, beyo
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +35,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import measure, random_data
 from command_line import names, quiet, script_parser
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.recipe import Options, Recipe
+from fairseq_sparse.recipes.resolve import resolve
+from fairseq_sparse.recipes.stages import as_arguments, train_flags
 
-EXAMPLES = measure.ROOT / "examples"
 STOCK = "stock"
 # Every output and every kind of attention, and the best of both.
 DEFAULT_VARIANTS = (
-    "stock,softmax,sparsemax,entmax15,entmax15_k100,entmax,alpha_relu,"
+    "stock,softmax,sparsemax,entmax15,entmax15_k100,entmax output_alpha=1.25,alpha_relu,"
     "softmax+sparsemax,softmax+entmax15,softmax+entmax,softmax+relu,softmax+relu_rmsnorm,"
     "softmax+rela_i,softmax+rela_g,softmax+rela_g_layernorm,softmax+rela_g_gelu,"
     "softmax+rela_g_leaky_relu,softmax+softmax_gated,softmax+softmax_rmsnorm_gated,"
@@ -66,7 +66,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--recipe",
         default="multi30k_de_en",
         metavar="NAME",
-        help="in examples/datasets; its flags for a CPU are used (default: multi30k_de_en)",
+        help="data set of the catalogue (default: multi30k_de_en)",
     )
     parser.add_argument(
         "--flags",
@@ -125,83 +125,46 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 # From recipes to models
 
 
-def recipe_flags(
-    kind: str, name: str, variables: Sequence[str] = ()
-) -> tuple[list[str], dict[str, str]]:
-    """Return the CPU flags of a file in examples/, and its batch, languages and (language models)
-    task.
+def recipe_of(variant: str, dataset: str) -> Recipe:
+    """Return the recipe of a variant with its options, or of softmax in place of ``stock``.
 
     Raises:
-        ValueError: there is no such file.
+        RecipeError: a name or an option is unknown, or does not fit the variant.
     """
-    path = EXAMPLES / kind / f"{name}.sh"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.sh")))
-        raise ValueError(f"there is no {name} among examples/{kind}; choose from {known}")
-    flags = {"datasets": "DATASET_FLAGS", "variants": "VARIANT_FLAGS"}[kind]
-    script = (
-        'source "$1"; printf "%s\\0" "${BATCH_SENTENCES:-}" "${BATCH_TOKENS:-}" '
-        f'"$SOURCE_LANG-$TARGET_LANG" "${{TASK_FLAGS[*]:-}}" "${{{flags}[@]}}"'
-    )
-    # The environment is not passed on, because its variables could change the recipe.
-    settings = {"CONFIG": "cpu", "EXAMPLES": str(EXAMPLES), "LABEL_SMOOTHING": "0", "DATASET": name}
-    settings["OUTPUT_ALPHA"] = "1.25"  # so that the variant entmax is not entmax15 again
-    settings |= dict(variable.split("=", 1) for variable in variables)
-    output = subprocess.run(
-        ["bash", "-c", script, "bash", path],
-        env={"PATH": os.environ["PATH"], **settings},
-        check=True,
-        capture_output=True,
-        encoding="utf-8",
-    ).stdout
-    sentences, tokens, languages, task, *found = output.split("\0")[:-1]
-    batch = f"--batch-size {sentences}" if sentences else f"--max-tokens {tokens}"
-    return found, {"batch": batch, "languages": languages, "task": task}
-
-
-def variant_flags(variant: str) -> list[str]:
-    """Return the flags of a variant; those of stock are cross-entropy's.
-
-    Raises:
-        ValueError: there is no such variant.
-    """
-    if variant == STOCK:
-        return ["--criterion", "cross_entropy"]
-    row, _, attention = variant.partition("+")
-    name, *variables = row.split()
-    flags, _ = recipe_flags("variants", name, variables)
-    return [*flags, "--attention", attention] if attention else flags
+    name, *options = variant.split()
+    chosen = dict(option.partition("=")[::2] for option in options)
+    known = {field.name for field in fields(Options)}
+    if unknown := chosen.keys() - known:
+        raise RecipeError(f"{variant}: there is no option {', '.join(unknown)}")
+    for option in chosen.keys() & {"output_alpha", "attention_alpha"}:
+        chosen[option] = float(chosen[option])
+    return resolve(dataset, "softmax" if name == STOCK else name, Options(**chosen))
 
 
 def training_flags(variant: str, precision: str, options: argparse.Namespace) -> list[str]:
     """Return the command line of fairseq-train, without the program's name."""
-    name = variant.removesuffix(UNFUSED)
-    flags, recipe = recipe_flags("datasets", options.recipe)
-    source, target = recipe["languages"].split("-")
+    recipe = recipe_of(variant.removesuffix(UNFUSED), options.recipe)
+    words = as_arguments(train_flags(recipe))
     if not options.data:
         source, target = random_data.LANGUAGES
-    task = f"--task translation_sparse --source-lang {source} --target-lang {target}"
-    flags = [*flags, *variant_flags(name), *options.flags.split()]
-    flags += (recipe["task"] or task).split()
-    flags += (
-        f"--max-tokens {options.max_tokens}".split()
+        words += ["--source-lang", source, "--target-lang", target]
+    if variant == STOCK:
+        words += ["--criterion", "cross_entropy"]
+    words += options.flags.split()
+    unit = "batch-size" if recipe.training.unit == "sentences" else "max-tokens"
+    words += (
+        ["--max-tokens", str(options.max_tokens)]
         if options.max_tokens
-        else (recipe["batch"].split())
+        else [f"--{unit}", str(recipe.training.batch)]
     )
-    flags += ["--num-workers", "0", "--no-save", "--distributed-world-size", "1"]
+    words += ["--num-workers", "0", "--no-save", "--distributed-world-size", "1"]
     if variant.endswith(UNFUSED):
-        flags.append(UNFUSED.strip())
+        words.append(UNFUSED.strip())
     if options.device == "cpu":
-        flags.append("--cpu")
+        words.append("--cpu")
     if precision != "fp32":
-        flags.append(f"--{precision}")
-    return [str(options.data), *flags]
-
-
-def is_sparse(variant: str) -> bool:
-    """Return whether a variant has a loss of this package, which can be fused or not."""
-    flags = variant_flags(variant)
-    return flags[flags.index("--criterion") + 1] in ("entmax_loss", "alpha_relu_loss")
+        words.append(f"--{precision}")
+    return [str(options.data), *words]
 
 
 @dataclass(frozen=True)
@@ -287,8 +250,8 @@ def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
     """Measure all variants in one precision."""
     names = []
     for variant in options.variants:
-        fused = variant != STOCK and is_sparse(variant) and not options.fused_only
-        names += [variant, f"{variant}{UNFUSED}"] if fused else [variant]
+        both = variant != STOCK and not options.fused_only
+        names += [variant, f"{variant}{UNFUSED}"] if both else [variant]
     trainings: dict[str, Training] = {}
     for name in names:
         print(f"building {name}", file=sys.stderr)

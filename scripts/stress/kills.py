@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kill a recipe again and again, and check that its result equals that of an undisturbed run.
 
-A small model is trained by examples/run.sh on the synthetic text of examples/quickstart, saved
+A small model is trained by `fairseq-sparse run` on the synthetic text of examples/quickstart, saved
 every few updates, and averaged. Then this is repeated, but all processes are killed (SIGKILL) at
 chosen moments, and the same command is started again after each kill:
 
@@ -47,23 +47,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # The kills of a run: those in training, which are shuffled, and those at the end, in this order.
 TRAINING_MOMENTS = ("random", "random", "writing", "copying", "copying", "saved", "random")
 ENDING_MOMENTS = ("finishing", "averaging")
-MODEL = (
-    "--encoder-layers 1 --encoder-embed-dim 64 --encoder-ffn-embed-dim 64 "
-    "--encoder-attention-heads 2 --decoder-layers 1 --decoder-embed-dim 64 "
-    "--decoder-ffn-embed-dim 64 --decoder-attention-heads 2 --dropout 0.1 "
-    "--lr 5e-3 --warmup-updates 10 --log-interval 2 --save-interval-updates 4 "
-    "--keep-interval-updates 2"
+SETTINGS = (
+    "encoder-layers=1 encoder-embed-dim=64 encoder-ffn-embed-dim=64 encoder-attention-heads=2 "
+    "decoder-layers=1 decoder-embed-dim=64 decoder-ffn-embed-dim=64 decoder-attention-heads=2 "
+    "dropout=0.1 lr=5e-3 warmup-updates=10 log-interval=2 save-interval-updates=4 "
+    "keep-interval-updates=2 corpus.made_by=quickstart/make_corpus.py,"
+    "--train,400,--valid,40,--test,20,--held-out,4"
 )
-SETTINGS = {
-    "CORPUS_FLAGS": "--train 400 --valid 40 --test 20 --held-out 4",
-    "BPE_MERGES": "200",
-    "BATCH_TOKENS": "512",
-    "DEVICE_TOKENS": "512",
-    "AVERAGE_LAST": "2",
-    "MAX_EPOCH": "3",
-    "OMP_NUM_THREADS": "1",
-    "WORKERS": "1",
-}
+OPTIONS = "--cpu --epochs 3 --average 2 --batch 512 --device-batch 512 --bpe-merges 200"
 PATIENCE = 600  # seconds for one start of the recipe
 
 
@@ -74,7 +65,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--variant", default="alpha_relu", help="(default: alpha_relu)")
     parser.add_argument(
-        "--flags", default="", metavar="'FLAGS'", help="more flags for fairseq-train"
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="flags for fairseq-train"
     )
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
@@ -106,10 +97,11 @@ class Recipe:
 
     def start(self, stages: str) -> subprocess.Popen:
         """Start the recipe in a process group of its own; it writes to ``output``."""
-        environment = {**os.environ, **SETTINGS, "PYTHON": sys.executable}
-        environment["TRAIN_FLAGS"] = f"{MODEL} {self.options.flags}"
-        command = ["bash", str(ROOT / "examples/run.sh"), "quickstart", self.options.variant]
-        command += ["--cpu", "--stages", stages]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "fairseq_sparse", "run", "quickstart"]
+        command += [self.options.variant, *OPTIONS.split(), "--stages", stages]
+        for pair in [*SETTINGS.split(), *self.options.set]:
+            command += ["--set", pair]
         command += ["--data-dir", str(self.data), "--run-dir", str(self.run)]
         self.run.parent.mkdir(parents=True, exist_ok=True)
         with open(self.output, "ab") as output:

@@ -20,16 +20,16 @@ from fairseq_sparse.analysis.report.report_runs import Run, find_data, short_nam
 from fairseq_sparse.analysis.report.sections import html_table, results_section
 from fairseq_sparse.analysis.report.sentences import encode
 from fairseq_sparse.analysis.runs.columns import Measure, measure_of
+from fairseq_sparse.analysis.runs.models import alphas_of, identity, model_of
 from fairseq_sparse.analysis.runs.published import (
     differences,
     find_figure,
     published_figures,
     published_text,
     read_published,
-    row_of,
-    same_model,
 )
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.recipes.catalogue import entries, section
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -140,8 +140,16 @@ def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
 
 
 BLEU = Measure("bleu", "test")
-BY_SORT = "entmax15 OUTPUT_ALGORITHM=sort"
-TABLES = {"speeding_up_entmax": 7, "speeding_up_entmax_v1": 2, "rela": 6, "sparse_seq2seq": 3}
+BY_SORT = {"output": "entmax15", "output_algorithm": "sort"}
+
+
+def entmax(output: float, attention: float) -> dict:
+    alphas = {"output_alpha": output, "attention_alpha": attention}
+    return {"output": "entmax", "attention": "entmax", **alphas}
+
+
+SUE, S2S = "speeding_up_entmax", "sparse_seq2seq"
+TABLES = {SUE: 7, "speeding_up_entmax_v1": 2, "rela": 6, S2S: 3}
 
 
 def test_published_tables_are_all_there_and_complete() -> None:
@@ -172,74 +180,59 @@ def test_published_tables_are_all_there_and_complete() -> None:
 def test_a_published_figure_is_found_once() -> None:
     seen = set()
     for figure in published_figures():
-        for variant in figure.variants:
-            key = (figure.recipe, figure.dataset, figure.measure, figure.statistic, variant)
+        for model in figure.models:
+            key = (figure.recipe, figure.dataset, figure.measure, figure.statistic, model)
             assert key not in seen or figure.dataset is None, key
             seen.add(key)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "dataset", "row", "measure", "text"),
+    ("recipe", "dataset", "model", "measure", "text"),
     [
-        ("speeding_up_entmax", "wmt13_en_ru", "alpha_relu", BLEU, "24.6"),
-        ("speeding_up_entmax", "iwslt14_de_en", "entmax15", BLEU, "36.6"),
-        ("speeding_up_entmax", "iwslt14_de_en", "entmax15_k100", BLEU, "36.7"),
-        ("speeding_up_entmax", "iwslt14_de_en", "entmax OUTPUT_ALPHA=1.50", BLEU, "36.6"),
-        ("speeding_up_entmax", "iwslt14_de_en", "entmax OUTPUT_ALPHA=1", BLEU, "35.3"),
-        ("speeding_up_entmax_v1", "wmt14_en_de", "entmax OUTPUT_ALPHA=2", BLEU, "26.6"),
+        (SUE, "wmt13_en_ru", {"output": "alpha_relu"}, BLEU, "24.6"),
+        (SUE, "iwslt14_de_en", entmax(1.5, 1), BLEU, "36.6"),
+        (SUE, "iwslt14_de_en", {"output": "entmax15", "output_algorithm": "partial"}, BLEU, "36.7"),
+        (SUE, "iwslt14_de_en", entmax(1.5, 1), BLEU, "36.6"),
+        (SUE, "iwslt14_de_en", entmax(1, 1), BLEU, "35.3"),
+        ("speeding_up_entmax_v1", "wmt14_en_de", entmax(2, 1), BLEU, "26.6"),
+        (SUE, "wmt14_en_de", {}, Measure("empty_is_best", "valid"), "29.8%"),
+        (SUE, "wmt14_en_de", {}, Measure("empty_is_best", "test"), None),
+        (SUE, "wmt14_en_de_32k", {}, BLEU, None),
+        (SUE, "wmt14_en_de", {}, Measure("bleu", "valid"), None),
+        (SUE, "wmt14_en_de", {}, Measure("tokenized_bleu", "test"), None),
+        (SUE, "wmt14_en_de", {}, Measure("parameters", None), "75M"),
+        (SUE, "wmt14_en_de", {}, Measure("hours", "train"), "30.06"),
+        (SUE, "wmt14_en_de", BY_SORT, Measure("hours", "train"), "79.89"),
+        (SUE, "wmt14_en_de", BY_SORT, BLEU, "28.6"),
+        ("rela", "wmt14_en_de_32k", {"attention": "rela_g"}, BLEU, "26.6"),
+        ("rela", "wmt14_en_de_32k", {"attention": "rela_i"}, BLEU, "26.5"),
+        ("rela", "wmt14_en_de_32k", {"attention": "relu"}, BLEU, "–"),
+        ("rela", "wmt14_en_de_32k", entmax(1, 2), BLEU, "26.4"),
+        ("rela", "wmt14_en_de_32k", {}, Measure("tokenized_bleu", "test"), "27.59"),
+        ("rela", "wmt14_en_fr", {"attention": "rela_g"}, BLEU, "37.9"),
+        ("rela", "wmt14_en_fr", {"attention": "rela_i"}, BLEU, None),
+        ("rela", "wmt14_en_fr", {"output": "alpha_relu", "attention": "rela_g"}, BLEU, None),
+        ("rela", "wmt14_en_fr", entmax(1.5, 1), BLEU, None),
+        ("rela", "quickstart", {"attention": "rela_g"}, Measure("parameters", None), None),
+        (S2S, "kftt_ja_en", entmax(1.5, 1.5), Measure("tokenized_bleu", "test"), "20.55 ± 0.30"),
+        (S2S, "kftt_ja_en", entmax(1.5, 1.5), BLEU, None),
         (
-            "speeding_up_entmax",
-            "wmt14_en_de",
-            "softmax",
-            Measure("empty_is_best", "valid"),
-            "29.8%",
+            S2S,
+            "sigmorphon2018_medium",
+            entmax(2, 1),
+            Measure("word_accuracy", "test", 102),
+            "84.95",
         ),
-        ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("empty_is_best", "test"), None),
-        ("speeding_up_entmax", "wmt14_en_de_32k", "softmax", BLEU, None),
-        ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("bleu", "valid"), None),
-        ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("tokenized_bleu", "test"), None),
-        ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("parameters", None), "75M"),
-        ("speeding_up_entmax", "wmt14_en_de", "softmax", Measure("hours", "train"), "30.06"),
-        ("speeding_up_entmax", "wmt14_en_de", BY_SORT, Measure("hours", "train"), "79.89"),
-        ("speeding_up_entmax", "wmt14_en_de", BY_SORT, BLEU, "28.6"),
-        ("rela", "wmt14_en_de_32k", "rela_g", BLEU, "26.6"),
-        ("rela", "wmt14_en_de_32k", "rela_i", BLEU, "26.5"),
-        ("rela", "wmt14_en_de_32k", "attention_relu", BLEU, "–"),
-        ("rela", "wmt14_en_de_32k", "entmax OUTPUT_ALPHA=1 ATTENTION_ALPHA=2", BLEU, "26.4"),
-        ("rela", "wmt14_en_de_32k", "softmax", Measure("tokenized_bleu", "test"), "27.59"),
-        ("rela", "wmt14_en_fr", "rela_g", BLEU, "37.9"),
-        ("rela", "wmt14_en_fr", "rela_i", BLEU, None),
-        ("rela", "wmt14_en_fr", "rela_g_alpha_relu", BLEU, None),
-        ("rela", "wmt14_en_fr", "entmax15", BLEU, None),
-        ("rela", "quickstart", "rela_g", Measure("parameters", None), None),
-        (
-            *("sparse_seq2seq", "kftt_ja_en", "entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1.5"),
-            *(Measure("tokenized_bleu", "test"), "20.55 ± 0.30"),
-        ),
-        (
-            *("sparse_seq2seq", "kftt_ja_en", "entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1.5"),
-            *(BLEU, None),
-        ),
-        (
-            *("sparse_seq2seq", "sigmorphon2018_medium", "sparsemax"),
-            *(Measure("word_accuracy", "test", 102), "84.95"),
-        ),
-        (
-            *("sparse_seq2seq", "sigmorphon2018_medium", "sparsemax"),
-            *(Measure("word_accuracy", "test", 10), None),
-        ),
-        (
-            *("sparse_seq2seq", "iwslt17_de_en", "entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=2"),
-            *(Measure("nonzeros", "test"), None),
-        ),
+        (S2S, "sigmorphon2018_medium", entmax(2, 1), Measure("word_accuracy", "test", 10), None),
+        (S2S, "iwslt17_de_en", entmax(2, 2), Measure("nonzeros", "test"), None),
     ],
 )
 def test_a_figure_is_found_where_data_split_and_metric_are_the_same(
-    recipe: str, dataset: str, row: str, measure: Measure, text: str
+    recipe: str, dataset: str, model: dict, measure: Measure, text: str
 ) -> None:
-    assert published_text(recipe, dataset, row, measure) == text
+    assert published_text(recipe, dataset, model, measure) == text
     if text:
-        assert published_text(None, dataset, row, measure) == text
+        assert published_text(None, dataset, model, measure) == text
     elif dataset not in ("quickstart", "wmt14_en_fr", "wmt14_en_de_32k"):
         assert differences(recipe, dataset, [measure])
 
@@ -270,7 +263,7 @@ def test_figures_that_stand_beside_ours_need_no_explanation() -> None:
 
 def test_an_ensemble_is_no_single_model() -> None:
     measure = Measure("word_accuracy", "test", 86)
-    arguments = ("sparse_seq2seq", "sigmorphon2018_high", "entmax15", measure)
+    arguments = ("sparse_seq2seq", "sigmorphon2018_high", {"output": "entmax15"}, measure)
     assert find_figure(*arguments).text == "94.36"
     assert find_figure(*arguments, ["ensemble"]).text == "94.96"
     assert find_figure(*arguments, ["deviation"]) is None
@@ -278,7 +271,7 @@ def test_an_ensemble_is_no_single_model() -> None:
 
 def test_a_speed_of_batches_does_not_stand_beside_one_of_single_sentences() -> None:
     ours = measure_of({}, "sentences_per_second")
-    arguments = ("rela", "wmt14_en_de_32k", "rela_g")
+    arguments = ("rela", "wmt14_en_de_32k", {"attention": "rela_g"})
     assert find_figure(*arguments, ours) is None
     assert find_figure(*arguments, Measure("decoding_speed_alone", "test")).text == "0.98×"
 
@@ -288,27 +281,54 @@ def test_a_time_of_a_sort_does_not_stand_beside_one_of_our_search() -> None:
     for metric, found in (("bleu", True), ("hours", False)):
         measure = Measure(metric, "test" if metric == "bleu" else "train")
         assert find_figure(*arguments, BY_SORT, measure) is not None
-        assert (find_figure(*arguments, "entmax15", measure) is not None) == found
+        assert (find_figure(*arguments, {"output": "entmax15"}, measure) is not None) == found
 
 
-def test_a_row_is_found_under_every_name_of_its_model() -> None:
-    entmax = "entmax OUTPUT_ALPHA={} ATTENTION_ALPHA={}".format
-    for name, row in (
-        ("softmax", entmax(1, "1.0")),
-        ("entmax15", "entmax"),
-        ("sparsemax", "entmax ATTENTION_ALPHA=1 OUTPUT_ALPHA=2"),
-        ("attention_entmax15", entmax(1, 1.5)),
-        ("attention_sparsemax", entmax(1, 2)),
+def test_a_model_is_the_same_under_every_name() -> None:
+    scaled = {"attention-scale-queries": True, "attention": "entmax15", "criterion": "a"}
+    assert identity({"attention": "rela_g"}) == identity(
+        {**dict.fromkeys(("attention_enc", "attention_dec", "attention_cross"), "rela_g")}
+    )
+    for names, (output, attention) in (
+        ({"output": "softmax"}, (1, 1)),
+        ({"output": "entmax15", "output_tau": "", "output_algorithm": "newton"}, (1.5, 1)),
+        ({"output": "sparsemax", "attention": "softmax", "attention_enc": ""}, (2, 1)),
+        ({"attention": "entmax15"}, (1, 1.5)),
+        ({"attention": "sparsemax"}, (1, 2)),
     ):
-        assert same_model(name) == same_model(row)
-    names = ["softmax", "entmax15", "entmax15_k100", "alpha_relu", "alpha_relu OUTPUT_TAU=1"]
-    names += [entmax(1.33, 1), entmax(1.5, 1.5), "rela_g", "rela_i"]
-    assert len(set(map(same_model, names))) == len(names)
-    summary = {"variant": "entmax", "variant_name": "entmax: output 1.5, attention 2"}
-    assert same_model(row_of(summary)) == same_model(entmax(1.5, 2))
-    assert row_of({"variant": "rela_g"}) == "rela_g"
-    named = {"variant": "alpha_relu", "variant_name": "alpha_relu, τ = 1"}
-    assert same_model(row_of(named)) != same_model("alpha_relu")
+        assert identity(names) == identity(entmax(output, attention))
+        assert alphas_of(names) == (output, attention)
+    others = [{"output": "softmax"}, {"output": "entmax15"}, {"output": "alpha_relu"}]
+    others += [{"output": "alpha_relu", "output_tau": "1"}, BY_SORT, entmax(1.33, 1)]
+    others += [{"attention": "rela_g"}, {"attention_enc": "rela_g"}, entmax(1.5, 1.5)]
+    others += [{"attention": "entmax15"}, {"attention": "entmax15", "flags": scaled}]
+    assert len(set(map(identity, others))) == len(others)
+    assert alphas_of({"output": "alpha_relu"}) == alphas_of({"attention_enc": "entmax15"}) is None
+    for tau in ("data", "weights"):
+        relu = {"output": "alpha_relu", "output_tau": tau}
+        assert identity(relu) == identity({"output": "alpha_relu"})
+
+
+def test_models_of_summaries_that_only_have_names_are_known() -> None:
+    for variant, name, model in (
+        (
+            "entmax",
+            "entmax: output 1.5, attention 2",
+            {"output": "entmax15", "attention": "sparsemax"},
+        ),
+        ("sparsemax", "", {"output": "sparsemax"}),
+        ("rela_g", "", {"attention": "rela_g"}),
+        (
+            *("attention_sigmoid", "attention_sigmoid, output of entmax15"),
+            {"output": "entmax15", "attention": "sigmoid"},
+        ),
+    ):
+        assert identity(model_of({"variant": variant, "variant_name": name})) == identity(model)
+    unknown = model_of({"variant": "alpha_relu", "variant_name": "alpha_relu, τ = 1"})
+    assert identity(unknown) != identity({"output": "alpha_relu"})
+    assert (
+        model_of({"variant": "softmax", "model": {"output": "sparsemax"}})["output"] == "sparsemax"
+    )
 
 
 def test_the_metric_of_bleu_is_that_of_its_signature() -> None:
@@ -326,23 +346,23 @@ def test_the_metric_of_bleu_is_that_of_its_signature() -> None:
         ("valid_attended", "attended", "5.55"),
     ):
         assert measure_of({}, column) == Measure(metric, "valid")
-        row = "entmax OUTPUT_ALPHA=1.5 ATTENTION_ALPHA=1.5"
-        figure = find_figure("sparse_seq2seq", "iwslt17_de_en", row, measure_of({}, column))
+        model = {"output": "entmax15", "attention": "entmax15"}
+        figure = find_figure("sparse_seq2seq", "iwslt17_de_en", model, measure_of({}, column))
         assert figure.text == paper
     empty = {"empty": {"subset": "valid"}}
     assert measure_of(empty, "empty_is_best") == Measure("empty_is_best", "valid")
 
 
-def test_published_variants_and_data_sets_are_those_of_the_recipes() -> None:
-    examples = Path(__file__).resolve().parents[2] / "examples"
+def test_published_models_and_data_sets_are_those_of_the_recipes() -> None:
+    outputs = {entry["flags"]["output-transform"] for entry in entries("variants").values()}
+    known = {"output": outputs, "output_tau": {"formula"}, "output_algorithm": {"sort", "partial"}}
+    places = ("attention", "attention_enc", "attention_dec", "attention_cross")
+    known |= dict.fromkeys(places, set(section("variants", "attentions")))
     for table in read_published():
-        for folder, names in (
-            ("datasets", {column["dataset"] for column in table["columns"]} - {None}),
-            ("variants", [name for row in table["rows"] for name in row["variants"]]),
-        ):
-            for name in names:
-                if name != "reference":  # the reference, in a human evaluation
-                    assert (examples / folder / f"{name.split()[0]}.sh").is_file(), name
+        datasets = {column["dataset"] for column in table["columns"]} - {None}
+        assert datasets <= set(entries("datasets"))
+        for model in (model for row in table["rows"] for model in row["models"]):
+            assert all(value in known[field] for field, value in model.items()), model
 
 
 @pytest.mark.parametrize(

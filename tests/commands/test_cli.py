@@ -19,6 +19,7 @@ from fairseq_sparse.commands import cli, common
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
 # Commands that read only text. Valid input: the first script case whose name begins so.
 ON_TEXT = ("analyze alignment", "analyze samples", "compare", "mbr", "score")
+ON_TEXT += ("corpus clean", "corpus extract", "corpus inflection", "score-inflection")
 ON_TEXT += ("sheets make", "sheets pairs", "sheets score", "table results")
 # Runs a command, then prints its status and which heavy modules it has loaded.
 LOADED = """
@@ -55,7 +56,7 @@ def test_every_module_is_a_command_and_the_other_way_round() -> None:
     folder = Path(cli.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cli", "common"}
     modules.remove("analyze_output_sentences")  # of analyze_output
-    assert modules == {name.replace(" ", "_") for name in cli.COMMANDS}
+    assert modules == set(map(cli.module_name, cli.COMMANDS))
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,9 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
     run, page, found = tmp_path / "run", tmp_path / "page.html", tmp_path / "attention.json"
     shutil.copytree(folders[0], run)
     shutil.rmtree(run / "report", ignore_errors=True)
-    (run / "settings").mkdir()
-    (run / "settings" / "analyze").write_text("scores bleu\nsubwords sentencepiece\n--task x\n")
+    (run / "stages").mkdir()
+    record = {"settings": {"subwords": "sentencepiece", "validation": False}}
+    (run / "stages" / "analyze.json").write_text(json.dumps(record))
     data = folders[0].parent / "bin"
     for flags, subwords, units in (
         ((), "sentencepiece", "words"),
@@ -145,7 +146,7 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     plain.mkdir()
     for name in ("checkpoint_best.pt", "checkpoint_last.pt", "checkpoint3.pt"):
         shutil.copy(folders[1] / "average.pt", plain / name)
-    log = folders[1] / "logs" / "2_train.log"
+    log = folders[1] / "logs" / "train.log"
     page = tmp_path / "page.html"
     arguments = ("--sentences", 1, "--output", page)
     assert call(plain, plain / "checkpoint3.pt", "--log", log, log, *arguments) == 0
@@ -159,16 +160,16 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
 
 
 def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> None:
-    settings = tmp_path / "prepared" / "settings"
-    settings.parent.mkdir()
-    settings.write_text("dataset x\n")
-    shutil.copytree(folders[0].parent / "bin", settings.parent / "bin")
+    data, no_log = folders[0].parent / "bin", tmp_path / "no log"
+    no_log.write_text("dataset x\n")
+    (dictionary,) = data.glob("dict.*de*")
     own, other = tmp_path / "own", tmp_path / "other"
-    for run, digest in ((own, hashlib.sha256(settings.read_bytes()).hexdigest()), (other, "0")):
+    for run, digest in ((own, hashlib.sha256(dictionary.read_bytes()).hexdigest()), (other, "0")):
         shutil.copytree(folders[1], run)
-        (run / "settings").mkdir()
-        (run / "settings" / "train").write_text(f"data {digest}\nbatch_tokens 1\n")
-    assert call(own, "--data", settings.parent / "bin", "--output", tmp_path / "own.html") == 0
+        (run / "stages").mkdir()
+        record = {"inputs": {dictionary.name: {"sha256": digest}, "gone": {"sha256": "1"}}}
+        (run / "stages" / "train.json").write_text(json.dumps(record))
+    assert call(own, "--data", data, "--output", tmp_path / "own.html") == 0
     capfd.readouterr()
     (tmp_path / "empty").mkdir()
     broken = tmp_path / "broken"
@@ -177,11 +178,11 @@ def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> Non
     output = tmp_path / "page.html"
     for arguments, named in [
         ([own, other], other),
-        ([other, "--data", settings.parent / "bin"], other),
+        ([other, "--data", data], other),
         ([folders[0], folders[0]], folders[0]),
         ([tmp_path / "empty"], "average.pt"),
-        ([folders[0], "--log", own / "logs" / "2_train.log", output.parent], "2 logs"),
-        ([folders[0], "--log", settings], f"--log {settings}"),
+        ([folders[0], "--log", own / "logs" / "train.log", output.parent], "2 logs"),
+        ([folders[0], "--log", no_log], f"--log {no_log}"),
         ([broken], broken),
         ([folders[0], "--data", tmp_path / "none"], tmp_path / "none"),
     ]:

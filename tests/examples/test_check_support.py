@@ -99,19 +99,11 @@ def test_comparison_of_probabilities_with_the_truth():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    raw, prepared = folder / "raw", folder / "prepared"
-    flags = ["--train", "300", "--valid", "10", "--test", "12", "--held-out", "0"]
-    assert make_corpus.main([str(raw), *flags]) == 0
-    languages = ("--source-lang", "de", "--target-lang", "en")
-    texts = [word for part in ("train", "valid", "test") for word in (f"--{part}", raw / part)]
-    toy.run(
-        "prepare_text",
-        *(*languages, *texts, "--bpe-merges", 300, "--output", prepared, "--workers", 1),
-    )
-    prefixes = [f"--{part}pref={prepared / 'bpe' / part}" for part in ("train", "valid")]
-    toy.run(
-        "fairseq_cli.preprocess",
-        *(*languages, *prefixes, "--joined-dictionary", "--destdir", prepared / "bin"),
+    corpus = "quickstart/make_corpus.py,--train,300,--valid,10,--test,12,--held-out,0"
+    toy.command(
+        "run",
+        *("quickstart", "softmax", "--cpu", "--stages", "prepare", "--bpe-merges", 300),
+        *("--set", f"corpus.made_by={corpus}", "--data-dir", folder, "--run-dir", folder / "run"),
     )
     return folder
 

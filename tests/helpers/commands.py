@@ -39,7 +39,7 @@ def free_port() -> int:
 def train_on_two_workers(data, save_dir, *flags):
     """Train on two CPU workers, started as torchrun does; return what each printed."""
     port = free_port()
-    command = [PYTHON, f"{toy.ROOT}/examples/launch/worker.py", str(data)] + (
+    command = [PYTHON, "-m", "fairseq_sparse.recipes.worker", str(data)] + (
         f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
         "--source-lang de --target-lang en --arch transformer_sparse_tiny "
         "--optimizer adam --lr 0.01 --log-format json --dropout 0 --distributed-backend gloo "

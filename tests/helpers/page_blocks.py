@@ -31,14 +31,13 @@ NOT_RUN = {
     "fairseq-sparse sheets score": "people complete the sheets; tests/commands/test_sheets.py",
     "fairseq-hydra-train": "needs a configuration's sizes; tests/examples/test_hydra.py",
     "python examples/quickstart/check_support.py": "needs four runs; tests/examples",
-    "examples/run.sh": "takes hours and downloads; tests/examples runs it on small data",
-    "examples/reproduce.sh": "as run.sh; tests/examples/test_reproduce.py",
-    "examples/sweep.sh": "as run.sh; tests/examples/test_sweep.py",
-    "examples/ensemble.sh": "needs finished runs; tests/examples/test_inflection.py",
-    "examples/mbr.sh": "needs finished runs; tests/examples/test_recipes.py",
+    "fairseq-sparse run": "takes hours and downloads; tests/commands/test_run.py",
+    "fairseq-sparse reproduce": "as run; tests/recipes/test_reproduce.py",
+    "fairseq-sparse sweep": "as run; tests/recipes/test_sweep.py",
+    "fairseq-sparse ensemble": "needs finished runs; tests/recipes",
+    "fairseq-sparse compare-mbr": "needs finished runs; tests/recipes",
+    "sbatch": "needs Slurm",
     "examples/quickstart/run.sh": "takes minutes; tests/examples/test_quickstart.py",
-    "examples/launch/torchrun.sh": "needs two machines; tests/examples/test_launch.py",
-    "examples/launch/slurm.sh": "needs Slurm; tests/examples/test_launch.py",
 }
 SCRIPTS = [name for name in NOT_RUN if name.startswith("examples/")]
 # Sizes that make a page's training quick.
@@ -82,6 +81,7 @@ export -f record
 git() { record git "$@"; }
 cd() { record cd "$@"; }
 source() { record source "$@"; }
+sbatch() { record sbatch "$@"; }
 bash() { case "$1" in examples/*) "$@" ;; *) record bash "$@" ;; esac; }
 """
 
@@ -95,7 +95,7 @@ def blocks(page: str, language: str) -> list[str]:
 def write_commands(folder: Path, real: bool) -> None:
     """Write the commands of the pages into ``folder``: real ones, or such that only record.
 
-    The scripts of ``examples/`` only record; ``folder/.project`` has the real ones.
+    The scripts of ``examples/`` only record.
     """
     cpu = 'set -- "$@" --cpu'
     more = {"train": SMALL, "generate": cpu, "interactive": cpu, "validate": cpu, "eval-lm": cpu}
@@ -105,13 +105,9 @@ def write_commands(folder: Path, real: bool) -> None:
         write_command(path, name, f'{first}\nexec {PYTHON} -m {module} "$@"', real)
     user_dir = f'[[ "$*" != "-m fairseq_sparse" ]] || exec echo "{toy.USER_DIR}"\n'
     write_command(folder / ".bin" / "python", "python", f'exec {PYTHON} "$@"', real, user_dir)
-    project = folder / ".project"
-    shutil.copytree(toy.ROOT / "examples", project / "examples")
-    shutil.move(project / "examples" / "datasets", folder / "examples" / "datasets")
-    (project / "examples" / "datasets").symlink_to(folder / "examples" / "datasets")
     for name in SCRIPTS:
         write_command(folder / name, name, "", real=False)
-    for module in (project / "examples/quickstart").glob("*.py"):
+    for module in (toy.ROOT / "examples/quickstart").glob("*.py"):
         shutil.copy(module, folder / "examples/quickstart")
 
 
@@ -148,7 +144,7 @@ def write_texts(folder: Path, data: Path) -> None:
         for new, old in (("ja", "de"), ("en", "en"))
     }
     names |= {name: name for name in ("test.de", "test.en")} | {"raw/test.en": "test.en"}
-    many = {f"data/multi30k_de_en/prepared/reference/test.{side}": side for side in ("de", "en")}
+    many = {f"data/multi30k_de_en/prepared/text/test.{side}": side for side in ("de", "en")}
     many |= {"alpha_relu.txt": "en", "test.tok.en": "en"}
     many |= {f"data/quickstart/prepared/test.{side}": side for side in ("de", "en")}
     many |= {f"data/quickstart/raw/test.tok.{side}": side for side in ("de", "en")}

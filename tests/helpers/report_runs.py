@@ -21,7 +21,7 @@ RUNS = {
 }
 
 
-# In the format of scripts/summarize_run.py and of fairseq-sparse analyze alignment.
+# In the format of fairseq_sparse/recipes/summaries.py and of fairseq-sparse analyze alignment.
 SUMMARY = {
     "dataset": "wmt14_en_fr",
     "variant": "rela_g",
@@ -59,7 +59,7 @@ def train_run(folder: Path, data: Path, *flags: str) -> Path:
     )
     checkpoint.rename(folder / "average.pt")
     (folder / "logs").mkdir()
-    (folder / "logs" / "2_train.log").write_text(log, encoding="utf-8")
+    (folder / "logs" / "train.log").write_text(log, encoding="utf-8")
     return folder
 
 

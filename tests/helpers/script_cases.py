@@ -7,16 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import batch_size
 import gold_alignment_table
 import make_corpus
-import prepare_inflection
-import prepare_text
-import reproduce_table
-import score_inflection
-import summarize_run
-import summarize_sweep
-import unpack_corpus
 from fairseq_sparse.commands import (
     align,
     analyze_alignment,
@@ -25,12 +17,18 @@ from fairseq_sparse.commands import (
     analyze_output,
     analyze_samples,
     average,
+    cli,
     compare,
+    corpus_batch_size,
+    corpus_clean,
+    corpus_extract,
+    corpus_inflection,
     draw_attention,
     draw_mappings,
     mbr,
     report,
     score,
+    score_inflection,
     sheets_make,
     sheets_pairs,
     sheets_score,
@@ -41,7 +39,6 @@ from fairseq_sparse.commands import (
 from script_input import (
     DRAW_PAIRS,
     MAKE_SHEETS,
-    finished_run,
     generated,
     gold_set,
     in_folder,
@@ -51,13 +48,11 @@ from script_input import (
     model_and_data,
     nothing,
     parallel,
-    plan,
     ranked_pairs,
     run_with_model,
     sentences,
     sheets,
     speeds,
-    sweep,
     tagged,
     two_checkpoints,
 )
@@ -99,8 +94,9 @@ class Script:
     def called(self) -> str:
         """The name with which its messages begin."""
         module = self.main.__module__
-        command = module.removeprefix("fairseq_sparse.commands.")
-        return module if command == module else f"fairseq-sparse {command.replace('_', ' ')}"
+        stem = module.removeprefix("fairseq_sparse.commands.")
+        commands = {cli.module_name(command): command for command in cli.COMMANDS}
+        return module if stem == module else f"fairseq-sparse {commands[stem]}"
 
     def command(self, folder: Path) -> list[str]:
         return in_folder(self.arguments, folder)
@@ -109,7 +105,6 @@ class Script:
 DATA = ("bin/dict.de.txt", "bin/dict.en.txt")
 MODEL = ("model.pt", "bin/test.de-en.de.idx", "bin/test.de-en.en.bin")
 ON_MODEL = "{}/bin --path {}/model.pt --cpu"
-SUMMED = ("bleu.json", "attention.json", "train.json")
 
 SCRIPTS = {
     "analyze attention": Script(
@@ -171,12 +166,6 @@ SCRIPTS = {
         binary=("checkpoint1.pt", "checkpoint2.pt"),
         written=("out/mean.pt",),
     ),
-    "batch_size": Script(
-        batch_size.main,
-        "{}/bin --source-lang de --target-lang en --target-tokens 200 --device-tokens 100",
-        lambda folder, common: shutil.copytree(common / "bin", folder / "bin"),
-        binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.idx"),
-    ),
     "compare": Script(
         compare.main,
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
@@ -186,6 +175,40 @@ SCRIPTS = {
         counted=("source.txt", "reference.txt", "one.txt", "two.txt"),
         written=("out/a.json",),
         chosen=("out/a.json",),
+    ),
+    "corpus batch-size": Script(
+        corpus_batch_size.main,
+        "{}/bin --source-lang de --target-lang en --target-tokens 200 --device-tokens 100 "
+        "--devices 1 --print max-tokens",
+        lambda folder, common: shutil.copytree(common / "bin", folder / "bin"),
+        binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.idx"),
+    ),
+    "corpus clean": Script(
+        corpus_clean.main,
+        "--input {} --output {}/out --languages de en",
+        parallel,
+        texts=("train.de", "valid.en", "test.en"),
+        counted=("train.en", "valid.de", "test.de"),
+        written=("out/train.en", "out/test.de"),
+        keeps=("out/*",),
+    ),
+    "corpus extract": Script(
+        corpus_extract.main,
+        "--raw {} --output {}/out --languages de en "
+        "--take train text train.de train.en --take test text test.de test.en",
+        parallel,
+        binary=("train.de", "test.en"),  # lines that are not UTF-8 are read as Latin-1
+        counted=("train.de", "test.en"),
+        written=("out/train.de",),
+        keeps=("out/*",),
+    ),
+    "corpus inflection": Script(
+        corpus_inflection.main,
+        "--raw {} --setting low --output {}/out",
+        inflection,
+        says=("LANG-train-low",),
+        texts=("turkish-train-low", "turkish-dev", "turkish-test"),
+        written=("out/characters/test.form", "out/text/test.tsv"),
     ),
     "draw attention": Script(
         draw_attention.main,
@@ -215,8 +238,9 @@ SCRIPTS = {
         gold_alignment_table.main,
         "{}/DeEn --prepared {}/prepared --path {}/model.pt --cpu --output {}/out",
         gold_set,
-        texts=("DeEn/alignmentDeEn.talp", "prepared/settings", "prepared/bpe.codes")
+        texts=("DeEn/alignmentDeEn.talp", "prepared/bpe.codes")
         + tuple(f"prepared/{path}" for path in DATA),
+        json=("stages/prepare.json",),
         counted=("DeEn/de", "DeEn/en", "DeEn/alignmentDeEn.talp"),
         binary=("model.pt", "DeEn/de", "DeEn/en"),
         written=("out/alignment_error_rate.json", "out/alignment_error_rate.png"),
@@ -253,24 +277,6 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "prepare_inflection": Script(
-        prepare_inflection.main,
-        "--data {} --setting low --output {}/out",
-        inflection,
-        says=("LANG-train-low",),
-        texts=("turkish-train-low", "turkish-dev", "turkish-test"),
-        written=("out/characters/test.form", "out/reference/test.tsv"),
-    ),
-    "prepare_text": Script(
-        prepare_text.main,
-        "--source-lang de --target-lang en --train {}/train --valid {}/valid --test {}/test "
-        "--bpe-merges 5 --output {}/out --workers 1",
-        parallel,
-        texts=("train.de", "valid.en", "test.en"),
-        counted=("train.en", "valid.de", "test.de"),
-        written=("out/bpe/test.en", "out/bpe.codes", "out/reference/test.de"),
-        keeps=("out/*",),
-    ),
     "analyze nulls": Script(
         analyze_nulls.main,
         f"{ON_MODEL} --bad {{}}/bad.txt --output {{}}/out/a.tsv --json {{}}/out/a.json",
@@ -288,22 +294,13 @@ SCRIPTS = {
         report.main,
         "{}/run --data {}/bin --cpu --sentences 2 --output {}/out/a.html",
         run_with_model,
-        texts=("run/logs/2_train.log",),
+        texts=("run/logs/train.log",),
         json=("run/summary.json", "run/alignment.json"),
         binary=("run/average.pt",),
-        optional=("run/logs/2_train.log", "run/summary.json", "run/alignment.json"),
+        optional=("run/logs/train.log", "run/summary.json", "run/alignment.json"),
         written=("out/a.html",),
         chosen=("out/a.html",),
         keeps=("run/report/*", "run/report"),
-    ),
-    "reproduce_table": Script(
-        reproduce_table.main,
-        "{}/plan.txt --paper speeding_up_entmax --title T --columns bleu --output {}/out/table",
-        plan,
-        texts=("plan.txt",),
-        json=("run/summary.json",),
-        says=("no run of",),
-        written=("out/table.md", "out/table.tex", "out/table.json"),
     ),
     "table results": Script(
         table_results.main,
@@ -347,10 +344,9 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "score_inflection": Script(
+    "score-inflection": Script(
         score_inflection.main,
-        "--generated {}/generated.txt --reference {}/test.tsv --guesses {}/out/guesses "
-        "--json {}/out/a.json",
+        "{}/generated.txt --reference {}/test.tsv --guesses {}/out/guesses --json {}/out/a.json",
         generated,
         texts=("generated.txt", "test.tsv"),
         counted=("test.tsv",),
@@ -367,37 +363,6 @@ SCRIPTS = {
         written=("out/h.txt", "out/a.json"),
         chosen=("out/h.txt", "out/a.json"),
     ),
-    "summarize_run train": Script(
-        summarize_run.main,
-        "train {}",
-        finished_run,
-        binary=("logs/2_train.log",),
-        written=("train.json",),
-    ),
-    "summarize_run all": Script(
-        summarize_run.main,
-        "all {}",
-        finished_run,
-        texts=("validate-test.txt", "generate-test.txt"),
-        json=SUMMED,
-        written=("summary.json",),
-    ),
-    "summarize_run ensemble": Script(
-        summarize_run.main,
-        "ensemble {}",
-        finished_run,
-        texts=("generate-test.txt",),
-        json=("bleu.json",),
-        written=("summary.json",),
-    ),
-    "summarize_sweep": Script(
-        summarize_sweep.main,
-        "{}",
-        sweep,
-        json=("output-1.5-attention-1/seed-1/summary.json",),
-        says=("no finished run",),
-        written=("sweep.md", "sweep.json"),
-    ),
     "table thresholds": Script(
         table_thresholds.main,
         "--data {}/bin --arch transformer_sparse_tiny --tokens 100 --json {}/out/a.json",
@@ -409,15 +374,5 @@ SCRIPTS = {
         binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.bin"),
         written=("out/a.json",),
         chosen=("out/a.json",),
-    ),
-    "unpack_corpus": Script(
-        unpack_corpus.main,
-        "--source-lang de --target-lang en --raw {} --output {}/out "
-        "--take train text train.de train.en --take test text test.de test.en",
-        parallel,
-        binary=("train.de", "test.en"),  # lines that are not UTF-8 are read as Latin-1
-        counted=("train.de", "test.en"),
-        written=("out/train.de",),
-        keeps=("out/*",),
     ),
 }

@@ -37,13 +37,22 @@ def gold_set(folder: Path, common: Path) -> None:
     """Write the test set in the layout of a gold set, as if it had been split by BPE."""
     model_and_data(folder, common)
     shutil.move(folder / "bin", folder / "prepared" / "bin")
-    (folder / "prepared" / "settings").write_text("languages de en\nbpe_merges 1\n")
+    record_preparation(folder, "de", "en", bpe_merges=1)
     (folder / "prepared" / "bpe.codes").write_text("#version: 0.2\nw 1</w>\n")
     (folder / "DeEn").mkdir()
     for language in ("de", "en"):
         shutil.copy(common / f"test.{language}", folder / "DeEn" / language)
     lines = (common / "test.de").read_text("utf-8").count("\n")
     (folder / "DeEn" / "alignmentDeEn.talp").write_text("1-1 2p2\n" * lines)
+
+
+def record_preparation(data: Path, source: str, target: str, **settings: object) -> None:
+    """Write the part of the record of the stage prepare that says how text was split."""
+    tokens = {source: "moses", target: "moses"}
+    names = {"kind": "parallel", "source": source, "target": target, "tokens": tokens}
+    (data / "stages").mkdir()
+    text = json.dumps({"settings": {**names, **settings}})
+    (data / "stages" / "prepare.json").write_text(text)
 
 
 def tagged(folder: Path, common: Path) -> None:
@@ -129,7 +138,7 @@ def finished_run(folder: Path, common: Path) -> None:
     numbers = {"epoch": 1, "train_loss": 2, "train_wps": 9, "train_train_wall": 5}
     numbers = {name: str(value) for name, value in {**numbers, "train_num_updates": 7}.items()}
     log = f"x | INFO | train | {json.dumps(numbers)}\n"
-    (folder / "logs" / "2_train.log").write_text(log)
+    (folder / "logs" / "train.log").write_text(log)
     test = json.dumps({"test_loss": "2.5", "test_nonzeros": "7"})
     (folder / "validate-test.txt").write_text(f"x | INFO | test | {test}\n")
     speed = "Translated 10 sentences (90 tokens) in 1.0s (10.0 sentences/s, 90 tokens/s)\n"
@@ -143,17 +152,6 @@ def finished_run(folder: Path, common: Path) -> None:
         ("summary", report_runs.SUMMARY),
     ):
         (folder / f"{name}.json").write_text(json.dumps(content))
-
-
-def sweep(folder: Path, common: Path) -> None:
-    finished_run(folder / "output-1.5-attention-1" / "seed-1", common)
-
-
-def plan(folder: Path, common: Path) -> None:
-    (folder / "out").mkdir()
-    finished_run(folder / "run", common)
-    row = ["1", "wmt14_en_fr", "rela_g", "-", "-", str(folder / "data"), str(folder / "run")]
-    (folder / "plan.txt").write_text("\t".join(row) + "\n")
 
 
 def speeds(folder: Path, common: Path) -> None:

@@ -20,7 +20,7 @@ from script_cases import SCRIPTS, Script
 BEFORE = b"what was there before\n"
 # Scripts that need a trained model or its data.
 LONG = {name for name, case in SCRIPTS.items() if "model.pt" in case.arguments}
-LONG |= {"report", "batch_size", "table thresholds"}
+LONG |= {"report", "corpus batch-size", "table thresholds"}
 
 
 @pytest.fixture(scope="module")

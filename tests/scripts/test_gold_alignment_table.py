@@ -22,6 +22,7 @@ from bad_input import assert_refused
 from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs, segment, unpack
 from fairseq_sparse.analysis.attention.forced_attention import forced_attention
 from fairseq_sparse.analysis.translator import load_translator
+from script_input import record_preparation
 
 GERMAN = [
     "Wir glauben nicht , daß wir nur Rosinen herauspicken sollten .",
@@ -70,8 +71,9 @@ def tokens_of(language: str, text: str) -> str:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write what the stage prepare leaves (settings, merges, dictionaries) for the set itself."""
-    folder = tmp_path_factory.mktemp("prepared")
-    (folder / "settings").write_text(f"dataset x\nlanguages {' '.join(DIRECTION)}\nbpe_merges 30\n")
+    folder = tmp_path_factory.mktemp("data") / "prepared"
+    folder.mkdir()
+    record_preparation(folder.parent, *DIRECTION, bpe_merges=30)
     texts = {
         language: [tokens_of(language, line) for line in lines if line]
         for language, lines in (("de", GERMAN), ("en", ENGLISH))
@@ -246,14 +248,14 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.delenv("RAW_DIR", raising=False)
-    other, characters = tmp_path / "other", tmp_path / "characters"
+    other, characters = (tmp_path / name / "prepared" for name in ("other", "characters"))
     shutil.copytree(prepared, other)
-    (other / "settings").write_text("languages fr de\nbpe_merges 30\n")
-    characters.mkdir()
-    (characters / "settings").write_text("languages fr de\ntext characters\n")
+    record_preparation(other.parent, "fr", "de", bpe_merges=30)
+    characters.mkdir(parents=True)
+    record_preparation(characters.parent, "fr", "de", kind="inflection")
     for named, *arguments in [
         ("DeEnGoldAlignment.tar.gz", "--prepared", prepared),
-        ("settings", archive, "--prepared", characters),
+        ("prepare.json", archive, "--prepared", characters),
         ("fr-de", archive, "--prepared", other),
     ]:
         arguments += ["--path", "x.pt", "--output", tmp_path / "out"]

@@ -22,7 +22,7 @@ def publish(*arguments):
 @pytest.fixture
 def finished(tmp_path):
     run = tmp_path / "runs" / "softmax-1"
-    (run / "settings").mkdir(parents=True)
+    (run / "stages").mkdir(parents=True)
     (run / "logs").mkdir()
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"0" * 99)
@@ -31,13 +31,17 @@ def finished(tmp_path):
     counted = {"scores": "p", "empty_is_best": 0.25, "name": "/home/a/x.pt", "checkpoints": []}
     empty = {"rows": [counted, {"scores": "p / sum"}]}
     (run / "empty.json").write_text(json.dumps(empty))
-    (run / "settings" / "train").write_text("--lr 2e-3\n--dropout 0.3\n")
-    (run / "settings" / "generate").write_text("--beam 5\n--bpe-codes /home/a/bpe.codes\n")
+    for stage, settings in (
+        ("train", {"--lr": "2e-3", "--dropout": "0.3"}),
+        ("generate", {"--beam": "5"}),
+    ):
+        record = {"state": "finished", "settings": settings, "inputs": {"/home/a/x": {}}}
+        (run / "stages" / f"{stage}.json").write_text(json.dumps(record))
     lines = [
         f"2026-01-01 | INFO | valid | {json.dumps({'epoch': epoch, 'valid_loss': loss})}"
         for epoch, loss in ((1, "4.5"), (2, "4.25"))
     ]
-    (run / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    (run / "logs" / "train.log").write_text("\n".join(lines) + "\n")
     (run / "hyp.detok.txt").write_text(TEXT)
     (run / "hyp-long.detok.txt").write_text(LONG_TEXT)
     return run
@@ -60,7 +64,7 @@ def test_all_but_the_checkpoints_is_kept(finished, tmp_path):
     assert (kept / "training.tsv").read_text() == "epoch\tloss\n1\t4.5\n2\t4.25\n"
     settings = (kept / "settings.txt").read_text()
     assert "commit 0123abcd" in settings and "--dropout 0.3" in settings and "--beam 5" in settings
-    assert "--bpe-codes bpe.codes\n" in settings
+    assert "# generate\n--beam 5\n" in settings and "/home" not in settings
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
     assert publish(finished, *options).returncode == 0
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
@@ -82,9 +86,9 @@ def test_guessed_forms_are_kept_by_language(finished, tmp_path):
 
 
 def test_a_run_without_a_training_log_leaves_nothing_behind(finished, tmp_path):
-    (finished / "logs" / "2_train.log").unlink()
+    (finished / "logs" / "train.log").unlink()
     result = publish(finished, "--results", tmp_path / "results", "--commit", "0")
-    assert result.returncode == 1 and "2_train.log" in result.stderr
+    assert result.returncode == 1 and "train.log" in result.stderr
     assert not (tmp_path / "results").exists()
 
 
@@ -107,7 +111,7 @@ def test_each_validation_is_kept(finished, tmp_path):
         log_line("valid", epoch=1, valid_num_updates=updates, valid_loss=loss)
         for updates, loss in losses
     ]
-    (finished / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    (finished / "logs" / "train.log").write_text("\n".join(lines) + "\n")
     assert publish(finished, "--results", tmp_path, "--commit", "0").returncode == 0
     (table,) = tmp_path.rglob("training.tsv")
     rows = [line.split("\t") for line in table.read_text().splitlines()]
@@ -125,7 +129,7 @@ def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
         done = {"epoch": epoch}
         lines.append(log_line("train", **done, train_num_updates=9 * epoch, train_train_wall=900))
         lines.append(log_line("valid", **done, valid_num_updates=9 * epoch, valid_bleu=bleu))
-    (finished / "logs" / "2_train.log").write_text("\n".join(lines) + "\n")
+    (finished / "logs" / "train.log").write_text("\n".join(lines) + "\n")
     results = tmp_path / "results"
     assert publish(finished, "--results", results, "--commit", "0").returncode == 0
     (table,) = results.rglob("training.tsv")

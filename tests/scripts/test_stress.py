@@ -127,11 +127,12 @@ def test_sanitizers_find_errors_that_are_put_in_and_no_others(capsys, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", ["", "--update-freq 2 --lr-scheduler reduce_lr_on_valid_loss"], ids=str
+    "settings", [[], ["lr-scheduler=reduce_lr_on_valid_loss", "clip-norm=0.1"]], ids=str
 )
-def test_killed_runs_end_as_undisturbed_ones(flags, tmp_path):
+def test_killed_runs_end_as_undisturbed_ones(settings, tmp_path):
     path = tmp_path / "results.json"
-    status = kills.main(["--kills", "9", "--flags", flags, "--json", str(path)])
+    chosen = ["--set", *settings] if settings else []
+    status = kills.main(["--kills", "9", *chosen, "--json", str(path)])
     results = json.loads(path.read_text())
     assert results["failures"] == [] and status == 0
     assert results["all_kills"] == 9

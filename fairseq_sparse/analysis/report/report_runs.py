@@ -45,19 +45,17 @@ class Run:
         return self.folder / own
 
     @property
-    def trained_on(self) -> Optional[str]:
-        """The SHA-256 of the settings of its prepared data, if the recipe recorded it."""
-        settings = self.folder / "settings" / "train"
-        first = settings.read_text(encoding="utf-8").split("\n")[0] if settings.is_file() else ""
-        return first.removeprefix("data ") if first.startswith("data ") else None
+    def trained_on(self) -> dict[str, str]:
+        """The SHA-256 of each file of its prepared data, if the recipe recorded them."""
+        inputs = _read_json(self.folder / "stages" / "train.json").get("inputs", {})
+        return {name: entry["sha256"] for name, entry in inputs.items()}
 
     @property
     def subwords(self) -> Optional[str]:
         """How words were split, if the recipe recorded it: a choice of ``--subwords``."""
-        settings = self.folder / "settings" / "analyze"
-        lines = settings.read_text(encoding="utf-8").split("\n") if settings.is_file() else []
-        found = (line.removeprefix("subwords ") for line in lines if line.startswith("subwords "))
-        return next(found, None)
+        return (
+            _read_json(self.folder / "stages" / "analyze.json").get("settings", {}).get("subwords")
+        )
 
 
 def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
@@ -143,11 +141,10 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
             )
     elif not Path(data).is_dir():
         raise AnalysisError(f"--data {data}: there is no such folder")
-    settings = Path(data).resolve().parent / "settings"
-    known = sha256_of(settings) if settings.is_file() else None
+    there = {name: Path(data) / name for run in runs for name in run.trained_on}
+    known = {name: sha256_of(path) for name, path in there.items() if path.is_file()}
     for run in runs:
-        known = known or run.trained_on
-        if run.trained_on not in (None, known):
+        if any(known.get(name, digest) != digest for name, digest in run.trained_on.items()):
             raise AnalysisError(
                 f"{run.folder} was trained on other data than {data}: a report compares models "
                 "of one data set"
@@ -170,7 +167,7 @@ def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> 
     """Read the run in a folder; for a single checkpoint, the rest of its folder is ignored."""
     if place.is_file():
         return Run(name, place.parent, checkpoint, {}, read_log(log) if log else [], None)
-    recipe_log = place / "logs" / "2_train.log"
+    recipe_log = place / "logs" / "train.log"
     if log is not None:
         records = read_log(log)
     else:

@@ -25,7 +25,8 @@ from fairseq_sparse.analysis.runs.columns import (
     conditions,
     measure_of,
 )
-from fairseq_sparse.analysis.runs.published import differences, published_text, row_of
+from fairseq_sparse.analysis.runs.models import model_of
+from fairseq_sparse.analysis.runs.published import differences, published_text
 from fairseq_sparse.analysis.runs.training_log import threshold_curve
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def results_section(runs: Sequence[Run], dataset: str, published: Sequence[dict[
 def _published_text(dataset: str, summary: dict[str, Any], column: str) -> Optional[str]:
     if not summary.get("variant") or column in SPEEDS:  # the papers have ratios
         return None
-    return published_text(None, dataset, row_of(summary), measure_of(summary, column))
+    return published_text(None, dataset, model_of(summary), measure_of(summary, column))
 
 
 def _paper_notes(

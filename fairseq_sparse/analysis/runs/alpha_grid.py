@@ -5,17 +5,35 @@ Table 1 of "Sparse Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from fairseq_sparse.analysis.markdown import markdown_table
-from fairseq_sparse.analysis.runs.columns import look_up
+from fairseq_sparse.analysis.runs.columns import conditions, look_up
 from fairseq_sparse.analysis.runs.rows import Row
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import write_json, write_text
 
 # Possible scores of a run: heading, path in summary.json
 SCORES = (("word accuracy (%)", "inflection.accuracy"), ("BLEU", "bleu.bleu"))
+
+
+def write(title: str, rows: Sequence[Row], stem: Path) -> str:
+    """Write the tables as STEM.md and their figures as STEM.json, and return the Markdown.
+
+    Raises:
+        AnalysisError: the runs have no score.
+    """
+    parts = [f"# {title}", *(f"{heading}\n\n{table}" for heading, table in tables(rows))]
+    summaries = [summary for row in rows for summary in row.summaries.values()]
+    parts += [f"{label}: {value}" for label, value in conditions(summaries)]
+    text = "\n\n".join(parts) + "\n"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    write_text(stem.with_name(f"{stem.name}.md"), text)
+    write_json(stem.with_name(f"{stem.name}.json"), as_json(title, rows))
+    return text
 
 
 def score_of(rows: Sequence[Row]) -> tuple[str, str]:
@@ -62,7 +80,7 @@ def _ensembles(rows: Sequence[Row], path: str) -> str:
     return _grid(rows, text)
 
 
-def _grid(rows: Sequence[Row], text) -> str:
+def _grid(rows: Sequence[Row], text: Callable[[Row], str]) -> str:
     outputs = sorted({row.alphas[0] for row in rows})
     by_alphas = {row.alphas: text(row) for row in rows}
     lines = [
@@ -79,27 +97,24 @@ def _mean(values: Sequence[float]) -> str:
     return f"{fmean(values):.2f}{spread} ({len(values)})"
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+def as_json(title: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the figures of :func:`tables`, by seed."""
     heading, path = score_of(rows)
-    grid = []
-    for row in rows:
-        seeds = {
-            seed: {
-                "score": look_up(summary, path),
-                "nonzeros": look_up(summary, "test.nonzeros"),
-                "attention_nonzeros": look_up(summary, "attention.cross.nonzeros"),
-            }
-            for seed, summary in row.summaries.items()
+    paths = {
+        "score": path,
+        "nonzeros": "test.nonzeros",
+        "attention_nonzeros": "attention.cross.nonzeros",
+    }
+    grid = [
+        {
+            "output_alpha": row.alphas[0],
+            "attention_alpha": row.alphas[1],
+            "seeds": {
+                seed: {name: look_up(summary, place) for name, place in paths.items()}
+                for seed, summary in row.summaries.items()
+            },
+            "ensemble": look_up(row.ensemble or {}, path),
         }
-        ensemble = look_up(row.ensemble or {}, path)
-        grid.append(
-            {
-                "output_alpha": row.alphas[0],
-                "attention_alpha": row.alphas[1],
-                "seeds": seeds,
-                "ensemble": ensemble,
-            }
-        )
-    dataset = next(iter(rows[0].summaries.values()))["dataset"]
-    return {"dataset": dataset, "score": heading, "grid": grid}
+        for row in rows
+    ]
+    return {"title": title, "score": heading, "grid": grid}

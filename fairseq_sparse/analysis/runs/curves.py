@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.pictures import (
     COLOURS,
@@ -54,7 +54,7 @@ _ALPHAS = ("output", "attention")
 
 
 def draw_picture(rows: Sequence[Row], name: str, score: str, early: float) -> Figure:
-    """Draw one of the pictures of ``scripts/reproduce_table.py --draw``.
+    """Draw one of the pictures of a table.
 
     Args:
         rows: of one data set.
@@ -79,8 +79,7 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
         AnalysisError: no run is finished, or no metric is in all logs.
     """
     logs = {
-        row.title: [row.runs[seed].folder / "logs" / "2_train.log" for seed in row.summaries]
-        for row in rows
+        row.title: [row.runs[seed] / "logs" / "train.log" for seed in row.summaries] for row in rows
     }
     runs = {
         name: [read_records(log_text(path)) for path in paths if path.is_file()]
@@ -236,7 +235,7 @@ def draw_alphas(rows: Sequence[Row]) -> Figure:
 def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
     """Draw the mean score of each row over its mean of another column, with the score's deviation.
 
-    If a row's variable is not a number (``OUTPUT_TAU=weights``), its value is beside the point.
+    Unless the row's threshold (``output_tau``) is a number, its title is beside the point.
 
     Args:
         rows: the rows of one data set; a row without one of the figures is left out.
@@ -246,7 +245,7 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
         AnalysisError: no row has both figures.
     """
     points = [
-        (fmean(row.values(along)), row.values(score), row.name)
+        (fmean(row.values(along)), row.values(score), row)
         for row in rows
         if row.values(along) and row.values(score)
     ]
@@ -255,13 +254,12 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
     points.sort(key=lambda point: point[0])
     figure = new_figure(5.5, 3.6)
     (axes,) = figure.axes
-    places, values, names = zip(*points, strict=True)
+    places, values, drawn = zip(*points, strict=True)
     draw_means(axes, places, values, color=COLOURS[0])
-    for place, several, name in zip(places, values, names, strict=True):
-        value = name.rpartition("=")[2]
-        if not _is_number(value):
+    for place, several, row in zip(places, values, drawn, strict=True):
+        if not _is_number(row.model.get("output_tau")):
             axes.annotate(
-                value,
+                row.title,
                 (place, fmean(several)),
                 xytext=(0, 7),
                 textcoords="offset points",
@@ -275,9 +273,9 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
     return figure
 
 
-def _is_number(text: str) -> bool:
+def _is_number(text: Optional[str]) -> bool:
     try:
-        float(text)
+        float(text or "")
     except ValueError:
         return False
     return True

@@ -91,23 +91,6 @@ def paired_test(
     )
 
 
-def reference_of(run: Path, data_dir: Path) -> Path:
-    """Return the file that a run's translations were scored with.
-
-    Raises:
-        AnalysisError: the run's target language is not recorded, or the data are missing.
-    """
-    settings = run / "settings" / "generate"
-    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
-    match = re.search(r"^--target-lang (\S+)$", text, re.MULTILINE)
-    if not match:
-        raise AnalysisError(f"{settings} does not say the language of the translations")
-    path = data_dir / "prepared" / "reference" / f"test.{match[1]}"
-    if not path.is_file():
-        raise AnalysisError(f"{path} is missing")
-    return path
-
-
 def _tokens(signature: str) -> str:
     match = re.search(r"(?:^|\|)tok:([^|]+)", signature)
     if not match:

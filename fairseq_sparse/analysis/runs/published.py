@@ -4,14 +4,13 @@ Every figure is copied as printed; none is read off a plot. A table has ``column
 ``dataset`` (as the recipes call it, or null), the ``split`` (null: not stated, or none), the
 ``metric`` and the ``statistic`` of its figures: ``value`` (the number of runs is not stated),
 ``mean``, ``deviation`` or ``ensemble``. A row may replace metric and split for all of its figures.
-``languages`` is the number of languages averaged over. ``variants`` are the recipes' names for the
-row's model, with its variables: ``entmax OUTPUT_ALPHA=2 ATTENTION_ALPHA=1``. A time belongs to the
-algorithm as well (``OUTPUT_ALGORITHM=sort``), other figures to the model however it is computed.
-``recipe`` is the paper's name in ``examples/reproduce.sh``.
+``languages`` is the number of languages averaged over. ``models`` are the row's models, by the
+fields of ``recipe.Model``; output and attention are softmax if left out. A time belongs to the
+algorithm as well (``"output_algorithm": "sort"``), other figures to the model however it is
+computed. ``recipe`` is the paper's name in ``fairseq-sparse reproduce``.
 """
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,16 +18,8 @@ from importlib import resources
 from typing import Any, Optional
 
 from fairseq_sparse.analysis.runs.columns import METRICS, Measure
-from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.analysis.runs.models import Identity, identity
 
-# The alphas of variants that are entmax by another name: of the output, of the attention.
-_ALPHAS = {
-    "softmax": (1.0, 1.0),
-    "entmax15": (1.5, 1.0),
-    "sparsemax": (2.0, 1.0),
-    "attention_entmax15": (1.0, 1.5),
-    "attention_sparsemax": (1.0, 2.0),
-}
 # Measures that a reader could take for one another.
 _BLEU = {"bleu", "tokenized_bleu"}
 
@@ -39,7 +30,7 @@ class Figure:
 
     Attributes:
         recipe, paper, table: the source of the figure.
-        variants: rows of the recipes, in the form of :func:`same_model`.
+        models: the models that it is of.
         dataset: as the recipes call it.
         measure: metric, split and number of languages.
         statistic: ``value``, ``mean``, ``deviation`` or ``ensemble``.
@@ -49,7 +40,7 @@ class Figure:
     recipe: str
     paper: str
     table: str
-    variants: frozenset[str]
+    models: frozenset[Identity]
     dataset: Optional[str]
     measure: Measure
     statistic: str
@@ -71,7 +62,7 @@ def published_figures() -> tuple[Figure, ...]:
             table["recipe"],
             table["paper"],
             table["table"],
-            frozenset(map(same_model, row["variants"])),
+            frozenset(map(identity, row["models"])),
             column["dataset"],
             Measure(
                 row.get("metric", column["metric"]),
@@ -88,60 +79,19 @@ def published_figures() -> tuple[Figure, ...]:
     )
 
 
-def same_model(row: str) -> str:
-    """Return the same text for all names of a model: entmax with an alpha of 1 is softmax.
-
-    Args:
-        row: a variant of the recipes with its variables.
-    """
-    variant, *variables = row.split()
-    if variant == "entmax" or variant in _ALPHAS:
-        variant = "entmax {:g} {:g}".format(*alphas_of(row))
-        alphas = ("OUTPUT_ALPHA=", "ATTENTION_ALPHA=")
-        variables = [variable for variable in variables if not variable.startswith(alphas)]
-    return " ".join([variant, *sorted(variables)])
-
-
-def alphas_of(row: str) -> tuple[float, float]:
-    """Return the alphas of output and attention of a variant that is entmax under any name.
-
-    Raises:
-        AnalysisError: the variant is not entmax.
-    """
-    variant, *variables = row.split()
-    if variant in _ALPHAS:
-        return _ALPHAS[variant]
-    if variant != "entmax":
-        raise AnalysisError(f"{row} has no alphas")
-    values = dict(variable.partition("=")[::2] for variable in variables)
-    return float(values.get("OUTPUT_ALPHA", 1.5)), float(values.get("ATTENTION_ALPHA", 1))
-
-
-def row_of(summary: dict[str, Any]) -> str:
-    """Return the variant of a run with its variables, from the names in its summary."""
-    variant = summary.get("variant", "")
-    alphas = re.fullmatch(
-        r"entmax: output (\S+), attention (\S+)", summary.get("variant_name") or ""
-    )
-    if variant == "entmax" and alphas:
-        return f"entmax OUTPUT_ALPHA={alphas[1]} ATTENTION_ALPHA={alphas[2]}"
-    # Any other name means that the variant was given variables.
-    return f"{variant} {summary['variant_name']}" if summary.get("variant_name") else variant
-
-
 def find_figure(
     recipe: Optional[str],
     dataset: str,
-    row: str,
+    model: dict[str, Any],
     measure: Measure,
     statistics: Sequence[str] = ("value", "mean"),
 ) -> Optional[Figure]:
     """Return a paper's figure for a model, or None if no figure is measured in the same way.
 
     Args:
-        recipe: the paper's name in ``examples/reproduce.sh``; None for any.
+        recipe: the paper's name in ``fairseq-sparse reproduce``; None for any.
         dataset: as the recipes call it.
-        row: a variant with its variables.
+        model: as :func:`identity` takes it.
         measure: metric, split and languages, all of which must be the paper's.
         statistics: acceptable statistics, in order of preference.
     """
@@ -150,7 +100,7 @@ def find_figure(
         for figure in published_figures()
         if recipe in (None, figure.recipe)
         and (figure.dataset, figure.measure) == (dataset, measure)
-        and same_model(row) in figure.variants
+        and identity(model) in figure.models
     ]
     for statistic in statistics:
         for figure in found:
@@ -160,13 +110,13 @@ def find_figure(
 
 
 def published_text(
-    recipe: Optional[str], dataset: str, row: str, measure: Measure
+    recipe: Optional[str], dataset: str, model: dict[str, Any], measure: Measure
 ) -> Optional[str]:
     """Return the text of the figure found by :func:`find_figure`, with its deviation if known."""
-    figure = find_figure(recipe, dataset, row, measure)
+    figure = find_figure(recipe, dataset, model, measure)
     if figure is None:
         return None
-    deviation = find_figure(figure.recipe, dataset, row, measure, ["deviation"])
+    deviation = find_figure(figure.recipe, dataset, model, measure, ["deviation"])
     return f"{figure.text} ± {deviation.text}" if deviation else figure.text
 
 

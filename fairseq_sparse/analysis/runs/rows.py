@@ -1,17 +1,12 @@
-"""The rows of a paper's table, from the runs behind it: means over seeds and a paired test.
-
-``examples/reproduce.sh`` plans the runs, trains them, and makes the table from those that are
-finished.
-"""
+"""The rows of a table, from the runs behind it: means over seeds and a paired test."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.analysis.runs.columns import (
     COLUMNS,
@@ -21,40 +16,17 @@ from fairseq_sparse.analysis.runs.columns import (
     number,
     read_summary_file,
 )
-from fairseq_sparse.analysis.runs.published import alphas_of
+from fairseq_sparse.analysis.runs.models import alphas_of, identity
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import lines_of, read_json
+from fairseq_sparse.files import read_json
 
-_SEED = re.compile(r"^--seed (\d+)$", re.MULTILINE)
-_SWEEP_FOLDER = re.compile(r"output-([\d.]+)-attention-([\d.]+)")
-# The mark of an empty field in a plan.
-NOTHING = "-"
-# The file that the recipes let fairseq-sparse analyze output write into a run's folder.
+if TYPE_CHECKING:
+    from fairseq_sparse.recipes.recipe import Recipe
+
+# The file of a run that fairseq-sparse analyze output empty writes.
 EMPTY = "empty.json"
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run of the grid behind a table.
-
-    Attributes:
-        environment: the variables of the variant, as ``NAME=VALUE NAME=VALUE``.
-        settings: the value of ``run.sh --settings``.
-        data_dir, folder: the values of ``run.sh --data-dir`` and ``--run-dir``.
-    """
-
-    seed: int
-    dataset: str
-    variant: str
-    settings: str
-    environment: str
-    data_dir: Path
-    folder: Path
-
-    @property
-    def row(self) -> str:
-        """The variant with its variables, the same for all seeds."""
-        return f"{self.variant} {self.environment}".strip()
+# Fields of run.json that all seeds of a row have in common.
+_SHARED = ("dataset", "settings", "task", "corpus", "model", "training", "decoding")
 
 
 @dataclass
@@ -62,24 +34,22 @@ class Row:
     """The runs of one row of a table on one data set.
 
     Attributes:
-        name: variant and variables.
-        runs: the planned run of each seed.
+        title: what the table calls the model.
+        model: the fields of ``recipe.Model``.
+        settings: the paper's hyperparameters that it is trained with, or empty.
+        runs: the folder of each planned seed.
         summaries: the summary of each finished seed.
-        ensemble: the summary of the ensemble of these seeds, if ``sweep.sh`` has made it.
+        ensemble: the summary of the ensemble of these seeds, if they have decoded together.
         p: for each seed, the p-value of the paired test against the baseline with this seed.
     """
 
-    name: str
-    runs: dict[int, PlannedRun] = field(default_factory=dict)
+    title: str
+    model: dict[str, Any] = field(default_factory=dict)
+    settings: str = ""
+    runs: dict[int, Path] = field(default_factory=dict)
     summaries: dict[int, Summary] = field(default_factory=dict)
     ensemble: Optional[Summary] = None
     p: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        """The name that the variant gives itself, or else the row's name."""
-        names = (summary.get("variant_name") for summary in self.summaries.values())
-        return next(filter(None, names), self.name)
 
     @property
     def mean(self) -> Summary:
@@ -91,9 +61,12 @@ class Row:
         """The alphas of output and attention.
 
         Raises:
-            AnalysisError: the variant is not alpha-entmax.
+            AnalysisError: the model is not alpha-entmax.
         """
-        return alphas_of(self.name)
+        alphas = alphas_of(self.model)
+        if alphas is None:
+            raise AnalysisError(f"{self.title} has no alphas")
+        return alphas
 
     def values(self, column: str) -> list[float]:
         """Look up a column of a single number in the finished seeds."""
@@ -137,120 +110,79 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
     return result
 
 
-def read_plan(path: Path) -> list[PlannedRun]:
-    """Read the runs in a file of ``examples/reproduce.sh``: seven fields with tabs between them.
+def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
+    """Read the finished runs of one row on one data set.
+
+    Args:
+        recipes: of the seeds that are planned; each run is where its recipe says.
+        ensemble: the folder where all of these seeds have decoded together, if they have.
 
     Raises:
-        AnalysisError: a line is not a run, or there are no lines.
+        AnalysisError: a run is of another data set, model, settings or seed than planned, or two
+            seeds were trained with different settings.
     """
-    plan = []
-    for line in lines_of(path):
-        fields = ["" if part == NOTHING else part for part in line.split("\t")]
-        if len(fields) != 7 or not fields[0].isdigit():
-            raise AnalysisError(f"{path}: no run: {line!r}")
-        seed, dataset, variant, settings, environment, data_dir, folder = fields
-        folders = Path(data_dir), Path(folder)
-        plan.append(PlannedRun(int(seed), dataset, variant, settings, environment, *folders))
-    if not plan:
-        raise AnalysisError(f"{path} has no run")
-    return plan
-
-
-def gather(plan: Iterable[PlannedRun]) -> dict[str, list[Row]]:
-    """Return the rows of each data set, in the order of the plan, with the summaries of finished
-    runs.
-
-    Raises:
-        AnalysisError: a run is of another data set, variant, settings or seed than planned, or
-            two seeds of a row were trained with different settings.
-    """
-    rows: dict[str, dict[str, Row]] = {}
-    for run in plan:
-        row = rows.setdefault(run.dataset, {}).setdefault(run.row, Row(run.row))
-        row.runs[run.seed] = run
-        summary = read_summary(run.folder)
+    first = recipes[0]
+    row = Row(first.label or first.variant, asdict(first.model), first.settings)
+    known: dict[str, Any] = {}
+    for recipe in recipes:
+        row.runs[recipe.seed] = recipe.run_dir
+        summary = read_summary(recipe.run_dir)
         if summary is None:
             continue
-        found = {name: summary.get(name, "") for name in ("dataset", "variant", "settings")}
-        found["seed"] = _seed_of(run.folder, run.seed)
-        for name, value in found.items():
-            if value != getattr(run, name):
+        found = read_json(recipe.run_dir / "run.json")
+        for name in ("dataset", "settings", "seed"):
+            if found[name] != getattr(recipe, name):
                 raise AnalysisError(
-                    f"{run.folder} has a run of {name} {value!r}, not {getattr(run, name)!r}: "
-                    "move it away"
+                    f"{recipe.run_dir} has a run of {name} {found[name]!r}, not "
+                    f"{getattr(recipe, name)!r}: move it away"
                 )
-        row.summaries[run.seed] = summary
-    for row in (row for found in rows.values() for row in found.values()):
-        _check_same_training(row.runs[seed].folder for seed in row.summaries)
-        for seed, run in row.runs.items():
-            if run.folder.name == f"seed-{seed}":  # in a folder of sweep.sh
-                row.ensemble = _ensemble_of(run.folder.parent, row)
-    return {dataset: list(found.values()) for dataset, found in rows.items()}
-
-
-def read_sweep(folder: Path) -> list[Row]:
-    """Read the finished runs of ``examples/sweep.sh`` in a folder, sorted by alphas.
-
-    Raises:
-        AnalysisError: there are no finished runs, their data sets differ, two folders have the same
-            alphas, or two seeds were trained with different settings.
-    """
-    rows = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _SWEEP_FOLDER.fullmatch(path.name)
-        if not match:
-            continue
-        row = Row(f"entmax OUTPUT_ALPHA={match[1]} ATTENTION_ALPHA={match[2]}")
-        for summary in sorted(path.glob("*/summary.json")):
-            name = summary.parent.name
-            if name.startswith("seed-"):
-                row.summaries[int(name.removeprefix("seed-"))] = read_summary_file(summary)
-        _check_same_training(path / f"seed-{seed}" for seed in row.summaries)
-        row.ensemble = _ensemble_of(path, row)
-        if row.summaries:
-            rows.append(row)
-    if not rows:
-        raise AnalysisError(f"{folder} has no finished run (output-A-attention-B/seed-N)")
-    if len({row.alphas for row in rows}) < len(rows):
-        raise AnalysisError(f"{folder} has two folders with the same alphas, such as 1.5 and 1.50")
-    datasets = {summary["dataset"] for row in rows for summary in row.summaries.values()}
-    if len(datasets) > 1:
-        raise AnalysisError(f"{folder} has runs of different data sets: {', '.join(datasets)}")
-    return sorted(rows, key=lambda row: row.alphas)
+        if identity(found["model"]) != identity(row.model):
+            raise AnalysisError(f"{recipe.run_dir} has a run of another model: move it away")
+        for name in _SHARED:
+            if known.setdefault(name, found[name]) != found[name]:
+                other = row.runs[next(iter(row.summaries))]
+                raise AnalysisError(
+                    f"{other} and {recipe.run_dir} differ in {name} (see their run.json): move one "
+                    "of them away"
+                )
+        row.summaries[recipe.seed] = summary
+    if ensemble and (ensemble / "summary.json").is_file():
+        together = read_summary_file(ensemble / "summary.json")
+        if together.get("seeds") == sorted(row.summaries):
+            row.ensemble = together
+    return row
 
 
 def compare_with_baseline(
-    rows: Sequence[Row], baseline: Row, samples: int
+    rows: Sequence[Row], reference: Path, samples: int
 ) -> tuple[Optional[str], list[str]]:
-    """Compute p-values against the baseline, seed by seed, and store them in the rows' ``p``.
+    """Compute p-values against the first row, seed by seed, and store them in the rows' ``p``.
 
     Only runs with BLEU have them.
 
     Args:
-        rows: the rows of one data set, including ``baseline``.
+        rows: the rows of one data set.
+        reference: the text of the test set that the translations were scored with.
         samples: draws of the bootstrap.
 
     Returns:
         sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds
         without a test.
     """
-    from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap, reference_of
+    from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap
 
     signature, missing = None, []
-    for seed, first in baseline.runs.items():
-        others = [
-            row for row in rows if row is not baseline and "bleu" in row.summaries.get(seed, ())
-        ]
-        if not others or "bleu" not in baseline.summaries.get(seed, ()):
+    for seed in rows[0].runs:
+        scored = [row for row in rows if "bleu" in row.summaries.get(seed, ())]
+        if len(scored) < 2 or scored[0] is not rows[0]:
             continue
-        folders = [first.folder, *(row.runs[seed].folder for row in others)]
         try:
-            reference = reference_of(first.folder, first.data_dir)
+            folders = [row.runs[seed] for row in scored]
             found, signature = paired_bootstrap(folders, reference, samples)
         except (AnalysisError, OSError) as error:
             missing.append(f"no paired test of seed {seed}: {error}")
             continue
-        for row, p in zip(others, found, strict=True):
+        for row, p in zip(scored[1:], found, strict=True):
             row.p[seed] = p
     return signature, missing
 
@@ -259,14 +191,15 @@ def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]
     """Return what the table shows, by seed and as means and standard deviations."""
     return [
         {
-            "row": row.name,
+            "row": row.title,
+            "model": row.model,
             "seeds": {
                 seed: {
-                    "folder": str(run.folder),
+                    "folder": str(folder),
                     **{name: _value(row.summaries.get(seed, {}), name) for name in columns},
                     "p": row.p.get(seed),
                 }
-                for seed, run in row.runs.items()
+                for seed, folder in row.runs.items()
             },
             "mean": {name: _value(row.mean, name) for name in columns},
             "deviation": {
@@ -298,52 +231,10 @@ def read_summary(folder: Path) -> Optional[dict[str, Any]]:
     """Return the results of a finished run, with those on empty translations if measured."""
     path = folder / "summary.json"
     summary = read_summary_file(path) if path.is_file() else None
-    analysis = _read(folder / EMPTY)
-    if summary is not None and analysis is not None:
+    if summary is not None and (folder / EMPTY).is_file():
+        analysis = read_json(folder / EMPTY)
         # As the model scores, without dividing by the sum of p.
         row = next(row for row in analysis["rows"] if row["scores"] == "p")
         paths = ("name", "checkpoints")  # paths on the machine of the measurement
         summary["empty"] = {name: value for name, value in row.items() if name not in paths}
     return summary
-
-
-def _seed_of(folder: Path, default: int) -> int:
-    """Return the seed with which a run was trained, or the default if there is no record of it."""
-    seeds = _SEED.findall(_training_settings(folder))
-    return int(seeds[-1]) if seeds else default  # of flags that are repeated, the last one counts
-
-
-def _check_same_training(folders: Iterable[Path]) -> None:
-    """Refuse the seeds of a row if their settings differ in more than the seed.
-
-    Raises:
-        AnalysisError: naming two of the folders.
-    """
-    known: dict[str, Path] = {}
-    for folder in folders:
-        settings = _SEED.sub("", _training_settings(folder))
-        if settings:
-            known.setdefault(settings, folder)
-    if len(known) > 1:
-        first, other = list(known.values())[:2]
-        raise AnalysisError(
-            f"{first} and {other} were trained with different settings (their files "
-            "settings/train): move one of them away"
-        )
-
-
-def _training_settings(folder: Path) -> str:
-    """Return the settings with which a run was trained; empty if there is no record of them."""
-    settings = folder / "settings" / "train"
-    return settings.read_text(encoding="utf-8") if settings.is_file() else ""
-
-
-def _ensemble_of(folder: Path, row: Row) -> Optional[Summary]:
-    """Return the summary of the ensemble in a folder of ``sweep.sh``, if it has the row's seeds."""
-    found = _read(folder / "ensemble" / "summary.json")
-    seeds = {f"seed-{seed}" for seed in row.summaries}
-    return found if found is not None and set(found.get("members", seeds)) == seeds else None
-
-
-def _read(path: Path) -> Optional[dict[str, Any]]:
-    return read_json(path) if path.is_file() else None

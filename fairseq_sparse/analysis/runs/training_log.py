@@ -17,8 +17,6 @@ _EPOCH_LINE = re.compile(
 )
 _STEP_LINE = re.compile(r"\bepoch (?P<epoch>\d+):\s+\d+ / \d+ (?P<fields>\w+=.*)$")
 _SUBSET = re.compile(r"valid on '(\w+)' subset")
-# The recipes' stage "train" writes this before an update is made; resuming does not.
-TRAINING_STARTS = "[train] training from the start"
 
 Records = list[tuple[str, dict[str, float]]]
 
@@ -29,7 +27,7 @@ def log_text(path: Path) -> str:
 
 
 def read_records(log: str) -> Records:
-    """Read the lines with numbers, except those of trainings that were abandoned and restarted.
+    """Read the lines with numbers.
 
     Args:
         log: the text of the log.
@@ -39,7 +37,7 @@ def read_records(log: str) -> Records:
         ``valid`` (at the end of an epoch), and its numbers without the tag in front of each name.
     """
     records = []
-    for line in log.rpartition(TRAINING_STARTS)[2].split("\n"):
+    for line in log.split("\n"):
         tag, fields = _read_line(line)
         if tag:
             numbers = {name: _number(value) for name, value in fields.items()}

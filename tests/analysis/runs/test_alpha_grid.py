@@ -1,4 +1,4 @@
-"""Tables and picture of a grid of alphas, from summaries that the test writes."""
+"""Tables and picture of a grid of alphas, from made-up summaries."""
 
 import json
 import math
@@ -6,10 +6,9 @@ from statistics import fmean, stdev
 
 import pytest
 
-import summarize_sweep
 from fairseq_sparse.analysis.runs import alpha_grid
 from fairseq_sparse.analysis.runs.curves import draw_alphas
-from fairseq_sparse.analysis.runs.rows import read_sweep
+from fairseq_sparse.analysis.runs.rows import Row
 from fairseq_sparse.errors import AnalysisError
 
 OUTPUTS, ATTENTIONS, SEEDS = (1.0, 1.5, 2.0), (1.0, 1.25), (1, 2, 10)
@@ -23,30 +22,34 @@ def valid(output, attention, seed):
     return 50 + score(output, attention, seed) / 2
 
 
-def write(path, **content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
+def row_of(output, attention, **summaries):
+    kinds = {"output": "entmax", "attention": "entmax"}
+    model = {**kinds, "output_alpha": output, "attention_alpha": attention}
+    return Row(f"{output}, {attention}", model, **summaries)
 
 
 @pytest.fixture
-def sweep(tmp_path):
-    for output in OUTPUTS:
-        for attention in ATTENTIONS:
-            folder = tmp_path / f"output-{output:g}-attention-{attention:g}"
-            for seed in SEEDS:
-                write(
-                    folder / f"seed-{seed}" / "summary.json",
-                    dataset="words",
-                    dataset_note="a part",
-                    inflection={"accuracy": score(output, attention, seed)},
-                    training={"valid": {"sentence_accuracy": valid(output, attention, seed)}},
-                    test={"nonzeros": 100 / output},
-                    attention={"cross": {"nonzeros": 9 / attention}},
-                )
-            best = {"accuracy": 90 + output + attention}
-            write(folder / "ensemble" / "summary.json", dataset="words", inflection=best)
-    (tmp_path / "prepare").mkdir()
-    return tmp_path
+def rows():
+    """The rows of a grid, each with three seeds and their ensemble."""
+    return [
+        row_of(
+            *(output, attention),
+            summaries={
+                seed: {
+                    "dataset": "words",
+                    "dataset_note": "a part",
+                    "inflection": {"accuracy": score(output, attention, seed)},
+                    "training": {"valid": {"sentence_accuracy": valid(output, attention, seed)}},
+                    "test": {"nonzeros": 100 / output},
+                    "attention": {"cross": {"nonzeros": 9 / attention}},
+                }
+                for seed in SEEDS
+            },
+            ensemble={"inflection": {"accuracy": 90 + output + attention}},
+        )
+        for output in OUTPUTS
+        for attention in ATTENTIONS
+    ]
 
 
 def cells_of(table):
@@ -55,8 +58,8 @@ def cells_of(table):
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
-def test_each_field_is_of_its_own_alphas(sweep):
-    tables = dict(alpha_grid.tables(read_sweep(sweep)))
+def test_each_field_is_of_its_own_alphas(rows):
+    tables = dict(alpha_grid.tables(rows))
     assert len(tables) == 4
     single, ensembles, outputs, attention = map(cells_of, tables.values())
     for row, alpha in enumerate(ATTENTIONS):
@@ -70,77 +73,44 @@ def test_each_field_is_of_its_own_alphas(sweep):
             assert attention[row][column].startswith(f"{9 / alpha:.2f}")
 
 
-def test_what_is_not_finished_is_left_out(sweep):
-    for seed in SEEDS:
-        (sweep / "output-2-attention-1" / f"seed-{seed}" / "summary.json").unlink()
-    (sweep / "output-1-attention-1" / "seed-2" / "summary.json").unlink()
-    (sweep / "output-1-attention-1" / "seed-10" / "summary.json").unlink()
-    tables = alpha_grid.tables(read_sweep(sweep))
-    first = cells_of(tables[0][1])[0]
+def test_what_is_not_finished_is_left_out(rows):
+    del rows[4]  # 2, 1
+    rows[0].summaries = {1: rows[0].summaries[1]}
+    first = cells_of(alpha_grid.tables(rows)[0][1])[0]
     assert first[1] == f"{score(1.0, 1.0, 1):.2f} (1)" and first[3] == "-"
 
 
-def test_the_script_writes_the_tables_the_figures_and_the_picture(sweep, capsys):
-    assert summarize_sweep.main([str(sweep)]) == 0
-    text = (sweep / "sweep.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == text and text.endswith(
-        "|\n\ndata: words\n\nnote on the data: a part\n"
-    )
-    content = json.loads((sweep / "sweep.json").read_text())
+def test_the_tables_and_their_figures_are_written(rows, tmp_path):
+    text = alpha_grid.write("words: alphas", rows, tmp_path / "a" / "my.sweep")
+    assert (tmp_path / "a" / "my.sweep.md").read_text(encoding="utf-8") == text
+    assert text.endswith("|\n\ndata: words\n\nnote on the data: a part\n")
+    content = json.loads((tmp_path / "a" / "my.sweep.json").read_text())
     assert content["score"] == "word accuracy (%)" and len(content["grid"]) == 6
     for cell in content["grid"]:
+        alphas = cell["output_alpha"], cell["attention_alpha"]
         for seed, figures in cell["seeds"].items():
-            alphas = cell["output_alpha"], cell["attention_alpha"]
             assert figures["score"] == score(*alphas, int(seed))
-    assert (sweep / "sweep.png").stat().st_size > 0
-    assert not list(sweep.glob("*.partial"))
+        assert cell["ensemble"] == 90 + sum(alphas)
 
 
-def test_the_picture_has_the_validation_accuracy_with_one_alpha_held(sweep):
-    cells = read_sweep(sweep)
-    (axes,) = draw_alphas(cells).axes  # no attention has an alpha of 1.5
+def test_the_picture_has_the_validation_accuracy_with_one_alpha_held(rows):
+    (axes,) = draw_alphas(rows).axes  # no attention has an alpha of 1.5
     (container,) = axes.containers
     assert tuple(container.lines[0].get_xdata()) == ATTENTIONS
     expected = [fmean(valid(1.5, alpha, seed) for seed in SEEDS) for alpha in ATTENTIONS]
     assert list(container.lines[0].get_ydata()) == pytest.approx(expected)
     assert axes.get_xlabel() == "α of the attention (α of the output: 1.5)"
     assert axes.get_ylabel() == "validation accuracy (% of the words)"
+    with pytest.raises(AnalysisError, match="no two finished runs"):
+        draw_alphas([row for row in rows if row.alphas[0] != 1.5])
 
 
-def test_without_an_alpha_of_one_and_a_half_there_is_no_picture(sweep, capsys):
-    for folder in sweep.glob("output-1.5-*"):
-        folder.rename(sweep / f"moved {folder.name}")
-    assert summarize_sweep.main([str(sweep)]) == 0
-    assert "no picture, no two finished runs" in capsys.readouterr().err
-    assert (sweep / "sweep.md").is_file() and not (sweep / "sweep.png").exists()
-
-
-def test_bleu_is_a_score_as_well(tmp_path):
-    write(
-        tmp_path / "output-1-attention-2" / "seed-1" / "summary.json",
-        dataset="text",
-        bleu={"bleu": 33.333},
-        test={"nonzeros": 5.0},
-    )
-    (title, table), *rest = alpha_grid.tables(read_sweep(tmp_path))
+def test_bleu_is_a_score_as_well_and_without_a_score_there_is_no_table():
+    summary = {"dataset": "text", "bleu": {"bleu": 33.333}, "test": {"nonzeros": 5.0}}
+    (title, table), *rest = alpha_grid.tables([row_of(1.0, 2.0, summaries={1: summary})])
     assert title == "BLEU, single models" and cells_of(table) == [["2", "33.33 (1)"]]
     assert len(rest) == 1
-
-
-def test_folders_that_are_no_sweep_are_refused(sweep, tmp_path, capsys):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for folder, message in ((empty, "no finished run"), (tmp_path / "nowhere", "no finished run")):
-        with pytest.raises(AnalysisError, match=message):
-            read_sweep(folder)
-        assert summarize_sweep.main([str(folder)]) == 1
-        assert message in capsys.readouterr().err
-    write(sweep / "output-1-attention-1" / "seed-3" / "summary.json", dataset="others")
-    with pytest.raises(AnalysisError, match="different data sets"):
-        read_sweep(sweep)
-    write(empty / "output-1-attention-1" / "seed-1" / "summary.json", dataset="words")
     with pytest.raises(AnalysisError, match="no score"):
-        alpha_grid.tables(read_sweep(empty))
-    write(empty / "output-1.0-attention-1" / "seed-1" / "summary.json", dataset="words")
-    with pytest.raises(AnalysisError, match="two folders with the same alphas"):
-        read_sweep(empty)
+        alpha_grid.tables([row_of(1.0, 2.0, summaries={1: {"dataset": "words"}})])
+    with pytest.raises(AnalysisError, match="relu has no alphas"):
+        alpha_grid.tables([Row("relu", {"output": "alpha_relu"}, summaries={1: summary})])

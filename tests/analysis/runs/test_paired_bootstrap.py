@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap, reference_of
+from fairseq_sparse.analysis.runs.paired_bootstrap import paired_bootstrap
 from fairseq_sparse.errors import AnalysisError
 
 WORDS = "the a big small red dog cat house , sees holds near . don't".split()
@@ -82,16 +82,6 @@ def test_what_does_not_fit_is_named(references: list[str], tmp_path: Path) -> No
     other = make_run(tmp_path / "other", references, spoilt(references, 0.5))
     with pytest.raises(AnalysisError, match="other has BLEU .* run its stage generate again"):
         paired_bootstrap([good, other], reference, 10)
-
-
-def test_the_reference_is_that_of_the_run(tmp_path: Path) -> None:
-    with pytest.raises(AnalysisError, match="does not say the language"):
-        reference_of(tmp_path, tmp_path)
-    write(tmp_path / "settings" / "generate", ["--source-lang de", "--target-lang en"])
-    with pytest.raises(AnalysisError, match="test.en is missing"):
-        reference_of(tmp_path, tmp_path)
-    path = write(tmp_path / "prepared" / "reference" / "test.en", ["a"])
-    assert reference_of(tmp_path, tmp_path) == path
 
 
 def test_a_damaged_score_is_named(tmp_path, references):

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Train tiny models side by side, and show what the sparse ones do differently.
+
+Makes a synthetic German-English corpus, trains the models on the CPU, translates, and compares what
+they can say with all correct translations, which the corpus knows. About 12 minutes on 2 cores.
+Started again, it skips what is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # a checkout works without being installed
+
+from command_line import exit_status, positive, report_errors, script_parser  # noqa: E402
+from fairseq_sparse.errors import RecipeError  # noqa: E402
+from fairseq_sparse.recipes import engine, grid  # noqa: E402
+from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage  # noqa: E402
+from fairseq_sparse.recipes.recipe import Options, Recipe  # noqa: E402
+from fairseq_sparse.recipes.resolve import resolve  # noqa: E402
+from fairseq_sparse.recipes.stages import plan  # noqa: E402
+
+MODELS = ("softmax", "entmax15", "alpha_relu", "softmax+rela_g")
+SENTENCE = 3  # of the test set, whose cross-attention is drawn
+COLUMNS = "variant,bleu,nonzeros,prob_sum,gold_zero,words_per_second,sentences_per_second"
+NOTE = "Synthetic corpus, made from templates: the figures say nothing about translating real text."
+# What is printed after the tables.
+AFTER = """
+BLEU and the columns after it are measured on the part test, not on test_unseen_pairs. Speeds are of
+training (words in a second) and decoding, side by side on one core, with the ratio to {first}.
+"nonzeros" is the number of units with a probability above 0 at a step; softmax has no zeros.
+
+Translations       {runs}/MODEL/hyp.detok.txt
+Models             {runs}/MODEL/average.pt
+Word alignments    {runs}/MODEL/alignments, their error rates in alignment.json
+Cross-attention    {pictures}
+The corpus         {data}/raw, described in examples/quickstart/README.md
+
+To try next:
+
+All of it in one page, with every attention weight
+  {python} -m fairseq_sparse report {folders} \\
+      --cpu --output report.html
+All translations of nonzero probability
+  {python} -m fairseq_sparse analyze output tree {binary} \\
+      --path {model} --sentence 577
+Other models, same corpus
+  bash examples/quickstart/run.sh sparsemax alpha_relu+rela_g
+Real text, one command; what else there is
+  bash examples/run.sh multi30k_de_en alpha_relu --cpu
+  bash examples/run.sh --list"""
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.prog = "bash examples/quickstart/run.sh"
+    parser.add_argument(
+        "models",
+        nargs="*",
+        default=MODELS,
+        metavar="MODEL",
+        help=f"an output, or OUTPUT+ATTENTION (default: {' '.join(MODELS)})",
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path("data/quickstart"), metavar="DIR")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs/quickstart"), metavar="DIR")
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="models to train at once, one core each (default: the number of cores)",
+    )
+    parser.add_argument("--epochs", type=positive, metavar="N")
+    parser.add_argument("--average", type=positive, metavar="N", help="checkpoints of a model")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="as in fairseq-sparse run"
+    )
+    return parser.parse_args()
+
+
+def recipe_of(model: str, options: argparse.Namespace) -> Recipe:
+    """Return the recipe of a model, whose folder has its name."""
+    return resolve(
+        "quickstart",
+        model,
+        Options(
+            epochs=options.epochs,
+            average=options.average,
+            overrides=dict(pair.partition("=")[::2] for pair in options.set),
+            data_dir=options.data_dir,
+            run_dir=options.runs_dir / model,
+        ),
+    )
+
+
+def comparison(recipes: dict[str, Recipe], runs: Path, flags: list[str]) -> Stage:
+    """Return the stage that measures speeds side by side, and compares translations and supports
+    with the truth."""
+    first = next(iter(recipes.values()))
+    folders = [recipe.run_dir for recipe in recipes.values()]
+    averages = [folder / "average.pt" for folder in folders]
+    binary = first.data_dir / "prepared" / "bin"
+    training, decoding = runs / "training_speeds.json", runs / "speeds.json"
+    benchmarks = ROOT / "scripts" / "benchmark"
+    trained = [f"{name}={path}" for name, path in zip(recipes, averages, strict=True)]
+    step: list[Argument] = ["python", benchmarks / "training_step.py", binary]
+    step += ["--recipe", "quickstart", f"--flags={' '.join(flags)}", "--fused-only"]
+    step += ["--variants", ",".join(recipes), "--trained", *trained]
+    step += ["--batches", "6", "--rounds", "3", "--json", training]
+    decode: list[Argument] = ["python", benchmarks / "decoding.py", binary, "--path", *averages]
+    decode += ["--names", *recipes, "--beams", "5", "--batches", "32", "--sentences", "150"]
+    decode += ["--rounds", "3", "--json", decoding]
+    table: list[Argument] = ["fairseq-sparse", "table", "results", *folders]
+    table += ["--speeds", training, decoding, "--columns", COLUMNS]
+    check: list[Argument] = ["python", ROOT / "examples" / "quickstart" / "check_support.py"]
+    check += [*folders, "--data", first.data_dir, "--sentences", "250", "--cpu"]
+    commands = [
+        Command(tuple(step), outputs=(training,)),
+        Command(tuple(decode), outputs=(decoding,)),
+        Command(tuple(table), stdout=runs / "table.md"),
+        Command(tuple(check), stdout=runs / "support.md"),
+    ]
+    for recipe in recipes.values():
+        if recipe.model.attention.startswith("rela"):
+            picture = recipe.run_dir / "cross_attention.png"
+            draw: list[Argument] = ["fairseq-sparse", "draw", "attention", binary, "--cpu"]
+            draw += ["--path", recipe.run_dir / "average.pt", "--place", "cross"]
+            draw += ["--sentence", str(SENTENCE), "--output", picture]
+            commands.append(Command(tuple(draw), outputs=(picture,)))
+    made = [path for command in commands for path in (command.stdout, *command.outputs) if path]
+    return Stage(
+        name="compare",
+        folder=runs,
+        settings={"models": list(recipes)},
+        inputs=(*averages, *(folder / "summary.json" for folder in folders)),
+        outputs=tuple(made),
+        commands=tuple(commands),
+    )
+
+
+def quickstart(options: argparse.Namespace) -> None:
+    """Train and compare the models, and print the tables.
+
+    Raises:
+        RecipeError: a stage failed.
+    """
+    started = time.monotonic()
+    os.environ["OMP_NUM_THREADS"] = "1"  # the models are too small to keep two cores busy
+    recipes = {model: recipe_of(model, options) for model in options.models}
+    plans = {model: plan(recipe) for model, recipe in recipes.items()}
+    if grid.run_all([(model, made, ()) for model, made in plans.items()], options.jobs, "cpu"):
+        raise RecipeError("a model failed (see above); the same command resumes it")
+    runs = options.runs_dir.absolute()
+    flags = [f"--{pair.replace('=', ' ')}" for pair in options.set if "." not in pair]
+    stage = comparison(recipes, runs, flags)
+    engine.run(Plan("quickstart", (stage,), environment=plans[options.models[0]].environment))
+    tables = [NOTE, *((runs / name).read_text("utf-8") for name in ("table.md", "support.md"))]
+    (runs / "results.md").write_text("\n\n".join(part.strip() for part in tables) + "\n", "utf-8")
+    print((runs / "results.md").read_text("utf-8"), end="")
+    print(text_after(recipes, options))
+    minutes = math.ceil((time.monotonic() - started) / 60)
+    print(f"finished in {minutes} minute{'s' * (minutes > 1)}", file=sys.stderr)
+
+
+def text_after(recipes: dict[str, Recipe], options: argparse.Namespace) -> str:
+    """Return where the results are, and what to try next, with commands that can be pasted."""
+    pictures = [
+        str(options.runs_dir / model / "cross_attention.png")
+        for model, recipe in recipes.items()
+        if recipe.model.attention.startswith("rela")
+    ]
+    folders = [options.runs_dir / model for model in recipes]
+    sparse = "entmax15" if "entmax15" in recipes else list(recipes)[-1]
+    return AFTER.format(
+        first=next(iter(recipes)),
+        runs=options.runs_dir,
+        data=options.data_dir,
+        pictures=" ".join(pictures) or "(of ReLA models: none was trained)",
+        python=shlex.quote(sys.executable),
+        folders=shlex.join(map(str, folders)),
+        binary=shlex.quote(str(options.data_dir / "prepared" / "bin")),
+        model=shlex.quote(str(options.runs_dir / sparse / "average.pt")),
+    )
+
+
+if __name__ == "__main__":
+    options = parse_arguments()
+    sys.exit(exit_status(lambda: report_errors("quickstart", quickstart, options)))

@@ -1,2 +1,0 @@
-# The good and bad pairs of Fig. 10 come from the ranking.
-source "$EXAMPLES/tables/rela_ranking.sh"

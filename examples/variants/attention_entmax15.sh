@@ -1,3 +1,0 @@
-# 1.5-entmax attention in all three places. ReLA, Table 1.
-source "$EXAMPLES/variants/shared/output.sh"
-VARIANT_FLAGS+=(--attention entmax15)

@@ -1,3 +1,0 @@
-# Rectified linear attention, ReLA-g (gated RMSNorm), in all three places. ReLA, Table 1.
-source "$EXAMPLES/variants/shared/output.sh"
-VARIANT_FLAGS+=(--attention rela_g)

@@ -1,3 +1,0 @@
-# ReLA-g with GELU in place of ReLU. ReLA, Table 1.
-source "$EXAMPLES/variants/shared/output.sh"
-VARIANT_FLAGS+=(--attention rela_g_gelu)

@@ -1,0 +1,178 @@
+"""Make a table or figure of a paper: train its models with several seeds, and compare them.
+
+Writes the table as .md, .tex and .json, and the pictures. The paper's figures stand beside ours
+where data set, split and metric are the same; notes below the table say where they differ. BLEU
+comes with sacreBLEU's paired bootstrap against the first row.
+
+All rows of a seed come before the next seed, so that a stopped grid still gives a table. When the
+same command is started again, finished runs are skipped and interrupted ones resume; failed runs
+are named at the end. docs/reproduction.md lists every table and figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from fairseq_sparse.commands.common import command_parser, finish, not_negative, positive
+from fairseq_sparse.commands.run import add_training_options, options_of
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.recipes import engine, reproduce
+from fairseq_sparse.recipes.follow_up import Choices, find_gold, follow_up
+from fairseq_sparse.recipes.launch import count_gpus
+from fairseq_sparse.recipes.tables import Table, list_tables, read_table
+
+
+def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = command_parser("reproduce", __doc__)
+    parser.usage = "%(prog)s PAPER TABLE [options]\n       %(prog)s --list"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--list", action="store_true", help="list the tables and figures")
+    add(
+        "--dataset",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="use this instead of the table's data sets; may be repeated",
+    )
+    add("--seeds", type=positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
+    add_grid_options(parser)
+    add("--dry-run", action="store_true", help="list the runs, and train nothing")
+    add("--table-only", action="store_true", help="make the table from the finished runs")
+    for_one = parser.add_argument_group("for some tables").add_argument
+    for_one(
+        "--gold",
+        type=Path,
+        metavar="PATH",
+        help="rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)",
+    )
+    for_one(
+        "--sentences",
+        type=not_negative,
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="N",
+        help="rela fig7 to fig9: sentences that are drawn (default: 0 1 2)",
+    )
+    for_one("--layer", type=positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
+    for_one(
+        "--ends",
+        type=positive,
+        default=10_000,
+        metavar="N",
+        help="rela ranking: pairs at each end from which some are drawn (default: 10000)",
+    )
+    for_one(
+        "--tags",
+        type=Path,
+        metavar="FILE",
+        help="rela previous: a line for each sentence of the test set with a tag for each target "
+        "word, in place of the word",
+    )
+    options = parser.parse_intermixed_args(arguments)
+    if not options.list and len(options.names) != 2:
+        parser.error("name a paper and a table; --list shows them")
+    return options
+
+
+def add_grid_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a grid of runs."""
+    add = parser.add_argument
+    add(
+        "--jobs",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="runs at a time (default: one for each GPU; on a CPU 1)",
+    )
+    add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
+    add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
+    for name, what in (("data", "prepared data are"), ("runs", "runs are")):
+        help = f"{what} in DIR/DATASET (default: {name})"
+        add(f"--{name}", type=Path, default=Path(name), metavar="DIR", help=help)
+    add_training_options(parser)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(given: argparse.Namespace) -> None:
+    if given.list:
+        print(list_tables(), end="")
+        return
+    table = read_table(*given.names)
+    datasets, settings = reproduce.choose(table, given.dataset, given.settings)
+    table = replace(table, datasets=datasets, settings=settings)
+    config = given.config or ("gpu" if count_gpus() else "cpu")
+    options = options_of(given, settings=settings, config=config)
+    seeds = range(1, given.seeds + 1)
+    runs = reproduce.plan_runs(table, seeds, options, given.data, given.runs)
+    stem = stem_of(table, config, given.runs, given.dataset)
+    if given.dry_run:
+        print(reproduce.describe(runs), end="")
+        return
+    gold = find_gold(table, given.gold, options.raw_dir)
+    choices = Choices(gold, given.sentences, given.layer, given.ends, given.tags)
+    failed: list[str] = []
+    if table.rows:
+        if not given.table_only:
+            say(f"{table.title}: {len(list(runs))} runs, {config} configuration")
+            failed = reproduce.train(runs, given.jobs)
+        make(runs, stem)
+    for dataset, recipes in reproduce.finished(runs).items():
+        place = stem.with_name(f"{stem.name}-{dataset}") if len(runs.recipes) > 1 else stem
+        if table.follow_up and (recipes or not table.rows):
+            plan = follow_up(table, recipes, place, choices, config)
+            engine.run(plan)
+            for output in plan.stages[0].outputs:
+                if output.suffix == ".txt":
+                    print(output.read_text(encoding="utf-8"), end="")
+    say(f"the table, pictures and more: {stem}.*")
+    end(failed)
+
+
+def stem_of(table: Table, config: str, runs: Path, chosen: Sequence[str] = ()) -> Path:
+    """Return the beginning of the names of all files of a table.
+
+    Args:
+        chosen: data sets that are not the table's own.
+    """
+    words = [f"{table.paper}_{table.name}"]
+    if table.rows:
+        words += [table.settings] if table.settings else []
+        words += [config, *chosen]
+    return runs.absolute() / "tables" / "-".join(words)
+
+
+def make(runs: reproduce.Runs, stem: Path) -> None:
+    """Write the table and the pictures of the finished runs, and print the table."""
+    from fairseq_sparse.analysis.runs import paper_tables
+
+    rows = reproduce.read_rows(runs)
+    text, messages = paper_tables.write(runs.table, rows, reproduce.references(runs), stem)
+    for message in messages:
+        say(message)
+    print(text, end="")
+
+
+def end(failed: Sequence[str]) -> None:
+    """End with an error if runs have failed.
+
+    Raises:
+        AnalysisError: they have.
+    """
+    if failed:
+        raise AnalysisError(
+            f"{len(failed)} runs failed (see above): the table has their earlier results, if any; "
+            "start the same command again to go on"
+        )
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    return finish("reproduce", run, parse_arguments(arguments))

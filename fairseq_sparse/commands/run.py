@@ -1,0 +1,389 @@
+"""Prepare data, train, decode and score: all stages from raw text to a table of results.
+
+A finished stage is skipped, an interrupted one resumes, and changed settings are reported. Several
+variants or seeds are several runs on the same data. --print shows the commands as a bash script
+that can be edited and run without this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_sparse.commands import table_results
+from fairseq_sparse.commands.common import command_parser, finish, numbers, positive
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes import catalogue, engine, records
+from fairseq_sparse.recipes.data import own_data
+from fairseq_sparse.recipes.launch import Launch, count_gpus, join_training
+from fairseq_sparse.recipes.plan import Plan
+from fairseq_sparse.recipes.recipe import Options, Recipe
+from fairseq_sparse.recipes.resolve import resolve
+from fairseq_sparse.recipes.script import as_script
+from fairseq_sparse.recipes.stages import plan
+
+STAGES = ("prepare", "train", "average", "generate", "align", "analyze")
+
+
+def stages(text: str) -> list[str]:
+    """Parse names, numbers and ranges of stages, for argparse: ``1-2,generate-analyze``."""
+    positions = []
+    for part in text.split(","):
+        ends = [_position(name) for name in part.split("-")]
+        if len(ends) > 2:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a range of stages")
+        chosen = range(ends[0], ends[-1] + 1)
+        if not chosen:
+            raise argparse.ArgumentTypeError(f"{part!r} is an empty range of stages")
+        positions += chosen
+    return [name for position, name in enumerate(STAGES) if position in positions]
+
+
+def _position(name: str) -> int:
+    names = [*STAGES, *map(str, range(1, len(STAGES) + 1))]
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"{name!r} is no stage; there are {', '.join(STAGES)}")
+    return names.index(name) % len(STAGES)
+
+
+def words(text: str) -> list[str]:
+    """Parse words separated by commas, for argparse."""
+    return text.split(",")
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Parse ``KEY=VALUE``, for argparse."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key.removeprefix("--"), value
+
+
+def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = command_parser("run", __doc__)
+    parser.usage = (
+        "%(prog)s DATASET VARIANT... [options]\n"
+        "       %(prog)s --data DIR --source-lang LANG [--target-lang LANG] VARIANT... [options]\n"
+        "       %(prog)s --list"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true", help="show data sets, variants, settings")
+    add = parser.add_argument_group("text of your own").add_argument
+    add(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="has train.LANG, test.LANG and perhaps valid.LANG, one sentence a line",
+    )
+    add("--source-lang", metavar="LANG", help="a language, the ending of the files")
+    add("--target-lang", metavar="LANG", help="without it, a language model is trained")
+    add(
+        "--tokenized",
+        type=words,
+        default=[],
+        metavar="LANG[,LANG]",
+        help="languages whose text is already split into tokens",
+    )
+    add("--separate-bpe", action="store_true", help="the languages share no subwords")
+    add("--hold-out", type=positive, default=20, metavar="N", help="1 pair in N (default: 20)")
+    add = parser.add_argument_group("what is done").add_argument
+    add(
+        "--stages",
+        type=stages,
+        default=list(STAGES),
+        metavar="LIST",
+        help=f"names, numbers or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}",
+    )
+    add("--dry-run", action="store_true", help="only say which stages are done")
+    add("--print", action="store_true", help="only print the commands, as a bash script")
+    add("--jobs", type=positive, metavar="N", help="runs at a time (default: one for each GPU)")
+    add(
+        "--seed",
+        type=numbers,
+        action="append",
+        metavar="N[,N...]",
+        help="default: 1; several seeds are several runs",
+    )
+    add_model_options(parser)
+    add_training_options(parser)
+    add = parser.add_argument_group("folders").add_argument
+    add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
+    add("--data-dir", type=Path, metavar="DIR", help="prepared data (default: data/DATASET)")
+    add(
+        "--run-dir", type=Path, metavar="DIR", help="results (default: runs/DATASET/VARIANT-cpu...)"
+    )
+    add = parser.add_argument_group(
+        "training on several machines", "start it on each of them; the folders must be shared"
+    ).add_argument
+    add("--nnodes", type=positive, default=1, metavar="N", help="machines (default: 1)")
+    add("--node-rank", type=int, metavar="K", help="number of this machine, from 0")
+    add("--master-addr", metavar="HOST", help="name or address of machine 0")
+    add("--master-port", type=port, default=29500, metavar="PORT", help="default: 29500")
+    add(
+        "--nproc-per-node",
+        type=positive,
+        metavar="N",
+        help="workers on each machine (default: one for each GPU, or one on a CPU)",
+    )
+    options = parser.parse_intermixed_args(arguments)
+    options.given = sys.argv[1:] if arguments is None else arguments
+    check(parser, options)
+    return options
+
+
+def port(text: str) -> int:
+    """Parse the number of a port, for argparse."""
+    value = int(text)
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError(f"{value} is not from 1 to 65535")
+    return value
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
+    add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
+    for place in ("", "-enc", "-dec", "-cross"):
+        add(f"--attention{place}", default="", metavar="KIND", help="see --list")
+    add("--output-alpha", type=float, metavar="X", help="alpha of the output; 1 is softmax")
+    add("--attention-alpha", type=float, metavar="X", help="alpha of entmax attention")
+    add("--output-tau", default="", metavar="TAU", help="of alpha_relu: weights, data or a number")
+    add("--output-algorithm", default="", metavar="NAME", help="how the threshold is found")
+    add("--label-smoothing", type=float, metavar="X")
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data, training and decoding")
+    add = group.add_argument
+    device = group.add_mutually_exclusive_group()
+    device.add_argument("--cpu", dest="config", action="store_const", const="cpu")
+    device.add_argument(
+        "--gpu", dest="config", action="store_const", const="gpu", help="default, if there is one"
+    )
+    add("--epochs", type=positive, metavar="N")
+    add("--updates", type=positive, metavar="N")
+    add("--batch", type=positive, metavar="N", help="tokens or sentences of an update")
+    add("--device-batch", type=positive, metavar="N", help="what a device holds at once")
+    add("--average", type=positive, metavar="N", help="checkpoints that are averaged")
+    add("--bpe-merges", type=int, metavar="N", help="0: whole tokens")
+    add("--languages", type=words, default=[], metavar="LANG,...")
+    add(
+        "--set",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a flag of fairseq-train; generate.FLAG is one of fairseq-generate, corpus.FIELD "
+        "a field of the data set",
+    )
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that do not go together, and split the names."""
+    options.dataset = ""
+    if options.list:
+        return
+    if options.data is None:
+        if len(options.names) < 2:
+            parser.error("name a data set and a variant (--list shows them), or give --data")
+        options.dataset, *options.names = options.names
+    elif not options.source_lang:
+        parser.error("--data needs --source-lang, the ending of its files")
+    else:
+        options.dataset = options.data.resolve().name
+    if not options.names:
+        parser.error("name a variant; --list shows them")
+    options.seed = [seed for seeds in options.seed or [[1]] for seed in seeds]
+    several = len(options.seed) * len(options.names) > 1
+    if several and options.run_dir is not None:
+        parser.error("--run-dir is for a single run: name one variant and one --seed")
+    if options.nnodes > 1:
+        if several or options.print:
+            parser.error("--nnodes: name one variant and one --seed, without --print")
+        if options.node_rank is None or not options.master_addr:
+            parser.error(f"--nnodes {options.nnodes} needs --node-rank and --master-addr")
+    options.node_rank = options.node_rank or 0
+    if not 0 <= options.node_rank < options.nnodes:
+        parser.error(f"--node-rank {options.node_rank} is not from 0 to {options.nnodes - 1}")
+
+
+def recipes_of(options: argparse.Namespace) -> list[Recipe]:
+    """Return the recipes of a command line: each variant with each seed."""
+    entry = None
+    if options.data is not None:
+        languages = options.source_lang, options.target_lang or ""
+        kinds = options.tokenized, options.separate_bpe, options.hold_out
+        entry = own_data(options.data, *languages, *kinds)
+    return [
+        resolve(options.dataset, variant, options_of(options, seed=seed), entry)
+        for variant in options.names
+        for seed in options.seed
+    ]
+
+
+def options_of(options: argparse.Namespace, **more: Any) -> Options:
+    """Return what a command line, and ``more``, change in an entry of the catalogue."""
+    names = [field.name for field in fields(Options) if hasattr(options, field.name)]
+    given = {name: getattr(options, name) for name in names}
+    given |= {
+        "overrides": dict(options.set),
+        "languages": tuple(options.languages),
+        "raw_dir": options.raw_dir or _environment_folder("RAW_DIR"),
+    }
+    return Options(**{**given, **more})
+
+
+def _environment_folder(name: str) -> Optional[Path]:
+    return Path(os.environ[name]) if os.environ.get(name) else None
+
+
+def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) -> int:
+    """Return how many devices of this machine train a recipe.
+
+    Args:
+        at_once: number of simultaneous runs; 0 for one on each GPU.
+
+    Raises:
+        RecipeError: there is no GPU, or there are fewer than asked for.
+    """
+    wanted = options.nproc_per_node
+    if recipe.config == "cpu":
+        return wanted or 1
+    if options.print or options.dry_run or is_trained(recipe):
+        return wanted or 1
+    there = count_gpus()
+    if not there:
+        raise RecipeError("--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES")
+    if wanted and wanted > there:
+        raise RecipeError(f"--nproc-per-node {wanted}: PyTorch sees {there} GPU(s)")
+    return wanted or max(1, there // (at_once or there))
+
+
+def is_trained(recipe: Recipe) -> bool:
+    """Return whether the training is finished, whatever the number of devices."""
+    train = plan(recipe).stages[1]
+    return records.path_of(train).is_file() and records.check(train).kind == records.FINISHED
+
+
+def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
+    """Return the names of the chosen stages that a plan has.
+
+    Raises:
+        RecipeError: it has none of them.
+    """
+    there = [stage.name for stage in made.stages]
+    names = [name for name in options.stages if name in there]
+    if not names:
+        raise RecipeError(f"{made.title}: no stage {options.stages[0]}, only {', '.join(there)}")
+    if names[0] not in STAGES[:2]:
+        check_data(made)
+    return names
+
+
+def check_data(made: Plan) -> None:
+    """Check that the model was trained on the data that are there.
+
+    Raises:
+        RecipeError: it was not.
+    """
+    data, train = made.stages[:2]
+    changes = [line for line in records.check(train).differences if line.startswith("input ")]
+    if changes:
+        raise RecipeError(
+            f"{train.folder} was not trained on the data in {data.folder}: {'; '.join(changes)}"
+        )
+
+
+def show_states(made: Plan, names: Sequence[str]) -> None:
+    """Print which stages are done, and what has changed for the others."""
+    for stage in made.stages:
+        if stage.name in names:
+            state = records.check(stage)
+            word = {records.FINISHED: "done", records.NEW: "to do"}.get(state.kind)
+            word = word or {records.INTERRUPTED: "would resume"}.get(state.kind, "changed")
+            print(f"{stage.name:10}{word}")
+            for difference in state.differences:
+                print(f"{'':10}  {difference}")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.list:
+        print(listing())
+        return
+    # An outer launcher may have set them; fairseq would use them in every stage.
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    options.config = options.config or ("gpu" if count_gpus() else "cpu")
+    recipes = recipes_of(options)
+    if len(recipes) > 1 and not options.print and not options.dry_run:
+        run_several(recipes, options)
+        return
+    for recipe in recipes:
+        devices = devices_of(recipe, options)
+        launch = Launch(
+            options.nnodes, options.node_rank, devices, options.master_addr, options.master_port
+        )
+        made = plan(recipe, launch=launch)
+        if options.print:
+            origin = f"fairseq-sparse run {shlex.join(options.given)}"
+            print(as_script(made, wanted_stages(options, made), origin), end="")
+        elif options.dry_run:
+            print(f"{made.title}: {recipe.run_dir}")
+            show_states(made, wanted_stages(options, made))
+        elif launch.machine:
+            join_training(made, launch)
+        else:
+            engine.run(made, wanted_stages(options, made))
+            print(f"finished: {recipe.run_dir}", file=sys.stderr)
+            show_results([recipe], options)
+
+
+def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
+    """Run several recipes, some of them at a time.
+
+    Raises:
+        RecipeError: some failed.
+    """
+    at_once = options.jobs or 0
+    jobs = []
+    for recipe in recipes:
+        made = plan(recipe, devices_of(recipe, options, at_once))
+        jobs.append((recipe.run_dir.name, made, wanted_stages(options, made)))
+    from fairseq_sparse.recipes import grid
+
+    if failed := grid.run_all(jobs, at_once, recipes[0].config):
+        raise RecipeError(f"{len(failed)} of {len(jobs)} runs failed; start the same command again")
+    show_results(recipes, options)
+
+
+def show_results(recipes: list[Recipe], options: argparse.Namespace) -> None:
+    """Print a table of the results, if the last stage was chosen."""
+    if STAGES[-1] in options.stages:
+        folders = [str(recipe.run_dir) for recipe in recipes]
+        table_results.run(table_results.parse_arguments(folders))
+
+
+def listing() -> str:
+    """Return the names in the catalogue."""
+    lines = ["data sets:"]
+    for name in catalogue.entries("datasets"):
+        corpus = resolve(name, "softmax", Options()).corpus
+        languages = corpus.source if corpus.kind == "text" else f"{corpus.source}-{corpus.target}"
+        what = {"text": "language model", "inflection": "inflection"}.get(corpus.kind)
+        lines.append(f"  {name:28}{what or 'translation'}, {languages}")
+    for title, names in (
+        ("variants", catalogue.entries("variants")),
+        ("attentions", catalogue.section("variants", "attentions")),
+        ("settings", catalogue.entries("settings")),
+    ):
+        lines += ["", f"{title}:", *(f"  {name}" for name in names)]
+    return "\n".join(lines)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    return finish("run", run, parse_arguments(arguments))

@@ -1,0 +1,87 @@
+"""Train a grid of alphas of output and attention with several seeds, and compare them.
+
+Trains the variant entmax for each pair of alphas (1 is softmax, 1.5 is 1.5-entmax, 2 is sparsemax)
+and each seed, and decodes with the ensemble of the seeds of each pair. Writes a table like Table 1
+of "Sparse Sequence-to-Sequence Models", and a picture of the validation accuracy by one alpha, the
+other held at 1.5, like its Fig. 4: RUNS/tables/sweep_DATASET-cpu.md, .json, .png. Finished runs are
+skipped, those of "fairseq-sparse reproduce", too, and interrupted ones resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from fairseq_sparse.commands.common import command_parser, finish, numbers
+from fairseq_sparse.commands.reproduce import add_grid_options, end, say, stem_of
+from fairseq_sparse.commands.run import options_of
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes import reproduce
+from fairseq_sparse.recipes.launch import count_gpus
+from fairseq_sparse.recipes.tables import Table, expand
+
+if TYPE_CHECKING:
+    from fairseq_sparse.analysis.runs.rows import Row
+
+ALPHAS = [1.0, 1.5, 2.0]
+
+
+def alphas(text: str) -> list[float]:
+    """Parse different numbers of at least 1, separated by commas, for argparse."""
+    values = [float(part) for part in text.split(",")]
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"an alpha is at least 1, not {min(values):g}")
+    return list(dict.fromkeys(values))
+
+
+def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = command_parser("sweep", __doc__)
+    add = parser.add_argument
+    add("dataset", metavar="DATASET")
+    for side in ("output", "attention"):
+        add(f"--{side}-alphas", type=alphas, default=ALPHAS, metavar="X,...", help="(1,1.5,2)")
+    add("--seeds", type=numbers, default=[1, 2, 3], metavar="N,...", help="(default: 1,2,3)")
+    add_grid_options(parser)
+    return parser.parse_args(arguments)
+
+
+def run(given: argparse.Namespace) -> None:
+    config = given.config or ("gpu" if count_gpus() else "cpu")
+    options = options_of(given, config=config)
+    grid = {"output_alpha": given.output_alphas, "attention_alpha": given.attention_alphas}
+    table = Table(
+        paper="sweep",
+        name=given.dataset,
+        title=f"{given.dataset}: alphas of output and attention",
+        datasets=(given.dataset,),
+        settings=given.settings,
+        rows=tuple(expand({"variant": "entmax", **grid})),
+        ensembles=True,
+    )
+    runs = reproduce.plan_runs(table, given.seeds, options, given.data, given.runs)
+    if next(iter(runs)).corpus.kind == "text":
+        raise RecipeError(f"{given.dataset} is for language models, which have no score to compare")
+    failed = reproduce.train(runs, given.jobs)
+    show(
+        reproduce.read_rows(runs)[given.dataset],
+        table.title,
+        stem_of(table, config, given.runs),
+    )
+    end(failed)
+
+
+def show(rows: Sequence[Row], title: str, stem: Path) -> None:
+    """Write the tables and the picture of the finished runs, and print the tables."""
+    from fairseq_sparse.analysis.runs import alpha_grid, paper_tables
+
+    rows = [row for row in rows if row.summaries]
+    print(alpha_grid.write(title, rows, stem), end="")
+    for message in paper_tables.draw(rows, ["alphas"], "", 1.0, stem):
+        say(message)
+    say(f"the table and the picture: {stem}.*")
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    return finish("sweep", run, parse_arguments(arguments))

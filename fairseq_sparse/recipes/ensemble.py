@@ -1,0 +1,77 @@
+"""Decoding with several trained models together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.files import write_json
+from fairseq_sparse.recipes import stages, summaries
+from fairseq_sparse.recipes.plan import Plan
+from fairseq_sparse.recipes.recipe import Recipe
+
+
+def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
+    """Return the plan of decoding and scoring a test set with an ensemble.
+
+    The probability of a token is the mean over the models.
+
+    Args:
+        recipes: two or more finished runs on one data set; device and decoding are those of the
+            first.
+        folder: for the translations and results.
+
+    Raises:
+        RecipeError: they do not go together.
+    """
+    check_together(recipes)
+    if len(recipes) < 2:
+        raise RecipeError("an ensemble needs at least two runs")
+    members = [recipe.run_dir.resolve() for recipe in recipes]
+    for member in members:
+        if members.count(member) > 1:
+            raise RecipeError(f"the same run was given twice: {member}")
+    if folder.resolve() in members:
+        raise RecipeError(f"--run-dir must not be one of the runs: {folder}")
+    if recipes[0].corpus.kind == "text":
+        raise RecipeError(
+            "language models cannot decode together: they neither translate nor inflect"
+        )
+    labels = dict.fromkeys(recipe.label or recipe.variant for recipe in recipes)
+    recipe = replace(
+        recipes[0], label=f"ensemble of {len(recipes)}: {' + '.join(labels)}", run_dir=folder
+    )
+
+    def after() -> None:
+        names = summaries.names_of(recipe)
+        del names["seed"], names["model"]  # of the first member
+        names["seeds"] = sorted(each.seed for each in recipes)
+        summary = summaries.summarize_ensemble(folder, names, [member.name for member in members])
+        write_json(folder / "summary.json", summary)
+
+    models = [member / "average.pt" for member in members]
+    stage = stages.generate(recipe, models)
+    outputs = (*stage.outputs, folder / "summary.json")
+    return Plan(
+        title=f"{recipe.dataset}, {recipe.label}",
+        stages=(replace(stage, outputs=outputs, before=None, after=after),),
+        environment=stages.environment(recipe),
+    )
+
+
+def check_together(recipes: Sequence[Recipe]) -> None:
+    """Check that runs are finished, and were made from the same data with the same settings.
+
+    Raises:
+        RecipeError: naming the run and what is wrong.
+    """
+    for recipe in recipes:
+        for name in ("average.pt", "summary.json"):
+            if not (recipe.run_dir / name).is_file():
+                raise RecipeError(f"{recipe.run_dir} is not a finished run: it has no {name}")
+        for name in ("dataset", "settings", "corpus", "data_dir"):
+            first, other = (getattr(each, name) for each in (recipes[0], recipe))
+            if first != other:
+                raise RecipeError(f"{recipes[0].run_dir} and {recipe.run_dir} differ in {name}")

@@ -1,0 +1,255 @@
+"""The stages after the training: decoding and scoring, alignments, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fairseq_sparse.files import write_json
+from fairseq_sparse.recipes import summaries
+from fairseq_sparse.recipes.parts import (
+    USER_DIR,
+    as_arguments,
+    as_settings,
+    begin,
+    device,
+    score_file,
+)
+from fairseq_sparse.recipes.plan import Argument, Command, Stage
+from fairseq_sparse.recipes.preparation import binary, binary_files, bpe_codes, prepared, raw
+from fairseq_sparse.recipes.recipe import Flags, Recipe
+
+
+def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:
+    """Return a command of fairseq on the averaged model, without its further flags."""
+    argv: list[Argument] = [program, binary(recipe), "--user-dir", USER_DIR]
+    if "--path" not in more:
+        more = ("--path", recipe.run_dir / "average.pt", *more)
+    return [*argv, *more, *device(recipe)]
+
+
+def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
+    """Return the stage that decodes and scores the test set, or measures a language model.
+
+    Args:
+        recipe: every setting of the run.
+        models: checkpoints that decode together; by default the run's own. Not for language models.
+    """
+    if recipe.corpus.kind == "text":
+        return _evaluate(recipe)
+    run, corpus, decoding = recipe.run_dir, recipe.corpus, recipe.decoding
+    models = models or [run / "average.pt"]
+    to_text: Flags = {"post-process": "sentencepiece"}
+    if corpus.kind == "parallel":
+        to_text = {"post-process": "subword_nmt", "tokenizer": _tokenizer(corpus.target, recipe)}
+    flags = {**recipe.task, **to_text, **decoding.flags}
+    commands, outputs = [], []
+    tests = {"test": "test", **({"long": "test1"} if corpus.long_test else {})}
+    for name, subset in tests.items():
+        output = run / f"generate-{name}.txt"
+        commands.append(_decode(recipe, models, flags, subset, output))
+        score = _score(recipe, name, output)
+        commands.append(score)
+        outputs += [output, *score.outputs]
+    return Stage(
+        name="generate",
+        folder=run,
+        settings={
+            **as_settings(flags),
+            **{f"score {name}": value for name, value in as_settings(decoding.score_flags).items()},
+        },
+        inputs=(
+            *models,
+            *binary_files(recipe, *tests.values()),
+            *(path for name in tests for path in _references(recipe, name).values()),
+        ),
+        outputs=tuple(outputs),
+        commands=tuple(commands),
+        before=begin(recipe, run / "summary.json"),
+    )
+
+
+def _tokenizer(language: str, recipe: Recipe) -> str:
+    """Return the --tokenizer with which fairseq restores, or reads, the text of a language."""
+    return "space" if recipe.corpus.tokens.get(language) == "space" else "moses"
+
+
+def _decode(
+    recipe: Recipe, models: Sequence[Path], flags: Flags, subset: str, output: Path
+) -> Command:
+    path = models[0] if len(models) == 1 else ":".join(map(str, models))
+    argv = _fairseq(recipe, "fairseq-generate", "--path", path, "--gen-subset", subset)
+    # Other processes, which --num-workers 0 rules out, would write into the output.
+    argv += ["--log-format", "simple", "--num-workers", "0", *as_arguments(flags)]
+    return Command(tuple(argv), stdout=output, with_errors=True)
+
+
+def _references(recipe: Recipe, test: str) -> dict[str, Path]:
+    """Return the flags of the scorer that name references, with their files."""
+    folder = prepared(recipe)
+    if recipe.corpus.kind == "inflection":
+        return {"--reference": folder / "text" / "test.tsv"}
+    name = f"{test}.{recipe.corpus.target}"
+    tokens = folder / "tokenized" / name
+    return {"--reference": folder / "text" / name, "--tokenized-reference": tokens}
+
+
+def _score(recipe: Recipe, test: str, generated: Path) -> Command:
+    """Return the command that scores what was decoded of a test set."""
+    run, references = recipe.run_dir, _references(recipe, test)
+    argv: list[Argument] = ["fairseq-sparse", "score", "--generated", generated]
+    outputs: tuple[Path, ...]
+    if recipe.decoding.score == "accuracy":
+        outputs = (run / "guesses", run / "accuracy.json")
+        argv = ["fairseq-sparse", "score-inflection", generated]
+        where: list[Argument] = ["--guesses", outputs[0], "--json", outputs[1]]
+    else:
+        suffix = "" if test == "test" else f"-{test}"
+        outputs = (run / f"hyp{suffix}.detok.txt", run / f"bleu{suffix}.json")
+        where = ["--hypotheses", outputs[0], "--json", outputs[1]]
+    for pair in references.items():
+        argv += pair
+    argv += [*where, *as_arguments(recipe.decoding.score_flags)]
+    return Command(tuple(argv), outputs=outputs)
+
+
+def _evaluate(recipe: Recipe) -> Stage:
+    """Return the stage that measures a language model and samples from its distribution."""
+    run, corpus, decoding = recipe.run_dir, recipe.corpus, recipe.decoding
+    evaluate = {**recipe.task, **decoding.evaluate}
+    sample = {**recipe.task, "tokenizer": _tokenizer(corpus.source, recipe), "seed": recipe.seed}
+    if corpus.bpe_merges:
+        sample["bpe"] = "subword_nmt"
+    sample |= decoding.flags
+    prompts, samples = run / "prompts.txt", run / "samples-raw.txt"
+    commands, outputs = [], []
+    for subset in ("valid", "test"):
+        argv = _fairseq(recipe, "fairseq-eval-lm", "--gen-subset", subset, "--num-workers", "0")
+        argv += ["--log-format", "simple", *as_arguments(evaluate)]
+        outputs.append(run / f"evaluate-{subset}.txt")
+        commands.append(Command(tuple(argv), stdout=outputs[-1], with_errors=True))
+    commands.append(Command(("printf", r"%s\n", *decoding.prompts), stdout=prompts))
+    argv = _fairseq(recipe, "fairseq-interactive", "--buffer-size", str(len(decoding.prompts)))
+    argv += as_arguments(sample)
+    if corpus.bpe_merges:
+        argv += ["--bpe-codes", bpe_codes(corpus, prepared(recipe), corpus.source)]
+    commands.append(Command(tuple(argv), stdin=(prompts,), stdout=samples))
+
+    def after() -> None:
+        write_json(run / "measures.json", summaries.summarize_text(run))
+
+    return Stage(
+        name="generate",
+        folder=run,
+        settings={
+            **as_settings(evaluate),
+            **{f"sample {name}": value for name, value in as_settings(sample).items()},
+            "prompts": list(decoding.prompts),
+        },
+        inputs=(run / "average.pt", *binary_files(recipe, "valid", "test")),
+        outputs=(*outputs, samples, run / "samples.txt", run / "measures.json"),
+        commands=tuple(commands),
+        before=begin(recipe, run / "summary.json"),
+        after=after,
+    )
+
+
+def align(recipe: Recipe) -> Stage:
+    run, corpus = recipe.run_dir, recipe.corpus
+    alignments = run / "alignments"
+    # Without outputs, so that it always runs: it goes on with the parts that are there.
+    argv: list[Argument] = ["fairseq-sparse", "align", binary(recipe)]
+    argv += ["--path", run / "average.pt", "--subset", "test", "--output", alignments]
+    argv += ["--max-tokens", str(recipe.decoding.max_tokens), *device(recipe)]
+    commands = [Command(tuple(argv))]
+    gold: tuple[Path, ...] = ()
+    outputs = [alignments, alignments / "manifest.json"]
+    if corpus.gold_alignment:
+        names = (corpus.gold_alignment, *(f"{corpus.gold_words}.{x}" for x in _pair(recipe)))
+        gold = tuple(raw(recipe) / name for name in names)
+        rates = run / "alignment.json"
+        argv = ["fairseq-sparse", "analyze", "alignment", gold[0], alignments]
+        commands.append(Command((*argv, "--words", *gold[1:], "--json", rates), outputs=(rates,)))
+        outputs.append(rates)
+    return Stage(
+        name="align",
+        folder=run,
+        settings={},
+        inputs=(run / "average.pt", *binary_files(recipe, "test"), *gold),
+        outputs=tuple(outputs),
+        commands=tuple(commands),
+        before=begin(recipe, run / "summary.json"),
+    )
+
+
+def _pair(recipe: Recipe) -> tuple[str, str]:
+    return recipe.corpus.source, recipe.corpus.target
+
+
+def analyze(recipe: Recipe) -> Stage:
+    run, corpus = recipe.run_dir, recipe.corpus
+    commands: list[Command] = []
+    outputs = [run / "summary.json"]
+    settings: dict[str, object] = {}
+    inputs = [run / "average.pt", score_file(recipe), run / "train.json"]
+    if corpus.kind != "text":
+        validation = recipe.decoding.validation
+        subsets = ["test", *(["valid"] if validation else [])]
+        words = corpus.kind == "parallel" and corpus.bpe_merges and not validation
+        subwords = "subword_nmt" if words else "none"
+        settings = {"subwords": subwords, "validation": validation}
+        inputs += binary_files(recipe, *subsets)
+        for subset in subsets:
+            commands += _statistics(recipe, subset, subwords)
+            outputs += _statistics_files(recipe, subset)
+        if validation:
+            report = run / "search-valid.jsonl"
+            commands.append(_certify(recipe, report))
+            outputs.append(report)
+            settings |= {f"search {x}": y for x, y in as_settings(recipe.decoding.flags).items()}
+        if corpus.gold_alignment:
+            inputs.append(run / "alignment.json")
+
+    def after() -> None:
+        summary = summaries.summarize_all(run, summaries.names_of(recipe))
+        write_json(run / "summary.json", summary)
+
+    return Stage(
+        name="analyze",
+        folder=run,
+        settings=settings,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        commands=tuple(commands),
+        before=begin(recipe),
+        after=after,
+    )
+
+
+def _statistics_files(recipe: Recipe, subset: str) -> tuple[Path, Path]:
+    attention = "attention.json" if subset == "test" else f"attention-{subset}.json"
+    return recipe.run_dir / f"validate-{subset}.txt", recipe.run_dir / attention
+
+
+def _statistics(recipe: Recipe, subset: str, subwords: str) -> Iterable[Command]:
+    """Yield the commands that measure output and attention on the references of a subset."""
+    limit = ["--max-tokens", str(recipe.decoding.max_tokens)]
+    output, attention = _statistics_files(recipe, subset)
+    argv = _fairseq(recipe, "fairseq-validate", "--valid-subset", subset, *limit)
+    argv += ["--distributed-world-size", "1", "--log-format", "json"]
+    argv += as_arguments(recipe.task)
+    yield Command(tuple(argv), stdout=output, with_errors=True)
+    argv = ["fairseq-sparse", "analyze", "attention", binary(recipe)]
+    argv += ["--path", recipe.run_dir / "average.pt", "--subset", subset, "--subwords", subwords]
+    argv += [*limit, *device(recipe), "--json", attention]
+    yield Command(tuple(argv), outputs=(attention,))
+
+
+def _certify(recipe: Recipe, report: Path) -> Command:
+    """Return the command that records what beam search proves on the validation set."""
+    flags = {**recipe.task, **recipe.decoding.flags}
+    # The whole beam, so that the report can say whether it has all translations.
+    flags["nbest"] = flags.get("beam", 5)
+    argv = _fairseq(recipe, "fairseq-generate", "--gen-subset", "valid", "--quiet")
+    argv += ["--log-format", "simple", *as_arguments(flags), "--search-report", report]
+    return Command(tuple(argv))

@@ -1,0 +1,128 @@
+"""The commands of a table that are run on its finished models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.plan import Command, Plan, Stage
+from fairseq_sparse.recipes.preparation import binary, prepared
+from fairseq_sparse.recipes.recipe import Recipe
+from fairseq_sparse.recipes.tables import Table
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+GOLD = ("DeEnGoldAlignment.tar.gz", "DeEn")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user can choose for the commands of some tables.
+
+    Attributes:
+        gold: the archive or folder of the gold alignments of RWTH Aachen.
+        sentences: numbers of the sentences that are drawn.
+        layer: the layer that is drawn; None for the last.
+        ends: the pairs at each end of a ranking from which some are drawn.
+        tags: a file with the tags of the test set's target words.
+    """
+
+    gold: Optional[Path] = None
+    sentences: Sequence[int] = (0, 1, 2)
+    layer: Optional[int] = None
+    ends: int = 10_000
+    tags: Optional[Path] = None
+
+
+def follow_up(
+    table: Table, recipes: Sequence[Recipe], stem: Path, choices: Choices, config: str
+) -> Plan:
+    """Return the plan of a table's commands for the models of one data set.
+
+    Their placeholders are ``{data}`` and ``{prepared}``; ``{source}`` and ``{reference}``, the text
+    of the test set; ``{models}``, ``{names}``, ``{logs}`` and ``{systems}`` (NAME=FOLDER) of the
+    runs; ``{cpu}`` and ``{device}``; and ``{gold}``, ``{layer}``, ``{ends}`` and ``{tags}``. Within
+    words, ``{stem}`` is where files go, and a command with ``{sentence}`` is run for each
+    sentence. A word ``{stem}.SUFFIX`` names a file that the first command with it makes.
+
+    Args:
+        recipes: finished runs on one data set; none for a table of formulas.
+        stem: the beginning of the names of all files.
+
+    Raises:
+        RecipeError: the gold alignments are missing, or a script is, without a checkout.
+    """
+    lists = {
+        "models": [str(recipe.run_dir / "average.pt") for recipe in recipes],
+        "names": [recipe.label or recipe.variant for recipe in recipes],
+        "logs": [str(recipe.run_dir / "logs" / "train.log") for recipe in recipes],
+        "systems": [f"{each.label or each.variant}={each.run_dir}" for each in recipes],
+        "cpu": ["--cpu"] if config == "cpu" else [],
+        "device": ["--device", "cuda"] if config == "gpu" else [],
+        "gold": [str(choices.gold)],
+        "layer": [] if choices.layer is None else ["--layer", str(choices.layer)],
+        "tags": [] if choices.tags is None else ["--tags", str(choices.tags)],
+        "ends": [str(choices.ends)],
+    }
+    if recipes:
+        text = prepared(recipes[0]) / "text"
+        lists["data"] = [str(binary(recipes[0]))]
+        lists["prepared"] = [str(prepared(recipes[0]))]
+        lists["source"] = [str(text / f"test.{recipes[0].corpus.source}")]
+        lists["reference"] = [str(text / f"test.{recipes[0].corpus.target}")]
+    commands: list[Command] = []
+    made: list[Path] = []
+    for line in table.follow_up:
+        for sentence in choices.sentences if "{sentence}" in line else [None]:
+            program, *words = line.split()
+            argv: list[str] = []
+            for word in words:
+                name = word.strip("{}")
+                whole = word == f"{{{name}}}" and name in lists
+                argv += lists[name] if whole else [word.format(stem=stem, sentence=sentence)]
+            number = f"-{len(commands) + 1}" if commands else ""
+            printed = stem.with_name(f"{stem.name}{number}.txt")
+            files = (Path(word) for word in argv if word.startswith(f"{stem}."))
+            outputs = tuple(path for path in files if path not in made)
+            commands.append(Command((*_program(program), *argv), stdout=printed, outputs=outputs))
+            made += [printed, *outputs]
+    stage = Stage(
+        name="follow-up",
+        folder=stem,
+        settings={"commands": [list(map(str, command.argv[1:])) for command in commands]},
+        inputs=tuple(recipe.run_dir / "average.pt" for recipe in recipes),
+        outputs=tuple(made),
+        commands=tuple(commands),
+    )
+    return Plan(table.title, (stage,))
+
+
+def _program(word: str) -> tuple[str, ...]:
+    """Return the program that a command of a table begins with."""
+    if not word.endswith(".py"):
+        return "fairseq-sparse", word
+    if not (SCRIPTS / word).is_file():
+        raise RecipeError(f"this table needs scripts/{word}, which is in a checkout alone")
+    return sys.executable, str(SCRIPTS / word)
+
+
+def find_gold(table: Table, given: Optional[Path], raw_dir: Optional[Path]) -> Optional[Path]:
+    """Return the gold alignments if a table needs them.
+
+    Raises:
+        RecipeError: it does, and they are not there.
+    """
+    if not any("{gold}" in line for line in table.follow_up):
+        return None
+    places = [given] if given else [raw_dir / name for name in GOLD] if raw_dir else []
+    for place in places:
+        if place.exists():
+            return place.absolute()
+    raise RecipeError(
+        f"--gold must name the gold alignments, the archive {GOLD[0]} or its folder {GOLD[1]}; "
+        "https://www-i6.informatik.rwth-aachen.de/goldAlignment/ gives them to anyone who fills in "
+        "a form"
+    )

@@ -1,0 +1,92 @@
+"""Training by several workers: on one machine, or on several that meet at an address.
+
+Each machine starts its workers by torchrun; ``worker`` is what they run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+from fairseq_sparse.recipes import engine, records
+from fairseq_sparse.recipes.plan import Plan, Stage
+from fairseq_sparse.recipes.records import FINISHED
+
+WORKER = "fairseq_sparse.recipes.worker"
+# The other machines wait for the first, which may need days for the preparation; in seconds.
+_PATIENCE = 604_800
+# Of NVIDIA, AMD, and Windows' Linux.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where the workers of a training are.
+
+    Attributes:
+        machines: how many machines there are.
+        machine: number of this one, from 0; only machine 0 writes files.
+        workers: workers on each machine.
+        address, port: where the machines meet, on machine 0.
+    """
+
+    machines: int = 1
+    machine: int = 0
+    workers: int = 1
+    address: str = ""
+    port: int = 29500
+
+    @property
+    def devices(self) -> int:
+        """The number of workers on all machines."""
+        return self.machines * self.workers
+
+    def command(self) -> tuple[str, ...]:
+        """Return the program that trains, before its arguments."""
+        if self.devices == 1:
+            return ("fairseq-train",)
+        place = ("--standalone", "--local-addr", "localhost")
+        if self.machines > 1:
+            place = (
+                *("--nnodes", str(self.machines), "--node-rank", str(self.machine)),
+                *("--master-addr", self.address, "--master-port", str(self.port)),
+                *("--rdzv-conf", f"timeout={_PATIENCE}"),
+            )
+        return ("torchrun", *place, "--nproc-per-node", str(self.workers), "-m", WORKER)
+
+
+@functools.cache
+def count_gpus() -> int:
+    """Return how many GPUs PyTorch sees, without loading it where there can be none."""
+    if not any(map(os.path.exists, _GPU_DEVICES)):
+        return 0
+    program = "import torch; print(torch.cuda.device_count())"
+    return int(subprocess.check_output([sys.executable, "-c", program]))
+
+
+def join_training(plan: Plan, launch: Launch) -> None:
+    """Take part in the training of machine 0, which does everything else.
+
+    Raises:
+        RecipeError: the training failed.
+    """
+    prepare, train = plan.stages[:2]
+
+    def is_prepared() -> bool:
+        return records.path_of(prepare).is_file() and records.check(prepare).kind == FINISHED
+
+    if not is_prepared():
+        print(f"waiting for machine 0 to prepare {prepare.folder}", file=sys.stderr)
+        while not is_prepared():
+            time.sleep(2)
+    if records.check(train).kind == FINISHED:
+        print("[train] done already", file=sys.stderr)
+        return
+    # It has a folder, and so a lock and a log, of its own, and runs whenever machine 0 trains.
+    folder = train.folder / f"machine-{launch.machine}"
+    own = Stage("train", folder, {"begun": time.time()}, (), (), train.commands)
+    engine.run(replace(plan, stages=(own,)))

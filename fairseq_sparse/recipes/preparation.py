@@ -1,0 +1,299 @@
+"""The stage prepare: from raw files to the folder that fairseq-train reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Optional
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Stage
+from fairseq_sparse.recipes.recipe import Corpus, Recipe
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SPLITS = ("train", "valid", "test")
+# A line break within a text of a language model; it is no part of a word.
+LINE_BREAK = "<nl>"
+CORES = OutputOf(("getconf", "_NPROCESSORS_ONLN"))
+# Fields of a corpus that do not change the prepared data.
+_NOT_DATA = {"files", "made_by", "gold_alignment", "gold_words"}
+
+
+def prepared(recipe: Recipe) -> Path:
+    """Return the folder of the prepared data."""
+    return recipe.data_dir / "prepared"
+
+
+def binary(recipe: Recipe) -> Path:
+    """Return the folder that fairseq-preprocess writes."""
+    return prepared(recipe) / "bin"
+
+
+def own_folder(recipe: Recipe) -> Optional[Path]:
+    """Return the user's folder of raw files; None if they are downloaded or made here."""
+    return None if recipe.corpus.made_by else recipe.raw_dir
+
+
+def raw(recipe: Recipe) -> Path:
+    """Return the folder of the raw files."""
+    return own_folder(recipe) or recipe.data_dir / "raw"
+
+
+def languages(corpus: Corpus) -> tuple[str, ...]:
+    return (corpus.source,) if corpus.kind == "text" else (corpus.source, corpus.target)
+
+
+def binary_files(recipe: Recipe, *subsets: str) -> tuple[Path, ...]:
+    """Return the dictionaries and the sentences of subsets, such as ``train``, in binary format."""
+    corpus, folder = recipe.corpus, binary(recipe)
+    if corpus.kind == "text":
+        return (folder / "dict.txt", *(folder / f"{subset}.bin" for subset in subsets))
+    sides = languages(corpus)
+    pair = "-".join(sides)
+    return (
+        *(folder / f"dict.{side}.txt" for side in sides),
+        *(folder / f"{subset}.{pair}.{side}.bin" for subset in subsets for side in sides),
+    )
+
+
+def prepare(recipe: Recipe) -> Stage:
+    """Return the stage that prepares the data.
+
+    Raises:
+        RecipeError: a path cannot be used, or a file of ``raw_dir`` is missing.
+    """
+    corpus = recipe.corpus
+    if "," in str(recipe.data_dir):
+        raise RecipeError(
+            f"{recipe.data_dir}: fairseq-preprocess takes ',' for the end of a path; choose "
+            "another --data-dir"
+        )
+    settings = {name: value for name, value in asdict(corpus).items() if name not in _NOT_DATA}
+    if own_folder(recipe) is None:
+        settings["files"] = {file.name: file.checksum for file in corpus.files}
+        settings["made_by"] = corpus.made_by[1:]
+    make = _inflection if corpus.kind == "inflection" else _sentences
+    long = ["test1"] if corpus.long_test else []
+    return Stage(
+        name="prepare",
+        folder=recipe.data_dir,
+        settings=settings,
+        inputs=_own_files(recipe),
+        outputs=binary_files(recipe, *SPLITS, *long),
+        commands=(*_fetch(recipe), *make(recipe), *_to_binary(recipe)),
+        changed="refuse",
+    )
+
+
+def _places(corpus: Corpus) -> list[str]:
+    """Return the raw files that sentences are taken from."""
+    places = [place for take in corpus.take for place in (take.source, take.target)]
+    return list(dict.fromkeys(re.split("[!#]", place)[0] for place in places))
+
+
+def _own_files(recipe: Recipe) -> tuple[Path, ...]:
+    """Return the user's own raw files, which may differ from the published ones."""
+    corpus, folder = recipe.corpus, own_folder(recipe)
+    if folder is None:
+        if not corpus.files and not corpus.made_by:
+            raise RecipeError(
+                f"{recipe.dataset} has no files to download: give --raw-dir, the folder of them"
+            )
+        return ()
+    if corpus.kind == "inflection":
+        return _tables(folder, corpus)
+    paths = []
+    for name in _places(corpus):
+        found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+        if not found:
+            raise RecipeError(
+                f"--raw-dir: no such file: {folder / name} (needed: {' '.join(_places(corpus))})"
+            )
+        paths.append(found[0])
+    return tuple(paths)
+
+
+def _tables(folder: Path, corpus: Corpus) -> tuple[Path, ...]:
+    """Return the tables of the shared task's languages, or its archive, in a folder."""
+    name = re.compile(rf"(?P<language>.+)-(train-{corpus.setting}|dev|test)|(.+)[.]tar[.]gz")
+    found = ((path, name.fullmatch(path.name)) for path in sorted(folder.rglob("*")))
+    return tuple(
+        path
+        for path, match in found
+        if match and (not corpus.languages or match["language"] in (None, *corpus.languages))
+    )
+
+
+def _fetch(recipe: Recipe) -> Iterable[Command]:
+    """Yield the commands that download or make the raw files."""
+    corpus, folder = recipe.corpus, raw(recipe)
+    if own_folder(recipe) is not None:
+        return
+    # Without outputs, so that files that are there are no reason to refuse the stage.
+    if corpus.made_by:
+        program, *arguments = corpus.made_by
+        if not (EXAMPLES / program).is_file():
+            raise RecipeError(f"{recipe.dataset} needs a checkout: {EXAMPLES / program} is missing")
+        argv = ("python", EXAMPLES / program, folder, *arguments)
+        yield Command(argv, comment="make the raw text")
+    for number, file in enumerate(corpus.files):
+        kind = {64: "--sha256", 32: "--md5"}.get(len(file.checksum))
+        check = (kind, file.checksum) if kind else ()
+        yield Command(
+            ("fairseq-sparse", "corpus", "download", file.address, folder / file.name, *check),
+            comment="download" if number == 0 else "",
+        )
+
+
+def _inflection(recipe: Recipe) -> Iterable[Command]:
+    """Yield the command that makes characters of the shared task's files."""
+    corpus, folder = recipe.corpus, prepared(recipe)
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "inflection", "--raw", raw(recipe)]
+    argv += ["--output", folder, "--setting", corpus.setting]
+    if corpus.languages:
+        argv += ["--languages", *corpus.languages]
+    if corpus.language_count:
+        argv += ["--language-count", str(corpus.language_count)]
+    outputs = [folder / "characters" / name for name in _names(SPLITS, languages(corpus))]
+    yield Command(
+        tuple(argv),
+        outputs=(*outputs, folder / "text" / "test.tsv"),
+        comment="one corpus of all languages: characters, with the language and tags in front",
+    )
+
+
+def _names(splits: Iterable[str], sides: Iterable[str]) -> list[str]:
+    return [f"{split}.{side}" for split in splits for side in sides]
+
+
+def _sentences(recipe: Recipe) -> Iterable[Command]:
+    """Yield the commands from raw files to sentences of tokens or of BPE units."""
+    corpus, folder = recipe.corpus, prepared(recipe)
+    sides = languages(corpus)
+    taken = [split for split in SPLITS if any(take.split == split for take in corpus.take)]
+    text, tokens, clean = folder / "text", folder / "tokens", folder / "tokenized"
+    yield _extract(recipe, text, taken)
+    if all(corpus.tokens.get(side) == "space" for side in sides):
+        tokens = text
+    else:
+        first = "split the sentences into tokens"
+        for split in taken:
+            for side in sides:
+                yield _tokenise(corpus.tokens[side], side, text, tokens, split, first)
+                first = ""
+    yield _clean(corpus, text, tokens, clean)
+    if corpus.bpe_merges:
+        yield from _subwords(corpus, folder, clean)
+
+
+def _extract(recipe: Recipe, text: Path, taken: list[str]) -> Command:
+    corpus = recipe.corpus
+    sides = languages(corpus)
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "extract", "--raw", raw(recipe)]
+    argv += ["--output", text, "--languages", *sides]
+    if corpus.remove_diacritics:
+        argv += ["--remove-diacritics", *corpus.remove_diacritics]
+    for take in corpus.take:
+        places = [take.source, take.target][: len(sides)]
+        argv += ["--take", take.split, take.format, *places]
+    outputs = tuple(text / name for name in _names(taken, sides))
+    return Command(tuple(argv), outputs=outputs, comment="raw sentences, one a line")
+
+
+def _tokenise(kind: str, side: str, text: Path, tokens: Path, split: str, comment: str) -> Command:
+    """Return the command that splits the sentences of a language into tokens."""
+    source, target = text / f"{split}.{side}", tokens / f"{split}.{side}"
+    if kind == "moses":
+        workers = ("-j", CORES) if split == "train" else ()
+        argv: tuple[Argument, ...] = ("sacremoses", "-l", side, *workers, "-q", "tokenize", "-a")
+        return Command(argv, stdin=(source,), stdout=target, comment=comment)
+    if kind == "jieba":
+        argv = ("python", "-m", "jieba", "-q", "-d", " ", source)
+        return Command(argv, stdout=target, comment=comment)
+    return Command(("cp", source, target), outputs=(target,), comment=comment)
+
+
+def _clean(corpus: Corpus, text: Path, tokens: Path, clean: Path) -> Command:
+    """Return the command that leaves out and holds out sentences."""
+    sides = languages(corpus)
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "clean", "--input", tokens]
+    argv += ["--output", clean, "--languages", *sides]
+    if corpus.max_tokens:
+        argv += ["--max-tokens", str(corpus.max_tokens)]
+    if corpus.max_ratio:
+        argv += ["--max-ratio", f"{corpus.max_ratio:g}"]
+    if corpus.hold_out:
+        argv += ["--hold-out", str(corpus.hold_out)]
+    outputs = [clean / name for name in _names(SPLITS, sides)]
+    if corpus.long_test:
+        argv += ["--long-test", "--text", text]
+        outputs += [folder / f"long.{side}" for folder in (clean, text) for side in sides]
+    if corpus.paragraphs:
+        argv += ["--paragraphs"]
+    what = "leave out empty and overlong training pairs"
+    if corpus.kind == "text":
+        what = "one text a line"
+    return Command(tuple(argv), outputs=tuple(outputs), comment=what)
+
+
+def _subwords(corpus: Corpus, folder: Path, clean: Path) -> Iterable[Command]:
+    """Yield the commands that learn BPE on the training text and apply it."""
+    sides = languages(corpus)
+    keep: tuple[str, ...] = ()
+    text = clean
+    if corpus.paragraphs:
+        keep = ("--glossaries", LINE_BREAK)
+        text = folder / "words"
+        for side in sides:
+            argv = ("sed", f"s/ {LINE_BREAK} / /g", clean / f"train.{side}")
+            yield Command(argv, stdout=text / f"train.{side}", comment="the words to learn BPE on")
+    codes = {side: bpe_codes(corpus, folder, side) for side in sides}
+    groups = [(side,) for side in sides] if corpus.separate_bpe else [sides]
+    for group in groups:
+        yield Command(
+            ("subword-nmt", "learn-bpe", "-s", str(corpus.bpe_merges)),
+            stdin=tuple(text / f"train.{side}" for side in group),
+            stdout=codes[group[0]],
+            comment="BPE" if group is groups[0] else "",
+        )
+    for name in _names(_splits(corpus), sides):
+        side = name.rpartition(".")[2]
+        yield Command(
+            ("subword-nmt", "apply-bpe", "-c", codes[side], *keep),
+            stdin=(clean / name,),
+            stdout=folder / "bpe" / name,
+        )
+
+
+def bpe_codes(corpus: Corpus, folder: Path, side: str) -> Path:
+    """Return the file of the merges of a language."""
+    return folder / (f"bpe.codes.{side}" if corpus.separate_bpe else "bpe.codes")
+
+
+def _splits(corpus: Corpus) -> tuple[str, ...]:
+    return (*SPLITS, "long") if corpus.long_test else SPLITS
+
+
+def _to_binary(recipe: Recipe) -> Iterable[Command]:
+    """Yield the commands that binarise the sentences."""
+    corpus, folder, target = recipe.corpus, prepared(recipe), binary(recipe)
+    units = folder / ("bpe" if corpus.bpe_merges else "tokenized")
+    if corpus.kind == "inflection":
+        units = folder / "characters"
+    argv: list[Argument] = ["fairseq-preprocess"]
+    if corpus.kind == "text":
+        argv += ["--only-source"]
+        names = {split: units / f"{split}.{corpus.source}" for split in SPLITS}
+    else:
+        argv += ["--source-lang", corpus.source, "--target-lang", corpus.target]
+        if corpus.joined_dictionary:
+            argv += ["--joined-dictionary"]
+        names = {split: units / split for split in _splits(corpus)}
+    argv += ["--trainpref", names["train"], "--validpref", names["valid"]]
+    tests = [names["test"], *([names["long"]] if "long" in names else [])]
+    argv += ["--testpref", ",".join(map(str, tests)), "--destdir", target, "--workers", CORES]
+    # It refuses a folder with dictionaries, as an interrupted one has.
+    yield Command(("rm", "-rf", target), comment="the binary format of fairseq")
+    yield Command(tuple(argv))

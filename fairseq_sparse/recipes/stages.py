@@ -1,0 +1,199 @@
+"""From a recipe to its stages: every command of a run, and what decides whether it is done."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.files import write_json
+from fairseq_sparse.recipes import summaries
+from fairseq_sparse.recipes.evaluation import align, analyze, generate
+from fairseq_sparse.recipes.launch import Launch
+from fairseq_sparse.recipes.parts import (
+    USER_DIR,
+    as_arguments,
+    as_settings,
+    begin,
+    device,
+    score_file,
+)
+from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan, Stage
+from fairseq_sparse.recipes.preparation import (
+    EXAMPLES,
+    binary,
+    binary_files,
+    own_folder,
+    prepare,
+    raw,
+)
+from fairseq_sparse.recipes.recipe import Flags, Recipe
+
+# glibc returns every freed tensor to the system and requests the memory again, which costs a fifth
+# of the time on a CPU; with these it keeps the memory.
+_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
+# Beside the command of several workers in a printed script.
+_ELSEWHERE = (
+    "On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST\n"
+    "# --master-port 29500 in place of --standalone --local-addr localhost, and all workers\n"
+    "# counted in --distributed-world-size and --update-freq. By Slurm: srun --ntasks-per-node 1\n"
+    "# bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID ...'; see launch/slurm.sh"
+)
+
+
+def plan(recipe: Recipe, devices: int = 1, launch: Optional[Launch] = None) -> Plan:
+    """Return all stages of a run.
+
+    Args:
+        recipe: every setting of the run.
+        devices: how many devices of this machine train; the result does not depend on it.
+        launch: the devices, if there are several machines.
+
+    Raises:
+        RecipeError: settings contradict each other, or a raw file is missing.
+    """
+    for folder in (recipe.data_dir, recipe.run_dir):
+        if ":" in str(folder):
+            raise RecipeError(f"{folder}: fairseq takes ':' for the end of a path; choose another")
+    launch = launch or Launch(workers=devices)
+    stages = [prepare(recipe), _train(recipe, launch), _average(recipe), generate(recipe)]
+    if recipe.corpus.kind == "parallel":
+        stages.append(align(recipe))
+    stages.append(analyze(recipe))
+    variables = {"DATA": recipe.data_dir, "RUN": recipe.run_dir, "USER_DIR": USER_DIR}
+    if own_folder(recipe):
+        variables = {"RAW": raw(recipe), **variables}
+    if recipe.corpus.made_by:
+        variables["EXAMPLES"] = EXAMPLES
+    return Plan(
+        title=f"{recipe.dataset}, {recipe.label or recipe.variant}"
+        + (f", settings of {recipe.settings}" if recipe.settings else "")
+        + f", on a {recipe.config.upper()}",
+        stages=tuple(stages),
+        variables=variables,
+        environment=environment(recipe),
+    )
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Return the variables of all commands of a run."""
+    return _KEEP_MEMORY if recipe.config == "cpu" else {}
+
+
+def train_flags(recipe: Recipe) -> Flags:
+    """Return the flags of fairseq-train without those of the batch and the devices.
+
+    Raises:
+        RecipeError: fewer epochs are trained than checkpoints are averaged.
+    """
+    training = recipe.training
+    keep: Flags = {"no-epoch-checkpoints": True}
+    if training.checkpoints == "last":
+        keep = {"keep-last-epochs": training.average}
+    elif training.checkpoints == "updates":
+        # If an epoch ends with such an update, fairseq writes no checkpoint for it; an older one
+        # then takes its place.
+        keep["keep-interval-updates"] = training.average
+    flags = {**recipe.task, **keep, **training.flags, **recipe.model.flags, "seed": recipe.seed}
+    epochs = str(flags.get("max-epoch", ""))
+    # 0 is no limit; anything else that is no number is left to fairseq.
+    if training.checkpoints == "last" and epochs.isdigit() and 0 < int(epochs) < training.average:
+        raise RecipeError(
+            f"--epochs {epochs}: the checkpoints of the last {training.average} epochs are "
+            "averaged; train for as many, or set --average"
+        )
+    return flags
+
+
+def _batch(recipe: Recipe, devices: int) -> list[Argument]:
+    """Return the flags that fill each device, and accumulate to the same batch for any number."""
+    training = recipe.training
+    batch, device_batch = training.batch, training.device_batch
+    if training.unit == "target_tokens":
+        size = ["fairseq-sparse", "corpus", "batch-size", binary(recipe)]
+        size += ["--source-lang", recipe.corpus.source, "--target-lang", recipe.corpus.target]
+        size += ["--target-tokens", str(batch), "--device-tokens", str(device_batch)]
+        size += ["--devices", str(devices), "--print"]
+        return [
+            "--max-tokens",
+            OutputOf((*size, "max-tokens")),
+            "--update-freq",
+            OutputOf((*size, "update-freq")),
+        ]
+    frequency = math.ceil(batch / (devices * device_batch))
+    share = batch // (devices * frequency)
+    if not share:
+        raise RecipeError(f"a batch of {batch} {training.unit} is too small for {devices} devices")
+    flag = "--batch-size" if training.unit == "sentences" else "--max-tokens"
+    return [flag, str(share), "--update-freq", str(frequency)]
+
+
+def _train(recipe: Recipe, launch: Launch) -> Stage:
+    run, flags = recipe.run_dir, train_flags(recipe)
+    checkpoints = run / "checkpoints"
+    argv: list[Argument] = [*launch.command(), binary(recipe), "--user-dir", USER_DIR]
+    argv += ["--save-dir", checkpoints, *as_arguments(flags), *_batch(recipe, launch.devices)]
+    argv += ["--log-format", "json", *device(recipe)]
+    # Otherwise fairseq would start a worker for each GPU that it sees, even with --cpu.
+    argv += ["--distributed-world-size", str(launch.devices)]
+    if launch.devices > 1 and recipe.config == "cpu":
+        # The default wrapper of a distributed model assumes that it is on a GPU.
+        argv += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    metric = ""
+    if recipe.training.checkpoints == "best":
+        metric = str(flags.get("best-checkpoint-metric", "loss"))
+
+    def before() -> None:
+        begin(recipe, run / "summary.json")()
+        if (checkpoints / "checkpoint_last.pt").exists():
+            from fairseq_sparse.commands import recover
+
+            recover.run(recover.parse_arguments([str(checkpoints), "--quiet"]))
+
+    def after() -> None:
+        summary = summaries.summarize_training(run / "logs" / "train.log", metric)
+        write_json(run / "train.json", summary)
+
+    return Stage(
+        name="train",
+        folder=run,
+        settings={
+            "batch": recipe.training.batch,
+            "unit": recipe.training.unit,
+            **as_settings(flags),
+        },
+        inputs=binary_files(recipe, "train", "valid"),
+        outputs=(run / "train.json",),
+        commands=(Command(tuple(argv), comment=_ELSEWHERE if launch.devices > 1 else ""),),
+        changed="refuse",
+        before=before,
+        after=after,
+        resumes_from=checkpoints / "checkpoint_last.pt",
+    )
+
+
+def _average(recipe: Recipe) -> Stage:
+    run, training = recipe.run_dir, recipe.training
+    output = run / "average.pt"
+    inputs: list[Argument] = [run / "checkpoints"]
+    if training.checkpoints == "best":
+        inputs = [run / "checkpoints" / "checkpoint_best.pt"]
+    else:
+        kind = "epoch" if training.checkpoints == "last" else "update"
+        inputs += [f"--num-{kind}-checkpoints", str(training.average)]
+    if training.exponential:
+        inputs += ["--ema"]
+    argv = ("fairseq-sparse", "average", "--inputs", *inputs, "--output", output)
+    settings = {"checkpoints": training.checkpoints, "exponential": training.exponential}
+    if training.checkpoints != "best":
+        settings["average"] = training.average
+    stale = (run / "alignment.json", score_file(recipe), run / "summary.json")
+    return Stage(
+        name="average",
+        folder=run,
+        settings=settings,
+        inputs=(run / "train.json",),
+        outputs=(output,),
+        commands=(Command(argv, outputs=(output,)),),
+        before=begin(recipe, *stale),
+    )

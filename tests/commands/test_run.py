@@ -1,0 +1,279 @@
+"""fairseq-sparse run, from raw text to a score, on a miniature of a data set."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import miniatures
+from commands import parameters
+from fairseq_sparse.commands import run
+from installed import path_with_commands
+
+DATASET = "multi30k_de_en"
+SIZES = {"layers": 1, "embed-dim": 16, "ffn-embed-dim": 16, "attention-heads": 2}
+TINY = [
+    word
+    for side in ("encoder", "decoder")
+    for name, value in SIZES.items()
+    for word in ("--set", f"{side}-{name}={value}")
+]
+TINY += "--bpe-merges 30 --batch 300 --epochs 2 --average 1 --set lr=1e-2".split()
+TINY += "--set warmup-updates=4 --set log-interval=1 --set generate.max-len-b=20".split()
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw") / "Rohdaten für, tests"
+    folder.mkdir()
+    miniatures.build(DATASET, folder)
+    return folder
+
+
+def call(folder: Path, raw: Path, *more: object, variant: str = "alpha_relu") -> int:
+    """Run a recipe whose folders are in ``folder``."""
+    places = ("--raw-dir", raw, "--data-dir", folder / "data", "--run-dir", folder / "run")
+    words = (DATASET, variant, "--cpu", *TINY, *places, *more)
+    return run.main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def finished(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "Läufe hier"
+    assert call(folder, raw) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_from_raw_text_to_a_score(finished: Path) -> None:
+    folder = finished / "run"
+    translations = (folder / "hyp.detok.txt").read_text(encoding="utf-8").splitlines()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert len(translations) == summary["bleu"]["sentences"] == 3
+    assert summary["bleu"] == json.loads((folder / "bleu.json").read_text())
+    assert summary["training"]["epochs"] == 2
+    assert summary["training"]["words_per_second"] > 0
+    assert summary["generation"].keys() == {"sentences_per_second", "optimal"}
+    assert summary["test"]["tau"] == pytest.approx(summary["training"]["valid"]["tau"])
+    recipe = json.loads((folder / "run.json").read_text())
+    assert (recipe["dataset"], recipe["variant"], recipe["seed"]) == (DATASET, "alpha_relu", 1)
+    assert summary["model"]["output"] == recipe["model"]["output"] == "alpha_relu"
+
+
+@pytest.mark.slow
+def test_the_printed_script_does_the_same(
+    finished: Path, raw: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(tmp_path, raw, "--print") == 0
+    (tmp_path / "script.sh").write_text(capsys.readouterr().out, encoding="utf-8")
+    names = ("fairseq-sparse", "fairseq-preprocess", "fairseq-train", "fairseq-generate")
+    names += ("fairseq-validate", "sacremoses", "subword-nmt")
+    path = path_with_commands(tmp_path / "bin", *names)
+    variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    (tmp_path / "empty").mkdir()
+    script = ["bash", str(tmp_path / "script.sh")]
+    subprocess.run(script, cwd=tmp_path / "empty", env=variables, check=True)
+    made = tmp_path / "empty"
+    expected = [finished / "run" / name for name in ("hyp.detok.txt", "bleu.json")]
+    expected += (finished / "run" / "alignments").glob("*.pharaoh")
+    expected += (finished / "data" / "prepared" / "bin").glob("*.bin")
+    assert len(expected) > 10
+    for path in expected:
+        assert (made / path.relative_to(finished)).read_bytes() == path.read_bytes(), path
+
+
+def test_a_second_start_does_nothing(copy: Path, raw: Path, capfd) -> None:
+    files = [path for path in copy.rglob("*") if path.is_file() and path.parent.name != "stages"]
+    before = [path.stat().st_mtime_ns for path in files]
+    assert call(copy, raw) == 0
+    assert capfd.readouterr().err.count("done already") == 6
+    assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_what_was_deleted_is_made_again(copy: Path, raw: Path, capfd) -> None:
+    score = (copy / "run" / "bleu.json").read_bytes()
+    (copy / "run" / "bleu.json").unlink()
+    assert call(copy, raw) == 0
+    assert (copy / "run" / "bleu.json").read_bytes() == score
+    assert "[align] done already" in capfd.readouterr().err
+    # A training without its summary is one that was interrupted at its end.
+    (copy / "run" / "train.json").unlink()
+    assert call(copy, raw, "--stages", "train") == 0
+    assert json.loads((copy / "run" / "train.json").read_text())["epochs"] == 2
+    assert "Loaded checkpoint" in (copy / "run" / "logs" / "train.log").read_text()
+
+
+def test_a_change_of_settings_is_named(copy: Path, raw: Path, capfd) -> None:
+    for changed, stage, setting in (
+        (("--bpe-merges", 20), "prepare", "bpe_merges: was 30, now 20"),
+        (("--batch", 200), "train", "batch: was 300, now 200"),
+        (("--set", "dropout=0.5"), "train", "--dropout: was 0.2, now 0.5"),
+    ):
+        average = (copy / "run" / "average.pt").read_bytes()
+        assert call(copy, raw, *changed, "--stages", stage) == 1
+        assert setting in capfd.readouterr().err
+        assert call(copy, raw, *changed, "--stages", stage, "--dry-run") == 0
+        assert setting in capfd.readouterr().out
+        assert (copy / "run" / "average.pt").read_bytes() == average
+    assert call(copy, raw, "--set", "generate.beam=2", "--stages", "generate") == 0
+    assert "--beam: was 5, now 2" in capfd.readouterr().err
+    assert not (copy / "run" / "summary.json").exists()  # of the earlier translations
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path, raw: Path, capsys) -> None:
+    assert call(tmp_path / "new", raw, "--dry-run", "--stages", "1-3") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "prepare",
+        "train",
+        "average",
+    ]
+    assert not (tmp_path / "new").exists()
+
+
+def test_stages_say_what_they_need(tmp_path: Path, raw: Path, capfd) -> None:
+    for stage, needed in (("train", "train.de-en.de.bin"), ("average", "train.json")):
+        assert call(tmp_path, raw, "--stages", stage) == 1
+        assert needed in capfd.readouterr().err
+
+
+def test_a_model_of_other_data_is_refused(copy: Path, raw: Path, capfd) -> None:
+    (copy / "data" / "prepared" / "bin" / "dict.en.txt").write_text("other 1\n")
+    for stage in ("generate", "align", "analyze"):
+        assert call(copy, raw, "--stages", stage) == 1
+        message = capfd.readouterr().err
+        assert str(copy / "data") in message and "dict.en.txt" in message
+    assert (copy / "run" / "summary.json").exists()
+
+
+def test_several_seeds_are_several_runs(
+    finished: Path, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [DATASET, "softmax+rela_g", "--cpu", *TINY, "--raw-dir", str(raw)]
+    words += ["--data-dir", str(finished / "data"), "--seed", "1,2", "--stages", "1-2"]
+    assert run.main(words) == 0
+    folders = sorted((tmp_path / "runs" / DATASET).iterdir())
+    recipes = [json.loads((folder / "run.json").read_text()) for folder in folders]
+    assert [recipe["seed"] for recipe in recipes] == [1, 2]
+    assert all(recipe["model"]["attention"] == "rela_g" for recipe in recipes)
+    assert all((folder / "train.json").is_file() for folder in folders)
+
+
+def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for split, count in (("train", 60), ("test", 5)):
+        for language, words in (("ja", "彼 は 犬 が 好き だ"), ("en", "he likes the dog , n't")):
+            lines = [" ".join(words.split()[i % 3 :]) + "\n" for i in range(count)]
+            (tmp_path / "mine" / f"{split}.{language}").write_text("".join(lines), "utf-8")
+    words = "--data mine --source-lang ja --target-lang en softmax --cpu --stages prepare".split()
+    words += ["--tokenized", "ja,en", "--bpe-merges", "30"]
+    assert run.main(words) == 0
+    prepared = tmp_path / "data" / "mine" / "prepared"
+    counts = {
+        split: len((prepared / "tokenized" / f"{split}.en").read_text().splitlines())
+        for split in ("train", "valid", "test")
+    }
+    assert counts == {"train": 57, "valid": 3, "test": 5}
+    test = (tmp_path / "mine" / "test.en").read_text()
+    assert (prepared / "tokenized" / "test.en").read_text() == test
+    (tmp_path / "mine" / "train.ja").write_text("else\n" * 60)
+    assert run.main(words) == 1
+    assert "input train.ja has changed" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_where_it_was(
+    finished: Path, raw: Path, tmp_path: Path, capfd
+) -> None:
+    """It has dropout, and ends with the parameters of an undisturbed one."""
+    more = ["--stages", "1-2", "--epochs", "30", "--data-dir", str(finished / "data")]
+    for name in ("undisturbed", "killed"):
+        folder = tmp_path / name
+        words = [DATASET, "alpha_relu", "--cpu", *TINY, "--raw-dir", str(raw), *more]
+        words += ["--run-dir", str(folder)]
+        if name == "killed":
+            command = [sys.executable, "-m", "fairseq_sparse", "run", *words]
+            log = folder / "logs" / "train.log"
+            with subprocess.Popen(command) as process:
+                while not log.exists() or '"epoch": 4' not in log.read_text():
+                    time.sleep(0.05)
+                    assert process.poll() is None
+                process.kill()
+            assert not (folder / "train.json").exists()
+        assert run.main(words) == 0
+    log = (tmp_path / "killed" / "logs" / "train.log").read_text()
+    assert "Loaded checkpoint" in log and log.count('"train_epoch": 1,') <= 1
+    summaries = [
+        json.loads((tmp_path / name / "train.json").read_text())
+        for name in ("undisturbed", "killed")
+    ]
+    assert summaries[0]["updates"] == summaries[1]["updates"]
+    expected, found = (
+        parameters(tmp_path / name / "checkpoints" / "checkpoint_last.pt")
+        for name in ("undisturbed", "killed")
+    )
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+# Arguments, and what the message must name.
+WRONG = """
+no_such_data softmax | 'no_such_data'
+quickstart ../softmax | '../softmax'
+quickstart softmax --settings no_such | 'no_such'
+quickstart softmax+no_such | 'no_such'
+quickstart softmax --average 10 | --average
+quickstart softmax --cpu --stages train --data-dir a:b | a:b
+quickstart softmax --cpu --stages train --data-dir a,b | a,b
+"""
+BAD_USAGE = """
+quickstart | a variant
+quickstart softmax --stages 1-2-3 | '1-2-3'
+quickstart softmax --stages 2-9 | '9'
+quickstart softmax --stages train-prepare | empty range
+quickstart softmax --stages , | ''
+quickstart softmax --frobnicate | --frobnicate
+quickstart softmax --set lr | 'lr'
+quickstart softmax --cpu --gpu | --gpu
+quickstart softmax entmax15 --run-dir x | --run-dir
+quickstart softmax --seed 1,2 --run-dir x | --run-dir
+quickstart softmax --jobs 0 | --jobs
+--data x softmax | --source-lang
+quickstart softmax --nnodes 2 --master-addr a | --node-rank
+quickstart softmax --nnodes=2 --node-rank=1 | --master-addr
+quickstart softmax --nnodes=2 --node-rank=2 --master-addr=a | --node-rank 2
+quickstart softmax --nproc-per-node 0 | --nproc-per-node
+quickstart softmax --master-port 99999 | --master-port
+"""
+
+
+@pytest.mark.parametrize("line", [*WRONG.split("\n")[1:-1], *BAD_USAGE.split("\n")[1:-1]])
+def test_a_wrong_command_line_is_refused(line: str, tmp_path: Path, capfd, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, _, fault = line.partition(" | ")
+    try:
+        status = run.main([*arguments.split(), "--dry-run"])
+    except SystemExit as end:
+        status = end.code
+    assert status == (1 if line in WRONG else 2)
+    assert fault in capfd.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_names_everything(capsys) -> None:
+    assert run.main(["--list"]) == 0
+    words = capsys.readouterr().out.split()
+    assert {"multi30k_de_en", "wikitext103", "entmax15", "rela_g", "sue"} <= set(words)

@@ -1,0 +1,321 @@
+"""Summaries of runs, and the tables that fairseq-sparse table results makes of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import toy
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import write_json
+from fairseq_sparse.recipes import summaries
+from fairseq_sparse.recipes.recipe import Recipe
+
+
+def line(tag: str, loose: bool = False, **numbers: object) -> str:
+    """Return a line of fairseq's JSON log; `loose`: as when logging was set up early."""
+    if tag != "train_inner":
+        numbers = {f"{tag}_{name}" if name != "epoch" else name: numbers[name] for name in numbers}
+    text = json.dumps({name: str(value) for name, value in numbers.items()})
+    return f"INFO:{tag}:{text}" if loose else f"2024-01-01 00:00:00 | INFO | {tag} | {text}"
+
+
+def epoch(number: int, seconds: float, loss: float = 2.0, **valid: object) -> list[str]:
+    end = {"epoch": number, "loss": loss, "nonzeros": 90.5, "wps": 1, "watt_hours": number / 8}
+    return [
+        line("train_inner", epoch=number, wps=1000 * number**2, num_updates=10 * number - 5),
+        line("valid", epoch=number, loss=loss + 1, gold_zero=8, tau=1.4, **valid),
+        line("train", **end, num_updates=10 * number, train_wall=seconds),
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "ein Lauf"
+    (run / "logs").mkdir(parents=True)
+    size = "| INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,230)"
+    log = [size]
+    log += [*epoch(1, 60), *epoch(2, 70), "Killed", *epoch(2, 80, 1.5), *epoch(3, 90, 1.25)]
+    log += ["epoch 003:  1 / 3 loss=3.75, ppl=13"]  # cut off, in fairseq's format "simple"
+    (run / "logs" / "train.log").write_text("\n".join(log) + "\n", encoding="utf-8")
+    return run
+
+
+def trained(run: Path, best: str = "") -> dict:
+    """Summarize a training, and write ``train.json``."""
+    summary = summaries.summarize_training(run / "logs" / "train.log", best)
+    write_json(run / "train.json", summary)
+    return summary
+
+
+def table_results(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return toy.command("table results", *arguments, check=False, together=True)
+
+
+def test_training_counts_each_epoch_once(run: Path) -> None:
+    summary = trained(run)
+    assert (summary["epochs"], summary["updates"]) == (3, 30)
+    assert summary["seconds"] == 60 + 80 + 90
+    assert (summary["watt_hours"], summary["parameters"]) == (3 / 8, 1230)
+    assert summary["words_per_second"] == 4000  # the median; the mean is 4500
+    assert summary["train"] == {"loss": 1.25, "nonzeros": 90.5}
+    assert summary["valid"] == {"loss": 2.25, "gold_zero": 8, "tau": 1.4}
+    assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
+
+
+@pytest.mark.slow_except("1")
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_training_killed_after_its_last_checkpoint_is_counted_whole(run: Path, epochs) -> None:
+    """fairseq logs the end of an epoch only after it has saved the checkpoint."""
+    lines = []
+    for number in range(1, epochs + 1):
+        lines += epoch(number, 60, num_updates=10 * number)
+    # The time of the updates since the last finished epoch is that of these lines.
+    ended = {"epoch": epochs, "num_updates": 10 * epochs, "wps": 1, "train_wall": 45}
+    lines.insert(-1, line("train_inner", **ended))
+    log = run / "logs" / "train.log"
+    log.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    summary = trained(run)
+    assert (summary["epochs"], summary["updates"]) == (epochs, 10 * epochs)
+    assert summary["seconds"] == 60 * (epochs - 1) + 45
+
+
+def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> None:
+    """fairseq keeps the latest of equals, and logs the best so far from the second time on."""
+    scores = [50.0, 60.0, 60.0, 55.0]
+    lines = [
+        text
+        for number, accuracy in enumerate(scores, start=1)
+        for text in epoch(
+            number,
+            60,
+            loss=number,
+            accuracy=accuracy,
+            **({"best_accuracy": max(scores[:number])} if number > 1 else {}),
+        )
+    ]
+    (run / "logs" / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for best, epochs in ("", 4), ("accuracy", 3):
+        summary = trained(run, best)
+        assert (summary["valid"]["loss"], summary["updates"]) == (epochs + 1, 40)
+
+
+@pytest.mark.slow_except("False")
+@pytest.mark.parametrize("loose", [False, True])
+def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None:
+    trained(run)
+    names = summaries.names_of(recipe)
+    with pytest.raises(AnalysisError, match="validate-test.txt is missing"):
+        summaries.summarize_all(run, names)
+    statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
+    (run / "validate-test.txt").write_text(statistics + "\n")
+    (run / "bleu.json").write_text('{"bleu": 35.125, "signature": "a|b", "empty_translations": 2}')
+    (run / "bleu-long.json").write_text('{"bleu": 20.5, "sentences": 41}')
+    (run / "generate-test.txt").write_text(
+        "INFO:x:Translated 1,000 sentences (14,000 tokens) in 12.5s (80.04 sentences/s, 9 tokens/s)"
+    )
+    rates = {"encoder": (0.5, 0), "decoder": (0.125, 0), "cross": (0.75, 0.25)}
+    places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
+    (run / "attention.json").write_text(json.dumps({"attention": places}))
+    alignment = {
+        kind: {"layers": [{"average": rate} for rate in rates], "aol": sum(rates) / 2}
+        for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
+    }
+    (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
+    summary = summaries.summarize_all(run, names)
+    assert summary["model"]["output_alpha"] == 1.5 and summary["seed"] == 1
+    write_json(run / "summary.json", summary)
+    table = table_results(run, run, run / "unfinished")
+    assert table.returncode == 0, table.stdout
+    rows = rows_of(table.stdout)
+    assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    cells = dict(zip(rows[0], rows[2], strict=True))
+    assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")
+    assert (cells["training (min)"], cells["updates"]) == ("3.8", "30")
+    assert cells["accuracy (%)"] == "-"  # not in the log
+    assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
+    assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
+    assert "sacreBLEU: a|b" in table.stdout
+    chosen = table_results(run, "--columns", "variant,aer,aol,long_bleu")
+    assert rows_of(chosen.stdout)[2][1:] == ["0.250", "0.438", "20.50"]
+    assert f"left out {run / 'unfinished'}" in table.stdout
+
+
+def rows_of(text: str) -> list[list[str]]:
+    rows = [line[1:-1].split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
+    runs = []
+    for variant, speed in (("softmax", 2000), ("entmax15", 1500)):
+        summary = {"variant": variant, "bleu": {"bleu": 30}, "generation": {}}
+        summary["training"] = {"words_per_second": speed}
+        runs.append(tmp_path / variant)
+        runs[-1].mkdir()
+        (runs[-1] / "summary.json").write_text(json.dumps(summary))
+    columns = ["--columns", "variant,words_per_second,sentences_per_second"]
+    table = table_results(*runs, *columns, "--baseline", "softmax")
+    assert rows_of(table.stdout)[2:] == [
+        ["softmax", "2,000 (1.00)", "-"],
+        ["entmax15", "1,500 (0.75)", "-"],
+    ]
+    results = [
+        {"part": "training", "model": "softmax", "rate": 2000, "speed": 1},
+        {"part": "training", "model": "entmax15", "rate": 1800, "speed": 0.95},
+        {"part": "beam", "model": "entmax15", "rate": 3.42, "speed": 1.25},
+        {"part": "beam", "model": "softmax"},  # failed
+    ]
+    measured = {"benchmark": "training_step", "results": results}
+    (tmp_path / "speeds.json").write_text(json.dumps(measured))
+    losses = {"benchmark": "losses", "results": [{"name": "entmax15_loss"}]}
+    (tmp_path / "losses.json").write_text(json.dumps(losses))
+    more = [*results, {"part": "beam", "model": "entmax15", "rate": 90, "speed": 1.5}]
+    (tmp_path / "two.json").write_text(json.dumps(measured | {"results": more}))
+    table = table_results(*runs, *columns, "--speeds", tmp_path / "speeds.json")
+    assert rows_of(table.stdout)[3] == ["entmax15", "1,800 (0.95)", "3.4 (1.25)"]
+    speeds = ["--speeds", tmp_path / "speeds.json"]
+    table = table_results(*runs, *columns, "--baseline", "entmax15", *speeds)
+    assert rows_of(table.stdout)[2:] == [
+        ["softmax", "2,000 (1.05)", "-"],
+        ["entmax15", "1,800 (1.00)", "3.4 (1.00)"],
+    ]
+    for file, result in (("one", results[0]), ("other", results[1])):
+        content = json.dumps(measured | {"results": [result]})
+        (tmp_path / f"{file}.json").write_text(content)
+    speeds = ["--speeds", tmp_path / "one.json", tmp_path / "other.json"]
+    table = table_results(*runs, *columns, "--baseline", "softmax", *speeds)
+    assert [row[1] for row in rows_of(table.stdout)[2:]] == ["2,000 (1.00)", "1,800"]
+    for flags in (
+        ("--columns", "no_such"),
+        ("--baseline", "sparsemax"),
+        ("--speeds", tmp_path / "none.json"),
+        ("--speeds", tmp_path / "two.json"),
+        ("--speeds", tmp_path / "losses.json"),
+    ):
+        result = table_results(*runs, *flags)
+        assert result.returncode in (1, 2)
+        assert str(flags[1]) in result.stdout or flags[0] in result.stdout
+
+
+def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
+    scores = {
+        "translation": {"bleu": {"bleu": 30, "empty_translations": 1}},
+        "inflection": {"inflection": {"accuracy": 87.5, "edit_distance": 0.25}},
+    }
+    for name, score in scores.items():
+        (tmp_path / name).mkdir()
+        summary = {"variant": "entmax", "variant_name": f"the {name}", **score}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    for name, shown in (
+        ("translation", {"BLEU": "30.00", "empty": "1"}),
+        ("inflection", {"word accuracy (%)": "87.50", "edit distance": "0.25"}),
+    ):
+        rows = rows_of(table_results(tmp_path / name).stdout)
+        cells = dict(zip(rows[0], rows[2], strict=True))
+        assert cells["variant"] == f"the {name}"
+        known = {"BLEU", "empty", "word accuracy (%)", "edit distance"} & set(cells)
+        assert {heading: cells[heading] for heading in known} == shown
+    both = rows_of(table_results(*(tmp_path / name for name in scores)).stdout)
+    cells = dict(zip(both[0], both[3], strict=True))
+    assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
+
+
+def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path, recipe: Recipe) -> None:
+    names = summaries.names_of(recipe)
+    with pytest.raises(AnalysisError, match="bleu.json"):
+        summaries.summarize_ensemble(tmp_path, names, ["a run", "b"])
+    (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
+    (tmp_path / "generate-test.txt").write_text(
+        "certified: 2 of 8 sentences (25.0 %) exact (the list has every translation that the model "
+        "and the options allow), 4 of 8 sentences (50.0 %) optimal (nothing has a better score "
+        "than the first)\n"
+        "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
+    )
+    summary = summaries.summarize_ensemble(tmp_path, names, ["a run", "b"])
+    assert summary["inflection"] == {"accuracy": 87.5} and "bleu" not in summary
+    assert summary["generation"] == {"sentences_per_second": 3, "optimal": 0.5}
+    assert summary["members"] == ["a run", "b"] and "training" not in summary
+
+
+def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
+    (run / "logs" / "train.log").write_text("nothing\n")
+    with pytest.raises(AnalysisError, match="train.log"):
+        trained(run)
+    result = table_results(run)
+    assert result.returncode == 1 and str(run) in result.stdout
+
+
+@pytest.mark.slow
+def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "save-dir"
+    plain.mkdir()
+    (plain / "checkpoint_best.pt").write_bytes(b"")
+    log = run / "logs" / "train.log"
+    (plain / "bleu.json").write_text('{"bleu": 35.125, "empty_translations": 2}')
+    result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
+    assert result.returncode == 0, result.stdout
+    rows = [line for line in rows_of(result.stdout) if len(line) > 1]
+    first, second = (dict(zip(rows[0], row, strict=True)) for row in rows[2:])
+    assert (first["variant"], first["BLEU"], first["updates"]) == ("save-dir", "35.12", "30")
+    checkpoint = ("save-dir/checkpoint_best.pt", "-", "30")  # the BLEU may be another file's
+    assert (second["variant"], second["BLEU"], second["updates"]) == checkpoint
+    assert table_results(plain, "--log", log, log).returncode == 2
+    (tmp_path / "empty.log").write_text("nothing")
+    result = table_results(plain, "--log", tmp_path / "empty.log")
+    assert result.returncode == 1 and "empty.log" in result.stdout
+
+
+def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
+    run: Path, tmp_path: Path
+) -> None:
+    plain = tmp_path / "save-dir"
+    plain.mkdir()
+    (plain / "checkpoint_best.pt").write_bytes(b"")
+    (plain / "generate-test.txt").write_text("H-0\t-0.5\ta b\n")  # stderr was not redirected
+    log = run / "logs" / "train.log"
+    result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
+    assert result.returncode == 0, result.stdout
+    assert "generate-test.txt" in result.stdout
+    rows = [line for line in rows_of(result.stdout) if len(line) > 1]
+    assert dict(zip(rows[0], rows[2], strict=True))["updates"] == "30"
+
+
+@pytest.mark.parametrize(("metric", "epoch"), [("loss", 2), ("accuracy", 3)])
+def test_the_best_validation_is_the_last_of_the_best_by_the_metric(metric: str, epoch: int) -> None:
+    accuracies, losses = [50.0, 60.0, 60.0, 55.0], [3.0, 1.0, 2.0, 4.0]
+    valid = []
+    for number, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True), start=1):
+        best = {"best_accuracy": max(accuracies[:number]), "best_loss": min(losses[:number])}
+        valid.append({"epoch": number, "accuracy": accuracy, "loss": loss})
+        valid[-1] |= best if number > 1 else {}  # as fairseq does
+    assert summaries.best_validation(valid, metric)["epoch"] == epoch
+
+
+def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -> None:
+    report = [(True, True, 1), (True, True, 3), (False, True, 1), (None, None, 1), (True, False, 2)]
+    names = ("exact", "optimal", "hypotheses")
+    lines = [json.dumps(dict(zip(names, line, strict=True))) for line in report]
+    (tmp_path / "search.jsonl").write_text("\n".join(lines) + "\n")
+    found = summaries.summarize_search(tmp_path / "search.jsonl")
+    assert found == {"sentences": 5, "exact": 3 / 5, "optimal": 3 / 5, "single": 1 / 5}
+
+
+def test_decoding_has_a_speed_and_a_share_of_the_judged_that_is_optimal(tmp_path: Path) -> None:
+    (tmp_path / "generate-test.txt").write_text(
+        "certified: 2 of 8 sentences (25.0 %) exact (x), 3 of 8 sentences (37.5 %) optimal (y)\n"
+        "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
+    )
+    assert summaries.summarize_generation(tmp_path) == {"sentences_per_second": 3, "optimal": 3 / 8}
+
+
+def test_alignment_is_the_best_layer_of_any_kind_and_the_mean_of_the_normal_ones(tmp_path) -> None:
+    folder = {
+        kind: {"layers": [{"average": rate} for rate in rates], "aol": sum(rates) / 2}
+        for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.75, 0.25)))
+    }
+    (tmp_path / "alignment.json").write_text(json.dumps({"folders": [folder]}))
+    assert summaries.summarize_alignment(tmp_path) == {"alignment": {"aer": 0.25, "aol": 0.4375}}
