@@ -19,7 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # a checkout works without being installed
 
-from command_line import exit_status, positive, report_errors, script_parser  # noqa: E402
+from command_line import (  # noqa: E402
+    exit_status,
+    positive,
+    report_errors,
+    script_parser,
+    write_text,
+)
 from fairseq_sparse.errors import RecipeError  # noqa: E402
 from fairseq_sparse.recipes import engine, grid  # noqa: E402
 from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage  # noqa: E402
@@ -37,6 +43,7 @@ BLEU and the columns after it are measured on the part test, not on test_unseen_
 training (words in a second) and decoding, side by side on one core, with the ratio to {first}.
 "nonzeros" is the number of units with a probability above 0 at a step; softmax has no zeros.
 
+The tables again   {runs}/comparison/results.md
 Translations       {runs}/MODEL/hyp.detok.txt
 Models             {runs}/MODEL/average.pt
 Word alignments    {runs}/MODEL/alignments, their error rates in alignment.json
@@ -100,14 +107,14 @@ def recipe_of(model: str, options: argparse.Namespace) -> Recipe:
     )
 
 
-def comparison(recipes: dict[str, Recipe], runs: Path, flags: list[str]) -> Stage:
+def comparison(recipes: dict[str, Recipe], folder: Path, flags: list[str]) -> Stage:
     """Return the stage that measures speeds side by side, and compares translations and supports
     with the truth."""
     first = next(iter(recipes.values()))
-    folders = [recipe.run_dir for recipe in recipes.values()]
-    averages = [folder / "average.pt" for folder in folders]
+    runs = [recipe.run_dir for recipe in recipes.values()]
+    averages = [run / "average.pt" for run in runs]
     binary = first.data_dir / "prepared" / "bin"
-    training, decoding = runs / "training_speeds.json", runs / "speeds.json"
+    training, decoding = folder / "training_speeds.json", folder / "speeds.json"
     benchmarks = ROOT / "scripts" / "benchmark"
     trained = [f"{name}={path}" for name, path in zip(recipes, averages, strict=True)]
     step: list[Argument] = ["python", benchmarks / "training_step.py", binary]
@@ -117,15 +124,15 @@ def comparison(recipes: dict[str, Recipe], runs: Path, flags: list[str]) -> Stag
     decode: list[Argument] = ["python", benchmarks / "decoding.py", binary, "--path", *averages]
     decode += ["--names", *recipes, "--beams", "5", "--batches", "32", "--sentences", "150"]
     decode += ["--rounds", "3", "--json", decoding]
-    table: list[Argument] = ["fairseq-sparse", "table", "results", *folders]
+    table: list[Argument] = ["fairseq-sparse", "table", "results", *runs]
     table += ["--speeds", training, decoding, "--columns", COLUMNS]
     check: list[Argument] = ["python", ROOT / "examples" / "quickstart" / "check_support.py"]
-    check += [*folders, "--data", first.data_dir, "--sentences", "250", "--cpu"]
+    check += [*runs, "--data", first.data_dir, "--sentences", "250", "--cpu"]
     commands = [
         Command(tuple(step), outputs=(training,)),
         Command(tuple(decode), outputs=(decoding,)),
-        Command(tuple(table), stdout=runs / "table.md"),
-        Command(tuple(check), stdout=runs / "support.md"),
+        Command(tuple(table), stdout=folder / "table.md"),
+        Command(tuple(check), stdout=folder / "support.md"),
     ]
     for recipe in recipes.values():
         if recipe.model.attention.startswith("rela"):
@@ -137,9 +144,9 @@ def comparison(recipes: dict[str, Recipe], runs: Path, flags: list[str]) -> Stag
     made = [path for command in commands for path in (command.stdout, *command.outputs) if path]
     return Stage(
         name="compare",
-        folder=runs,
+        folder=folder,
         settings={"models": list(recipes)},
-        inputs=(*averages, *(folder / "summary.json" for folder in folders)),
+        inputs=(*averages, *(run / "summary.json" for run in runs)),
         outputs=tuple(made),
         commands=tuple(commands),
     )
@@ -157,13 +164,14 @@ def quickstart(options: argparse.Namespace) -> None:
     plans = {model: plan(recipe) for model, recipe in recipes.items()}
     if grid.run_all([(model, made, ()) for model, made in plans.items()], options.jobs, "cpu"):
         raise RecipeError("a model failed (see above); the same command resumes it")
-    runs = options.runs_dir.absolute()
+    folder = options.runs_dir.absolute() / "comparison"
     flags = [f"--{pair.replace('=', ' ')}" for pair in options.set if "." not in pair]
-    stage = comparison(recipes, runs, flags)
+    stage = comparison(recipes, folder, flags)
     engine.run(Plan("quickstart", (stage,), environment=plans[options.models[0]].environment))
-    tables = [NOTE, *((runs / name).read_text("utf-8") for name in ("table.md", "support.md"))]
-    (runs / "results.md").write_text("\n\n".join(part.strip() for part in tables) + "\n", "utf-8")
-    print((runs / "results.md").read_text("utf-8"), end="")
+    tables = [NOTE, *((folder / name).read_text("utf-8") for name in ("table.md", "support.md"))]
+    results = "\n\n".join(part.strip() for part in tables) + "\n"
+    write_text(folder / "results.md", results)
+    print(results, end="")
     print(text_after(recipes, options))
     minutes = math.ceil((time.monotonic() - started) / 60)
     print(f"finished in {minutes} minute{'s' * (minutes > 1)}", file=sys.stderr)

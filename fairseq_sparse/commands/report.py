@@ -2,7 +2,7 @@
 
 fairseq-sparse report RUN... --output report.html
 
-A RUN is a folder made by examples/run.sh (runs/DATASET/VARIANT-cpu), a --save-dir of fairseq-train
+A RUN is a folder of fairseq-sparse run (runs/DATASET/VARIANT-cpu), a --save-dir of fairseq-train
 (its checkpoint_best.pt, else checkpoint_last.pt), or a checkpoint. The page has the results beside
 the papers' figures, training curves, statistics of the output and of the attention, and, sentence
 by sentence, every attention weight and the alternatives at every step. It needs no server and no

@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
 def test_table_and_pictures(finished):
     folder, result = finished
     assert result.returncode == 0, result.stderr
-    tables = (folder / "runs" / "results.md").read_text(encoding="utf-8")
+    tables = (folder / "runs" / "comparison" / "results.md").read_text(encoding="utf-8")
     assert tables.startswith("Synthetic corpus") and tables in result.stdout
     rows = [line.strip("| ").split("|") for line in tables.splitlines() if line[:1] == "|"]
     rows = [[cell.strip() for cell in row] for row in rows]

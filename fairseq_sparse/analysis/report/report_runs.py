@@ -101,7 +101,7 @@ def find_checkpoint(path: Path) -> Path:
         raise AnalysisError(f"{path}: there is no such file or folder")
     raise AnalysisError(
         f"{path}: no {', '.join(_CHECKPOINTS)}; give a checkpoint, a folder of fairseq-train's "
-        "--save-dir, or one that examples/run.sh made, after its stages train and average"
+        "--save-dir, or one of fairseq-sparse run, after its stages train and average"
     )
 
 
