@@ -112,8 +112,9 @@ def test_the_wheel_describes_itself_and_works(wheel, site, tmp_path):
         site / "fairseq_sparse"
     )
     assert "--output-transform" in run("-m", "fairseq_sparse", "flags", cwd=tmp_path, **environment)
-    files = {path.as_posix() for path in (ROOT / "fairseq_sparse").rglob("*.[ch]*")}
-    assert files and all((site / Path(name).relative_to(ROOT)).is_file() for name in files)
+    package = ROOT / "fairseq_sparse"
+    files = {path for kind in ("*.[ch]", "*.yaml") for path in package.rglob(kind)}
+    assert files and all((site / path.relative_to(ROOT)).is_file() for path in files)
 
 
 def test_a_command_of_the_wheel_reads_text(site, tmp_path):

@@ -144,12 +144,14 @@ def recipe_of(variant: str, dataset: str) -> Recipe:
 def training_flags(variant: str, precision: str, options: argparse.Namespace) -> list[str]:
     """Return the command line of fairseq-train, without the program's name."""
     recipe = recipe_of(variant.removesuffix(UNFUSED), options.recipe)
-    words = as_arguments(train_flags(recipe))
+    flags = train_flags(recipe)
+    if variant == STOCK:
+        del flags["label-smoothing"]  # of our losses alone
+        flags["criterion"] = "cross_entropy"
+    words = as_arguments(flags)
     if not options.data:
         source, target = random_data.LANGUAGES
         words += ["--source-lang", source, "--target-lang", target]
-    if variant == STOCK:
-        words += ["--criterion", "cross_entropy"]
     words += options.flags.split()
     unit = "batch-size" if recipe.training.unit == "sentences" else "max-tokens"
     words += (

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ import report_runs
 import toy
 from bad_input import assert_refused
 from fairseq_sparse.commands import analyze_attention, report
-from fork_python import PYTHON
 
-SIZES = ("layers 1", "embed-dim 32", "ffn-embed-dim 32", "attention-heads 2")
+SIZES = ("layers=1", "embed-dim=32", "ffn-embed-dim=32", "attention-heads=2")
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +83,16 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
 
 @pytest.mark.slow
 def test_page_of_a_run_that_the_recipe_made(tmp_path: Path, capfd) -> None:
-    tiny = " ".join(f"--{side}coder-{name}" for side in ("en", "de") for name in SIZES)
-    environment = {
-        **{"PYTHON": PYTHON, "OMP_NUM_THREADS": "1", "BPE_MERGES": "100"},
-        **{"CORPUS_FLAGS": "--train 3000 --valid 30 --test 20 --held-out 6"},
-        **{"MAX_EPOCH": "1", "AVERAGE_LAST": "1", "TRAIN_FLAGS": tiny},
-    }
     run = tmp_path / "ein Lauf"
-    result = subprocess.run(
-        ["bash", str(toy.ROOT / "examples" / "run.sh"), "quickstart", "rela_g_alpha_relu", "--cpu"]
-        + ["--data-dir", str(tmp_path / "data"), "--run-dir", str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        env={**os.environ, **environment},
-        timeout=900,
+    corpus = "quickstart/make_corpus.py,--train,3000,--valid,30,--test,20,--held-out,6"
+    settings = [f"corpus.made_by={corpus}"]
+    settings += [f"{side}coder-{name}" for side in ("en", "de") for name in SIZES]
+    toy.command(
+        "run",
+        *("quickstart", "alpha_relu+rela_g", "--cpu", "--epochs", 1, "--average", 1),
+        *("--bpe-merges", 100, "--data-dir", tmp_path / "data", "--run-dir", run),
+        *(word for setting in settings for word in ("--set", setting)),
     )
-    assert result.returncode == 0, result.stdout[-3000:]
     output = tmp_path / "page.html"
     assert call(run, "--output", output, "--sentences", 2) == 0, capfd.readouterr().err
     page = output.read_text(encoding="utf-8")
