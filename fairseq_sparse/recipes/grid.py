@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import engine, supervisor
+from fairseq_sparse.recipes.launch import count_gpus
 from fairseq_sparse.recipes.plan import Plan
 
 Job = tuple[str, Plan, Sequence[str]]
@@ -67,7 +67,7 @@ def shares(at_once: int, config: str) -> list[dict[str, str]]:
         RecipeError: there is no GPU.
     """
     if config == "gpu":
-        count = _count_gpus()
+        count = count_gpus()
         if not count:
             raise RecipeError("PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES")
         names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
@@ -80,15 +80,6 @@ def shares(at_once: int, config: str) -> list[dict[str, str]]:
         return [{}] * many
     # Otherwise each run takes all cores, and they wait for each other.
     return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // many))}] * many
-
-
-def _count_gpus() -> int:
-    """Return how many GPUs PyTorch sees, asked in another process: CUDA does not survive forks."""
-    program = "import torch; print(torch.cuda.device_count())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    if done.returncode:
-        raise RecipeError(f"the GPUs cannot be counted: {done.stderr.strip()}")
-    return int(done.stdout)
 
 
 def _data_of(job: Job) -> Optional[Path]:

@@ -68,7 +68,7 @@ def test_runs_work_side_by_side_but_not_more_than_asked_for(tmp_path):
     ],
 )
 def test_gpus_are_shared_out(monkeypatch, gpus, visible, at_once, expected):
-    monkeypatch.setattr(grid, "_count_gpus", lambda: gpus)
+    monkeypatch.setattr(grid, "count_gpus", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -88,7 +88,7 @@ def test_cores_are_shared_out_unless_the_user_has_done_so(tmp_path, monkeypatch)
 
 
 def test_without_a_gpu_there_is_nothing_to_share(monkeypatch):
-    monkeypatch.setattr(grid, "_count_gpus", lambda: 0)
+    monkeypatch.setattr(grid, "count_gpus", lambda: 0)
     with pytest.raises(RecipeError, match="no GPU"):
         grid.run_all([], 1, "gpu")
 
