@@ -176,7 +176,7 @@ class _NoDerivative(Function):
 
 def equals_one(x: Tensor) -> bool:
     """Return whether a number is 1; False where reading it would wait for a GPU, or it has none."""
-    if type(x) is not Tensor or not x.is_cpu or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cpu:
         return False
     try:
         return x.item() == 1
