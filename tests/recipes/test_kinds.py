@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 from fairseq_sparse.commands import run
 
@@ -109,4 +110,7 @@ def test_long_sentences_are_a_test_set_of_their_own(tmp_path: Path) -> None:
     assert min(lengths["long"]) == 8 and len(lengths["long"]) == 120
     summary = json.loads((made / "summary.json").read_text())
     assert (summary["bleu"]["sentences"], summary["long"]["sentences"]) == (20, 120)
-    assert len((made / "hyp-long.detok.txt").read_text().splitlines()) == 120
+    translations = (made / "hyp-long.detok.txt").read_text().splitlines()
+    reference = (tmp_path / "data/prepared/text/long.en").read_text().splitlines()
+    chrf = sacrebleu.corpus_chrf(translations, [reference])
+    assert summary["long"]["chrf"] == pytest.approx(chrf.score)

@@ -11,6 +11,7 @@ from fairseq import options as fairseq_options
 
 from fairseq_sparse.analysis.random_models import translation_task
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES, TransformerSparseModel
+from fairseq_sparse.recipes.parts import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from toy import USER_DIR
@@ -30,10 +31,8 @@ def recipe(dataset: str, **options: Any) -> Recipe:
 def arguments(found: Recipe):
     """Return the flags of fairseq-train as it reads them."""
     parser = fairseq_options.get_training_parser("translation_sparse")
-    words = ["data", "--user-dir", USER_DIR]
-    for name, value in {**found.task, **found.training.flags, **found.model.flags}.items():
-        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return fairseq_options.parse_args_and_arch(parser, words)
+    flags = as_arguments({**found.task, **found.training.flags, **found.model.flags})
+    return fairseq_options.parse_args_and_arch(parser, ["data", "--user-dir", USER_DIR, *flags])
 
 
 @pytest.mark.parametrize("config", ["cpu", "gpu"])

@@ -17,7 +17,8 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.models.transformer_sparse import TransformerSparseModel
 from fairseq_sparse.modules.attention_config import attention_kinds
 from fairseq_sparse.recipes import catalogue
-from fairseq_sparse.recipes.recipe import Flags, Options, Recipe
+from fairseq_sparse.recipes.parts import as_arguments
+from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve, run_name
 from toy import ROOT, USER_DIR, task
 
@@ -29,15 +30,10 @@ def recipe(dataset: str = "multi30k_de_en", variant: str = "softmax", **options:
     return resolve(dataset, variant, Options(**options))
 
 
-def words(flags: Flags) -> list[str]:
-    pairs = [[f"--{name}"] + [str(value)] * (value is not True) for name, value in flags.items()]
-    return list(itertools.chain(*pairs))
-
-
 def parsed(found: Recipe):
     """Return the flags of fairseq-train as it reads them."""
     parser = fairseq_options.get_training_parser()
-    flags = words({**found.task, **found.training.flags, **found.model.flags})
+    flags = as_arguments({**found.task, **found.training.flags, **found.model.flags})
     return fairseq_options.parse_args_and_arch(parser, ["data", "--user-dir", USER_DIR, *flags])
 
 
@@ -83,7 +79,7 @@ def test_fairseq_understands_the_flags(dataset: str, config: str, settings: str)
     found = recipe(dataset, config=config, settings=settings if is_for(settings, dataset) else "")
     args = parsed(found)
     parser = fairseq_options.get_generation_parser()
-    flags = words({**found.task, **found.decoding.flags})
+    flags = as_arguments({**found.task, **found.decoding.flags})
     own = ["data", "--user-dir", USER_DIR, "--path", "x.pt", *flags]
     fairseq_options.parse_args_and_arch(parser, own)
     if found.corpus.kind == "parallel" and "lstm" not in args.arch:
