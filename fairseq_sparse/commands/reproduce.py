@@ -23,7 +23,6 @@ from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
 from fairseq_sparse.recipes.follow_up import Choices, find_gold, follow_up
-from fairseq_sparse.recipes.launch import count_gpus
 from fairseq_sparse.recipes.tables import Table, list_tables, read_table
 
 
@@ -109,8 +108,8 @@ def run(given: argparse.Namespace) -> None:
     table = read_table(*given.names)
     datasets, settings = reproduce.choose(table, given.dataset, given.settings)
     table = replace(table, datasets=datasets, settings=settings)
-    config = given.config or ("gpu" if count_gpus() else "cpu")
-    options = options_of(given, settings=settings, config=config)
+    options = options_of(given, settings=settings)
+    config = options.config
     seeds = range(1, given.seeds + 1)
     runs = reproduce.plan_runs(table, seeds, options, given.data, given.runs)
     stem = stem_of(table, config, given.runs, given.dataset)

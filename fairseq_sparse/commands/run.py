@@ -29,6 +29,12 @@ from fairseq_sparse.recipes.script import as_script
 from fairseq_sparse.recipes.stages import plan
 
 STAGES = ("prepare", "train", "average", "generate", "align", "analyze")
+_STATES = {
+    records.FINISHED: "done",
+    records.INTERRUPTED: "would resume",
+    records.CHANGED: "changed",
+    records.NEW: "to do",
+}
 
 
 def stages(text: str) -> list[str]:
@@ -228,18 +234,16 @@ def recipes_of(options: argparse.Namespace) -> list[Recipe]:
 
 def options_of(options: argparse.Namespace, **more: Any) -> Options:
     """Return what a command line, and ``more``, change in an entry of the catalogue."""
+    raw = os.environ.get("RAW_DIR")
     names = [field.name for field in fields(Options) if hasattr(options, field.name)]
     given = {name: getattr(options, name) for name in names}
     given |= {
+        "config": options.config or ("gpu" if count_gpus() else "cpu"),
         "overrides": dict(options.set),
         "languages": tuple(options.languages),
-        "raw_dir": options.raw_dir or _environment_folder("RAW_DIR"),
+        "raw_dir": options.raw_dir or (Path(raw) if raw else None),
     }
     return Options(**{**given, **more})
-
-
-def _environment_folder(name: str) -> Optional[Path]:
-    return Path(os.environ[name]) if os.environ.get(name) else None
 
 
 def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) -> int:
@@ -254,7 +258,8 @@ def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) ->
     wanted = options.nproc_per_node
     if recipe.config == "cpu":
         return wanted or 1
-    if options.print or options.dry_run or is_trained(recipe):
+    # A finished training needs no devices.
+    if options.print or options.dry_run or records.is_finished(plan(recipe).stages[1]):
         return wanted or 1
     there = count_gpus()
     if not there:
@@ -262,12 +267,6 @@ def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) ->
     if wanted and wanted > there:
         raise RecipeError(f"--nproc-per-node {wanted}: PyTorch sees {there} GPU(s)")
     return wanted or max(1, there // (at_once or there))
-
-
-def is_trained(recipe: Recipe) -> bool:
-    """Return whether the training is finished, whatever the number of devices."""
-    train = plan(recipe).stages[1]
-    return records.path_of(train).is_file() and records.check(train).kind == records.FINISHED
 
 
 def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
@@ -304,9 +303,7 @@ def show_states(made: Plan, names: Sequence[str]) -> None:
     for stage in made.stages:
         if stage.name in names:
             state = records.check(stage)
-            word = {records.FINISHED: "done", records.NEW: "to do"}.get(state.kind)
-            word = word or {records.INTERRUPTED: "would resume"}.get(state.kind, "changed")
-            print(f"{stage.name:10}{word}")
+            print(f"{stage.name:10}{_STATES[state.kind]}")
             for difference in state.differences:
                 print(f"{'':10}  {difference}")
 
@@ -318,7 +315,6 @@ def run(options: argparse.Namespace) -> None:
     # An outer launcher may have set them; fairseq would use them in every stage.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
-    options.config = options.config or ("gpu" if count_gpus() else "cpu")
     recipes = recipes_of(options)
     if len(recipes) > 1 and not options.print and not options.dry_run:
         run_several(recipes, options)

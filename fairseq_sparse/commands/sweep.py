@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from fairseq_sparse.commands.common import command_parser, finish, numbers
 from fairseq_sparse.commands.reproduce import add_grid_options, end, say, stem_of
 from fairseq_sparse.commands.run import options_of
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import reproduce
-from fairseq_sparse.recipes.launch import count_gpus
 from fairseq_sparse.recipes.tables import Table, expand
-
-if TYPE_CHECKING:
-    from fairseq_sparse.analysis.runs.rows import Row
 
 ALPHAS = [1.0, 1.5, 2.0]
 
@@ -48,8 +43,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def run(given: argparse.Namespace) -> None:
-    config = given.config or ("gpu" if count_gpus() else "cpu")
-    options = options_of(given, config=config)
+    options = options_of(given)
     grid = {"output_alpha": given.output_alphas, "attention_alpha": given.attention_alphas}
     table = Table(
         paper="sweep",
@@ -64,23 +58,15 @@ def run(given: argparse.Namespace) -> None:
     if next(iter(runs)).corpus.kind == "text":
         raise RecipeError(f"{given.dataset} is for language models, which have no score to compare")
     failed = reproduce.train(runs, given.jobs)
-    show(
-        reproduce.read_rows(runs)[given.dataset],
-        table.title,
-        stem_of(table, config, given.runs),
-    )
-    end(failed)
-
-
-def show(rows: Sequence[Row], title: str, stem: Path) -> None:
-    """Write the tables and the picture of the finished runs, and print the tables."""
     from fairseq_sparse.analysis.runs import alpha_grid, paper_tables
 
-    rows = [row for row in rows if row.summaries]
-    print(alpha_grid.write(title, rows, stem), end="")
+    stem = stem_of(table, options.config, given.runs)
+    rows = [row for row in reproduce.read_rows(runs)[given.dataset] if row.summaries]
+    print(alpha_grid.write(table.title, rows, stem), end="")
     for message in paper_tables.draw(rows, ["alphas"], "", 1.0, stem):
         say(message)
     say(f"the table and the picture: {stem}.*")
+    end(failed)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

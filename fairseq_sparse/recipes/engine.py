@@ -140,7 +140,7 @@ def _work(
         if stage.before:
             stage.before()
         for command in stage.commands:
-            made = records.outputs_of(command)
+            made = command.made
             if made and all(path.exists() for path in made):
                 continue
             # A part of its standard output cannot be left under the name of the whole.
@@ -170,7 +170,7 @@ def _run(command: Command, log: Path, link: supervisor.Link) -> None:
     """
     argv = [_evaluated(argument, link) for argument in command.argv]
     print(_as_shell(command, argv), flush=True)
-    for path in records.outputs_of(command):
+    for path in command.made:
         path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stdin = stdout = None

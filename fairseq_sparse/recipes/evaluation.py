@@ -16,7 +16,14 @@ from fairseq_sparse.recipes.parts import (
     score_file,
 )
 from fairseq_sparse.recipes.plan import Argument, Command, Stage
-from fairseq_sparse.recipes.preparation import binary, binary_files, bpe_codes, prepared, raw
+from fairseq_sparse.recipes.preparation import (
+    binary,
+    binary_files,
+    bpe_codes,
+    languages,
+    prepared,
+    raw,
+)
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 
 
@@ -165,7 +172,7 @@ def align(recipe: Recipe) -> Stage:
     gold: tuple[Path, ...] = ()
     outputs = [alignments, alignments / "manifest.json"]
     if corpus.gold_alignment:
-        names = (corpus.gold_alignment, *(f"{corpus.gold_words}.{x}" for x in _pair(recipe)))
+        names = (corpus.gold_alignment, *(f"{corpus.gold_words}.{x}" for x in languages(corpus)))
         gold = tuple(raw(recipe) / name for name in names)
         rates = run / "alignment.json"
         argv = ["fairseq-sparse", "analyze", "alignment", gold[0], alignments]
@@ -180,10 +187,6 @@ def align(recipe: Recipe) -> Stage:
         commands=tuple(commands),
         before=begin(recipe, run / "summary.json"),
     )
-
-
-def _pair(recipe: Recipe) -> tuple[str, str]:
-    return recipe.corpus.source, recipe.corpus.target
 
 
 def analyze(recipe: Recipe) -> Stage:

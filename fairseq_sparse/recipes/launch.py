@@ -12,9 +12,9 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
+from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import engine, records
 from fairseq_sparse.recipes.plan import Plan, Stage
-from fairseq_sparse.recipes.records import FINISHED
 
 WORKER = "fairseq_sparse.recipes.worker"
 # The other machines wait for the first, which may need days for the preparation; in seconds.
@@ -61,11 +61,20 @@ class Launch:
 
 @functools.cache
 def count_gpus() -> int:
-    """Return how many GPUs PyTorch sees, without loading it where there can be none."""
+    """Return how many GPUs PyTorch sees, without loading it where there can be none.
+
+    It is asked in another process, because CUDA does not survive forks.
+
+    Raises:
+        RecipeError: PyTorch cannot be loaded.
+    """
     if not any(map(os.path.exists, _GPU_DEVICES)):
         return 0
     program = "import torch; print(torch.cuda.device_count())"
-    return int(subprocess.check_output([sys.executable, "-c", program]))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode:
+        raise RecipeError(f"the GPUs cannot be counted: {done.stderr.strip()}")
+    return int(done.stdout)
 
 
 def join_training(plan: Plan, launch: Launch) -> None:
@@ -75,15 +84,11 @@ def join_training(plan: Plan, launch: Launch) -> None:
         RecipeError: the training failed.
     """
     prepare, train = plan.stages[:2]
-
-    def is_prepared() -> bool:
-        return records.path_of(prepare).is_file() and records.check(prepare).kind == FINISHED
-
-    if not is_prepared():
+    if not records.is_finished(prepare):
         print(f"waiting for machine 0 to prepare {prepare.folder}", file=sys.stderr)
-        while not is_prepared():
+        while not records.is_finished(prepare):
             time.sleep(2)
-    if records.check(train).kind == FINISHED:
+    if records.is_finished(train):
         print("[train] done already", file=sys.stderr)
         return
     # It has a folder, and so a lock and a log, of its own, and runs whenever machine 0 trains.

@@ -12,12 +12,11 @@ from fairseq_sparse.recipes.recipe import Flags, Recipe
 USER_DIR = Path(fairseq_sparse.__file__).resolve().parent
 # Flags of fairseq that change nothing of the result.
 _NO_RESULT = {"log-interval", "num-workers", "tensorboard-logdir", "no-progress-bar"}
-_SCORES = {"bleu": "bleu.json", "accuracy": "accuracy.json", "measures": "measures.json"}
 
 
 def score_file(recipe: Recipe) -> Path:
     """Return the file of the test set's score."""
-    return recipe.run_dir / _SCORES[recipe.decoding.score]
+    return recipe.run_dir / f"{recipe.decoding.score}.json"
 
 
 def as_arguments(flags: Flags) -> list[str]:

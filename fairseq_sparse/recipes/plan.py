@@ -40,6 +40,11 @@ class Command:
     outputs: tuple[Path, ...] = ()
     comment: str = ""
 
+    @property
+    def made(self) -> tuple[Path, ...]:
+        """All files and folders that it makes."""
+        return (*self.outputs, *([self.stdout] if self.stdout else []))
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_sparse import files
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes.plan import Command, Stage
+from fairseq_sparse.recipes.plan import Stage
 
 FINISHED, INTERRUPTED, CHANGED, NEW = "finished", "interrupted", "changed", "new"
 
@@ -55,7 +55,8 @@ def check(stage: Stage) -> State:
     inputs, missing = _digests(stage.inputs, old)
     if not record:
         return State(NEW, inputs=inputs, missing=missing)
-    differences = _differences(record.get("settings", {}), _as_json(stage.settings))
+    # As JSON has them: tuples are lists.
+    differences = _differences(record.get("settings", {}), json.loads(json.dumps(stage.settings)))
     for name in dict.fromkeys([*old, *inputs]):
         before, now = (side.get(name, {}).get("sha256") for side in (old, inputs))
         if before != now:
@@ -70,6 +71,11 @@ def check(stage: Stage) -> State:
         [stage.folder / name for name in record.get("running", ())],
         stale=inputs != old,
     )
+
+
+def is_finished(stage: Stage) -> bool:
+    """Return whether a stage is finished; no input is read if it has no record."""
+    return path_of(stage).is_file() and check(stage).kind == FINISHED
 
 
 def write(stage: Stage, state: str, inputs: dict[str, Any], running: Sequence[Path] = ()) -> None:
@@ -92,13 +98,8 @@ def path_of(stage: Stage) -> Path:
 
 def made(stage: Stage) -> list[Path]:
     """Return all files and folders that a stage makes."""
-    of_commands = [path for command in stage.commands for path in outputs_of(command)]
+    of_commands = [path for command in stage.commands for path in command.made]
     return list(dict.fromkeys([*stage.outputs, *of_commands]))
-
-
-def outputs_of(command: Command) -> tuple[Path, ...]:
-    """Return the files and folders that a command makes."""
-    return (*command.outputs, *([command.stdout] if command.stdout else []))
 
 
 def remove(path: Path) -> None:
@@ -157,10 +158,6 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield "/".join(end), path
 
 
-def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(settings))
-
-
 def _differences(before: Any, now: Any, name: str = "") -> list[str]:
     """Return a line for each setting that differs, named by its place: ``flags.lr``."""
     if isinstance(before, dict) and isinstance(now, dict):
@@ -174,7 +171,7 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
     return [f"{name}: was {_shown(before)}, now {_shown(now)}"]
 
 
-def _shown(value: Optional[Any]) -> str:
-    return (
-        "not set" if value is None else value if value and isinstance(value, str) else repr(value)
-    )
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return value if value and isinstance(value, str) else repr(value)

@@ -45,7 +45,7 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
         if names and stage.name not in names:
             continue
         body += ["", f"# {_TITLES[stage.name]}"]
-        files = [path for command in stage.commands for path in _written(command)]
+        files = [path for command in stage.commands for path in command.made]
         folders = {path.parent: None for path in files if path.parent not in made}
         made |= {above for folder in folders for above in (folder, *folder.parents)}
         if folders:
@@ -65,10 +65,6 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
     head += [_CORES] if "$CORES" in used else []
     head += [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
     return "\n".join([*head, *body]) + "\n"
-
-
-def _written(command: Command) -> tuple[Path, ...]:
-    return (*((command.stdout,) if command.stdout else ()), *command.outputs)
 
 
 def _shown(path: Path) -> str:
