@@ -19,7 +19,7 @@ from typing import Any, Optional
 from fairseq_sparse.commands import table_results
 from fairseq_sparse.commands.common import command_parser, finish, numbers, positive
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes import catalogue, engine, records
+from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
 from fairseq_sparse.recipes.launch import Launch, count_gpus, join_training
 from fairseq_sparse.recipes.plan import Plan
@@ -350,8 +350,6 @@ def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
     for recipe in recipes:
         made = plan(recipe, devices_of(recipe, options, at_once))
         jobs.append((recipe.run_dir.name, made, wanted_stages(options, made)))
-    from fairseq_sparse.recipes import grid
-
     if failed := grid.run_all(jobs, at_once, recipes[0].config):
         raise RecipeError(f"{len(failed)} of {len(jobs)} runs failed; start the same command again")
     show_results(recipes, options)

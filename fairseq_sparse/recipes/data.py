@@ -177,8 +177,7 @@ def _raw_files(dataset: str, corpus: Entry) -> tuple[RawFile, ...]:
     """Return the files of the collection that are needed."""
     collections = catalogue.section("datasets", "files")
     collection = catalogue.look_up(collections, corpus["files"], f"{dataset}: there are no files")
-    places = [place for take in corpus["take"] for place in (take.source, take.target)]
-    needed = {re.split("[!#]", place)[0] for place in places}
+    needed = {name for take in corpus["take"] for name in take.files}
     if missing := sorted(needed - collection["files"].keys()):
         raise RecipeError(f"datasets.yaml, {dataset}: {missing[0]} is not among its files")
     matches = filter(None, map(_INFLECTION.fullmatch, collection["files"]))

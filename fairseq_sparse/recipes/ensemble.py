@@ -47,8 +47,14 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
     def after() -> None:
         names = summaries.names_of(recipe)
         del names["seed"], names["model"]  # of the first member
-        names["seeds"] = sorted(each.seed for each in recipes)
-        summary = summaries.summarize_ensemble(folder, names, [member.name for member in members])
+        summary = {
+            **names,
+            "seeds": sorted(each.seed for each in recipes),
+            "members": [member.name for member in members],
+            **summaries.read_score(folder),
+            "generation": summaries.summarize_generation(folder),
+            **summaries.describe_environment(),
+        }
         write_json(folder / "summary.json", summary)
 
     models = [member / "average.pt" for member in members]

@@ -87,12 +87,6 @@ def prepare(recipe: Recipe) -> Stage:
     )
 
 
-def _places(corpus: Corpus) -> list[str]:
-    """Return the raw files that sentences are taken from."""
-    places = [place for take in corpus.take for place in (take.source, take.target)]
-    return list(dict.fromkeys(re.split("[!#]", place)[0] for place in places))
-
-
 def _own_files(recipe: Recipe) -> tuple[Path, ...]:
     """Return the user's own raw files, which may differ from the published ones."""
     corpus, folder = recipe.corpus, own_folder(recipe)
@@ -105,12 +99,12 @@ def _own_files(recipe: Recipe) -> tuple[Path, ...]:
     if corpus.kind == "inflection":
         return _tables(folder, corpus)
     paths = []
-    for name in _places(corpus):
+    names = list(dict.fromkeys(name for take in corpus.take for name in take.files))
+    for name in names:
         found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
         if not found:
-            raise RecipeError(
-                f"--raw-dir: no such file: {folder / name} (needed: {' '.join(_places(corpus))})"
-            )
+            needed = " ".join(names)
+            raise RecipeError(f"--raw-dir: no such file: {folder / name} (needed: {needed})")
         paths.append(found[0])
     return tuple(paths)
 

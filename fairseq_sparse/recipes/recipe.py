@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -40,6 +41,11 @@ class Take:
     format: str
     source: str
     target: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files or archives."""
+        return tuple(re.split("[!#]", place)[0] for place in (self.source, self.target))
 
 
 @dataclass(frozen=True)

@@ -308,22 +308,3 @@ def summarize_all(run: Path, names: dict[str, object]) -> dict[str, object]:
         "training": train,
         **describe_environment(),
     }
-
-
-def summarize_ensemble(
-    run: Path, names: dict[str, object], members: list[str]
-) -> dict[str, object]:
-    """Return the results of an ensemble.
-
-    Args:
-        run: the folder of the ensemble's results.
-        names: the names of its members' recipe.
-        members: the names of the folders of its models.
-    """
-    return {
-        **names,
-        "members": members,
-        **read_score(run),
-        "generation": summarize_generation(run),
-        **describe_environment(),
-    }

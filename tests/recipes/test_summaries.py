@@ -224,10 +224,11 @@ def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
     assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
 
 
-def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path, recipe: Recipe) -> None:
-    names = summaries.names_of(recipe)
+def test_decoding_has_a_score_a_speed_and_a_share_of_the_judged_that_is_optimal(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(AnalysisError, match="bleu.json"):
-        summaries.summarize_ensemble(tmp_path, names, ["a run", "b"])
+        summaries.read_score(tmp_path)
     (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
     (tmp_path / "generate-test.txt").write_text(
         "certified: 2 of 8 sentences (25.0 %) exact (the list has every translation that the model "
@@ -235,10 +236,9 @@ def test_an_ensemble_has_a_score_and_a_speed_alone(tmp_path: Path, recipe: Recip
         "than the first)\n"
         "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
     )
-    summary = summaries.summarize_ensemble(tmp_path, names, ["a run", "b"])
-    assert summary["inflection"] == {"accuracy": 87.5} and "bleu" not in summary
-    assert summary["generation"] == {"sentences_per_second": 3, "optimal": 0.5}
-    assert summary["members"] == ["a run", "b"] and "training" not in summary
+    assert summaries.read_score(tmp_path) == {"inflection": {"accuracy": 87.5}}
+    expected = {"sentences_per_second": 3, "optimal": 0.5}
+    assert summaries.summarize_generation(tmp_path) == expected
 
 
 def test_runs_that_are_not_finished_are_refused(run: Path) -> None:

@@ -1,8 +1,4 @@
-"""``--max-tokens`` and ``--update-freq`` for a given number of target tokens in an update.
-
-fairseq's ``--max-tokens`` counts the longer side of each pair, padding included; papers count
-target tokens. So batches are formed as fairseq does, from the lengths in the training data.
-"""
+"""``--max-tokens`` and ``--update-freq`` for a number of target tokens (``corpus batch-size``)."""
 
 from __future__ import annotations
 

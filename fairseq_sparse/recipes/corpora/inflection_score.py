@@ -1,9 +1,7 @@
-"""Scores of inflected forms as in CoNLL-SIGMORPHON 2018, task 1.
+"""Scores of inflected forms as in CoNLL-SIGMORPHON 2018, task 1, see ``score-inflection``.
 
 Word accuracy is the percentage of items whose form is guessed exactly; edit distance is the mean
-Levenshtein distance between guess and form, in characters. An item without a guess counts as an
-empty guess. As in the official evaluation, the same lemma and tags in a language are one item, even
-if repeated, and the last form counts. The figures for all languages are the means over them.
+Levenshtein distance between guess and form, in characters.
 """
 
 from __future__ import annotations
