@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -47,29 +46,16 @@ SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
 LONG = "bleu-long.json"
 
 
-def read(path: Path, reader: Callable[[Path], Any] = read_text) -> Any:
-    """Return the content of a file: its text or, with ``read_json``, its JSON object.
-
-    Raises:
-        AnalysisError: the file is missing.
-        OSError, ValueError: it cannot be read.
-    """
-    try:
-        return reader(path)
-    except FileNotFoundError as error:
-        raise AnalysisError(f"{path} is missing") from error
-
-
 def summarize_text(run: Path) -> dict[str, Any]:
     """Collect the measures of a language model, and write its samples as readable text."""
     summary = {}
     for subset in ("valid", "test"):
         path = run / f"evaluate-{subset}.txt"
-        found = MEASURES.findall(read(path))
+        found = MEASURES.findall(read_text(path))
         if not found:
             raise AnalysisError(f"{path} has no measures")
         summary[subset] = json.loads(found[-1])
-    samples = SAMPLE.findall(read(run / "samples-raw.txt"))
+    samples = SAMPLE.findall(read_text(run / "samples-raw.txt"))
     texts = [LINE_BREAK.sub("\n", text.strip()) for text in samples]
     write_text(run / "samples.txt", "\n\n".join(texts) + "\n")
     return summary
@@ -119,7 +105,7 @@ def summarize_training(log: Path, best: str = "") -> dict[str, object]:
 
     from fairseq_sparse.analysis.runs.training_log import log_text, read_records, training_seconds
 
-    text = read(log, log_text)
+    text = log_text(log)
     records = read_records(text)
     # An epoch that was interrupted and trained again counts once, by its last record.
     epochs = {int(numbers["epoch"]): numbers for tag, numbers in records if tag == "train"}
@@ -174,7 +160,7 @@ def best_validation(valid: list[dict[str, float]], metric: str) -> dict[str, flo
 
 def summarize_generation(run: Path) -> dict[str, object]:
     """Return the speed of decoding, and the share of results that were proven to be the best."""
-    text = read(run / "generate-test.txt")
+    text = read_text(run / "generate-test.txt")
     match = GENERATE_SPEED.search(text)
     if not match:
         raise AnalysisError(
@@ -197,12 +183,12 @@ def read_score(run: Path) -> dict[str, object]:
         raise AnalysisError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
     if (run / LONG).is_file():
         found["long"] = run / LONG
-    return {name: read(path, read_json) for name, path in found.items()}
+    return {name: read_json(path) for name, path in found.items()}
 
 
 def summarize_attention(path: Path) -> dict[str, object]:
     """Summarize the mean rates of each place of attention over layers and heads."""
-    rates = read(path, read_json).get("attention")
+    rates = read_json(path).get("attention")
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     return {
@@ -226,7 +212,7 @@ def summarize_alignment(run: Path) -> dict[str, object]:
     path = run / "alignment.json"
     if not path.is_file():
         return {}
-    (folder,) = read(path, read_json)["folders"]
+    (folder,) = read_json(path)["folders"]
     rates = [layer["average"] for kind in ALIGNMENT_KINDS for layer in folder[kind]["layers"]]
     return {"alignment": {"aer": min(rates), "aol": folder["normal"]["aol"]}}
 
@@ -236,7 +222,7 @@ def statistics_of(run: Path, subset: str) -> dict[str, float]:
     from fairseq_sparse.analysis.runs.training_log import read_records
 
     path = run / f"validate-{subset}.txt"
-    found = [numbers for tag, numbers in read_records(read(path)) if tag == subset]
+    found = [numbers for tag, numbers in read_records(read_text(path)) if tag == subset]
     if not found:
         raise AnalysisError(f"{path}: no statistics of the subset {subset}")
     return select_statistics(found[-1])
@@ -249,7 +235,7 @@ def summarize_search(path: Path) -> dict[str, object]:
     has a better score than the first. ``single``: there is only one translation, with all the
     probability.
     """
-    lines = [json.loads(line) for line in read(path).splitlines()]
+    lines = [json.loads(line) for line in read_text(path).splitlines()]
     if not lines:
         raise AnalysisError(f"{path} is empty: run the stage analyze again")
     exact = [line for line in lines if line.get("exact")]
@@ -292,7 +278,7 @@ def summarize_all(run: Path, names: dict[str, object]) -> dict[str, object]:
         run: the folder of the run.
         names: the result of :func:`names_of`.
     """
-    train = read(run / "train.json", read_json)
+    train = read_json(run / "train.json")
     measures = run / "measures.json"
     if measures.is_file():  # a language model
         return {**names, **read_json(measures), "training": train, **describe_environment()}

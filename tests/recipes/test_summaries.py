@@ -108,7 +108,7 @@ def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> Non
 def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None:
     trained(run)
     names = summaries.names_of(recipe)
-    with pytest.raises(AnalysisError, match="validate-test.txt is missing"):
+    with pytest.raises(FileNotFoundError, match="validate-test.txt"):
         summaries.summarize_all(run, names)
     statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
     (run / "validate-test.txt").write_text(statistics + "\n")
