@@ -81,19 +81,9 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a grid of runs."""
-    add = parser.add_argument
-    add(
-        "--jobs",
-        type=positive,
-        default=0,
-        metavar="N",
-        help="runs at a time (default: one for each GPU; on a CPU 1)",
-    )
-    add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
-    add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
     for name, what in (("data", "prepared data are"), ("runs", "runs are")):
         help = f"{what} in DIR/DATASET (default: {name})"
-        add(f"--{name}", type=Path, default=Path(name), metavar="DIR", help=help)
+        parser.add_argument(f"--{name}", type=Path, default=Path(name), metavar="DIR", help=help)
     add_training_options(parser)
 
 

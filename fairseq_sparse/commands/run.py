@@ -108,7 +108,6 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     add("--dry-run", action="store_true", help="only say which stages are done")
     add("--print", action="store_true", help="only print the commands, as a bash script")
-    add("--jobs", type=positive, metavar="N", help="runs at a time (default: one for each GPU)")
     add(
         "--seed",
         type=numbers,
@@ -119,7 +118,6 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add_model_options(parser)
     add_training_options(parser)
     add = parser.add_argument_group("folders").add_argument
-    add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
     add("--data-dir", type=Path, metavar="DIR", help="prepared data (default: data/DATASET)")
     add(
         "--run-dir", type=Path, metavar="DIR", help="results (default: runs/DATASET/VARIANT-cpu...)"
@@ -153,7 +151,6 @@ def port(text: str) -> int:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
-    add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
     for place in ("", "-enc", "-dec", "-cross"):
         add(f"--attention{place}", default="", metavar="KIND", help="see --list")
     add("--output-alpha", type=float, metavar="X", help="alpha of the output; 1 is softmax")
@@ -166,6 +163,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data, training and decoding")
     add = group.add_argument
+    add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
+    add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
+    help = "runs at a time (default: one for each GPU; on a CPU 1)"
+    add("--jobs", type=positive, default=0, metavar="N", help=help)
     device = group.add_mutually_exclusive_group()
     device.add_argument("--cpu", dest="config", action="store_const", const="cpu")
     device.add_argument(
@@ -345,12 +346,11 @@ def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
     Raises:
         RecipeError: some failed.
     """
-    at_once = options.jobs or 0
     jobs = []
     for recipe in recipes:
-        made = plan(recipe, devices_of(recipe, options, at_once))
+        made = plan(recipe, devices_of(recipe, options, options.jobs))
         jobs.append((recipe.run_dir.name, made, wanted_stages(options, made)))
-    if failed := grid.run_all(jobs, at_once, recipes[0].config):
+    if failed := grid.run_all(jobs, options.jobs, recipes[0].config):
         raise RecipeError(f"{len(failed)} of {len(jobs)} runs failed; start the same command again")
     show_results(recipes, options)
 
