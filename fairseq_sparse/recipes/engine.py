@@ -70,13 +70,11 @@ def _do(stage: Stage, link: supervisor.Link) -> None:
         link.tell(say=f"[{stage.name}] {text}")
 
     state = records.check(stage)
-    if state.kind == records.FINISHED and not state.stale:
+    writable = os.access(records.path_of(stage).parent, os.W_OK)
+    if state.kind == records.FINISHED and not (state.stale and writable):
         say("done already")
         return
     _refuse(stage, state)
-    if state.kind == records.FINISHED and not os.access(records.path_of(stage).parent, os.W_OK):
-        say("done already")
-        return
     for name in ("stages", "logs"):
         (stage.folder / name).mkdir(parents=True, exist_ok=True)
     lock = processes.lock(stage.folder, say, link.pause)

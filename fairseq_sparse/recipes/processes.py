@@ -67,8 +67,8 @@ def become_worker(environment: dict[str, str]) -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.environ.update({"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **environment})
     ignored = [f"ignore::UserWarning:{module}" for module in _HYDRA]
-    _extend("PYTHONWARNINGS", ",", *ignored, last=os.environ.get("PYTHONWARNINGS", ""))
-    _extend("PATH", os.pathsep, os.path.dirname(sys.executable), last=os.environ.get("PATH", ""))
+    _prepend("PYTHONWARNINGS", ",", *ignored)
+    _prepend("PATH", os.pathsep, os.path.dirname(sys.executable))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
@@ -85,8 +85,8 @@ def become_worker(environment: dict[str, str]) -> None:
             logger.setLevel(logging.NOTSET)
 
 
-def _extend(variable: str, separator: str, *values: str, last: str) -> None:
-    os.environ[variable] = separator.join(filter(None, [*values, last]))
+def _prepend(variable: str, separator: str, *values: str) -> None:
+    os.environ[variable] = separator.join(filter(None, [*values, os.environ.get(variable)]))
 
 
 def _stop(number: int, _: object) -> None:

@@ -21,8 +21,8 @@ def sh(script: str, *arguments: object, **fields: object) -> Command:
 
 def stage(folder: Path, *commands: Command, name: str = "make", **fields: object) -> Stage:
     """Return a stage whose outputs are those of its commands."""
-    outputs = [path for each in commands for path in (each.stdout, *each.outputs) if path]
-    defaults = {"settings": {}, "inputs": (), "outputs": tuple(outputs)}
+    outputs = tuple(path for each in commands for path in each.made)
+    defaults = {"settings": {}, "inputs": (), "outputs": outputs}
     return Stage(name=name, folder=folder, commands=commands, **{**defaults, **fields})
 
 
