@@ -47,8 +47,8 @@ setup(
     author="fairseq_sparse authors",
     packages=find_packages(include=["fairseq_sparse", "fairseq_sparse.*"]),
     package_data={
-        "fairseq_sparse.analysis.report": ["page.*"],
-        "fairseq_sparse.analysis.runs": ["published.json"],
+        "fairseq_sparse.report": ["page.*"],
+        "fairseq_sparse.tables": ["published.json"],
         "fairseq_sparse.ops.cpu": ["*.c", "*.h"],
         "fairseq_sparse.recipes": ["entries/*.yaml"],
     },

@@ -46,9 +46,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def draw(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.pictures import save_figure
-    from fairseq_sparse.analysis.runs.curves import METRICS, draw_curves
     from fairseq_sparse.files import read_json
+    from fairseq_sparse.plots.curves import METRICS, draw_curves
+    from fairseq_sparse.plots.pictures import save_figure
 
     found: dict[str, list[dict[str, list[float]]]] = {}
     for pattern in options.patterns:

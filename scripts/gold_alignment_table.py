@@ -47,11 +47,11 @@ from command_line import (
     with_progress,
     write_text,
 )
-from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.alignment.alignment_gold import GoldPairs
-    from fairseq_sparse.analysis.alignment.word_alignment import Words
+    from fairseq_sparse.measure.alignment.alignment_gold import GoldPairs
+    from fairseq_sparse.measure.alignment.word_alignment import Words
 
 SUBSET = "test"
 # The error rates of each kind of attention: the key in the results and the name in ReLA.
@@ -83,7 +83,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def find_gold(options: argparse.Namespace) -> Path:
     """Return the folder of the gold set, unpacking the archive if necessary."""
-    from fairseq_sparse.analysis.alignment.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
+    from fairseq_sparse.measure.alignment.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
 
     places = [options.gold] if options.gold else []
     if not places and os.environ.get("RAW_DIR"):
@@ -152,7 +152,7 @@ def load_units(codes: Path) -> Callable[[str], str]:
 
 def split_words(pairs: GoldPairs, made: Preparation, output: Path) -> Sides:
     """Write the pieces of the sentences to OUT/pieces.LANG, and return the words of each side."""
-    from fairseq_sparse.analysis.alignment.alignment_gold import segment
+    from fairseq_sparse.measure.alignment.alignment_gold import segment
 
     result = []
     for language, sentences in zip(made.languages, (pairs.source, pairs.target), strict=True):
@@ -182,7 +182,7 @@ def binarise(made: Preparation, options: argparse.Namespace) -> None:
 
 def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> dict[str, Any]:
     """Measure the error rates of a model by kind of attention, layer and head."""
-    from fairseq_sparse.analysis.alignment.alignment_gold import score_model
+    from fairseq_sparse.measure.alignment.alignment_gold import score_model
 
     translator = load_one_model(path, options, name=name)
     batches = with_progress(translator.batches(SUBSET, options.max_tokens), name)
@@ -191,7 +191,7 @@ def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> di
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Average the rates of models with the same name; "seeds" has the rates of each model."""
-    from fairseq_sparse.analysis.attention.attention_seeds import group_by_name, mean_of
+    from fairseq_sparse.measure.attention.attention_seeds import group_by_name, mean_of
 
     return {
         name: {
@@ -204,8 +204,8 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 
 def tables(models: dict[str, dict[str, Any]]) -> str:
     """Return Table 5, and the same by layer."""
-    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.measure.attention.attention_seeds import with_deviation
+    from fairseq_sparse.tables.markdown import markdown_table
 
     def cell(part: dict[str, Any], name: str) -> str:
         return with_deviation(part, name, 2, 100)
@@ -228,10 +228,10 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
 
 def compare(options: argparse.Namespace) -> str:
     """Write all files, and return the text to print."""
-    from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs
-    from fairseq_sparse.analysis.attention.attention_curves import draw_alignment_error
-    from fairseq_sparse.analysis.pictures import require_matplotlib, save_png_and_svg
     from fairseq_sparse.files import write_json
+    from fairseq_sparse.measure.alignment.alignment_gold import read_pairs
+    from fairseq_sparse.plots.attention_curves import draw_alignment_error
+    from fairseq_sparse.plots.pictures import require_matplotlib, save_png_and_svg
 
     require_matplotlib()
     made = preparation(options.prepared)

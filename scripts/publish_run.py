@@ -43,7 +43,7 @@ def texts_of(run: Path) -> dict[Path, str]:
 
 def training_table(log: str) -> str:
     """Return the validation results as tab-separated values, one line per validation."""
-    from fairseq_sparse.analysis.runs.training_log import read_records, validation_curve
+    from fairseq_sparse.measure.training_log import read_records, validation_curve
 
     records = read_records(log)
     curve = validation_curve(records, "epoch")
@@ -70,10 +70,10 @@ def publish(run: Path, results: Path, commit: str) -> Path:
         AnalysisError: the run is not finished.
         OSError, ValueError: a file cannot be read.
     """
-    from fairseq_sparse.analysis.runs.rows import read_summary
-    from fairseq_sparse.analysis.runs.training_log import log_text
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import read_json, write_json
+    from fairseq_sparse.measure.training_log import log_text
+    from fairseq_sparse.tables.rows import read_summary
 
     texts = texts_of(run)
     summary = read_summary(run)

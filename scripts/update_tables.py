@@ -51,9 +51,9 @@ def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str
         OSError, ValueError: no run matches a pattern, or a summary cannot be read.
         KeyError: there is no such column.
     """
-    from fairseq_sparse.analysis.runs.columns import COLUMNS
-    from fairseq_sparse.analysis.runs.rows import Row
     from fairseq_sparse.files import read_json
+    from fairseq_sparse.tables.columns import COLUMNS
+    from fairseq_sparse.tables.rows import Row
 
     rows = []
     for pattern in patterns:

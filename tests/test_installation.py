@@ -134,7 +134,7 @@ def test_the_distribution_has_every_file_of_the_package(tmp_path):
         for path in ROOT.glob("fairseq_sparse/**/*.*")
         if path.suffix in (".py", ".c", ".h", ".html", ".css", ".js", ".json", ".yaml")
     }
-    assert "fairseq_sparse/analysis/report/page.js" in files
+    assert "fairseq_sparse/report/page.js" in files
     assert files <= Metadata(tmp_path).files
 
 

@@ -8,7 +8,7 @@ import torch
 from fairseq_cli import interactive
 
 import toy
-from fairseq_sparse.analysis.model_loading import load_batches, load_models
+from fairseq_sparse.measure.model_loading import load_batches, load_models
 from printed_translations import Scorer, agree, run_here
 
 SENTENCES = 30

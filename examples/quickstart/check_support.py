@@ -33,7 +33,7 @@ from command_line import (  # noqa: E402
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairseq_sparse.analysis.translator import Translator
+    from fairseq_sparse.measure.translator import Translator
 
 Target = tuple[list[int], float]  # BPE units, EOS at the end, and probability
 PARTS = ("test", "test_unseen_pairs")
@@ -126,7 +126,7 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
 
 def load_run(folder: Path, options: argparse.Namespace) -> Translator:
     """Load the model of a run under its name in tables."""
-    from fairseq_sparse.analysis.translator import load_translator
+    from fairseq_sparse.measure.translator import load_translator
 
     summary = folder / "summary.json"
     content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
@@ -169,7 +169,7 @@ def compare_steps(
     """
     import torch
 
-    from fairseq_sparse.analysis.translator import forced_steps, with_targets
+    from fairseq_sparse.measure.translator import forced_steps, with_targets
     from support import compare, steps_of
 
     dictionary = translator.task.target_dictionary
@@ -197,7 +197,7 @@ def check(translator: Translator, part: Part, options: argparse.Namespace) -> di
     import torch
     from fairseq import utils
 
-    from fairseq_sparse.analysis.translator import search
+    from fairseq_sparse.measure.translator import search
 
     words = translator.task.target_dictionary
     cuda = next(translator.models[0].parameters()).is_cuda
@@ -267,7 +267,7 @@ def check_all(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(name: str, part: dict[str, Any]) -> str:
     """Return the table of a part of the corpus."""
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
         """Format the mean over all steps and the mean over those with a choice."""

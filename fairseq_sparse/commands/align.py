@@ -34,7 +34,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.commands.common import (
     add_hypothesis,
     add_max_tokens,
@@ -48,9 +47,10 @@ from fairseq_sparse.commands.common import (
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.translator import Translator
+    from fairseq_sparse.measure.translator import Translator
 
 # Sentences per part: the most work that an interruption can lose.
 PART = 1000
@@ -128,7 +128,7 @@ def choose(chosen: str | list, count: int, flag: str) -> list:
 
 def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
     """Return all that the links depend on, for the manifest."""
-    from fairseq_sparse.analysis.attention.attention_statistics import attention_modules, head_count
+    from fairseq_sparse.measure.attention.attention_statistics import attention_modules, head_count
 
     (model,) = translator.models
     modules = attention_modules(model)["cross"]
@@ -158,8 +158,8 @@ def extract(options: argparse.Namespace) -> str:
     """Fill the folder, and return a message for the user."""
     from tqdm import tqdm
 
-    from fairseq_sparse.analysis.alignment.alignment_extraction import extract_part
-    from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder, link_files
+    from fairseq_sparse.measure.alignment.alignment_extraction import extract_part
+    from fairseq_sparse.measure.alignment.alignment_folder import AlignmentFolder, link_files
 
     translator = load_one_model(options.path, options)
     # Load the data, and refuse a --max-tokens that is too small before the folder is made.

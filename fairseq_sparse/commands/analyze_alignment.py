@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
@@ -24,10 +23,11 @@ from fairseq_sparse.commands.common import (
     finish,
 )
 from fairseq_sparse.files import write_json
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import GoldLinks
-    from fairseq_sparse.analysis.alignment.word_alignment import Link
+    from fairseq_sparse.measure.alignment.alignment_error_rate import GoldLinks
+    from fairseq_sparse.measure.alignment.word_alignment import Link
 
 SIDES = ("source", "target")
 MEASURES = ("precision", "recall", "aer")
@@ -73,14 +73,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def count_words(paths: Sequence[Path], encoding: str | None) -> list[list[int]]:
     """Count how many words each line of each file has."""
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_lines
+    from fairseq_sparse.measure.alignment.alignment_error_rate import read_lines
 
     return [[len(line.split()) for line in read_lines(path, encoding)] for path in paths]
 
 
 def compare_words(folder: Path, options: argparse.Namespace) -> None:
     """Refuse a folder whose sentences differ in length from those that GOLD refers to."""
-    from fairseq_sparse.analysis.alignment.alignment_folder import WORDS
+    from fairseq_sparse.measure.alignment.alignment_folder import WORDS
 
     names = [folder / name for name in WORDS]
     for name, found, text, expected in zip(
@@ -102,7 +102,7 @@ def compare_words(folder: Path, options: argparse.Namespace) -> None:
 
 def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
     """Refuse a gold alignment with links beyond the words of a folder."""
-    from fairseq_sparse.analysis.alignment.alignment_folder import WORDS
+    from fairseq_sparse.measure.alignment.alignment_folder import WORDS
 
     lengths = zip(*count_words([folder / name for name in WORDS], "utf-8"), strict=True)
     for number, (links, sentence) in enumerate(zip(gold, lengths, strict=True), start=1):
@@ -117,7 +117,7 @@ def check_positions(gold: list[GoldLinks], folder: Path, path: Path) -> None:
 
 def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
     """Compute precision, recall and error rate of the links in a file."""
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import (
+    from fairseq_sparse.measure.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,
     )
@@ -131,12 +131,12 @@ def score_file(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -
 def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace) -> dict[str, Any]:
     """Compute the error rates of a model for each head and for the mean of heads, with normal and
     with shifted attention."""
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import (
+    from fairseq_sparse.measure.alignment.alignment_error_rate import (
         alignment_score,
         read_alignment,
         summarize_readings,
     )
-    from fairseq_sparse.analysis.alignment.alignment_folder import MEAN, link_files, read_manifest
+    from fairseq_sparse.measure.alignment.alignment_folder import MEAN, link_files, read_manifest
 
     manifest = read_manifest(path)
     if manifest["hypothesis"]:
@@ -161,7 +161,7 @@ def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace)
 
 def hint_at_base(path: Path, links: list[set[Link]], base: int | None, flag: str) -> None:
     """Print a hint if no base was given and no link names word 0: words may be numbered from 1."""
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import default_base
+    from fairseq_sparse.measure.alignment.alignment_error_rate import default_base
 
     named = {number for sentence in links for link in sentence for number in link}
     if base is None and default_base(path) == 0 and named and 0 not in named:
@@ -175,7 +175,7 @@ def check_length(gold_path: Path, gold: list[GoldLinks], path: Path, sentences: 
 
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
-    from fairseq_sparse.analysis.alignment.alignment_error_rate import read_gold
+    from fairseq_sparse.measure.alignment.alignment_error_rate import read_gold
 
     gold = read_gold(options.gold, options.gold_base, options.encoding, options.reverse_gold)
     hint_at_base(options.gold, [x.possible for x in gold], options.gold_base, "--gold-base")
@@ -200,7 +200,7 @@ def percent(rate: float | None) -> str:
 
 
 def file_table(files: list[dict[str, Any]]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = [
         [row["hypothesis"], row["links"], *(percent(row[name]) for name in MEASURES)]
@@ -210,7 +210,7 @@ def file_table(files: list[dict[str, Any]]) -> str:
 
 
 def folder_table(folder: dict[str, Any]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = []
     for kind in ALIGNMENT_KINDS:

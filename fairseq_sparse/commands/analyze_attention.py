@@ -62,9 +62,9 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
-    from fairseq_sparse.analysis.translator import Translator
+    from fairseq_sparse.measure.attention.attention_statistics import AttentionStatistics
+    from fairseq_sparse.measure.attention.null_by_previous import NullByPrevious
+    from fairseq_sparse.measure.translator import Translator
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -102,8 +102,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def table(result: dict[str, Any]) -> str:
     """Return the measures of a model, first the means of each place and then its layers."""
-    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.measure.attention.attention_seeds import with_deviation
+    from fairseq_sparse.tables.markdown import markdown_table
 
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
     header += ["null rate (%)", "variance", "of layer attention (%)"]
@@ -133,8 +133,8 @@ def table(result: dict[str, Any]) -> str:
 
 def temperature_table(result: dict[str, Any]) -> str:
     """Return the diversities of weights that do not sum to 1; empty if there are none."""
-    from fairseq_sparse.analysis.attention.attention_seeds import with_deviation
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.measure.attention.attention_seeds import with_deviation
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows, temperatures = [], []
     for place, part in result["attention"].items():
@@ -154,7 +154,7 @@ def temperature_table(result: dict[str, Any]) -> str:
 
 def previous_table(measured: dict[str, Any]) -> str:
     """Tabulate the null rate of each cross-attention head after each word or tag."""
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     names = [entry["name"] for entry in measured["previous"]]
     rows = [
@@ -172,8 +172,8 @@ def previous_counter(
     translator: Translator, options: argparse.Namespace, sentences: int
 ) -> NullByPrevious:
     """Return a counter of the null queries of cross-attention by the previous word, or its tag."""
-    from fairseq_sparse.analysis.attention.null_by_previous import NullByPrevious
-    from fairseq_sparse.analysis.attention.subword_merging import SubwordMerger
+    from fairseq_sparse.measure.attention.null_by_previous import NullByPrevious
+    from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
 
     tags = None
     if options.tags:
@@ -189,8 +189,8 @@ def measure(
     translator: Translator, options: argparse.Namespace, label: str, diversity: bool
 ) -> AttentionStatistics:
     """Measure the attention of a translator's first model over all sentences."""
-    from fairseq_sparse.analysis.attention.attention_statistics import AttentionStatistics
-    from fairseq_sparse.analysis.attention.subword_merging import subword_merger
+    from fairseq_sparse.measure.attention.attention_statistics import AttentionStatistics
+    from fairseq_sparse.measure.attention.subword_merging import subword_merger
 
     padding = translator.task.source_dictionary.pad()
     merger = subword_merger(translator.task, options.subwords)
@@ -204,11 +204,11 @@ def measure(
 
 def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return all the numbers of a model."""
-    from fairseq_sparse.analysis.attention.shuffled_references import (
+    from fairseq_sparse.measure.attention.shuffled_references import (
         derange,
         with_reordered_references,
     )
-    from fairseq_sparse.analysis.model_loading import load_subset
+    from fairseq_sparse.measure.model_loading import load_subset
 
     translator = load_one_model(path, options, name=name)
     label = f"{name}, {options.subset}" if len(options.path) > 1 else options.subset
@@ -242,7 +242,7 @@ def analyze(path: str, name: str, options: argparse.Namespace) -> dict[str, Any]
 
 def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the numbers of each model by its name; models with one name are averaged."""
-    from fairseq_sparse.analysis.attention.attention_seeds import group_by_name, mean_over_seeds
+    from fairseq_sparse.measure.attention.attention_seeds import group_by_name, mean_over_seeds
 
     return {
         name: group[0] if len(group) == 1 else mean_over_seeds(group)
@@ -252,7 +252,7 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 
 def run(options: argparse.Namespace) -> None:
     if options.plots:
-        from fairseq_sparse.analysis.pictures import prepare_plots
+        from fairseq_sparse.plots.pictures import prepare_plots
 
         prepare_plots(options.plots)
     pairs = zip(options.path, options.names, strict=True)
@@ -262,7 +262,7 @@ def run(options: argparse.Namespace) -> None:
         write_json(options.json, *results.values() if one else [{"models": results}])
     pictures = []
     if options.plots:
-        from fairseq_sparse.analysis.attention.attention_curves import save_curves
+        from fairseq_sparse.plots.attention_curves import save_curves
 
         pictures = save_curves(options.plots, results)
     for name, result in results.items():

@@ -33,7 +33,7 @@ from fairseq_sparse.commands.common import (
 from fairseq_sparse.files import replacing, write_json
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.translator import Translator
+    from fairseq_sparse.measure.translator import Translator
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -85,12 +85,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     """Load the model with its data, and, if known, the numbers of the bad pairs."""
-    from fairseq_sparse.analysis.attention.null_ranking import read_labels
-    from fairseq_sparse.analysis.attention.shuffled_references import (
+    from fairseq_sparse.measure.attention.null_ranking import read_labels
+    from fairseq_sparse.measure.attention.shuffled_references import (
         derange,
         with_reordered_references,
     )
-    from fairseq_sparse.analysis.model_loading import load_subset
+    from fairseq_sparse.measure.model_loading import load_subset
 
     translator = load_one_model(options.path, options)
     count = len(load_subset(translator.task, options.subset))
@@ -105,8 +105,8 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """Measure the null rate of each pair, by its number."""
-    from fairseq_sparse.analysis.attention.null_ranking import check_layers, null_rates
-    from fairseq_sparse.analysis.attention.subword_merging import subword_merger
+    from fairseq_sparse.measure.attention.null_ranking import check_layers, null_rates
+    from fairseq_sparse.measure.attention.subword_merging import subword_merger
 
     (model,), task = translator.models, translator.task
     layers = check_layers(model, options.layers)
@@ -141,7 +141,7 @@ def write_table(
 
 
 def precision_table(found: dict[str, Any]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     chance = found["chance"]
     rows = [
@@ -166,7 +166,7 @@ def check_post_process(kind: str | None) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.attention.null_ranking import evaluate, rank
+    from fairseq_sparse.measure.attention.null_ranking import evaluate, rank
 
     check_post_process(options.post_process)
     translator, bad = load(options)

@@ -166,12 +166,12 @@ def limit(options: argparse.Namespace):
 
 
 def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.markdown import markdown_table
-    from fairseq_sparse.analysis.output.empty_translations import (
+    from fairseq_sparse.measure.output.empty_translations import (
         count_empty_translations,
         empty_table,
         scores_to_compare,
     )
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = []
     for translator in translators(options, limit(options)):
@@ -188,14 +188,14 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_support(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.markdown import markdown_table
-    from fairseq_sparse.analysis.output.output_plots import save_plots
-    from fairseq_sparse.analysis.output.output_statistics import (
+    from fairseq_sparse.measure.output.output_statistics import (
         certified_table,
         output_table,
         training_table,
     )
-    from fairseq_sparse.analysis.pictures import prepare_plots
+    from fairseq_sparse.plots.output_plots import save_plots
+    from fairseq_sparse.plots.pictures import prepare_plots
+    from fairseq_sparse.tables.markdown import markdown_table
 
     if options.plots:
         prepare_plots(options.plots)
@@ -220,7 +220,7 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
 def statistics_of_steps(translator, subset: str, options: argparse.Namespace) -> list[dict]:
     """Return the statistics of the steps of the references, of the model's translations, or of
     both."""
-    from fairseq_sparse.analysis.output.output_statistics import (
+    from fairseq_sparse.measure.output.output_statistics import (
         follow_translations,
         force_references,
     )
@@ -241,7 +241,7 @@ def statistics_of_steps(translator, subset: str, options: argparse.Namespace) ->
 
 def certify(translator, options: argparse.Namespace) -> dict:
     """Return how often each beam size proves its result, on the first part of the data."""
-    from fairseq_sparse.analysis.output.output_statistics import count_certified
+    from fairseq_sparse.measure.output.output_statistics import count_certified
 
     subset, beams = options.subset[0], {}
     for beam in options.beams:
@@ -253,7 +253,7 @@ def certify(translator, options: argparse.Namespace) -> dict:
 
 def training_curves(options: argparse.Namespace) -> list[dict]:
     """Read τ and the norm of the logits over the updates from fairseq's logs."""
-    from fairseq_sparse.analysis.runs.training_log import log_text, read_records, threshold_curve
+    from fairseq_sparse.measure.training_log import log_text, read_records, threshold_curve
 
     curves = []
     for log, name in zip(options.log, options.names, strict=False):

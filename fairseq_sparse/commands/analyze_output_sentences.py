@@ -65,7 +65,7 @@ def sentence_numbers(text: str) -> list[int]:
 
 
 def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.output.alternatives import as_text, find_alternatives
+    from fairseq_sparse.measure.output.alternatives import as_text, find_alternatives
 
     sentences = []
     for translator in translators(options, options.sentence):
@@ -87,15 +87,15 @@ def run_alternatives(options: argparse.Namespace) -> tuple[dict, str]:
 
 
 def run_tree(options: argparse.Namespace) -> tuple[dict, str]:
-    from fairseq_sparse.analysis.output.alternatives import source_texts
-    from fairseq_sparse.analysis.output.support_tree import (
+    from fairseq_sparse.measure.output.alternatives import source_texts
+    from fairseq_sparse.measure.output.support_tree import (
         as_json,
         as_text,
         draw,
         title_of,
         trees_of,
     )
-    from fairseq_sparse.analysis.pictures import prepare_plots, save_png_and_svg
+    from fairseq_sparse.plots.pictures import prepare_plots, save_png_and_svg
 
     if options.plots:
         prepare_plots(options.plots)

@@ -43,8 +43,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.samples.diversity import summarize, table
-    from fairseq_sparse.analysis.samples.generate_output import read_hypotheses
+    from fairseq_sparse.measure.text.diversity import summarize, table
+    from fairseq_sparse.measure.text.fairseq_output import read_hypotheses
 
     paths = list(find_systems([*options.samples, *options.text], reference=False).items())
     if options.json:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.analysis.alignment import SUBWORDS
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
+from fairseq_sparse.measure.alignment import SUBWORDS
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.translator import Translator
+    from fairseq_sparse.measure.translator import Translator
 
 # The translations in the folder of a recipe's run.
 HYPOTHESES = "hyp.detok.txt"
@@ -166,7 +166,7 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
     Raises:
         AnalysisError: a name is given twice, or is reserved.
     """
-    from fairseq_sparse.analysis.sheets.annotation_sheets import REFERENCE
+    from fairseq_sparse.sheets.annotation_sheets import REFERENCE
 
     systems: dict[str, Path] = {}
     for text in texts:
@@ -305,7 +305,7 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
         AnalysisError: as ``load_translator``, or it is an ensemble.
         CheckpointError: as ``load_translator``.
     """
-    from fairseq_sparse.analysis.translator import load_translator
+    from fairseq_sparse.measure.translator import load_translator
 
     translator = load_translator(path, options.data, options.cpu, **settings)
     if len(translator.models) > 1:
@@ -315,7 +315,7 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
 
 def translators(options: argparse.Namespace, chosen: Sequence[int] | None) -> Iterator[Translator]:
     """Load the models of --path, one after the other."""
-    from fairseq_sparse.analysis.translator import load_translator
+    from fairseq_sparse.measure.translator import load_translator
 
     for path, name in zip(options.path, options.names, strict=True):
         yield load_translator(path, options.data, options.cpu, chosen, name)

@@ -43,7 +43,7 @@ def compare(options: argparse.Namespace) -> str:
     """Return both lists as text, and write the JSON."""
     from dataclasses import asdict
 
-    from fairseq_sparse.analysis.sheets.side_by_side import as_text, compare
+    from fairseq_sparse.sheets.side_by_side import as_text, compare
 
     systems = find_systems(options.systems)
     if options.json:

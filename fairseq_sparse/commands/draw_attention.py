@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from torch import Tensor
 
-    from fairseq_sparse.analysis.translator import AnalysisTask, Translator
+    from fairseq_sparse.measure.translator import AnalysisTask, Translator
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -104,7 +104,7 @@ def collect_weights(
     and a boolean array `[queries, keys]`, true for keys that a query may not see."""
     import torch
 
-    from fairseq_sparse.analysis.attention.attention_statistics import watch_attention
+    from fairseq_sparse.measure.attention.attention_statistics import watch_attention
 
     found = {}
 
@@ -153,14 +153,14 @@ def labels(
 
 
 def draw(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.attention.attention_plots import draw_attention
-    from fairseq_sparse.analysis.attention.attention_statistics import (
+    from fairseq_sparse.measure.attention.attention_statistics import (
         attention_kind,
         attention_modules,
     )
-    from fairseq_sparse.analysis.pictures import save_figure
-    from fairseq_sparse.analysis.translator import with_best_translations
+    from fairseq_sparse.measure.translator import with_best_translations
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+    from fairseq_sparse.plots.attention_plots import draw_attention
+    from fairseq_sparse.plots.pictures import save_figure
 
     translator = load_one_model(options.path, options, chosen=[options.sentence])
     (model,), task = translator.models, translator.task

@@ -44,8 +44,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.output.mapping_plots import draw_alpha_relu, draw_entmax
-    from fairseq_sparse.analysis.pictures import require_matplotlib, save_figure
+    from fairseq_sparse.plots.mapping_plots import draw_alpha_relu, draw_entmax
+    from fairseq_sparse.plots.pictures import require_matplotlib, save_figure
 
     draw = {"alpha-relu": draw_alpha_relu, "entmax": draw_entmax}[options.mapping]
     require_matplotlib()

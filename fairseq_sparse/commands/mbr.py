@@ -31,7 +31,7 @@ from fairseq_sparse.commands.score import TOKENIZE, read_lines
 from fairseq_sparse.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.samples.minimum_bayes_risk import Candidate, Utility
+    from fairseq_sparse.measure.text.minimum_bayes_risk import Candidate, Utility
 
 UTILITIES = ("chrf", "bleu")
 
@@ -78,7 +78,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def choose(samples: list[list[str]], utility: Utility) -> list[list[Candidate]]:
     """Rank the samples of each sentence, with a progress bar."""
-    from fairseq_sparse.analysis.samples.minimum_bayes_risk import rank
+    from fairseq_sparse.measure.text.minimum_bayes_risk import rank
 
     bar = with_progress(samples, "minimum Bayes risk", unit="sentence")
     return [rank(utility, sentence) for sentence in bar]
@@ -88,7 +88,7 @@ def compare(
     systems: dict[str, list[str]], reference: list[str], tokenize: str, resamples: int
 ) -> dict[str, Any]:
     """Score each system by corpus chrF and BLEU; test whether two differ by more than chance."""
-    from fairseq_sparse.analysis.runs.paired_bootstrap import paired_test
+    from fairseq_sparse.measure.text.paired_bootstrap import paired_test
 
     metrics = [CHRF(), BLEU(tokenize=tokenize, force=True)]
     if len(systems) == 1:
@@ -127,8 +127,8 @@ def _list(values: dict[str, Any], form: str, between: str = ", ") -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.samples import minimum_bayes_risk
-    from fairseq_sparse.analysis.samples.generate_output import read_samples
+    from fairseq_sparse.measure.text import minimum_bayes_risk
+    from fairseq_sparse.measure.text.fairseq_output import read_samples
 
     samples = read_samples(options.samples)
     texts = {

@@ -64,9 +64,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def report(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.report.measurements import Measurements
-    from fairseq_sparse.analysis.report.page import make_page
-    from fairseq_sparse.analysis.report.report_runs import find_data, find_subwords, read_runs
+    from fairseq_sparse.measure.cache import Measurements
+    from fairseq_sparse.measure.run_folders import find_data, find_subwords, read_runs
+    from fairseq_sparse.report.page import make_page
 
     runs = read_runs(options.runs, options.log)
     data = find_data(runs, options.data)

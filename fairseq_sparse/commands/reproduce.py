@@ -141,7 +141,7 @@ def stem_of(table: Table, config: str, runs: Path, chosen: Sequence[str] = ()) -
 
 def make(runs: reproduce.Runs, stem: Path) -> None:
     """Write the table and the pictures of the finished runs, and print the table."""
-    from fairseq_sparse.analysis.runs import paper_tables
+    from fairseq_sparse.tables import paper_tables
 
     rows = reproduce.read_rows(runs)
     text, messages = paper_tables.write(runs.table, rows, reproduce.references(runs), stem)

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_sparse.analysis.samples.generate_output import read_hypotheses
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
@@ -29,6 +28,7 @@ from fairseq_sparse.commands.common import (
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json, write_text
+from fairseq_sparse.measure.text.fairseq_output import read_hypotheses
 
 # sacreBLEU's own default.
 TOKENIZE = "13a"

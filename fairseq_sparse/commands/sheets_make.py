@@ -77,7 +77,7 @@ def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> Non
         SheetError: a file exists with different content.
         OSError: a file cannot be written.
     """
-    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError
+    from fairseq_sparse.sheets.annotation_sheets import SheetError
 
     text = json.dumps(key, indent=2, ensure_ascii=False) + "\n"
     files = {"key.json": text.encode(), **files}
@@ -96,7 +96,7 @@ def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> Non
 
 def make(options: argparse.Namespace) -> str:
     """Write the files, and return a message for the user."""
-    from fairseq_sparse.analysis.sheets import annotation_sheets
+    from fairseq_sparse.sheets import annotation_sheets
 
     paths = find_systems(options.systems)
     paths[annotation_sheets.REFERENCE] = options.reference

@@ -65,8 +65,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def draw(options: argparse.Namespace) -> str:
     """Write the sheet and the key, and return a message for the user."""
-    from fairseq_sparse.analysis.sheets.annotation_sheets import SEPARATORS
-    from fairseq_sparse.analysis.sheets.ranking_sample import (
+    from fairseq_sparse.sheets.annotation_sheets import SEPARATORS
+    from fairseq_sparse.sheets.ranking_sample import (
         draw_sample,
         read_ranking,
         sheet,
@@ -82,8 +82,8 @@ def draw(options: argparse.Namespace) -> str:
 
 def score(options: argparse.Namespace) -> str:
     """Return the results of the completed sheet as a table, and write the figures."""
-    from fairseq_sparse.analysis.sheets.annotation_sheets import SheetError, parse_sheet
-    from fairseq_sparse.analysis.sheets.ranking_sample import (
+    from fairseq_sparse.sheets.annotation_sheets import SheetError, parse_sheet
+    from fairseq_sparse.sheets.ranking_sample import (
         answers_table,
         read_answers,
         summarize_answers,

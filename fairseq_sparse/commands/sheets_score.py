@@ -38,13 +38,13 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SheetError: the sheets cannot be scored.
     """
-    from fairseq_sparse.analysis.sheets.annotation_sheets import (
+    from fairseq_sparse.sheets.annotation_sheets import (
         SheetError,
         from_key,
         parse_sheet,
         read_sheet,
     )
-    from fairseq_sparse.analysis.sheets.human_evaluation import summarize
+    from fairseq_sparse.sheets.human_evaluation import summarize
 
     try:
         sheets = from_key(read_json(options.key))
@@ -63,7 +63,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.sheets.human_evaluation import markdown
+    from fairseq_sparse.sheets.human_evaluation import markdown
 
     summary = score(options)
     if options.json:

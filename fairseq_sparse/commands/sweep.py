@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> None:
     if next(iter(runs)).corpus.kind == "text":
         raise RecipeError(f"{given.dataset} is for language models, which have no score to compare")
     failed = reproduce.train(runs, given.jobs)
-    from fairseq_sparse.analysis.runs import alpha_grid, paper_tables
+    from fairseq_sparse.tables import alpha_grid, paper_tables
 
     stem = stem_of(table, options.config, given.runs)
     rows = [row for row in reproduce.read_rows(runs)[given.dataset] if row.summaries]

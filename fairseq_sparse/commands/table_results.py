@@ -12,15 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.analysis.markdown import markdown_table
-from fairseq_sparse.analysis.runs.columns import (
-    COLUMNS,
-    SPEEDS,
-    cell,
-    columns_of,
-    conditions,
-    read_summary_file,
-)
 from fairseq_sparse.commands.common import command_parser, finish, one_line, program
 from fairseq_sparse.errors import AnalysisError, CheckpointError
 from fairseq_sparse.files import read_json
@@ -32,6 +23,15 @@ from fairseq_sparse.recipes.summaries import (
     summarize_generation,
     summarize_training,
 )
+from fairseq_sparse.tables.columns import (
+    COLUMNS,
+    SPEEDS,
+    cell,
+    columns_of,
+    conditions,
+    read_summary_file,
+)
+from fairseq_sparse.tables.markdown import markdown_table
 
 COMMAND = "table results"
 # The benchmarks whose results have speeds of models.
@@ -95,7 +95,7 @@ def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[
         AnalysisError: the folder has no checkpoint, or the log no numbers.
         OSError, ValueError: a file cannot be read.
     """
-    from fairseq_sparse.analysis.report.report_runs import find_checkpoint, read_log
+    from fairseq_sparse.measure.run_folders import find_checkpoint, read_log
 
     find_checkpoint(run)
     summary: dict = {"variant": name}

@@ -106,7 +106,7 @@ def chosen_kinds(options: Namespace) -> list[str]:
 
 
 def build(options: Namespace, kind: str, task):
-    from fairseq_sparse.analysis.random_models import build_model
+    from fairseq_sparse.measure.random_models import build_model
 
     flags = [*SHARING[options.share], *shlex.split(options.model_flags)]
     flags += ["--attention", "entmax" if kind == LEARNED else kind]
@@ -243,7 +243,7 @@ def results_of(options: Namespace) -> list[dict]:
     """Return the results of each kind of attention, softmax first."""
     import torch
 
-    from fairseq_sparse.analysis.random_models import random_batch, translation_task
+    from fairseq_sparse.measure.random_models import random_batch, translation_task
 
     kinds = chosen_kinds(options)
     target_size = None if options.share == "all" else options.target_vocabulary
@@ -274,7 +274,7 @@ def results_of(options: Namespace) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     header = ["attention", "parameters", "million", "added"]
     header += ["module: products (M)", "others (M)", "ratio"]
@@ -293,7 +293,7 @@ def table(results: list[dict]) -> str:
 
 
 def activation_table(found: dict) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     header = ["activation", "closed form"]
     for counts in found["operations"]:
@@ -312,7 +312,7 @@ def activation_table(found: dict) -> str:
 
 
 def run(options: Namespace) -> None:
-    from fairseq_sparse.analysis.machine import describe_machine
+    from fairseq_sparse.measure.machine import describe_machine
 
     results = results_of(options)
     found = activations(options, results[0]["heads"], results[0]["width"])

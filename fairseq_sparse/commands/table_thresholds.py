@@ -78,7 +78,7 @@ def first_batch(folder: Path, tokens: int) -> tuple[Any, dict]:
     Raises:
         AnalysisError, ValueError: the data are missing or damaged.
     """
-    from fairseq_sparse.analysis.model_loading import load_subset
+    from fairseq_sparse.measure.model_loading import load_subset
     from fairseq_sparse.tasks.translation_sparse import (
         TranslationSparseConfig,
         TranslationSparseTask,
@@ -116,7 +116,7 @@ def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one row of the table, without its name."""
     import torch
 
-    from fairseq_sparse.analysis.random_models import build_model
+    from fairseq_sparse.measure.random_models import build_model
     from fairseq_sparse.ops.tau import (
         expected_support_share,
         tau_from_formula,
@@ -162,7 +162,7 @@ def test_for_normality(rows) -> dict[str, float]:
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
-    from fairseq_sparse.analysis.random_models import random_batch, translation_task
+    from fairseq_sparse.measure.random_models import random_batch, translation_task
 
     rows = []
     for size in options.vocabulary:
@@ -177,7 +177,7 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = rows_of(options)
     if options.json:

@@ -18,7 +18,7 @@ from fairseq_sparse.recipes.stages import plan
 from fairseq_sparse.recipes.tables import Table
 
 if TYPE_CHECKING:
-    from fairseq_sparse.analysis.runs.rows import Row
+    from fairseq_sparse.tables.rows import Row
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def read_rows(runs: Runs) -> dict[str, list[Row]]:
     Raises:
         AnalysisError: a run is not what was planned.
     """
-    from fairseq_sparse.analysis.runs.rows import read_row
+    from fairseq_sparse.tables.rows import read_row
 
     return {
         dataset: [read_row(row, ensemble_folder(row)) for row in rows]

@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.analysis.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, read_text, write_text
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.recipes.recipe import Recipe
 
 GENERATE_SPEED = re.compile(
@@ -71,7 +71,7 @@ def describe_environment() -> dict[str, object]:
     import torch
 
     import fairseq_sparse
-    from fairseq_sparse.analysis.machine import cpu_name
+    from fairseq_sparse.measure.machine import cpu_name
 
     versions = {
         "python": platform.python_version(),
@@ -103,7 +103,7 @@ def summarize_training(log: Path, best: str = "") -> dict[str, object]:
     """
     import numpy as np
 
-    from fairseq_sparse.analysis.runs.training_log import log_text, read_records, training_seconds
+    from fairseq_sparse.measure.training_log import log_text, read_records, training_seconds
 
     text = log_text(log)
     records = read_records(text)
@@ -219,7 +219,7 @@ def summarize_alignment(run: Path) -> dict[str, object]:
 
 def statistics_of(run: Path, subset: str) -> dict[str, float]:
     """Return the statistics that fairseq-validate logged for a subset."""
-    from fairseq_sparse.analysis.runs.training_log import read_records
+    from fairseq_sparse.measure.training_log import read_records
 
     path = run / f"validate-{subset}.txt"
     found = [numbers for tag, numbers in read_records(read_text(path)) if tag == subset]

@@ -18,7 +18,7 @@ class Table:
     Attributes:
         paper, name: what ``fairseq-sparse reproduce`` calls them.
         title: paper and table.
-        columns: names in ``analysis/runs/columns.py``; the first is the main figure.
+        columns: names in ``tables/columns.py``; the first is the main figure.
         datasets, settings: names in the catalogue.
         rows: variant, and the fields of ``Options`` that it is trained with; the first row is the
             baseline of the others.

@@ -46,9 +46,9 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure
+from benchmark import harness
 from benchmark.attention_core import LEARNED, STOCK, add_attend_figures, attend_jobs
-from benchmark.measure import Jobs, positive
+from benchmark.harness import Jobs, positive
 from command_line import names, numbers, script_parser
 
 PARTS = ("attend", "module", "step", "decode")
@@ -61,7 +61,7 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     def add(flag, default, help, type=positive):
         parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")
 
-    add("--parts", ",".join(PARTS), "what to measure", measure.one_of(*PARTS))
+    add("--parts", ",".join(PARTS), "what to measure", harness.one_of(*PARTS))
     add("--kinds", DEFAULT_KINDS, f"values of --attention, or {LEARNED}", names)
     add("--lengths", "25,1000,2000,4000", "sentence lengths, except in decode", numbers)
     add("--decode-lengths", "25", "source lengths in decode", numbers)
@@ -79,8 +79,8 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--errors", type=int, default=0, metavar="N", help="tokens up to which attend is checked"
     )
-    measure.add_dtypes(parser)
-    measure.add_arguments(parser, rounds=5, least_seconds=0.3)
+    harness.add_dtypes(parser)
+    harness.add_arguments(parser, rounds=5, least_seconds=0.3)
     options = parser.parse_args(arguments)
     if options.model_dim % options.heads:
         parser.error(f"--heads {options.heads} does not divide --model-dim {options.model_dim}")
@@ -149,7 +149,7 @@ def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
     """Make jobs: a training step of ``transformer_sparse`` without the optimizer."""
     import torch.nn.functional as F
 
-    from fairseq_sparse.analysis.random_models import translation_task
+    from fairseq_sparse.measure.random_models import translation_task
 
     def job(model):
         def run():
@@ -170,7 +170,7 @@ def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 
 def decode_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
     """Make jobs of beam search, each sentence to the same length; they return the hypotheses."""
-    from fairseq_sparse.analysis.random_models import translation_task
+    from fairseq_sparse.measure.random_models import translation_task
 
     def job(model):
         model.make_generation_fast_(beamable_mm_beam_size=options.beam, need_attn=False)
@@ -190,14 +190,14 @@ def decode_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 def random_sample(options: Namespace, task, batch: int, length: int) -> dict:
     from fairseq import utils
 
-    from fairseq_sparse.analysis.random_models import random_batch
+    from fairseq_sparse.measure.random_models import random_batch
 
     sample = random_batch(task, batch, length)
     return utils.apply_to_sample(lambda tensor: tensor.to(options.device), sample)
 
 
 def build_transformer(options: Namespace, kind: str, task):
-    from fairseq_sparse.analysis.random_models import build_model
+    from fairseq_sparse.measure.random_models import build_model
 
     flags = ["--share-all-embeddings", "--attention-dropout", options.attention_dropout]
     for part in ("encoder", "decoder"):
@@ -232,19 +232,19 @@ def results_of(part: str, dtype: str, length: int, options: Namespace) -> list[d
     batch = max(1, options.tokens // length)
     jobs = JOBS[part](options, length, batch, getattr(torch, dtype))
     what = {"part": part, "dtype": dtype, "length": length, "batch": batch}
-    results = measure.compare(jobs, options, key="attention", **what)
+    results = harness.compare(jobs, options, key="attention", **what)
     if part == "decode":
         for result in results:
             if "seconds" in result:
                 result["sentences_per_second"] = batch / statistics.median(result["seconds"])
     else:
-        measure.add_memory(results, jobs, options.device)
+        harness.add_memory(results, jobs, options.device)
     if part == "attend":
         add_attend_figures(results, options, length, batch, getattr(torch, dtype))
     return results
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> None:
     check_kinds(options.kinds)
     for part in options.parts:
         for dtype in options.dtypes:
@@ -253,7 +253,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     # Quantities that were not measured in any row have no column.
     more = {"tflops": "{:.2f}", "zeros": "{:.2f}", "error": "{:.1e}"}
@@ -263,8 +263,8 @@ def table(results: list[dict]) -> str:
     for result in results:
         row = [result[name] for name in ("part", "dtype", "length", "batch", "attention")]
         rate = result.get("sentences_per_second")
-        row += [measure.milliseconds(result), "-" if rate is None else f"{rate:.1f}"]
-        row += measure.ratio_cells(result, "speed") + measure.memory_cells(result)
+        row += [harness.milliseconds(result), "-" if rate is None else f"{rate:.1f}"]
+        row += harness.ratio_cells(result, "speed") + harness.memory_cells(result)
         rows.append(row + [f.format(result[k]) if k in result else "-" for k, f in more.items()])
     header = ["part", "dtype", "length", "batch", "attention", "ms", "sentences/s", "speed"]
     header += ["quartiles", "peak MiB", "memory", *(titles[key] for key in more)]
@@ -272,5 +272,5 @@ def table(results: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    measure.keep_freed_memory()
-    sys.exit(measure.main("attention", parse_arguments(None), run, table))
+    harness.keep_freed_memory()
+    sys.exit(harness.main("attention", parse_arguments(None), run, table))

@@ -6,7 +6,7 @@ import statistics
 from argparse import Namespace
 from collections.abc import Callable
 
-from benchmark import measure, peers
+from benchmark import harness, peers
 
 STOCK = "stock"
 # `entmax` with its alpha learned for each head.
@@ -19,7 +19,7 @@ QUERIES_OF_ZEROS = 64
 Functions = dict[str, tuple[str, Callable]]
 
 
-def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> measure.Jobs:
+def attend_jobs(options: Namespace, length: int, batch: int, dtype) -> harness.Jobs:
     """Make jobs: forward and backward of attention without the projections."""
     *inputs, gradient, masked = drawn_heads(options, length, batch)
     inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs]
@@ -127,7 +127,7 @@ def add_attend_figures(
             try:
                 result["error"] = error_of(function, exact, inputs, dtype)
             except Exception as error:  # third-party code can fail in any way
-                result["no_error"] = f"{type(error).__name__}: {measure.one_line(error)}"
+                result["no_error"] = f"{type(error).__name__}: {harness.one_line(error)}"
 
 
 def share_of_zeros(kind: str, query, key, masked) -> float:

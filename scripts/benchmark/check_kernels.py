@@ -19,7 +19,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure
+from benchmark import harness
 from command_line import script_parser
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 2 * 2**-7, "float16": 2 * 2**-10}
@@ -36,13 +36,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
         "--rows",
-        type=measure.sizes(2),
+        type=harness.sizes(2),
         default=list(ROWS),
         metavar="NxV,...",
         help="sizes of logits (default: 64x1000,8x40001,2x262144)",
     )
-    measure.add_dtypes(parser)
-    measure.add_run_arguments(parser)
+    harness.add_dtypes(parser)
+    harness.add_run_arguments(parser)
     return parser.parse_args(arguments)
 
 
@@ -180,7 +180,7 @@ def results_of(check: Check, dtype_name: str, device: str) -> list[dict]:
             {
                 **what,
                 "passed": False,
-                "failed": f"{type(error).__name__}: {measure.one_line(error)}",
+                "failed": f"{type(error).__name__}: {harness.one_line(error)}",
             }
         ]
     bound = BOUNDS[dtype_name]
@@ -199,7 +199,7 @@ def rejected_kernels() -> list[dict]:
     return [{**what, "name": name, "failed": reason} for name in verification.rejected()]
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> int:
+def run(options: argparse.Namespace, record: harness.Record) -> int:
     checks = [check for size in options.rows for check in checks_of_rows(size)]
     checks += [*checks_of_layers(), *checks_of_attention()]
     for dtype in options.dtypes:
@@ -215,7 +215,7 @@ def failures(results: list[dict]) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     failed = failures(results)
     rows = [
@@ -234,4 +234,4 @@ def table(results: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(measure.main("check_kernels", parse_arguments(None), run, table))
+    sys.exit(harness.main("check_kernels", parse_arguments(None), run, table))

@@ -20,8 +20,8 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure
-from benchmark.measure import positive
+from benchmark import harness
+from benchmark.harness import positive
 from command_line import exit_status, name_models, numbers, script_parser
 
 STOCK_SEARCH = ", stock search"
@@ -58,7 +58,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--lenpen", 1.0, "length penalty", float)
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
-    measure.add_arguments(parser, rounds=3)
+    harness.add_arguments(parser, rounds=3)
     options = parser.parse_args(arguments)
     name_models(parser, options)
     if options.bins < 0:
@@ -139,7 +139,7 @@ def results_of(
     found = generators(translators, options, beam)
     jobs = {name: decoding_job(generator, batches) for name, generator in found.items()}
     what |= {"beam": beam, "batch": batch}
-    results = measure.compare(jobs, options, key="model", **what)
+    results = harness.compare(jobs, options, key="model", **what)
     for result, run in zip(results, jobs.values(), strict=True):
         if "seconds" in result:
             result["rate"] = len(order) / statistics.median(result["seconds"])
@@ -147,11 +147,11 @@ def results_of(
     return results
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> None:
-    from fairseq_sparse.analysis.pictures import prepare_plots
-    from fairseq_sparse.analysis.runs.decoding_plots import save_plots
-    from fairseq_sparse.analysis.translator import load_translator
+def run(options: argparse.Namespace, record: harness.Record) -> None:
     from fairseq_sparse.errors import AnalysisError, CheckpointError
+    from fairseq_sparse.measure.translator import load_translator
+    from fairseq_sparse.plots.decoding_plots import save_plots
+    from fairseq_sparse.plots.pictures import prepare_plots
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
     try:
@@ -179,19 +179,19 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = []
     for result in results:
         row = [result["part"], result["value"], result["batch"], result["model"]]
         row.append(f"{result['rate']:,.1f}" if "rate" in result else "-")
-        row += measure.ratio_cells(result, "speed")
+        row += harness.ratio_cells(result, "speed")
         rows.append([*row, f"{result['length']:.1f}" if "length" in result else "-"])
     header = ["by", "value", "batch", "model", "sentences/s", "speed", "quartiles", "length"]
     return markdown_table(header, rows)
 
 
 if __name__ == "__main__":
-    measure.keep_freed_memory()
+    harness.keep_freed_memory()
     options = parse_arguments(None)
-    sys.exit(exit_status(lambda: measure.main("decoding", options, run, table), ["matplotlib"]))
+    sys.exit(exit_status(lambda: harness.main("decoding", options, run, table), ["matplotlib"]))

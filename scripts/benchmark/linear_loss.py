@@ -43,7 +43,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure, peers, random_data
+from benchmark import harness, peers, random_data
 from command_line import script_parser
 
 STATES = ("untrained", "trained", "like_model")
@@ -61,14 +61,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
         "--sizes",
-        type=measure.sizes(3),
-        default=measure.sizes(3)("2048x512x10000,1024x512x40000,1024x512x60000"),
+        type=harness.sizes(3),
+        default=harness.sizes(3)("2048x512x10000,1024x512x40000,1024x512x60000"),
         metavar="NxDxV,...",
         help="tokens, width and vocabulary (default: 2048x512x10000,1024x512x40000,1024x512x60000)",
     )
     parser.add_argument(
         "--states",
-        type=measure.one_of(*STATES),
+        type=harness.one_of(*STATES),
         default=list(STATES[:2]),
         metavar="NAME,...",
         help=f"among {', '.join(STATES)} (default: untrained,trained)",
@@ -92,8 +92,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="Transformer layers of the rest of a model (default: 0)",
     )
-    measure.add_dtypes(parser)
-    measure.add_arguments(parser, rounds=5, least_seconds=0.2)
+    harness.add_dtypes(parser)
+    harness.add_arguments(parser, rounds=5, least_seconds=0.2)
     options = parser.parse_args(arguments)
     if not 0 < options.trained_density < 1:
         parser.error(f"--trained-density {options.trained_density}: must be in (0, 1)")
@@ -225,7 +225,7 @@ def error_of(loss: Callable, exact: Callable, x, w, target) -> float:
     return max(float((ours.double() - theirs).norm() / theirs.norm()) for ours, theirs in pairs)
 
 
-def bounds(x, w) -> measure.Jobs:
+def bounds(x, w) -> harness.Jobs:
     """Return jobs of the layer's matrix products alone."""
     import torch
 
@@ -298,14 +298,14 @@ def results_of(size: tuple[int, ...], state: str, dtype_name: str, options) -> l
         jobs[BODY] = body(size[0], size[1], dtype, options)
     tokens, width, vocabulary = size
     what = {"tokens": tokens, "width": width, "vocabulary": vocabulary}
-    results = measure.compare(jobs, options, state=state, dtype=dtype_name, **what)
+    results = harness.compare(jobs, options, state=state, dtype=dtype_name, **what)
     for result, (transform, loss) in zip(results, chosen.values(), strict=False):
         result["density"] = density(p[transform])
         result["gold_at_0"] = float((p[transform].gather(1, label) == 0).double().mean())
         if options.errors and "failed" not in result:
             some = slice(options.errors)
             add_error(result, transform, loss, x[some], w, target[some], tau)
-    measure.add_memory(results, jobs, options.device)
+    harness.add_memory(results, jobs, options.device)
     add_shares(results, 2.0 * tokens * width * vocabulary)
     return [result for result in results if result["name"] != BODY]
 
@@ -320,7 +320,7 @@ def add_error(result: dict, transform: str, loss: Callable, x, w, target, tau) -
     try:
         result["error"] = error_of(loss, exact, x, w, target)
     except Exception as error:  # fp64 may not fit, and third-party code can fail
-        result["no_error"] = f"{type(error).__name__}: {measure.one_line(error)}"
+        result["no_error"] = f"{type(error).__name__}: {harness.one_line(error)}"
 
 
 def add_shares(results: list[dict], product: float) -> None:
@@ -338,13 +338,13 @@ def add_shares(results: list[dict], product: float) -> None:
         result["tflops"] = count * product / statistics.median(own) / 1e12
         for name, key in ((ONE_PRODUCT, "by_one_product"), (THREE_PRODUCTS, "by_three_products")):
             if name in seconds:
-                result |= measure.summary(key, measure.ratios(own, seconds[name]))
+                result |= harness.summary(key, harness.ratios(own, seconds[name]))
         if BODY in seconds:
             steps = [a + b for a, b in zip(own, seconds[BODY], strict=True)]
-            result |= measure.summary("share_of_step", measure.ratios(own, steps))
+            result |= harness.summary("share_of_step", harness.ratios(own, steps))
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> None:
     for dtype in options.dtypes:
         for size in options.sizes:
             for state in options.states:
@@ -352,7 +352,7 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     # Quantities that were not measured in any row have no column.
     more = {
@@ -367,8 +367,8 @@ def table(results: list[dict]) -> str:
         size = " x ".join(str(result[name]) for name in ("tokens", "width", "vocabulary"))
         row = [result["dtype"], size, result["state"], result["name"]]
         row.append(f"{100 * result['density']:.2f}" if "density" in result else "-")
-        row.append(measure.milliseconds(result))
-        row += [*measure.ratio_cells(result, "time"), *measure.memory_cells(result)]
+        row.append(harness.milliseconds(result))
+        row += [*harness.ratio_cells(result, "time"), *harness.memory_cells(result)]
         row.append(f"{result['tflops']:.2f}" if "tflops" in result else "-")
         rows.append(
             row + [f.format(result[k]) if k in result else "-" for k, (_, f) in more.items()]
@@ -379,5 +379,5 @@ def table(results: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    measure.keep_freed_memory()
-    sys.exit(measure.main("linear_loss", parse_arguments(None), run, table))
+    harness.keep_freed_memory()
+    sys.exit(harness.main("linear_loss", parse_arguments(None), run, table))

@@ -27,7 +27,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure, peers
+from benchmark import harness, peers
 from command_line import script_parser
 
 PARTS = ("loss", "mapping", "algorithm", "step")
@@ -43,20 +43,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
         "--parts",
-        type=measure.one_of(*PARTS),
+        type=harness.one_of(*PARTS),
         default=list(PARTS[:2]),
         metavar="NAME,...",
         help=f"among {', '.join(PARTS)} (default: loss,mapping)",
     )
     parser.add_argument(
         "--sizes",
-        type=measure.sizes(2),
-        default=measure.sizes(2)("512x10000,512x40000,4096x10000"),
+        type=harness.sizes(2),
+        default=harness.sizes(2)("512x10000,512x40000,4096x10000"),
         metavar="NxV,...",
         help="rows and vocabulary (default: 512x10000,512x40000,4096x10000)",
     )
-    measure.add_dtypes(parser)
-    measure.add_arguments(parser, rounds=7, least_seconds=0.2)
+    harness.add_dtypes(parser)
+    harness.add_arguments(parser, rounds=7, least_seconds=0.2)
     return parser.parse_args(arguments)
 
 
@@ -159,7 +159,7 @@ def algorithms(size: int, tau: float, device) -> dict[str, tuple[str, object]]:
     return found
 
 
-def algorithm_jobs(part: str, z, target) -> measure.Jobs:
+def algorithm_jobs(part: str, z, target) -> harness.Jobs:
     """Return a step of training, given logits, or of decoding, by each algorithm."""
     import torch
 
@@ -188,7 +188,7 @@ def algorithm_jobs(part: str, z, target) -> measure.Jobs:
     return {name: job(*layer) for name, layer in layers.items()}
 
 
-def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> measure.Jobs:
+def jobs_of(part: str, rows: int, vocabulary: int, dtype, device: str) -> harness.Jobs:
     """Return jobs by name: a forward and a backward pass of each loss or mapping."""
     import torch
 
@@ -227,7 +227,7 @@ def own_copy(z):
     return z.clone().requires_grad_()
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> None:
     import torch
 
     for part in options.parts:
@@ -235,20 +235,20 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
             for rows, vocabulary in options.sizes:
                 jobs = jobs_of(part, rows, vocabulary, getattr(torch, dtype), options.device)
                 what = {"part": part, "dtype": dtype, "rows": rows, "vocabulary": vocabulary}
-                record.add(measure.compare(jobs, options, **what))
+                record.add(harness.compare(jobs, options, **what))
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = [
         [result["dtype"], f"{result['rows']} x {result['vocabulary']}", result["name"]]
-        + [measure.milliseconds(result), *measure.ratio_cells(result, "time")]
+        + [harness.milliseconds(result), *harness.ratio_cells(result, "time")]
         for result in results
     ]
     return markdown_table(["dtype", "logits", "function", "ms", "time", "quartiles"], rows)
 
 
 if __name__ == "__main__":
-    measure.keep_freed_memory()
-    sys.exit(measure.main("losses", parse_arguments(None), run, table))
+    harness.keep_freed_memory()
+    sys.exit(harness.main("losses", parse_arguments(None), run, table))

@@ -33,7 +33,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark.measure import NotInstalled
+from benchmark.harness import NotInstalled
 
 # Functions of features [N, d], weight [V, d] and target [N] that give the mean loss.
 Layer = Callable

@@ -14,7 +14,7 @@ from pathlib import Path
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import check_kernels, measure, targets
+from benchmark import check_kernels, harness, targets
 from command_line import script_parser
 from fairseq_sparse.files import write_json, write_text
 
@@ -46,7 +46,7 @@ def page(
     parts: list[dict], records: dict[str, dict], found: list[targets.Target], dry_run: bool = False
 ) -> str:
     """Return the Markdown page, which is marked if it is a dry run."""
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     reached = sum(target.reached for target in found)
     sections = [
@@ -66,8 +66,8 @@ def page(
     for name, content in records.items():
         sections += [f"## {name}", f"`{content['command']}`"]
         results = content["results"]
-        sections += [TABLES[content["benchmark"]](results), measure.failures(results)]
-        sections.append(measure.conditions(content))
+        sections += [TABLES[content["benchmark"]](results), harness.failures(results)]
+        sections.append(harness.conditions(content))
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         write_text(folder / f"{TITLE}.md", text)
     except (ValueError, OSError) as error:
-        print(f"summarize: error: {measure.one_line(error)}", file=sys.stderr)
+        print(f"summarize: error: {harness.one_line(error)}", file=sys.stderr)
         return 1
     print(text)
     return 0

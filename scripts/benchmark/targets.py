@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from benchmark import attention, decoding, linear_loss, losses, measure, training_step
+from benchmark import attention, decoding, harness, linear_loss, losses, training_step
 
 # Time as a ratio to F.cross_entropy, given logits.
 LOSSES = {
@@ -196,5 +196,5 @@ def ratio_of(numerator: dict, denominator: dict) -> tuple[float, float, float] |
     """Return the ratio of two results that were measured in turns."""
     if "seconds" not in numerator or "seconds" not in denominator:
         return None
-    values = measure.ratios(numerator["seconds"], denominator["seconds"])
-    return ratio(measure.summary("time", values), "time")
+    values = harness.ratios(numerator["seconds"], denominator["seconds"])
+    return ratio(harness.summary("time", values), "time")

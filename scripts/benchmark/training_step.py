@@ -33,7 +33,7 @@ from typing import Any
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark import measure, random_data
+from benchmark import harness, random_data
 from command_line import names, quiet, script_parser
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.recipe import Options, Recipe
@@ -95,25 +95,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--precisions",
-        type=measure.one_of(*PRECISIONS),
+        type=harness.one_of(*PRECISIONS),
         default=["fp32"],
         metavar="NAME,...",
         help=f"among {', '.join(PRECISIONS)} (default: fp32)",
     )
     parser.add_argument(
         "--max-tokens",
-        type=measure.positive,
+        type=harness.positive,
         metavar="N",
         help="maximum tokens per batch (default: the recipe's)",
     )
     parser.add_argument(
         "--batches",
-        type=measure.positive,
+        type=harness.positive,
         default=8,
         metavar="N",
         help="batches per round (default: 8)",
     )
-    measure.add_arguments(parser, rounds=5)
+    harness.add_arguments(parser, rounds=5)
     options = parser.parse_args(arguments)
     if not options.data and not options.vocabulary:
         parser.error("without DATA --vocabulary is needed")
@@ -263,21 +263,21 @@ def results_of(precision: str, options: argparse.Namespace) -> list[dict]:
     vocabulary = len(trainings[names[0]].trainer.task.target_dictionary)
     what = {"part": "training", "precision": precision, "vocabulary": vocabulary}
     jobs = {name: training.run for name, training in trainings.items()}
-    results = measure.compare(jobs, options, key="model", **what)
+    results = harness.compare(jobs, options, key="model", **what)
     tokens = sum(sample["ntokens"] for sample in batches)
     for result in results:
         if "seconds" in result:
             result |= {"rate": tokens / statistics.median(result["seconds"]), "unit": "tokens"}
     steps = {name: training.step_on_largest for name, training in trainings.items()}
     if options.device == "cpu":
-        measure.add_memory(results, steps, options.device)
+        harness.add_memory(results, steps, options.device)
     else:
         add_memory_on_gpu(results, trainings, options.device)
     return results
 
 
 def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], device: str) -> None:
-    """Add the memory as measure.add_memory does, but from the free memory that the Trainer logs,
+    """Add the memory as harness.add_memory does, but from the free memory that the Trainer logs,
     because it resets the peak itself."""
     import torch
     from fairseq.logging import metrics
@@ -297,7 +297,7 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
             result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
 
 
-def run(options: argparse.Namespace, record: measure.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> None:
     with quiet(), tempfile.TemporaryDirectory() as folder:
         if not options.data:
             random_data.write(Path(folder), options.vocabulary, RANDOM_SENTENCES)
@@ -307,18 +307,18 @@ def run(options: argparse.Namespace, record: measure.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     rows = []
     for result in results:
         row = [result["precision"], result["vocabulary"], result["model"]]
         row.append(f"{result['rate']:,.0f}" if "rate" in result else "-")
-        row += [*measure.ratio_cells(result, "speed"), measure.ratio_cells(result, "time")[0]]
-        rows.append(row + measure.memory_cells(result))
+        row += [*harness.ratio_cells(result, "speed"), harness.ratio_cells(result, "time")[0]]
+        rows.append(row + harness.memory_cells(result))
     header = ["precision", "vocabulary", "model", "tokens/s", "speed", "quartiles", "time"]
     return markdown_table([*header, "peak MiB", "memory"], rows)
 
 
 if __name__ == "__main__":
-    measure.keep_freed_memory()
-    sys.exit(measure.main("training_step", parse_arguments(None), run, table))
+    harness.keep_freed_memory()
+    sys.exit(harness.main("training_step", parse_arguments(None), run, table))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from fairseq_sparse.analysis.machine import describe_machine
-from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.files import write_text
+from fairseq_sparse.measure.machine import describe_machine
+from fairseq_sparse.tables.markdown import markdown_table
 from numerics import paths
 from numerics.patterns import DTYPES, PATTERNS
 

@@ -35,14 +35,14 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from command_line import exit_status, numbers, positive, report_errors, script_parser  # noqa: E402
-from fairseq_sparse.analysis.markdown import markdown_table  # noqa: E402
-from fairseq_sparse.analysis.pictures import (  # noqa: E402
+from fairseq_sparse.files import write_json  # noqa: E402
+from fairseq_sparse.ops import alpha_relu, alpha_relu_loss, entmax15, entmax_loss, tau_from_logits  # noqa: E402
+from fairseq_sparse.plots.pictures import (  # noqa: E402
     colours_of,
     require_matplotlib,
     save_png_and_svg,
 )
-from fairseq_sparse.files import write_json  # noqa: E402
-from fairseq_sparse.ops import alpha_relu, alpha_relu_loss, entmax15, entmax_loss, tau_from_logits  # noqa: E402
+from fairseq_sparse.tables.markdown import markdown_table  # noqa: E402
 
 OUTPUTS = ("softmax", "1.5-entmax", "1.5-ReLU")
 MEASURES = ("drift", "derivative", "logits", "loss")

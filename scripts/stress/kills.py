@@ -318,8 +318,8 @@ class Stress:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json
+    from fairseq_sparse.measure.machine import describe_machine
 
     start = time.monotonic()
 

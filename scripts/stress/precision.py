@@ -179,7 +179,7 @@ class Training:
         from fairseq import options as fairseq_options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-        from fairseq_sparse.analysis.random_models import translation_task
+        from fairseq_sparse.measure.random_models import translation_task
 
         parser = fairseq_options.get_training_parser()
         arguments = fairseq_options.parse_args_and_arch(parser, training_flags(run, options))
@@ -322,7 +322,7 @@ def failure_of(run: Run, options: argparse.Namespace) -> str:
 def table(runs: list[Run]) -> str:
     """Return a table with a row for each precision, output and scale, over all kinds of attention;
     those without a norm count only for runs, updates and failures."""
-    from fairseq_sparse.analysis.markdown import markdown_table
+    from fairseq_sparse.tables.markdown import markdown_table
 
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
@@ -354,8 +354,8 @@ def main(arguments: list[str] | None = None) -> int:
     from tqdm import tqdm
 
     import fairseq_sparse  # noqa: F401
-    from fairseq_sparse.analysis.machine import describe_machine
     from fairseq_sparse.files import write_json
+    from fairseq_sparse.measure.machine import describe_machine
 
     torch.set_num_threads(1)
     done: list[Run] = []

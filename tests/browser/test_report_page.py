@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 import report_runs
-from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.translator import load_translator
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
+from fairseq_sparse.measure.translator import load_translator
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

@@ -14,11 +14,11 @@ import attention_by_hand
 import references
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.alignment import alignment_extraction
-from fairseq_sparse.analysis.alignment.alignment_folder import AlignmentFolder
-from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.translator import load_translator, search
 from fairseq_sparse.commands import align
+from fairseq_sparse.measure.alignment import alignment_extraction
+from fairseq_sparse.measure.alignment.alignment_folder import AlignmentFolder
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
+from fairseq_sparse.measure.translator import load_translator, search
 
 FLAGS = {
     "rela_g": ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]

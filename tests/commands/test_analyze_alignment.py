@@ -9,8 +9,8 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.commands import analyze_alignment
+from fairseq_sparse.measure.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 
 # Sentence 1: two sure links and a possible one; sentence 2: none; sentence 3: a sure one.
 GOLD = "1-1 2-2 2p3\n\n1-2\n"

@@ -11,8 +11,8 @@ import torch
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.attention.shuffled_references import derange
 from fairseq_sparse.commands import analyze_attention
+from fairseq_sparse.measure.attention.shuffled_references import derange
 
 PLOTS = ("png", "svg")
 FLAGS = {

@@ -9,10 +9,10 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.attention.shuffled_references import derange
-from fairseq_sparse.analysis.translator import load_translator
 from fairseq_sparse.commands import analyze_nulls
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
+from fairseq_sparse.measure.attention.shuffled_references import derange
+from fairseq_sparse.measure.translator import load_translator
 
 FLAGS = {
     "rela_g": ["--arch", "transformer_sparse_tiny", "--attention", "rela_g"],

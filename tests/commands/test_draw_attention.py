@@ -13,9 +13,9 @@ import torch
 import attention_by_hand
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.attention import attention_plots
-from fairseq_sparse.analysis.translator import load_translator, search
 from fairseq_sparse.commands import draw_attention
+from fairseq_sparse.measure.translator import load_translator, search
+from fairseq_sparse.plots import attention_plots
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
 
 from bad_input import assert_refused
-from fairseq_sparse.analysis.runs.paired_bootstrap import paired_test
 from fairseq_sparse.commands import analyze_samples, mbr
+from fairseq_sparse.measure.text.paired_bootstrap import paired_test
 
 WORDS = "the a big small red dog cat house , sees holds near . don't Über".split()
 

@@ -16,8 +16,8 @@ import check_support
 import make_corpus
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis import translator as translator_module
-from fairseq_sparse.analysis.translator import load_translator
+from fairseq_sparse.measure import translator as translator_module
+from fairseq_sparse.measure.translator import load_translator
 from support import Step, compare, steps_of
 
 PARTS = ("test", "valid")

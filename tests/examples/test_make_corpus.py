@@ -20,7 +20,7 @@ from sacremoses import MosesTokenizer
 import make_corpus
 import words
 from alternatives import Token, Word, choice, pick, sequence, spell, talp, tokens
-from fairseq_sparse.analysis.alignment.word_alignment import from_talp
+from fairseq_sparse.measure.alignment.word_alignment import from_talp
 from make_corpus import MOST_TRANSLATIONS, UNSEEN_PAIRS
 from templates import make_sentence
 

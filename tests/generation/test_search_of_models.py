@@ -9,7 +9,7 @@ import torch
 
 import toy
 from automata import beam_search, every_string
-from fairseq_sparse.analysis.output.support_tree import trees_of
+from fairseq_sparse.measure.output.support_tree import trees_of
 from fairseq_sparse.modules.attention_config import GLOBAL_ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 

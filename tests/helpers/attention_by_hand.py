@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from fairseq_sparse.analysis.attention.attention_statistics import (
+from fairseq_sparse.measure.attention.attention_statistics import (
     attention_kind,
     attention_modules,
 )

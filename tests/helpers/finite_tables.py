@@ -3,7 +3,7 @@
 import torch
 
 from automata import EOS, FIRST_WORD, Table, TableModel, every_string, make_dictionary, make_sample
-from fairseq_sparse.analysis.translator import AnalysisTask, Translator
+from fairseq_sparse.measure.translator import AnalysisTask, Translator
 from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 # Many words, because fairseq's beams are not wider than the vocabulary.

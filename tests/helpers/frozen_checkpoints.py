@@ -11,8 +11,8 @@ import torch
 from fairseq_cli import generate, train
 
 from commands import hypotheses
-from fairseq_sparse.analysis.model_loading import load_batches, load_models
 from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.measure.model_loading import load_batches, load_models
 
 FOLDER = Path(__file__).parents[1] / "data"
 DATA = FOLDER / "bin"

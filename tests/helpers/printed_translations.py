@@ -13,7 +13,7 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq_cli import generate
 
 import toy
-from fairseq_sparse.analysis.model_loading import load_models
+from fairseq_sparse.measure.model_loading import load_models
 
 UNK = 3
 

@@ -5,9 +5,9 @@ import random
 from pathlib import Path
 
 import toy
-from fairseq_sparse.analysis.report.measurements import Measurements
-from fairseq_sparse.analysis.report.page import make_page
-from fairseq_sparse.analysis.report.report_runs import find_data, find_subwords, read_runs
+from fairseq_sparse.measure.cache import Measurements
+from fairseq_sparse.measure.run_folders import find_data, find_subwords, read_runs
+from fairseq_sparse.report.page import make_page
 
 WORDS = ["<b>bold</b>", "</script><script>alert(1)</script>", "<!--", "&amp;", '"quoted"', "it's"]
 WORDS += ["שלום", "漢字", "{title}", "Ærø", "\\u003c", "`x`"]

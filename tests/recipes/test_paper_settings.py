@@ -9,7 +9,7 @@ import pytest
 import torch
 from fairseq import options as fairseq_options
 
-from fairseq_sparse.analysis.random_models import translation_task
+from fairseq_sparse.measure.random_models import translation_task
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES, TransformerSparseModel
 from fairseq_sparse.recipes.parts import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_sparse.analysis.runs.columns import COLUMNS
 from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue
@@ -16,6 +15,7 @@ from fairseq_sparse.recipes.follow_up import SCRIPTS, Choices, find_gold, follow
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.tables import Table, expand, list_tables, read_table
+from fairseq_sparse.tables.columns import COLUMNS
 
 TABLES = {name: read_table(*name.split()) for name in catalogue.entries("tables")}
 ROOT = SCRIPTS.parent

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import toy
-from benchmark import check_kernels, linear_loss, losses, measure, targets, training_step
+from benchmark import check_kernels, harness, linear_loss, losses, targets, training_step
 from fairseq_sparse import ops
-from fairseq_sparse.analysis import measuring
+from fairseq_sparse.measure import timing
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fork_python import PYTHON
@@ -49,7 +49,7 @@ def test_a_script_records_ratios_to_the_first_job(script: str, data: Path, tmp_p
     flags = [str(data) if flag == "DATA" else flag for flag in SCRIPTS[script]]
     flags += QUICK[:2] if script == "training_step" else QUICK
     command = [PYTHON, FOLDER / f"{script}.py", *flags, "--json", tmp_path / "out.json"]
-    environment = {**os.environ, **measure.MALLOC}  # else it would start again to set them
+    environment = {**os.environ, **harness.MALLOC}  # else it would start again to set them
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "out.json").read_text("utf-8"))["results"]
@@ -82,7 +82,7 @@ def test_a_part_that_fails_or_takes_too_long_stops_nothing(tmp_path: Path) -> No
 def test_jobs_take_turns() -> None:
     order: list[str] = []
     jobs = {name: lambda name=name: order.append(name) for name in ("stock", "a", "b")}
-    measuring.measure(jobs, rounds=3, least_seconds=0)
+    timing.measure(jobs, rounds=3, least_seconds=0)
     assert order == ["stock", "a", "b"] * (len(order) // 3)
 
 
@@ -93,8 +93,8 @@ def options(**more: object) -> argparse.Namespace:
 def test_ratios_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those of the median times: the job takes half the baseline's time in most rounds."""
     seconds = {"base": [1.0, 10.0, 4.0, 2.0, 1.0], "job": [0.5, 5.0, 2.0, 4.0, 3.0]}
-    monkeypatch.setattr(measuring, "measure", lambda *_: seconds)
-    _, job = measure.compare(dict.fromkeys(seconds, lambda: None), options())
+    monkeypatch.setattr(timing, "measure", lambda *_: seconds)
+    _, job = harness.compare(dict.fromkeys(seconds, lambda: None), options())
     assert job["time"] == 0.5 and job["time_quartiles"] == [0.5, 2.0]
     assert job["speed"] == 2 and job["speed_quartiles"] == [0.5, 2.0]
 
@@ -105,15 +105,15 @@ def test_a_failure_is_recorded_and_stops_nothing(broken: str) -> None:
         raise RuntimeError("no kernel for this device")
 
     jobs = {name: fail if name == broken else lambda: None for name in ("stock", "peer", "ours")}
-    results = {result["name"]: result for result in measure.compare(jobs, options())}
+    results = {result["name"]: result for result in harness.compare(jobs, options())}
     assert "no kernel" in results[broken]["failed"] and "seconds" not in results[broken]
     assert ("time" in results["ours"]) == (broken != "stock")
 
 
 def test_memory_is_a_ratio_to_the_first() -> None:
     jobs = {"base": lambda: torch.ones(1 << 20), "job": lambda: torch.ones(1 << 18)}
-    results = measure.compare(jobs, options())
-    measure.add_memory(results, jobs, "cpu")
+    results = harness.compare(jobs, options())
+    harness.add_memory(results, jobs, "cpu")
     assert [result["memory"] for result in results] == [1, 0.25]
 
 
@@ -122,8 +122,8 @@ def test_targets_are_judged_by_ratios() -> None:
     times = {"cross_entropy": 1.0, "alpha_relu_loss": 0.5, "entmax_loss, 1.5": 1.1}
     results = [
         {**what, "name": name, "seconds": [time]}
-        | measure.summary("time", [time])
-        | measure.summary("speed", [1 / time])
+        | harness.summary("time", [time])
+        | harness.summary("speed", [1 / time])
         for name, time in times.items()
     ]
     record = {"benchmark": "losses", "options": {"device": "cpu"}, "results": results}
@@ -150,7 +150,7 @@ def test_a_wrong_kernel_is_found(
     if part:
         monkeypatch.setattr(ops, "entmax15", wrong)
     chosen = check_kernels.parse_arguments(["--rows", "3x40"])
-    status = measure.main("check_kernels", chosen, check_kernels.run, check_kernels.table)
+    status = harness.main("check_kernels", chosen, check_kernels.run, check_kernels.table)
     failed = [line for line in capsys.readouterr().out.splitlines() if "| float32" in line]
     assert (status, bool(failed)) == ((1, True) if part else (0, False))
     assert all("entmax" in line for line in failed)

@@ -19,9 +19,9 @@ import gold_alignment_table
 import references
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.analysis.alignment.alignment_gold import read_pairs, segment, unpack
-from fairseq_sparse.analysis.attention.forced_attention import forced_attention
-from fairseq_sparse.analysis.translator import load_translator
+from fairseq_sparse.measure.alignment.alignment_gold import read_pairs, segment, unpack
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
+from fairseq_sparse.measure.translator import load_translator
 from script_input import record_preparation
 
 GERMAN = [

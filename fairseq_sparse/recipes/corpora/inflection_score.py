@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fairseq_sparse.analysis.markdown import markdown_table
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import lines_of, write_json
 from fairseq_sparse.recipes.corpora.inflection import from_units
 from fairseq_sparse.recipes.corpora.reading import log, open_all
+from fairseq_sparse.tables.markdown import markdown_table
 
 _UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 _TARGET = re.compile(r"T-(\d+)\t(.*)")

@@ -1,1 +1,0 @@
-"""Statistics of trained models over a data set, and the reports on them."""

@@ -1,1 +1,0 @@
-"""Statistics of attention: rates of zeros and nulls, diversity of heads, rankings, pictures."""

@@ -1,1 +1,0 @@
-"""The output distributions of models: support, statistics, and pictures of them."""

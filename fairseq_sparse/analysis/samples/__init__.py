@@ -1,1 +1,0 @@
-"""Samples of models: minimum Bayes risk decoding, and the repetition and diversity of samples."""

@@ -1,1 +1,0 @@
-"""Sheets on which people judge translations, and their evaluation."""

@@ -1,0 +1,1 @@
+"""Zeros, null attention, diversity and sinks of attention, teacher-forced."""

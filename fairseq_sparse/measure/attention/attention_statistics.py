@@ -1,0 +1,393 @@
+"""Sparsity and diversity of a model's attention over a data set.
+
+Three measures, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear
+Units"):
+
+- **sparsity rate** (Fig. 3): the share of exact zeros among the attention weights. Only pairs of a
+  query and a key that it may see count: not padding, nor the future in the decoder.
+- **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0.
+  It is measured for each head, and for **layer attention**, the mean of the heads' weights.
+- **diversity** (Fig. 5): how differently the heads of a layer attend; see ``head_diversity``.
+
+One measure of Table 3 of "Sparse Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019):
+
+- **nonzeros**: the mean number of nonzero weights per query.
+
+For **attention sinks**, the mean shares of a query's weights on the first key and on EOS, over the
+queries that have any weight; see ``attention_sinks``.
+
+All are measured between tokens, or between words, as in ReLA. An LSTM has one place of attention,
+cross, with one layer and one head.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from statistics import fmean, variance
+from typing import Any, Optional, Union
+
+import torch
+from fairseq.models.lstm import AttentionLayer, LSTMDecoder
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_sparse.measure.attention.attention_sinks import SINKS, sum_of_shares
+from fairseq_sparse.measure.attention.head_diversity import TEMPERATURES, sum_of_divergences
+from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+from fairseq_sparse.ops.attention import MASKED
+
+# The three places of attention in a Transformer, as reports call them.
+PLACES = ("encoder", "decoder", "cross")
+_RATES = ("sparsity", "null")
+_BY_TEMPERATURE = "diversity_by_temperature"
+
+# One layer of a Transformer, or the attention of an LSTM.
+Attention = Union[MultiheadAttention, AttentionLayer]
+Observer = Callable[[str, int, Tensor, Tensor], None]
+
+
+class AttentionStatistics:
+    """Sparsity and null rate of every attention head, and diversity of every layer's heads.
+
+    It works for ``transformer_sparse``, ``lstm_sparse``, and for fairseq's ``transformer`` and
+    ``lstm``, and keeps counts and sums only.
+
+    Args:
+        model: with an encoder and a decoder; it is put into eval mode.
+        padding_index: of source and target dictionary.
+        diversity: whether to measure the diversity, too, which takes longer.
+        places: the places to measure, among ``PLACES``.
+        merger: merges subwords, so that attention is measured between words; None for tokens.
+
+    Raises:
+        ValueError: the model is none of these, or has no attention in these places.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        padding_index: int,
+        diversity: bool = True,
+        places: Collection[str] = PLACES,
+        merger: Optional[SubwordMerger] = None,
+    ):
+        self.model = model.eval()
+        self.padding_index, self.merger = padding_index, merger
+        modules = attention_modules(model)
+        self.modules = {place: modules[place] for place in PLACES if place in places}
+        if not any(self.modules.values()):
+            raise ValueError(f"the model has no attention ({', '.join(self.modules)})")
+        self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
+        self.layer_counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
+        self.sinks = {place: [0] * len(layers) for place, layers in self.modules.items()}
+        # place -> layer -> temperature -> sum over the queries
+        self.divergences = {
+            place: [dict.fromkeys(_temperatures(layer) if diversity else (), 0) for layer in layers]
+            for place, layers in self.modules.items()
+        }
+        self.sentences = 0
+
+    @torch.no_grad()
+    def add_batch(self, net_input: Mapping[str, Tensor]) -> None:
+        """Run the model on a batch, teacher-forced, and count.
+
+        Args:
+            net_input: fairseq's ``src_tokens`` ``[batch, source length]``, ``src_lengths``
+                ``[batch]`` and ``prev_output_tokens`` ``[batch, target length]``.
+        """
+        with self.counting(net_input):
+            self.model.extract_features(**net_input)
+
+    @contextmanager
+    def counting(self, net_input: Mapping[str, Tensor]) -> Iterator[None]:
+        """Count while the caller runs the model once on a batch, given as in :meth:`add_batch`."""
+        source = net_input["src_tokens"].eq(self.padding_index)
+        target = net_input["prev_output_tokens"].eq(self.padding_index)
+        words = self.merger and self.merger.batch(net_input)
+
+        def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
+            padding = source if place == "encoder" else target
+            if words:
+                weights, masked, padding = words.merge(place, weights, masked)
+            self.counts[place][layer] += count_zeros(weights, masked, padding)
+            self.sinks[place][layer] += sum_of_shares(weights, masked, padding, place)
+            mean = weights.mean(0, keepdim=True)
+            self.layer_counts[place][layer] += count_zeros(mean, masked, padding)
+            sums = self.divergences[place][layer]
+            for temperature in sums:
+                sums[temperature] += sum_of_divergences(weights, masked, padding, temperature)
+
+        with watch_attention(self.model, count, self.modules):
+            yield
+        self.sentences += len(source)
+
+    def rates(self) -> dict[str, dict[str, Any]]:
+        """Return what was measured so far, for each place of attention that the model has.
+
+        Returns:
+            For each place ``layers``, a list with, for each layer,
+
+            - ``attention``: the kind;
+            - ``sparsity`` and ``null``: the mean rates over the heads, from 0 to 1;
+            - ``sparsity_variance`` and ``null_variance``, if there are several heads: the sample
+              variance of their rates, with the number of heads less one as denominator. ReLA's
+              0.256 over 8 heads implies this denominator: dividing by 8, the variance of rates in
+              [0, 1] is at most 0.25;
+            - ``layer_null``: the null rate of the mean of the heads' weights;
+            - ``nonzeros``: the mean number per query, over queries and heads;
+            - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
+              to 1; they are equal in the decoder, whose first key is EOS;
+            - ``diversity``: of the heads, if there are several, in nats. For weights that do not
+              sum to 1 it is measured at the first of ``TEMPERATURES``, and
+              ``diversity_by_temperature`` has all of them (weights below 0: only the first);
+            - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``first`` and ``eos`` of each,
+
+            and, beside ``layers``, the mean of each number over the layers.
+
+        Raises:
+            ValueError: no batch was counted, or weights were NaN.
+        """
+        if self.sentences == 0:
+            raise ValueError("no sentence was counted")
+        result = {}
+        for place, modules in self.modules.items():
+            layers = [
+                {"attention": attention_kind(module), **_layer_measures(*measured)}
+                for module, *measured in zip(
+                    modules,
+                    self.counts[place],
+                    self.layer_counts[place],
+                    self.sinks[place],
+                    self.divergences[place],
+                    strict=True,
+                )
+            ]
+            if layers:
+                result[place] = {**_mean_of_layers(layers), "layers": layers}
+        return result
+
+
+def attention_kind(module: Attention) -> str:
+    """Return the name in ``ATTENTION_KINDS`` of what an attention module computes."""
+    return getattr(module, "attention_kind", "softmax")  # fairseq's own modules lack the attribute
+
+
+def head_count(module: Attention) -> int:
+    """Return how many heads an attention module has."""
+    return getattr(module, "num_heads", 1)  # an LSTM's module lacks the attribute
+
+
+def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
+    """Count the zero weights and the null queries behind the two rates.
+
+    Args:
+        weights: ``[heads, batch, queries, keys]``.
+        masked: boolean, true for keys that a query may not see; broadcasts with
+            ``[batch, queries, keys]``.
+        padding: ``[batch, queries]``, boolean, true for queries that are padding.
+
+    Returns:
+        ``[heads, 5]`` of int64: weights that are 0, weights, queries whose weights are all 0,
+        queries, weights that are NaN. Masked keys, padding, and queries that see no key at all
+        are left out.
+    """
+    visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
+    nonzero = (weights != 0) & visible
+    pairs, queries = visible.sum(), visible.any(-1).sum()
+    return torch.stack(
+        [
+            pairs - nonzero.sum((1, 2, 3)),
+            pairs.expand(len(weights)),
+            queries - nonzero.any(-1).sum((1, 2)),
+            queries.expand(len(weights)),
+            (weights.isnan() & visible).sum((1, 2, 3)),
+        ],
+        dim=1,
+    )
+
+
+def attention_modules(model: nn.Module) -> dict[str, list[Attention]]:
+    """Return the attention modules of a model: for each of ``PLACES``, one per layer, or none.
+
+    Raises:
+        ValueError: the model is neither a Transformer nor an LSTM with fairseq's attention.
+    """
+    decoder = getattr(model, "decoder", None)
+    if isinstance(decoder, LSTMDecoder) and isinstance(
+        decoder.attention, (AttentionLayer, type(None))
+    ):
+        cross = [] if decoder.attention is None else [decoder.attention]
+        return {"encoder": [], "decoder": [], "cross": cross}
+    try:
+        encoder, decoder = list(model.encoder.layers), list(model.decoder.layers)
+        modules = {
+            "encoder": [layer.self_attn for layer in encoder],
+            "decoder": [layer.self_attn for layer in decoder],
+            "cross": [layer.encoder_attn for layer in decoder if layer.encoder_attn is not None],
+        }
+    except (AttributeError, TypeError):
+        modules = {"encoder": [None]}
+    if not all(isinstance(x, MultiheadAttention) for layers in modules.values() for x in layers):
+        raise ValueError(
+            f"{type(model).__name__} is no Transformer or LSTM of fairseq with an encoder and a "
+            "decoder"
+        )
+    return modules
+
+
+def watch_attention(
+    model: nn.Module, observe: Observer, places: Collection[str] = PLACES
+) -> AbstractContextManager[None]:
+    """Show the weights of every attention head to ``observe`` while the model runs.
+
+    Use it for one forward pass over whole sentences, never with incremental decoding. The model's
+    results stay the same, except that a Transformer returns no attention.
+
+    Args:
+        model: see :func:`attention_modules`.
+        observe: called with the place, the number of the layer from 0, the weights
+            ``[heads, batch, queries, keys]`` before dropout, and a boolean tensor, true for keys
+            that a query may not see, which broadcasts with ``[batch, queries, keys]``. The keys
+            have the order of the source, but an LSTM's encoder moves its padding to the end. An
+            LSTM attends step by step: its weights are shown when the block ends.
+        places: the places to observe, among ``PLACES``.
+    """
+    if isinstance(model.decoder, LSTMDecoder):
+        return _watch_steps(attention_modules(model)["cross"] if "cross" in places else [], observe)
+    return _watch_layers(model, observe, places)
+
+
+@contextmanager
+def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[None]:
+    steps: list[Tensor] = []
+    masked: list[Tensor] = []
+
+    def keep(module, arguments, result):
+        _, _, padding = arguments  # [keys, batch]
+        steps.append(result[1])  # [keys, batch]
+        masked[:] = [padding.t()[:, None]]
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if steps:
+        weights = torch.stack(steps).permute(2, 0, 1)  # [batch, queries, keys]
+        observe("cross", 0, weights[None], masked[0])
+
+
+@contextmanager
+def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) -> Iterator[None]:
+    handles = []
+    # fairseq 0.12.2: a loaded encoder layer in eval mode may take a fused path past self_attn.
+    fused = [layer for layer in model.encoder.layers if getattr(layer, "can_use_fastpath", False)]
+
+    def report_to(place, number):
+        def hook(module, arguments, options, result):
+            output, weights = result
+            observe(place, number, weights, _masked_keys(options, weights))
+            return output, None
+
+        return hook
+
+    try:
+        for layer in fused:
+            layer.can_use_fastpath = False
+        for place, modules in attention_modules(model).items():
+            for number, module in enumerate(modules if place in places else []):
+                handles += [
+                    module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True),
+                    module.register_forward_hook(report_to(place, number), with_kwargs=True),
+                ]
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in fused:
+            layer.can_use_fastpath = True
+
+
+def _ask_for_weights(module, arguments, options):
+    # Without static_kv, fairseq's own module calls PyTorch's attention, which returns the mean over
+    # the heads. Without incremental state, static_kv has no other effect.
+    return arguments, {
+        **options,
+        "need_weights": True,
+        "need_head_weights": True,
+        "static_kv": True,
+    }
+
+
+def _masked_keys(options: Mapping[str, Any], weights: Tensor) -> Tensor:
+    """Return the mask in the arguments of an attention module, as in :func:`watch_attention`."""
+    masked = weights.new_zeros((1, 1, 1), dtype=torch.bool)
+    padding: Optional[Tensor] = options.get("key_padding_mask")  # [batch, keys]
+    mask: Optional[Tensor] = options.get("attn_mask")  # [queries, keys]
+    if padding is not None:
+        masked = masked | padding.bool()[:, None, :]
+    if mask is not None:
+        masked = masked | (mask <= MASKED if mask.is_floating_point() else mask.bool())
+    return masked
+
+
+def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
+    """Return the temperatures at which the diversity of a module's heads is measured.
+
+    Only None if the weights sum to 1, only 1 if they can be below 0; empty for a single head.
+    """
+    if head_count(module) == 1:
+        return ()
+    kind = ATTENTION_KINDS[attention_kind(module)]
+    if kind.sums_to_one:
+        return (None,)
+    return TEMPERATURES[:1] if kind.weights.signed else TEMPERATURES
+
+
+def _layer_measures(
+    counts: Tensor, layer_counts: Tensor, sinks: Tensor, sums: Mapping[Optional[float], Tensor]
+) -> dict[str, Any]:
+    heads, result = [], {}
+    for (zeros, pairs, nulls, queries, nans), (*shares, attending) in zip(
+        counts.tolist(), sinks.tolist(), strict=True
+    ):
+        if nans > 0:
+            raise ValueError(
+                "attention weights are NaN: the model's parameters are NaN or infinite"
+            )
+        nonzeros = (pairs - zeros) / queries
+        head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
+        means = [share / attending if attending else 0.0 for share in shares]
+        heads.append({**head, **dict(zip(SINKS, means, strict=True))})
+    for name in _RATES:
+        rates = [head[name] for head in heads]
+        result[name] = fmean(rates)
+        if len(heads) > 1:
+            result[f"{name}_variance"] = variance(rates)
+    queries = int(counts[0, 3])
+    result["layer_null"] = int(layer_counts[0, 2]) / queries
+    for name in ("nonzeros", *SINKS):
+        result[name] = fmean(head[name] for head in heads)
+    diversity = {temperature: float(total) / queries for temperature, total in sums.items()}
+    if diversity:
+        result["diversity"] = next(iter(diversity.values()))
+    if diversity and None not in diversity:
+        result[_BY_TEMPERATURE] = {str(name): value for name, value in diversity.items()}
+    return {**result, "heads": heads}
+
+
+def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of all numbers; the layers of a place have the same kind of attention."""
+    first = layers[0]
+    result: dict[str, Any] = {
+        name: fmean(layer[name] for layer in layers)
+        for name, value in first.items()
+        if isinstance(value, float)
+    }
+    if _BY_TEMPERATURE in first:
+        result[_BY_TEMPERATURE] = {
+            name: fmean(layer[_BY_TEMPERATURE][name] for layer in layers)
+            for name in first[_BY_TEMPERATURE]
+        }
+    return result

@@ -1,0 +1,189 @@
+"""Sentence pairs ranked by how much of their cross-attention is null (ReLA, section 5.2).
+
+Heads of rectified attention can attend to nothing, and they do so where nothing in the source
+corresponds (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): a pair with a high
+**null rate** may be misaligned or mistranslated.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of
+from fairseq_sparse.measure.attention.attention_statistics import (
+    attention_kind,
+    attention_modules,
+    watch_attention,
+)
+from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+
+# Ranks down to which precision is reported, beside the number of bad pairs.
+CUTOFFS = (10, 50, 100)
+
+
+def check_layers(model: nn.Module, layers: Optional[Sequence[int]]) -> list[int]:
+    """Return the numbers, from 1, of the layers to look at; None stands for all.
+
+    Raises:
+        AnalysisError: a layer does not exist, or its weights always sum to 1.
+        ValueError: as :func:`attention_modules`.
+    """
+    modules = attention_modules(model)["cross"]
+    if layers is None:
+        layers = range(1, len(modules) + 1)
+    beyond = [number for number in layers if number > len(modules)]
+    if beyond or not modules:
+        number = beyond[0] if beyond else 1
+        raise AnalysisError(f"layer {number}: the model has {len(modules)} with cross-attention")
+    for number in layers:
+        kind = attention_kind(modules[number - 1])
+        if ATTENTION_KINDS[kind].sums_to_one:
+            raise AnalysisError(
+                f"layer {number} has {kind} cross-attention, which always attends to something: "
+                "it has no null rate to rank by; take a model with rectified attention (rela_g)"
+            )
+    return list(layers)
+
+
+@torch.no_grad()
+def null_rates(
+    model: nn.Module,
+    samples: Iterable[Mapping[str, Any]],
+    padding_index: int,
+    layers: Sequence[int],
+    merger: Optional[SubwordMerger] = None,
+) -> Iterator[tuple[int, float]]:
+    """Yield the null rate of the cross-attention of each sentence pair.
+
+    It is the share of queries whose weights are all 0, over all heads of the layers and all target
+    tokens or words. EOS is one of them, so that the mean of the rates of equally long pairs is the
+    rate that ``AttentionStatistics`` reports.
+
+    Args:
+        model: in eval mode.
+        samples: batches of fairseq's, with ``id`` and ``net_input``.
+        padding_index: of source and target dictionary.
+        layers: numbers from 1, as :func:`check_layers` gives them.
+        merger: merges subwords, so that words are counted; None for tokens.
+
+    Yields:
+        The number of each pair in its data set, and its rate, in the order of the batches.
+    """
+    for sample in samples:
+        nulls, rows = _count(model, sample["net_input"], padding_index, layers, merger)
+        for number, null, total in zip(sample["id"].tolist(), nulls, rows, strict=True):
+            yield number, null / total
+
+
+def rank(rates: Mapping[int, float]) -> list[int]:
+    """Return the numbers of the pairs, the highest rate first, and by number where rates are equal.
+
+    Raises:
+        AnalysisError: all rates are 0, or NaN.
+    """
+    if not any(rate > 0 for rate in rates.values()):
+        raise AnalysisError("every pair has a null rate of 0, so the pairs cannot be ranked")
+    return sorted(rates, key=lambda number: (-rates[number], number))
+
+
+def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
+    """Return the precision with which a ranking finds the known bad pairs, and that of chance.
+
+    Args:
+        ranking: numbers of pairs.
+        bad: numbers of the bad pairs; pairs that are not ranked do not count.
+
+    Returns:
+        ``pairs`` and ``bad``, the number of all and of bad pairs; ``precision``: for each of
+        ``CUTOFFS`` and for the number of bad pairs, the rank ``at`` and ``value``, the share of bad
+        pairs down to it; ``average_precision``, the mean of the precisions at the ranks of the bad
+        pairs; and ``chance`` with ``precision`` and ``average_precision``, their means over all
+        orders.
+
+    Raises:
+        AnalysisError: no ranked pair is bad, or all are.
+    """
+    labels = [number in bad for number in ranking]
+    pairs, found = len(labels), sum(labels)
+    if not 0 < found < pairs:
+        raise AnalysisError(f"{found} of {pairs} ranked pairs are bad: precision is undefined")
+    hits = [0]
+    for label in labels:
+        hits.append(hits[-1] + label)
+    cutoffs = sorted({*(k for k in CUTOFFS if k <= pairs), found})
+    return {
+        "pairs": pairs,
+        "bad": found,
+        "precision": [{"at": k, "value": hits[k] / k} for k in cutoffs],
+        "average_precision": sum(hits[k] / k for k in range(1, pairs + 1) if labels[k - 1]) / found,
+        "chance": {
+            "precision": found / pairs,
+            "average_precision": _chance_of_average_precision(pairs, found),
+        },
+    }
+
+
+def read_labels(path: Path, sentences: int) -> set[int]:
+    """Read the numbers of the bad pairs in a file with a line for each pair.
+
+    A line is 0 (good) or 1 (bad).
+
+    Args:
+        path: the file.
+        sentences: the number of lines it must have.
+
+    Raises:
+        AnalysisError: a line is neither 0 nor 1, or the number of lines is wrong.
+        OSError: it cannot be read.
+    """
+    lines = lines_of(path)
+    if len(lines) != sentences:
+        raise AnalysisError(f"{path} has {len(lines)} lines for {sentences} sentence pairs")
+    return {number for number, line in enumerate(lines) if _is_bad(line.strip(), path, number)}
+
+
+def _count(
+    model: nn.Module,
+    net_input: Mapping[str, Tensor],
+    padding_index: int,
+    layers: Sequence[int],
+    merger: Optional[SubwordMerger],
+) -> tuple[list[int], list[int]]:
+    """Return, for each pair of a batch, the number of null rows of weights, and of all rows."""
+    target = net_input["prev_output_tokens"].ne(padding_index)
+    nulls = rows = torch.zeros(len(target), dtype=torch.long, device=target.device)
+    words = merger and merger.batch(net_input)
+
+    def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
+        nonlocal nulls, rows
+        if layer + 1 in layers:
+            queries = target
+            if words:
+                weights, _, padding = words.merge(place, weights, masked)
+                queries = ~padding
+            null = (weights == 0).all(-1)  # [heads, batch, queries]; masked keys have 0
+            nulls = nulls + (null & queries).sum((0, 2))
+            rows = rows + len(weights) * queries.sum(1)
+
+    with watch_attention(model, count, ["cross"]):
+        model.extract_features(**net_input)
+    return nulls.tolist(), rows.tolist()
+
+
+def _is_bad(line: str, path: Path, number: int) -> bool:
+    if line not in ("0", "1"):
+        raise AnalysisError(f"{path}, line {number + 1}: neither 0 nor 1")
+    return line == "1"
+
+
+def _chance_of_average_precision(pairs: int, bad: int) -> float:
+    """Return the mean average precision over all orders: at rank k, a bad pair has (k - 1)(bad -
+    1)/(pairs - 1) bad pairs above it."""
+    above = (bad - 1) / (pairs - 1)
+    return above + (1 - above) * sum(1 / k for k in range(1, pairs + 1)) / pairs

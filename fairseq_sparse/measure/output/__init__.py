@@ -1,0 +1,1 @@
+"""Supports, zeros and possible translations of models with sparse outputs."""

@@ -1,0 +1,1 @@
+"""What can be measured of translations and samples without their model."""

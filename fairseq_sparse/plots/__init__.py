@@ -1,0 +1,1 @@
+"""Pictures of measurements, in matplotlib; nothing here loads a model."""

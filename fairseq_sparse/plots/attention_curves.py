@@ -1,0 +1,272 @@
+"""Curves of attention measures over the layers, with a line for each model.
+
+They are those of ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): sparsity
+rate (Fig. 3), alignment error rate (Fig. 4), diversity (Fig. 5) and null rate (Fig. 6). Each
+function takes the JSON results of several models by name. Means over seeds have error bars of one
+standard deviation to either side. Matplotlib is needed, and imported only when a picture is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.measure.attention.attention_statistics import PLACES
+from fairseq_sparse.measure.attention.head_diversity import TEMPERATURES
+from fairseq_sparse.plots.pictures import (
+    COLOURS,
+    add_legend,
+    new_figure,
+    plain,
+    save_png_and_svg,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Results = Mapping[str, Mapping[str, Any]]
+Layers = Sequence[Mapping[str, Any]]
+
+_MARKERS = "osD^vPX"
+_DASHED = (0, (4, 1.5))
+_PLACES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+_ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
+
+
+def save_curves(folder: Path, results: Results) -> list[Path]:
+    """Draw all results of ``fairseq-sparse analyze attention``, as PNG and SVG.
+
+    Args:
+        folder: where to write, see :func:`prepare_plots`.
+        results: as for :func:`draw_sparsity`.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    figures = {"sparsity": draw_sparsity(results), "null_rates": draw_null_rates(results)}
+    diverse = with_diversity(results)
+    if diverse:
+        figures["diversity"] = draw_diversity(diverse)
+    return [
+        path for stem, figure in figures.items() for path in save_png_and_svg(figure, folder, stem)
+    ]
+
+
+def with_diversity(results: Results) -> Results:
+    """Return the results of the models that have layers with several heads."""
+    return {
+        name: result
+        for name, result in results.items()
+        if any("diversity" in part for part in result["attention"].values())
+    }
+
+
+def draw_sparsity(results: Results) -> Figure:
+    """Draw the sparsity rate by layer, a panel for each place of attention (Fig. 3).
+
+    Args:
+        results: for each model the output of ``fairseq-sparse analyze attention --json``.
+            Models with the same curve share one line.
+    """
+    figure, panels = _new_panels("sparsity rate (%)", _places(results))
+    for line in _lines(results, "sparsity"):
+        for place, axes in panels.items():
+            line.draw_measure(axes, _layers(line.result, place), "sparsity", 100)
+    return _finish(figure, percent=True)
+
+
+def draw_null_rates(results: Results) -> Figure:
+    """Draw the null rate by layer, a panel for each place of attention (Fig. 6).
+
+    A band reaches one standard deviation over the heads to either side. Dashed lines are for
+    shuffled references, if they were measured.
+
+    Args:
+        results: as for :func:`draw_sparsity`.
+    """
+    figure, panels = _new_panels("null rate (%)", _places(results))
+    for line in _lines(results, "null"):
+        for place, axes in panels.items():
+            layers = _layers(line.result, place)
+            line.draw_measure(axes, layers, "null", 100)
+            deviations = [100 * math.sqrt(layer.get("null_variance", 0)) for layer in layers]
+            line.draw_band(axes, _percent(layers, "null"), deviations)
+            if place != "encoder":  # the encoder sees no reference
+                shuffled = _layers(line.result, place, "shuffled")
+                line.draw_measure(axes, shuffled, "null", 100, dashed=True)
+    if any("shuffled" in result for result in results.values()):
+        _explain(figure, "with the reference", "with another sentence's reference")
+    return _finish(figure, percent=True)
+
+
+def draw_diversity(results: Results) -> Figure:
+    """Draw the diversity of the heads by layer, a panel for each place of attention (Fig. 5).
+
+    For weights that do not sum to 1, it is measured at the first of ``TEMPERATURES``.
+
+    Args:
+        results: as for :func:`draw_sparsity`, of models that have layers with several heads.
+    """
+    figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
+    for line in _lines(results):
+        if any("diversity_by_temperature" in part for part in line.result["attention"].values()):
+            line = replace(line, label=f"{line.label} (τ = {TEMPERATURES[0]:g})")
+        for place, axes in panels.items():
+            line.draw_measure(axes, _layers(line.result, place), "diversity", 1)
+    return _finish(figure)
+
+
+def draw_alignment_error(results: Results) -> Figure:
+    """Draw the alignment error rate by layer (Fig. 4): best head (solid), mean of heads (dashed).
+
+    Normal and shifted attention have a panel each, if they are in the results.
+
+    Args:
+        results: for each model its entry under "folders" in the output of ``fairseq-sparse analyze
+            alignment --json``, or under "models" in that of ``gold_alignment_table.py``.
+    """
+    kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
+    titles = {kind: _ALIGNMENTS[kind] for kind in kinds}
+    figure, panels = _new_panels("alignment error rate (%)", titles)
+    for line in _lines(results):
+        for kind, axes in panels.items():
+            layers = line.result[kind]["layers"] if kind in line.result else []
+            line.draw_measure(axes, layers, "best", 100)
+            line.draw_measure(axes, layers, "average", 100, dashed=True)
+    _explain(figure, "best head of the layer", "mean of the heads")
+    return _finish(figure)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The line of one model, or of several with the same numbers."""
+
+    label: str
+    colour: str
+    marker: str
+    result: Mapping[str, Any]
+
+    def draw_measure(
+        self, axes: Axes, layers: Layers, name: str, factor: float, dashed: bool = False
+    ) -> None:
+        """Draw a measure over the layers, with bars for its deviation over seeds if there is one.
+
+        A layer's number is under "layer", or else its place in the list.
+        """
+        numbers = [layer.get("layer", place) for place, layer in enumerate(layers, start=1)]
+        values = [_times(layer.get(name), factor) for layer in layers]
+        deviations = [_times(layer.get("deviation", {}).get(name), factor) for layer in layers]
+        if not all(map(math.isnan, deviations)):
+            axes.errorbar(
+                numbers, values, deviations, fmt="none", ecolor=self.colour, elinewidth=1, zorder=2
+            )
+        axes.plot(
+            numbers,
+            values,
+            label=None if dashed else self.label,
+            color=self.colour,
+            linestyle=_DASHED if dashed else "solid",
+            linewidth=1.5,
+            marker=self.marker,
+            markersize=3.5 if dashed else 6,  # smaller, so that both show where they coincide
+            markerfacecolor="white" if dashed else self.colour,
+            zorder=4 if dashed else 3,
+        )
+
+    def draw_band(self, axes: Axes, values: Sequence[float], deviations: Sequence[float]) -> None:
+        pairs = list(zip(values, deviations, strict=True))
+        axes.fill_between(
+            range(1, len(pairs) + 1),
+            [max(0.0, value - deviation) for value, deviation in pairs],
+            [min(100.0, value + deviation) for value, deviation in pairs],
+            color=self.colour,
+            alpha=0.12,
+            linewidth=0,
+            zorder=1,
+        )
+
+
+def _lines(results: Results, same: Optional[str] = None) -> list[_Line]:
+    """Return a line for each model; models that agree in the measure ``same`` in all layers share
+    one."""
+    groups: dict[object, list[int]] = {}
+    names = list(results)
+    for number, name in enumerate(names):
+        groups.setdefault(_values(results[name], same) if same else name, []).append(number)
+    return [
+        _Line(
+            ", ".join(plain(names[number]) for number in numbers),
+            COLOURS[numbers[0] % len(COLOURS)],
+            # Model 8 has the colour of model 1, but not its marker.
+            _MARKERS[(numbers[0] + numbers[0] // len(COLOURS)) % len(_MARKERS)],
+            results[names[numbers[0]]],
+        )
+        for numbers in groups.values()
+    ]
+
+
+def _values(result: Mapping[str, Any], measure: str) -> tuple:
+    return tuple(
+        (part, place, *(layer[measure] for layer in _layers(result, place, part)))
+        for part in ("attention", "shuffled")
+        for place in PLACES
+    )
+
+
+def _layers(result: Mapping[str, Any], place: str, part: str = "attention") -> Layers:
+    return result.get(part, {}).get(place, {}).get("layers", [])
+
+
+def _places(results: Results) -> dict[str, str]:
+    """Return the places of attention that occur in the results, with titles."""
+    found = [place for result in results.values() for place in result["attention"]]
+    return {place: title for place, title in _PLACES.items() if place in found}
+
+
+def _percent(layers: Layers, measure: str) -> list[float]:
+    return [_times(layer[measure], 100) for layer in layers]
+
+
+def _times(value: Optional[float], factor: float) -> float:
+    return math.nan if value is None else factor * value
+
+
+def _new_panels(label: str, titles: Mapping[str, str]) -> tuple[Figure, dict[str, Axes]]:
+    """Return a panel for each title, side by side."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = new_figure(0.6 + 2.6 * max(len(titles), 2), 3.4, columns=len(titles))
+    for axes, title in zip(figure.axes, titles.values(), strict=True):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.axes[0].set_ylabel(label)
+    return figure, dict(zip(titles, figure.axes, strict=True))
+
+
+def _explain(figure: Figure, solid: str, dashed: str) -> None:
+    """Explain in the legend what solid and dashed lines are."""
+    style = {"color": "0.3", "linewidth": 1.5}
+    figure.axes[0].plot([], [], label=solid, **style)
+    figure.axes[0].plot([], [], label=dashed, linestyle=_DASHED, **style)
+
+
+def _finish(figure: Figure, percent: bool = False) -> Figure:
+    if percent:  # show lines at 0, and do not magnify values near 0
+        top = min(max(figure.axes[0].get_ylim()[1], 10), 103)
+        figure.axes[0].set_ylim(-0.03 * top, top)
+    else:
+        figure.axes[0].set_ylim(bottom=0)
+    add_legend(figure, columns=4)
+    return figure

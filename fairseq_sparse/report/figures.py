@@ -1,0 +1,88 @@
+"""The report's figures, as SVG that can stand in a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.measure.training_log import Records, curves
+from fairseq_sparse.plots.pictures import DASHES, add_legend, colours_of, new_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIZE = (5.6, 3.2)  # inches
+# Statistics of the log: the title, and whether the axis is logarithmic.
+CURVES = {
+    "loss": ("loss", False),
+    "ppl": ("perplexity", True),
+    "accuracy": ("accuracy (%)", False),
+    "nonzeros": ("tokens with p > 0 at a step", True),
+    "gold_zero": ("gold at p=0 (%)", False),
+    "prob_sum": ("Σp of a step", False),
+}
+
+
+def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
+    """Draw one statistic over the training; return None if no log has it.
+
+    A line with points is for the validation set, a thin line for the training data.
+
+    Args:
+        runs: for each model the records of its log.
+        statistic: a key of ``CURVES``.
+    """
+    title, logarithmic = CURVES[statistic]
+    figure = new_figure(*_SIZE)
+    (axes,) = figure.axes
+    colours = colours_of(list(runs))
+    for number, (name, records) in enumerate(runs.items()):
+        style = {"color": colours[name], "linestyle": DASHES[number % len(DASHES)]}
+        label = plain(name)
+        for tag, more in (
+            ("valid", {"marker": "o", "markersize": 4}),
+            ("train_inner", {"linewidth": 0.8, "alpha": 0.7}),
+        ):
+            curve = curves(records, tag)
+            if statistic in curve:
+                values = [_positive(value, logarithmic) for value in curve[statistic]]
+                axes.plot(curve["updates"], values, **style, **more, label=label)
+                label = None  # once in the legend
+    if not axes.lines:
+        return None
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_xlabel("updates")
+    axes.set_ylabel(title)
+    add_legend(figure)
+    return figure
+
+
+def inline_svg(figure: Figure, prefix: str, label: str) -> str:
+    """Return a figure as an ``<svg>`` element, with its text as text.
+
+    Args:
+        figure: a Matplotlib figure.
+        prefix: put before its ids, so that they are unique in the page; letters and hyphens.
+        label: a description for screen readers; HTML.
+    """
+    import matplotlib
+
+    written = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        figure.savefig(written, format="svg", bbox_inches="tight", metadata=nothing)
+    svg = written.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # HTML knows the namespaces. Its own style would apply to the whole page.
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def _positive(value: Any, needed: bool) -> float:
+    """Return the value, or NaN (not drawn) if it is missing or the axis cannot show it."""
+    return float("nan") if value is None or (needed and value <= 0) else value

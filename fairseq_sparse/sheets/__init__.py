@@ -1,0 +1,1 @@
+"""Sheets on which people judge translations, and their scores."""

@@ -1,0 +1,146 @@
+"""Pairs from the top and the bottom of a corpus ranked by null attention, for people to judge.
+
+Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units", section 5.2: of 100 pairs drawn
+from the 10,000 with the lowest null rate, about 95 % were correct translations; of 100 from the
+10,000 with the highest, about 1 %.
+
+The sheet is a CSV file for spreadsheet programs, like those of :mod:`annotation_sheets`; it does
+not show which end a pair is from.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_sparse.files import lines_of
+from fairseq_sparse.sheets.annotation_sheets import (
+    SheetError,
+    as_csv,
+    in_brackets,
+    new_id,
+    read_cells,
+)
+from fairseq_sparse.tables.markdown import markdown_table
+
+COLUMNS = ("id", "source", "target", "correct", "comment")
+ANSWERS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
+# The ends of the ranking, by the null rate.
+LOW, HIGH = "low", "high"
+
+
+def read_ranking(path: Path) -> list[dict[str, str]]:
+    """Return the pairs in a table of ``fairseq-sparse analyze nulls``, highest rate first.
+
+    Raises:
+        SheetError: the file is not such a table.
+        OSError: the file cannot be read.
+    """
+    header, *lines = [line.split("\t") for line in lines_of(path)] or [[]]
+    if not {"sentence", "null_rate", "source", "target"} <= set(header):
+        raise SheetError(
+            f"{path} is not a table of fairseq-sparse analyze nulls: its header is {header}"
+        )
+    for number, cells in enumerate(lines, start=2):
+        if len(cells) != len(header):
+            raise SheetError(f"{path}, line {number}: {len(cells)} cells, not {len(header)}")
+    return [dict(zip(header, cells, strict=True)) for cells in lines]
+
+
+def draw_sample(
+    ranking: Sequence[Mapping[str, str]], pairs: int, ends: int, seed: int
+) -> list[dict[str, str]]:
+    """Draw pairs from both ends of a ranking, and shuffle them.
+
+    Args:
+        ranking: the result of :func:`read_ranking`.
+        pairs: number of pairs to draw from each end.
+        ends: number of pairs in each end.
+        seed: seed of the random choices.
+
+    Returns:
+        For each pair ``id``, ``end`` (``low`` or ``high``), ``sentence``, ``null_rate``, ``source``
+        and ``target``.
+
+    Raises:
+        SheetError: the ranking has too few pairs for two ends, or an end has too few.
+    """
+    if pairs > ends:
+        raise SheetError(f"{pairs} pairs cannot be drawn from the {ends} of an end")
+    if 2 * ends > len(ranking):
+        raise SheetError(
+            f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; reduce --ends"
+        )
+    draw = random.Random(seed)
+    chosen = [(HIGH, row) for row in draw.sample(ranking[:ends], pairs)]
+    chosen += [(LOW, row) for row in draw.sample(ranking[-ends:], pairs)]
+    draw.shuffle(chosen)
+    used: set[str] = set()
+    names = ("sentence", "null_rate", "source", "target")
+    return [
+        {"id": new_id(draw, used), "end": end, **{name: row[name] for name in names}}
+        for end, row in chosen
+    ]
+
+
+def sheet(sample: Sequence[Mapping[str, str]], separator: str) -> str:
+    """Return the CSV file for the annotator, who fills in the column ``correct``."""
+    rows = [
+        [row["id"], in_brackets(row["source"]), in_brackets(row["target"]), "", ""]
+        for row in sample
+    ]
+    return as_csv(COLUMNS, rows, separator)
+
+
+def read_answers(text: str, sample: Sequence[Mapping[str, str]]) -> dict[str, Optional[bool]]:
+    """Return whether each pair is a correct translation, by its id; None for an empty answer.
+
+    Args:
+        text: a sheet that came back.
+        sample: the sample as drawn.
+
+    Raises:
+        SheetError: a row is missing, duplicate or foreign, or an answer is neither yes nor no.
+    """
+    known = {row["id"] for row in sample}
+    answers: dict[str, Optional[bool]] = {}
+    for number, cells in read_cells(text, COLUMNS):
+        place = f"row {number} (id {cells['id']!r})"
+        if cells["id"] not in known:
+            raise SheetError(f"{place} was not sent")
+        if cells["id"] in answers:
+            raise SheetError(f"{place} is there twice")
+        answer = cells["correct"].strip().lower()
+        if answer and answer not in ANSWERS:
+            raise SheetError(f"{place}: {answer!r} is neither yes nor no")
+        answers[cells["id"]] = ANSWERS.get(answer)
+    if len(answers) < len(known):
+        raise SheetError(f"{len(known) - len(answers)} rows are missing")
+    if all(answer is None for answer in answers.values()):
+        raise SheetError("no row has an answer")
+    return answers
+
+
+def summarize_answers(
+    sample: Sequence[Mapping[str, str]], answers: Mapping[str, Optional[bool]]
+) -> dict[str, Any]:
+    """Return for each end how many pairs were judged, and the share of them that is correct."""
+    result = {}
+    for end in (LOW, HIGH):
+        judged = [answers[row["id"]] for row in sample if row["end"] == end]
+        given = [answer for answer in judged if answer is not None]
+        share = sum(given) / len(given) if given else None
+        result[end] = {"pairs": len(judged), "judged": len(given), "correct": share}
+    return result
+
+
+def answers_table(summary: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the Markdown table of :func:`summarize_answers`, the paper's figures beside it."""
+    papers = {LOW: "about 95", HIGH: "about 1"}
+    rows = [
+        [f"{end}est null rates", part["pairs"], part["judged"]]
+        + ["-" if part["correct"] is None else f"{100 * part['correct']:.1f}", papers[end]]
+        for end, part in summary.items()
+    ]
+    header = ["pairs with the", "drawn", "judged", "correct (%)", "WMT'14 En-De in the paper (%)"]
+    return markdown_table(header, rows)

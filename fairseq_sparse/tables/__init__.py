@@ -1,0 +1,1 @@
+"""Tables of measurements, beside the figures of the papers; nothing here loads a model."""

@@ -1,0 +1,240 @@
+"""The rows of a table, from the runs behind it: means over seeds and a paired test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
+from fairseq_sparse.tables.columns import (
+    COLUMNS,
+    Summary,
+    cell,
+    look_up,
+    number,
+    read_summary_file,
+)
+from fairseq_sparse.tables.models import alphas_of, identity
+
+if TYPE_CHECKING:
+    from fairseq_sparse.recipes.recipe import Recipe
+
+# The file of a run that fairseq-sparse analyze output empty writes.
+EMPTY = "empty.json"
+# Fields of run.json that all seeds of a row have in common.
+_SHARED = ("dataset", "settings", "task", "corpus", "model", "training", "decoding")
+
+
+@dataclass
+class Row:
+    """The runs of one row of a table on one data set.
+
+    Attributes:
+        title: what the table calls the model.
+        model: the fields of ``recipe.Model``.
+        settings: the paper's hyperparameters that it is trained with, or empty.
+        runs: the folder of each planned seed.
+        summaries: the summary of each finished seed.
+        ensemble: the summary of the ensemble of these seeds, if they have decoded together.
+        p: for each seed, the p-value of the paired test against the baseline with this seed.
+    """
+
+    title: str
+    model: dict[str, Any] = field(default_factory=dict)
+    settings: str = ""
+    runs: dict[int, Path] = field(default_factory=dict)
+    summaries: dict[int, Summary] = field(default_factory=dict)
+    ensemble: Optional[Summary] = None
+    p: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> Summary:
+        """The summary that has the mean of each number over the finished seeds."""
+        return mean_of(list(self.summaries.values())) if self.summaries else {}
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """The alphas of output and attention.
+
+        Raises:
+            AnalysisError: the model is not alpha-entmax.
+        """
+        alphas = alphas_of(self.model)
+        if alphas is None:
+            raise AnalysisError(f"{self.title} has no alphas")
+        return alphas
+
+    def values(self, column: str) -> list[float]:
+        """Look up a column of a single number in the finished seeds."""
+        found = (number(summary, column) for summary in self.summaries.values())
+        return [value for value in found if value is not None]
+
+    def values_at(self, path: str) -> list[float]:
+        """Look up a dotted path in the summaries of the finished seeds that have it."""
+        found = (look_up(summary, path) for summary in self.summaries.values())
+        return [value for value in found if value is not None]
+
+    def cell(self, column: str, baseline: Row) -> str:
+        """Return the mean of a column; scores of several seeds have their standard deviation.
+
+        It is the sample standard deviation, with n - 1 in the denominator. Where some of the
+        finished seeds lack the value, the number of those that have it follows.
+        """
+        text = cell(self.mean, column, baseline.mean)
+        values = self.values(column)
+        if COLUMNS[column].spread and len(values) > 1:
+            text += f" ± {COLUMNS[column].format.format(stdev(values))}"
+        if 0 < len(values) < len(self.summaries):
+            text += f" (n = {len(values)})"
+        return text
+
+
+def mean_of(summaries: Sequence[Summary]) -> Summary:
+    """Return the mean of each number over those that have it, and the first of other values."""
+    names = dict.fromkeys(name for summary in summaries for name in summary)
+    result: Summary = {}
+    for name in names:
+        values = [summary[name] for summary in summaries if summary.get(name) is not None]
+        if not values:
+            continue
+        if isinstance(values[0], dict):
+            result[name] = mean_of(values)
+        elif isinstance(values[0], (int, float)) and len(values) > 1:
+            result[name] = fmean(values)
+        else:
+            result[name] = values[0]
+    return result
+
+
+def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
+    """Read the finished runs of one row on one data set.
+
+    Args:
+        recipes: of the seeds that are planned; each run is where its recipe says.
+        ensemble: the folder where all of these seeds have decoded together, if they have.
+
+    Raises:
+        AnalysisError: a run is of another data set, model, settings or seed than planned, or two
+            seeds were trained with different settings.
+    """
+    first = recipes[0]
+    row = Row(first.label or first.variant, asdict(first.model), first.settings)
+    known: dict[str, Any] = {}
+    for recipe in recipes:
+        row.runs[recipe.seed] = recipe.run_dir
+        summary = read_summary(recipe.run_dir)
+        if summary is None:
+            continue
+        found = read_json(recipe.run_dir / "run.json")
+        for name in ("dataset", "settings", "seed"):
+            if found[name] != getattr(recipe, name):
+                raise AnalysisError(
+                    f"{recipe.run_dir} has a run of {name} {found[name]!r}, not "
+                    f"{getattr(recipe, name)!r}: move it away"
+                )
+        if identity(found["model"]) != identity(row.model):
+            raise AnalysisError(f"{recipe.run_dir} has a run of another model: move it away")
+        for name in _SHARED:
+            if known.setdefault(name, found[name]) != found[name]:
+                other = row.runs[next(iter(row.summaries))]
+                raise AnalysisError(
+                    f"{other} and {recipe.run_dir} differ in {name} (see their run.json): move one "
+                    "of them away"
+                )
+        row.summaries[recipe.seed] = summary
+    if ensemble and (ensemble / "summary.json").is_file():
+        together = read_summary_file(ensemble / "summary.json")
+        if together.get("seeds") == sorted(row.summaries):
+            row.ensemble = together
+    return row
+
+
+def compare_with_baseline(
+    rows: Sequence[Row], reference: Path, samples: int
+) -> tuple[Optional[str], list[str]]:
+    """Compute p-values against the first row, seed by seed, and store them in the rows' ``p``.
+
+    Only runs with BLEU have them.
+
+    Args:
+        rows: the rows of one data set.
+        reference: the text of the test set that the translations were scored with.
+        samples: draws of the bootstrap.
+
+    Returns:
+        sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds
+        without a test.
+    """
+    from fairseq_sparse.measure.text.paired_bootstrap import paired_bootstrap
+
+    signature, missing = None, []
+    for seed in rows[0].runs:
+        scored = [row for row in rows if "bleu" in row.summaries.get(seed, ())]
+        if len(scored) < 2 or scored[0] is not rows[0]:
+            continue
+        try:
+            folders = [row.runs[seed] for row in scored]
+            found, signature = paired_bootstrap(folders, reference, samples)
+        except (AnalysisError, OSError) as error:
+            missing.append(f"no paired test of seed {seed}: {error}")
+            continue
+        for row, p in zip(scored[1:], found, strict=True):
+            row.p[seed] = p
+    return signature, missing
+
+
+def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what the table shows, by seed and as means and standard deviations."""
+    return [
+        {
+            "row": row.title,
+            "model": row.model,
+            "seeds": {
+                seed: {
+                    "folder": str(folder),
+                    **{name: _value(row.summaries.get(seed, {}), name) for name in columns},
+                    "p": row.p.get(seed),
+                }
+                for seed, folder in row.runs.items()
+            },
+            "mean": {name: _value(row.mean, name) for name in columns},
+            "deviation": {
+                name: stdev(row.values(name)) for name in columns if _has_deviation(row, name)
+            },
+            "ensemble": {
+                name: _value(row.ensemble, name) for name in columns if row.ensemble is not None
+            },
+        }
+        for row in rows
+    ]
+
+
+def _has_deviation(row: Row, column: str) -> bool:
+    values = [] if COLUMNS[column].path.startswith("attention.") else row.values(column)
+    return len(values) > 1 and not isinstance(values[0], str)
+
+
+def _value(summary: Summary, column: str) -> Any:
+    path = COLUMNS[column].path
+    if path.startswith("attention."):
+        rate = path.removeprefix("attention.")
+        places = summary.get("attention", {})
+        return {place: part.get(rate) for place, part in places.items()} or None
+    return number(summary, column)
+
+
+def read_summary(folder: Path) -> Optional[dict[str, Any]]:
+    """Return the results of a finished run, with those on empty translations if measured."""
+    path = folder / "summary.json"
+    summary = read_summary_file(path) if path.is_file() else None
+    if summary is not None and (folder / EMPTY).is_file():
+        analysis = read_json(folder / EMPTY)
+        # As the model scores, without dividing by the sum of p.
+        row = next(row for row in analysis["rows"] if row["scores"] == "p")
+        paths = ("name", "checkpoints")  # paths on the machine of the measurement
+        summary["empty"] = {name: value for name, value in row.items() if name not in paths}
+    return summary

@@ -1,0 +1,172 @@
+"""Null rates of sentence pairs, and rankings by them, against plain loops."""
+
+import itertools
+import statistics
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
+
+import references
+import toy
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.attention.attention_statistics import (
+    AttentionStatistics,
+    attention_modules,
+)
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
+from fairseq_sparse.measure.attention.null_ranking import (
+    check_layers,
+    evaluate,
+    null_rates,
+    rank,
+    read_labels,
+)
+from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+
+PAD = toy.dictionary().pad()
+RECTIFIED = [kind for kind, made in ATTENTION_KINDS.items() if not made.sums_to_one]
+SIZES = ((4, 3), (1, 1), (6, 5), (2, 7), (3, 1))
+
+
+def model_of(kind, *flags):
+    """Return a model in which some rows are null and others are not."""
+    model = toy.model("--attention", kind, "--decoder-layers", 3, *flags).eval()
+    with torch.no_grad():
+        for module in attention_modules(model)["cross"]:
+            module.q_proj.weight.mul_(4)
+    return model
+
+
+def rates_of(model, *samples, layers=(1, 2, 3)):
+    return dict(null_rates(model, samples, PAD, layers))
+
+
+def pairs_of(sample):
+    """Each pair of a batch of ``SIZES`` as a batch of its own."""
+    net_input = sample["net_input"]
+    for row, (source, target) in enumerate(SIZES):
+        alone = {
+            "src_tokens": net_input["src_tokens"][[row], -source - 1 :],
+            "src_lengths": net_input["src_lengths"][[row]],
+            "prev_output_tokens": net_input["prev_output_tokens"][[row], : target + 1],
+        }
+        yield {"id": sample["id"][[row]], "net_input": alone}
+
+
+@pytest.mark.parametrize("layers", [(1, 2, 3), (2,), (1, 3)])
+@pytest.mark.parametrize("kind", RECTIFIED)
+def test_rates_are_shares_of_rows_of_zeros(kind, layers):
+    model, sample = model_of(kind), toy.batch(toy.dictionary(), SIZES)
+    rates = rates_of(model, sample, layers=layers)
+    for pair in forced_attention(model, sample, PAD):
+        heads = [head for layer in layers for head in pair.weights["cross"][layer - 1].tolist()]
+        rows = [row for head in heads for row in head]
+        null = sum(all(weight == 0 for weight in row) for row in rows)
+        assert len(rows) == len(heads) * len(pair.target)
+        assert rates.pop(pair.number) == null / len(rows)
+    assert not rates
+
+
+def test_there_are_null_rows_and_their_mean_is_that_of_the_statistics():
+    model, sample = model_of("rela_g"), toy.batch(toy.dictionary(), [(4, 5), (7, 5), (2, 5)])
+    rates = rates_of(model, sample)
+    assert len(set(rates.values())) == 3 and max(rates.values()) < 1
+    counted = AttentionStatistics(model, PAD)
+    counted.add_batch(sample["net_input"])
+    assert statistics.fmean(rates.values()) == pytest.approx(counted.rates()["cross"]["null"])
+
+
+def test_rates_of_words_are_those_of_the_statistics():
+    words = Dictionary()
+    for number in range(16):
+        words.add_symbol(f"w{number}" + "@@" * (number % 2))  # every other is continued
+    model, merger = model_of("rela_g"), SubwordMerger(words, words, "subword_nmt")
+    sample = toy.batch(words, SIZES)
+    rates = dict(null_rates(model, [sample], PAD, (1, 2, 3), merger))
+    assert rates != rates_of(model, sample)
+    for pair in pairs_of(sample):
+        counted = AttentionStatistics(model, PAD, merger=merger)
+        counted.add_batch(pair["net_input"])
+        assert rates.pop(pair["id"].item()) == pytest.approx(counted.rates()["cross"]["null"])
+    assert not rates
+
+
+def test_pairs_alone_have_the_rates_of_pairs_in_a_batch():
+    model, sample = model_of("rela_i"), toy.batch(toy.dictionary(), SIZES)
+    together = rates_of(model, sample)
+    for row, alone in enumerate(pairs_of(sample)):
+        assert rates_of(model, alone) == {row: together[row]}
+
+
+def test_layers_that_cannot_rank_are_refused():
+    assert check_layers(model_of("rela_g"), None) == [1, 2, 3]
+    assert check_layers(model_of("rela_g"), [3, 1]) == [3, 1]
+    assert check_layers(model_of("softmax", "--attention-cross", "relu"), None) == [1, 2, 3]
+    with pytest.raises(AnalysisError, match="layer 4: the model has 3 with cross-attention"):
+        check_layers(model_of("rela_g"), [1, 4])
+    with pytest.raises(AnalysisError, match="the model has 0 with cross-attention"):
+        check_layers(model_of("rela_g", "--no-cross-attention"), None)
+    dense = [model_of(kind) for kind in ("softmax", "sparsemax", "entmax15", "entmax")]
+    dense += [toy.model(arch="transformer_tiny"), model_of("rela_g", "--attention-cross", "entmax")]
+    for model in dense:
+        with pytest.raises(AnalysisError, match="cross-attention, which always attends"):
+            check_layers(model, None)
+
+
+@given(st.dictionaries(st.integers(0, 50), st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1))
+def test_ranking_is_from_the_highest_rate_and_then_by_number(rates):
+    if not any(rates.values()):
+        with pytest.raises(AnalysisError, match="every pair has a null rate of 0"):
+            rank(rates)
+        return
+    ranking = rank(rates)
+    assert sorted(ranking) == sorted(rates)
+    for first, second in itertools.pairwise(ranking):
+        assert rates[first] > rates[second] or (rates[first] == rates[second] and first < second)
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=130), st.randoms())
+def test_precision(labels, random):
+    ranking = list(range(1000, 1000 + len(labels)))
+    random.shuffle(ranking)
+    bad = {number for number, label in zip(ranking, labels, strict=True) if label}
+    if len(bad) in (0, len(labels)):
+        with pytest.raises(AnalysisError, match="ranked pairs are bad"):
+            evaluate(ranking, bad)
+        return
+    found = evaluate(ranking, bad | {7})  # 7 is bad, but was not ranked
+    assert (found["pairs"], found["bad"]) == (len(labels), len(bad))
+    assert found["average_precision"] == pytest.approx(references.average_precision(labels))
+    expected = {k for k in (10, 50, 100) if k <= len(labels)} | {len(bad)}
+    assert [part["at"] for part in found["precision"]] == sorted(expected)
+    for part in found["precision"]:
+        assert part["value"] == sum(labels[: part["at"]]) / part["at"]
+
+
+@pytest.mark.parametrize(("pairs", "bad"), [(2, 1), (5, 1), (6, 2), (6, 5)])
+def test_chance_is_the_mean_over_all_orders(pairs, bad):
+    found = [evaluate(order, range(bad)) for order in itertools.permutations(range(pairs))]
+    chance = found[0]["chance"]
+    mean = statistics.fmean(result["average_precision"] for result in found)
+    assert chance["average_precision"] == pytest.approx(mean)
+    for number in range(len(found[0]["precision"])):
+        mean = statistics.fmean(result["precision"][number]["value"] for result in found)
+        assert chance["precision"] == pytest.approx(mean)
+
+
+def test_labels(tmp_path):
+    path = tmp_path / "labels"
+    path.write_text("0\n1\n 0\n1\n", encoding="utf-8")
+    assert read_labels(path, 4) == {1, 3}
+    path.write_text("0\n1", encoding="utf-8")
+    assert read_labels(path, 2) == {1}
+    with pytest.raises(AnalysisError, match="has 2 lines for 3 sentence pairs"):
+        read_labels(path, 3)
+    for line in ("2", "", "bad", "[1]", "0.5"):
+        path.write_text(f"0\n{line}\n1\n", encoding="utf-8")
+        with pytest.raises(AnalysisError, match="line 2: neither 0 nor 1"):
+            read_labels(path, 3)

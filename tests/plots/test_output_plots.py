@@ -1,0 +1,119 @@
+"""Pictures of the output show the right numbers, and all parts are visible and distinct."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_sparse.measure.output.output_statistics import OutputStatistics
+from fairseq_sparse.measure.translator import ForcedSteps
+from fairseq_sparse.plots.output_plots import (
+    draw_nonzeros,
+    draw_sums,
+    draw_training,
+    draw_zeros,
+    save_plots,
+)
+from fairseq_sparse.plots.pictures import COLOURS, prepare_plots
+
+COLOUR_OF = {"softmax": COLOURS[0], "relu": COLOURS[1], "a": COLOURS[2], "b": COLOURS[3]}
+KINDS = ("png", "svg")
+CURVES = [
+    {"name": "relu", "updates": [10, 20], "tau": [1.5, 1.5], "logit_norm": [30.0, 40.0]},
+    {"name": "softmax", "updates": [10, 30], "tau": [None, None], "logit_norm": [20.0, None]},
+]
+
+
+def row(name, p, subset="test"):
+    p = torch.tensor(p)
+    statistics = OutputStatistics(p.size(1))
+    given = torch.zeros(len(p), dtype=torch.long)
+    statistics.add(ForcedSteps(p.log(), given, given))
+    return {"name": name, "output": name, "subset": subset, **statistics.result()}
+
+
+def sparse_row(name="relu", subset="test", vocabulary=100):
+    """Steps with 0, 1, 2, 3, 4 and 64 possible tokens, of 0.1 each."""
+    p = [[0.1] * count + [0.0] * (vocabulary - count) for count in (0, 1, 2, 3, 4, 64)]
+    return row(name, p, subset)
+
+
+def dense_row(name="softmax", subset="test", vocabulary=100):
+    return row(name, [[1 / vocabulary] * vocabulary] * 3, subset)
+
+
+def outlines(axes):
+    """Return the values and edges of the histograms' outlines, without their filled areas."""
+    return [patch.get_data()[:2] for patch in axes.patches if not patch.get_fill()]
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_histogram_is_that_of_the_statistics():
+    figure = draw_nonzeros([sparse_row()], COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    counts = [1, 1, 2, 1, 0, 0, 0, 1]  # 0; 1; 2-3; 4-7; ...; 64-127
+    assert shares.tolist() == pytest.approx([100 * count / 6 for count in counts])
+    assert edges.tolist() == [0.5, 1, 2, 4, 8, 16, 32, 64, 128]
+    low, high = figure.axes[0].get_xlim()
+    assert low < 0.5 and high > 100
+    assert legend_of(figure) == ["relu: mean 12.3"]
+
+
+def test_a_dense_model_is_a_line_at_the_size_of_its_vocabulary():
+    rows = [dense_row(), dense_row(subset="train"), sparse_row(), sparse_row(subset="train")]
+    figure = draw_nonzeros(rows, COLOUR_OF)
+    assert len(outlines(figure.axes[0])) == 2
+    assert {tuple(line.get_xdata()) for line in figure.axes[0].lines} == {(100, 100)}
+    expected = ["softmax: always 100", "relu, test: mean 12.3", "relu, train: mean 12.3"]
+    assert legend_of(figure) == expected
+
+
+def test_the_share_of_zeros_is_a_distribution_over_the_steps():
+    figure = draw_zeros([dense_row(), sparse_row()], COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    counts = [1, 1, 2, 1, 0, 0, 0, 1]  # nothing is nonzero; 1; 2-3; 4-7; ...; 64-100
+    assert shares.tolist() == pytest.approx([100 * count / 6 for count in counts])
+    assert edges.tolist() == pytest.approx([e / 100 for e in (0.5, 1, 2, 4, 8, 16, 32, 64, 101)])
+    left, right = figure.axes[0].get_xlim()
+    assert left > 1.01 and right < 0.005  # from no zeros on the left to nothing else on the right
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels == ["0", "50", "80", "90", "95", "98", "99"]
+    assert legend_of(figure) == ["relu: mean 87.67 % zeros"]
+    assert draw_zeros([dense_row()], COLOUR_OF) is None
+
+
+def test_sums_are_drawn_where_they_are_not_1():
+    rows = [dense_row(), sparse_row()]
+    figure = draw_sums(rows, COLOUR_OF)
+    ((shares, edges),) = outlines(figure.axes[0])
+    assert edges[0] == pytest.approx(-0.025) and edges[-1] == pytest.approx(6.425)
+    assert sum(shares) == pytest.approx(100)
+    assert legend_of(figure) == ["relu: 1.23 ± 2.31", "Σp = 1"]
+    assert draw_sums([dense_row()], COLOUR_OF) is None
+
+
+def test_training_has_a_panel_for_what_there_is():
+    figure = draw_training(CURVES, COLOUR_OF)
+    tau, norm = figure.axes
+    assert [line.get_label() for line in tau.lines] == ["relu"]
+    assert [line.get_label() for line in norm.lines] == ["relu", "softmax"]
+    assert tau.lines[0].get_xydata().tolist() == [[10, 1.5], [20, 1.5]]
+    assert math.isnan(norm.lines[1].get_ydata()[1])
+    assert tau.lines[0].get_color() == norm.lines[0].get_color() == COLOUR_OF["relu"]
+    assert legend_of(figure) == ["relu", "softmax"]
+    (norm,) = draw_training(CURVES[1:], COLOUR_OF).axes
+    assert norm.get_ylabel().startswith("mean norm") and norm.get_xlabel() == "updates"
+    assert draw_training([], COLOUR_OF) is None
+
+
+def test_files_are_those_of_the_figures_that_there_are(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    prepare_plots(folder)
+    written = save_plots(folder, [dense_row("$x_"), sparse_row("_relu")], CURVES)
+    stems = ["nonzeros", "zeros", "prob_sum", "training"]
+    assert [path.name for path in written] == [f"{s}.{kind}" for s in stems for kind in KINDS]
+    assert sorted(folder.iterdir()) == sorted(written)
+    assert [path.stem for path in save_plots(folder, [dense_row()], [])] == ["nonzeros"] * 2

@@ -1,0 +1,133 @@
+"""All pictures are written as files and leave no traces; fonts have the characters."""
+
+import warnings
+import xml.etree.ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+
+import toy
+from fairseq_sparse.measure.attention.attention_statistics import AttentionStatistics
+from fairseq_sparse.measure.output.output_statistics import OutputStatistics
+from fairseq_sparse.measure.translator import ForcedSteps
+from fairseq_sparse.plots import attention_curves, attention_plots, output_plots
+from fairseq_sparse.plots.pictures import COLOURS, font_families, new_figure, save_figure
+
+LONG = "$x_ a model with quite a long name, 1.5-ReLU and ReLA-g"
+
+
+def attention(name):
+    """Seven heads, with labels of different lengths."""
+    queries, keys = ([(name, f"{number}")[number % 2] for number in range(n)] for n in (3, 5))
+    titles = [f"head {number}" for number in range(7)]
+    return attention_plots.draw_attention(
+        [np.eye(3, 5)] * 7, queries, keys, titles, query_label="target", key_label="source"
+    )
+
+
+def curves(draw):
+    def figure(name):
+        results = {}
+        for number, layers in enumerate((1, 3)):
+            model = toy.model("--attention", "rela_g", "--encoder-layers", layers)
+            statistics = AttentionStatistics(model, toy.dictionary().pad())
+            statistics.add_batch(toy.batch(toy.dictionary())["net_input"])
+            rates = statistics.rates()
+            results[f"{name} {number}"] = {"attention": rates, "shuffled": rates}
+        return draw(results)
+
+    return figure
+
+
+def alignment_error(name):
+    layers = [{"layer": n, "average": 0.4, "heads": [0.2, 0.6], "best": 0.2} for n in (1, 2)]
+    aligned = {"normal": {"layers": layers}, "shifted": {"layers": layers}}
+    return attention_curves.draw_alignment_error({f"{name} {n}": aligned for n in range(2)})
+
+
+def output(draw):
+    def figure(name):
+        rows = []
+        for subset in ("test", "train"):
+            p = torch.tensor([[0.1] * count + [0.0] * (100 - count) for count in (0, 1, 3, 64)])
+            given, statistics = torch.zeros(len(p), dtype=torch.long), OutputStatistics(100)
+            statistics.add(ForcedSteps(p.log(), given, given))
+            rows.append({"name": name, "output": "x", "subset": subset, **statistics.result()})
+        return draw(rows, {name: COLOURS[0]})
+
+    return figure
+
+
+def training(name):
+    run = {"name": name, "updates": [10, 20], "tau": [1.5, 1.5], "logit_norm": [30.0, 40.0]}
+    return output_plots.draw_training([run], {name: COLOURS[0]})
+
+
+FIGURES = {
+    "attention": attention,
+    "sparsity": curves(attention_curves.draw_sparsity),
+    "null rates": curves(attention_curves.draw_null_rates),
+    "diversity": curves(attention_curves.draw_diversity),
+    "alignment error": alignment_error,
+    "nonzeros": output(output_plots.draw_nonzeros),
+    "zeros": output(output_plots.draw_zeros),
+    "sums": output(output_plots.draw_sums),
+    "training": training,
+}
+
+
+@pytest.mark.slow_except("attention", "nonzeros", "training")
+@pytest.mark.parametrize("kind", FIGURES)
+def test_pictures_are_written_and_global_state_is_left_alone(kind, tmp_path):
+    before = dict(matplotlib.rcParams)
+    figure = FIGURES[kind](LONG)
+    for name in ("a.png", "a.svg", "A.PDF"):
+        save_figure(figure, tmp_path / name)
+    assert dict(matplotlib.rcParams) == before
+    assert (matplotlib.image.imread(tmp_path / "a.png")[..., :3] < 1).any()
+    assert xml.etree.ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    assert (tmp_path / "A.PDF").read_bytes().startswith(b"%PDF")
+    with pytest.raises(ValueError, match="xyz"):
+        save_figure(figure, tmp_path / "a.xyz")
+    with pytest.raises(OSError):
+        save_figure(figure, tmp_path / "none" / "a.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "a.svg", "A.PDF"}
+
+
+def test_fonts_have_the_characters():
+    own = FT2Font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
+    other = FT2Font(font_manager.findfont("STIXGeneral")).get_charmap().keys()
+    character = chr(max(other - own))
+    assert font_families("Zwei Männer @@ Два Ελλ </s>") == ["DejaVu Sans"]
+    families = font_families(f"a{character}b")
+    assert families[0] == "DejaVu Sans" and len(families) == 2
+    assert ord(character) in FT2Font(font_manager.findfont(families[1])).get_charmap()
+    assert font_families("\U0010fffd") == ["DejaVu Sans"]
+    (legend,) = FIGURES["sparsity"](character).legends
+    label, text = (
+        FIGURES["attention"](character).axes[0].get_yticklabels()[0],
+        legend.get_texts()[0],
+    )
+    assert label.get_fontfamily() == text.get_fontfamily() == families
+    assert text.get_text() == f"{character} 0"
+
+
+@pytest.mark.filterwarnings("always")
+def test_characters_that_no_font_has_are_named_in_one_warning(tmp_path):
+    figure = new_figure(3, 2)
+    (axes,) = figure.axes
+    axes.set_title("\ue123 \ue124 \ue123")  # of the private use area
+    axes.set_xlabel("\ue123")
+    with pytest.warns(UserWarning) as caught:
+        save_figure(figure, tmp_path / "a.png")
+        warnings.warn("another", stacklevel=1)
+    first, second = (str(warning.message) for warning in caught)
+    assert first.startswith("no installed font has ") and second == "another"
+    assert sorted(first.split(":")[0].removeprefix("no installed font has ")) == [
+        "\ue123",
+        "\ue124",
+    ]
