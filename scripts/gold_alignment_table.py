@@ -205,7 +205,7 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 def tables(models: dict[str, dict[str, Any]]) -> str:
     """Return Table 5, and the same by layer."""
     from fairseq_sparse.measure.attention.attention_seeds import with_deviation
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     def cell(part: dict[str, Any], name: str) -> str:
         return with_deviation(part, name, 2, 100)
@@ -221,8 +221,8 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
         for name, model in models.items()
         for place, layer in enumerate(model["normal"]["layers"])
     ]
-    first = markdown_table(["model", *titles], rows)
-    second = markdown_table(["model", "layer", *titles], by_layer)
+    first = format_table(["model", *titles], rows)
+    second = format_table(["model", "layer", *titles], by_layer)
     return f"{first}\n\nAlignment error rate (%), mean over the layers (ReLA, Table 5)\n\n{second}"
 
 

@@ -267,7 +267,7 @@ def check_all(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(name: str, part: dict[str, Any]) -> str:
     """Return the table of a part of the corpus."""
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
         """Format the mean over all steps and the mean over those with a choice."""
@@ -291,7 +291,7 @@ def report(name: str, part: dict[str, Any]) -> str:
         f"Synthetic corpus, {name}: {part['sentences']:,} sentences, {first['steps']['number']:,} "
         f"steps, {first['choices']['number']:,} of them with a choice. Always giving the most "
         f"probable correct translation has BLEU {part['ceiling_bleu']:.1f}.\n\n"
-        f"{markdown_table(header, rows)}\n"
+        f"{format_table(header, rows)}\n"
     )
 
 

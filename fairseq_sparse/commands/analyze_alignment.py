@@ -200,17 +200,17 @@ def percent(rate: float | None) -> str:
 
 
 def file_table(files: list[dict[str, Any]]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = [
         [row["hypothesis"], row["links"], *(percent(row[name]) for name in MEASURES)]
         for row in files
     ]
-    return markdown_table(["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"], rows)
+    return format_table(["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"], rows)
 
 
 def folder_table(folder: dict[str, Any]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = []
     for kind in ALIGNMENT_KINDS:
@@ -222,7 +222,7 @@ def folder_table(folder: dict[str, Any]) -> str:
         means = (percent(folder[kind][name]) for name in ("aoh", "aol"))
         rows.append([kind, "average: AoH, AoL", "", *means])
     header = ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"]
-    return f"{folder['hypothesis']}\n\n{markdown_table(header, rows)}"
+    return f"{folder['hypothesis']}\n\n{format_table(header, rows)}"
 
 
 def run(options: argparse.Namespace) -> None:

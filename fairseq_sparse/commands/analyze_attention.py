@@ -103,7 +103,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def table(result: dict[str, Any]) -> str:
     """Return the measures of a model, first the means of each place and then its layers."""
     from fairseq_sparse.measure.attention.attention_seeds import with_deviation
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     header = ["place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
     header += ["null rate (%)", "variance", "of layer attention (%)"]
@@ -128,13 +128,13 @@ def table(result: dict[str, Any]) -> str:
         for number, layer in enumerate(part["layers"]):
             other = shuffled and shuffled["layers"][number]
             layers.append(row(place, number + 1, layer["attention"], layer, other))
-    return markdown_table(header, means + layers)
+    return format_table(header, means + layers)
 
 
 def temperature_table(result: dict[str, Any]) -> str:
     """Return the diversities of weights that do not sum to 1; empty if there are none."""
     from fairseq_sparse.measure.attention.attention_seeds import with_deviation
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows, temperatures = [], []
     for place, part in result["attention"].items():
@@ -149,12 +149,12 @@ def temperature_table(result: dict[str, Any]) -> str:
         [place, name, *(with_deviation(values, value, 3) for value in temperatures)]
         for place, name, values in rows
     ]
-    return markdown_table(header, cells) if rows else ""
+    return format_table(header, cells) if rows else ""
 
 
 def previous_table(measured: dict[str, Any]) -> str:
     """Tabulate the null rate of each cross-attention head after each word or tag."""
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     names = [entry["name"] for entry in measured["previous"]]
     rows = [
@@ -165,7 +165,7 @@ def previous_table(measured: dict[str, Any]) -> str:
     ]
     header = ["layer", "head", "null rate (%)", *(f"after {name}" for name in names)]
     queries = [measured["queries"], *(entry["queries"] for entry in measured["previous"])]
-    return markdown_table(header, [["", "queries", *queries], *rows])
+    return format_table(header, [["", "queries", *queries], *rows])
 
 
 def previous_counter(

@@ -141,7 +141,7 @@ def write_table(
 
 
 def precision_table(found: dict[str, Any]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     chance = found["chance"]
     rows = [
@@ -149,7 +149,7 @@ def precision_table(found: dict[str, Any]) -> str:
         for part in found["precision"]
     ]
     rows.append(["average precision", found["average_precision"], chance["average_precision"]])
-    return markdown_table(
+    return format_table(
         ["", "ranking (%)", "chance (%)"],
         [[name, *(f"{100 * value:.1f}" for value in values)] for name, *values in rows],
     )

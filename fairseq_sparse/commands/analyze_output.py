@@ -171,7 +171,7 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
         empty_table,
         scores_to_compare,
     )
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = []
     for translator in translators(options, limit(options)):
@@ -184,7 +184,7 @@ def run_empty(options: argparse.Namespace) -> tuple[dict, str]:
                 counts = {"left_out": left_out, "scores": name}
                 rows.append({**describe(translator, subset), **counts, **found})
     result = {"data": options.data, "beam": options.beam, "rows": rows}
-    return result, markdown_table(*empty_table(rows))
+    return result, format_table(*empty_table(rows))
 
 
 def run_support(options: argparse.Namespace) -> tuple[dict, str]:
@@ -195,7 +195,7 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
     )
     from fairseq_sparse.plots.output_plots import save_plots
     from fairseq_sparse.plots.pictures import prepare_plots
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     if options.plots:
         prepare_plots(options.plots)
@@ -206,7 +206,7 @@ def run_support(options: argparse.Namespace) -> tuple[dict, str]:
             rows += statistics_of_steps(translator, subset, options)
         if options.beams:
             searched.append(certify(translator, options))
-    tables = [markdown_table(*output_table(rows))]
+    tables = [format_table(*output_table(rows))]
     if searched:
         tables.append(certified_table(searched))
     if curves:

@@ -19,6 +19,11 @@ from fairseq_sparse.measure.alignment import SUBWORDS
 if TYPE_CHECKING:
     from fairseq_sparse.measure.translator import Translator
 
+FORMATS = ("md", "tsv", "latex", "json")
+# The endings of the pictures that can be drawn.
+PICTURES = (".png", ".svg", ".pdf")
+# Header and rows of a table.
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 # The translations in the folder of a recipe's run.
 HYPOTHESES = "hyp.detok.txt"
 
@@ -66,6 +71,53 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="maximum number of tokens per batch (default: 4000)",
     )
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add --format, the form in which a command prints its tables; see :func:`print_tables`."""
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="md",
+        help="how tables are printed; json: all numbers, as in --json (default: md)",
+    )
+
+
+def print_tables(tables: Sequence[Table], numbers: Any, style: str) -> None:
+    """Print the tables of a result, or all its numbers.
+
+    Args:
+        tables: header and rows of each.
+        numbers: the whole result, for JSON.
+        style: the value of --format.
+    """
+    import json
+
+    from fairseq_sparse.tables.formats import format_table
+
+    if style == "json":
+        print(json.dumps(numbers, ensure_ascii=False, indent=1))
+    else:
+        print("\n\n".join(format_table(header, rows, style) for header, rows in tables))
+
+
+def add_plots(parser: argparse.ArgumentParser) -> None:
+    """Add --plots, a picture's file name; several pictures put their own names before its
+    ending."""
+    parser.add_argument(
+        "--plots",
+        type=picture_file,
+        metavar="FILE",
+        help=f"draw pictures ({', '.join(PICTURES)}); each inserts its own name before the ending",
+    )
+
+
+def picture_file(text: str) -> Path:
+    """Parse the path of a picture to be written, for argparse."""
+    path = output_file(text)
+    if path.suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text}: the name must end in {', '.join(PICTURES)}")
+    return path
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ from fairseq_sparse.tables.columns import (
     conditions,
     read_summary_file,
 )
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 COMMAND = "table results"
 # The benchmarks whose results have speeds of models.
@@ -43,7 +43,7 @@ def table(summaries: list[dict], columns: list[str], baseline: dict | None = Non
     header = [COLUMNS[name].heading for name in columns]
     rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
     lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
-    return "\n".join([markdown_table(header, rows), *lines])
+    return "\n".join([format_table(header, rows), *lines])
 
 
 def model_name(summary: dict) -> str:

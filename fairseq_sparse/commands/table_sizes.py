@@ -274,7 +274,7 @@ def results_of(options: Namespace) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     header = ["attention", "parameters", "million", "added"]
     header += ["module: products (M)", "others (M)", "ratio"]
@@ -289,11 +289,11 @@ def table(results: list[dict]) -> str:
             row += [f"{numbers['products'] / 1e6:.3f}", f"{numbers['others'] / 1e6:.3f}"]
             row += [f"{numbers['ratio']:.4f}"]
         rows.append(row)
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 def activation_table(found: dict) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     header = ["activation", "closed form"]
     for counts in found["operations"]:
@@ -305,7 +305,7 @@ def activation_table(found: dict) -> str:
         rows.append([kind, formula, *(f"{cell[way]:,}" for cell in cells for way in cell)])
     up_to = found["softmax_up_to"]
     return (
-        f"{markdown_table(header, rows)}\n\nOperations of an attention activation (ReLA, Table 4), "
+        f"{format_table(header, rows)}\n\nOperations of an attention activation (ReLA, Table 4), "
         f"H = {found['heads']}, d = {found['width']}; softmax has no more than rela_g up to "
         f"T = {up_to['formula']} by the formulas, T = {up_to['counted']} as counted"
     )

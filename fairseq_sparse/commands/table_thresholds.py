@@ -177,14 +177,14 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = rows_of(options)
     if options.json:
         write_json(options.json, {"rows": rows})
     header = [heading for heading, _ in COLUMNS.values()]
     cells = [[form.format(row[name]) for name, (_, form) in COLUMNS.items()] for row in rows]
-    print(markdown_table(header, cells))
+    print(format_table(header, cells))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
@@ -82,6 +82,15 @@ def _missing_characters_named_once() -> Iterator[None]:
             "the language, such as Noto Sans CJK for Chinese, Japanese and Korean",
             stacklevel=4,
         )
+
+
+def save_pictures(figures: Mapping[str, Figure], path: Path) -> list[Path]:
+    """Write pictures as :func:`save_figure` does, each with its name before the path's ending, and
+    return their files: ``zeros`` at ``a/b.pdf`` is ``a/b-zeros.pdf``."""
+    paths = [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in figures]
+    for figure, place in zip(figures.values(), paths, strict=True):
+        save_figure(figure, place)
+    return paths
 
 
 def save_png_and_svg(figure: Figure, folder: Path, stem: str) -> list[Path]:

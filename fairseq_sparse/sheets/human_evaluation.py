@@ -12,7 +12,7 @@ from fairseq_sparse.sheets.annotation_sheets import (
     Judgement,
     Sheets,
 )
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 Scores = Mapping[str, Mapping[str, Optional[Judgement]]]  # annotator -> id of a row -> score
 # The value of a plus or minus behind a grade, where marks count.
@@ -114,7 +114,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
     header = ["system", "annotator 1", "annotator 2", "both", "judgements"]
     agreement = summary["agreement"]
     lines = [
-        markdown_table(header, rows),
+        format_table(header, rows),
         "",
         f"Mean score ± standard deviation, from {min(SCALE)} (worst) to {max(SCALE)}, without + "
         "and -; in brackets the mean if these count a third.",

@@ -21,7 +21,7 @@ from fairseq_sparse.sheets.annotation_sheets import (
     new_id,
     read_cells,
 )
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 COLUMNS = ("id", "source", "target", "correct", "comment")
 ANSWERS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
@@ -143,4 +143,4 @@ def answers_table(summary: Mapping[str, Mapping[str, Any]]) -> str:
         for end, part in summary.items()
     ]
     header = ["pairs with the", "drawn", "judged", "correct (%)", "WMT'14 En-De in the paper (%)"]
-    return markdown_table(header, rows)
+    return format_table(header, rows)

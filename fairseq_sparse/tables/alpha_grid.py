@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json, write_text
 from fairseq_sparse.tables.columns import conditions, look_up
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 from fairseq_sparse.tables.rows import Row
 
 # Possible scores of a run: heading, path in summary.json
@@ -87,7 +87,7 @@ def _grid(rows: Sequence[Row], text: Callable[[Row], str]) -> str:
         [f"{attention:g}", *(by_alphas.get((output, attention), "-") for output in outputs)]
         for attention in sorted({row.alphas[1] for row in rows})
     ]
-    return markdown_table(["α attention \\ α output", *(f"{alpha:g}" for alpha in outputs)], lines)
+    return format_table(["α attention \\ α output", *(f"{alpha:g}" for alpha in outputs)], lines)
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -16,8 +16,7 @@ from fairseq_sparse.tables.columns import (
     look_up,
     quantity_of,
 )
-from fairseq_sparse.tables.latex import PACKAGES, latex_table
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import PACKAGES, format_table
 from fairseq_sparse.tables.published import (
     Figure,
     differences,
@@ -62,16 +61,16 @@ def write(
     markdown, latex, content, messages = [f"# {table.title}"], [PACKAGES], {}, []
     if len(datasets) > 1:
         header, cells = overview(table, datasets)
-        markdown.append(markdown_table(header, cells))
-        latex.append(latex_table(header, cells, table.title))
+        markdown.append(format_table(header, cells))
+        latex.append(format_table(header, cells, "latex", table.title))
     for dataset, rows in datasets.items():
         signature, missing = compare_with_baseline(rows, references[dataset], samples)
         messages += [f"{dataset}: {message}" for message in missing]
         header, cells = dataset_table(table, dataset, rows)
         lines = [*notes(table, dataset, rows, signature), *missing]
-        markdown += [f"## {dataset}", markdown_table(header, cells)]
+        markdown += [f"## {dataset}", format_table(header, cells)]
         markdown.append("\n".join(f"- {line}" for line in lines))
-        latex.append(latex_table(header, cells, f"{table.title}; {dataset}", lines))
+        latex.append(format_table(header, cells, "latex", f"{table.title}; {dataset}", lines))
         content[dataset] = {
             "header": header,
             "cells": cells,
@@ -79,8 +78,8 @@ def write(
             "rows": as_json(rows, table.columns),
         }
     for title, (header, cells), source in paper_elsewhere(table, datasets):
-        markdown += [f"## {title}", markdown_table(header, cells), source]
-        latex.append(latex_table(header, cells, title, [source]))
+        markdown += [f"## {title}", format_table(header, cells), source]
+        latex.append(format_table(header, cells, "latex", title, [source]))
     facts: dict[str, Any] = {name: getattr(table, name) for name in ("paper", "name", "title")}
     stem.parent.mkdir(parents=True, exist_ok=True)
     write_text(_file(stem, ".md"), "\n\n".join(markdown) + "\n")

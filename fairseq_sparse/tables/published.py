@@ -125,8 +125,8 @@ def differences(recipe: Optional[str], dataset: str, quantities: Iterable[Quanti
 
     Args:
         recipe, dataset: as for :func:`find_figure`.
-        quantities: the quantities of all our figures; the paper's figures with one of these quantities
-            stand beside ours.
+        quantities: those of all our figures; the paper's figures of the same quantities stand
+            beside ours.
     """
     ours = dict.fromkeys(quantities)
     theirs = {

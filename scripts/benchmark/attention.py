@@ -253,7 +253,7 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     # Quantities that were not measured in any row have no column.
     more = {"tflops": "{:.2f}", "zeros": "{:.2f}", "error": "{:.1e}"}
@@ -268,7 +268,7 @@ def table(results: list[dict]) -> str:
         rows.append(row + [f.format(result[k]) if k in result else "-" for k, f in more.items()])
     header = ["part", "dtype", "length", "batch", "attention", "ms", "sentences/s", "speed"]
     header += ["quartiles", "peak MiB", "memory", *(titles[key] for key in more)]
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ def failures(results: list[dict]) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     failed = failures(results)
     rows = [
@@ -230,7 +230,7 @@ def table(results: list[dict]) -> str:
     ]
     text = f"{len(results) - len(failed)} of {len(results)} checks passed."
     header = ["dtype", "failed", "of", "error", "bound"]
-    return f"{text}\n\n{markdown_table(header, rows)}" if failed else text
+    return f"{text}\n\n{format_table(header, rows)}" if failed else text
 
 
 if __name__ == "__main__":

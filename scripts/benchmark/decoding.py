@@ -179,7 +179,7 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = []
     for result in results:
@@ -188,7 +188,7 @@ def table(results: list[dict]) -> str:
         row += harness.ratio_cells(result, "speed")
         rows.append([*row, f"{result['length']:.1f}" if "length" in result else "-"])
     header = ["by", "value", "batch", "model", "sentences/s", "speed", "quartiles", "length"]
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 if __name__ == "__main__":

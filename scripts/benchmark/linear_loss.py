@@ -352,7 +352,7 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     # Quantities that were not measured in any row have no column.
     more = {
@@ -375,7 +375,7 @@ def table(results: list[dict]) -> str:
         )
     header = ["dtype", "layer", "state", "function", "density (%)", "ms", "time", "quartiles"]
     header += ["peak MiB", "memory", "TFLOP/s", *(title for title, _ in more.values())]
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 if __name__ == "__main__":

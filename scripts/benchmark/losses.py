@@ -239,14 +239,14 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = [
         [result["dtype"], f"{result['rows']} x {result['vocabulary']}", result["name"]]
         + [harness.milliseconds(result), *harness.ratio_cells(result, "time")]
         for result in results
     ]
-    return markdown_table(["dtype", "logits", "function", "ms", "time", "quartiles"], rows)
+    return format_table(["dtype", "logits", "function", "ms", "time", "quartiles"], rows)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def page(
     parts: list[dict], records: dict[str, dict], found: list[targets.Target], dry_run: bool = False
 ) -> str:
     """Return the Markdown page, which is marked if it is a dry run."""
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     reached = sum(target.reached for target in found)
     sections = [
@@ -56,9 +56,9 @@ def page(
         *(["**A dry run at toy sizes: the figures mean nothing.**"] if dry_run else []),
         "## Targets",
         f"{reached} of {len(found)} reached.",
-        markdown_table(targets.HEADER, [target.cells() for target in found]),
+        format_table(targets.HEADER, [target.cells() for target in found]),
         "## Parts",
-        markdown_table(
+        format_table(
             ["part", "status", "seconds"],
             [[part["name"], part["status"], part["seconds"]] for part in parts],
         ),

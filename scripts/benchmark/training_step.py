@@ -307,7 +307,7 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     rows = []
     for result in results:
@@ -316,7 +316,7 @@ def table(results: list[dict]) -> str:
         row += [*harness.ratio_cells(result, "speed"), harness.ratio_cells(result, "time")[0]]
         rows.append(row + harness.memory_cells(result))
     header = ["precision", "vocabulary", "model", "tokens/s", "speed", "quartiles", "time"]
-    return markdown_table([*header, "peak MiB", "memory"], rows)
+    return format_table([*header, "peak MiB", "memory"], rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 from fairseq_sparse.files import write_text
 from fairseq_sparse.measure.machine import describe_machine
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 from numerics import paths
 from numerics.patterns import DTYPES, PATTERNS
 
@@ -237,7 +237,7 @@ def _mapping_table(figures: list[Figures]) -> str:
                         f"{p.where} ({p.path})" if p.where else "",
                     ]
                 )
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 def _most(f: Figures, quantity: str, dtype: str) -> float:
@@ -267,7 +267,7 @@ def _loss_table(figures: list[Figures]) -> str:
                 missing = quantity not in f.quantities() or unbounded
                 cells.append("" if missing else _number(f.worst(quantity, dtype).error))
             rows.append(cells)
-    return markdown_table(["mapping", "dtype", *_LOSS_COLUMNS.values()], rows)
+    return format_table(["mapping", "dtype", *_LOSS_COLUMNS.values()], rows)
 
 
 def _feature_table(figures: list[Figures]) -> str:
@@ -276,7 +276,7 @@ def _feature_table(figures: list[Figures]) -> str:
         for f in figures
         for quantity in f.quantities()
     ]
-    return markdown_table(["quantity", *DTYPES], rows)
+    return format_table(["quantity", *DTYPES], rows)
 
 
 def _backend_table(figures: list[Figures]) -> str:
@@ -289,7 +289,7 @@ def _backend_table(figures: list[Figures]) -> str:
         count = sum(entry.rows for entry in entries.pop("nan"))
         worst = [_number(max(e.error for e in found)) for found in entries.values()]
         rows.append([path, f"{count:,}", *worst])
-    return markdown_table(["backend", "rows", "p", "sum", "loss", "d loss"], rows)
+    return format_table(["backend", "rows", "p", "sum", "loss", "d loss"], rows)
 
 
 def _number(value: float) -> str:

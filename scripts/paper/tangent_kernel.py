@@ -42,7 +42,7 @@ from fairseq_sparse.plots.pictures import (  # noqa: E402
     require_matplotlib,
     save_png_and_svg,
 )
-from fairseq_sparse.tables.markdown import markdown_table  # noqa: E402
+from fairseq_sparse.tables.formats import format_table  # noqa: E402
 
 OUTPUTS = ("softmax", "1.5-entmax", "1.5-ReLU")
 MEASURES = ("drift", "derivative", "logits", "loss")
@@ -202,7 +202,7 @@ def run(options: argparse.Namespace) -> None:
         [row["output"], f"{row['width']:,}", *(f"{row[name]:.3f}" for name in MEASURES)]
         for row in results
     ]
-    print(markdown_table(["output", "width", *MEASURES], rows))
+    print(format_table(["output", "width", *MEASURES], rows))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -322,7 +322,7 @@ def failure_of(run: Run, options: argparse.Namespace) -> str:
 def table(runs: list[Run]) -> str:
     """Return a table with a row for each precision, output and scale, over all kinds of attention;
     those without a norm count only for runs, updates and failures."""
-    from fairseq_sparse.tables.markdown import markdown_table
+    from fairseq_sparse.tables.formats import format_table
 
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
@@ -345,7 +345,7 @@ def table(runs: list[Run]) -> str:
         )
     header = ["precision", "first scale", "output", "runs", "updates", "skipped"]
     header += [f"at {SMALL_SCALE} or less", "least scale", "worst last loss", "failed"]
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -129,6 +130,7 @@ def test_means_and_deviations_are_those_of_numpy(recipes: list[list[Recipe]]) ->
     assert "± is the standard deviation over them, with n - 1 in the denominator" in markdown
     for text in ("7 of 9 runs are finished", "0.50 to 1.50 hours", "updates: 1,234", "tok:13a"):
         assert text in markdown
+    latex = re.sub(" +", " ", latex)
     assert r"rela\_g attention & 3 & 31.50 $\pm$ 1.80 & 32.9" in latex and r"a CPU \& more" in latex
 
 

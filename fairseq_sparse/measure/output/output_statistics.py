@@ -24,7 +24,7 @@ from fairseq_sparse.measure.translator import (
     search,
     with_best_translations,
 )
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Width of the bins for sums of p, which are centred on its multiples, so that a rounded sum of 1
@@ -262,7 +262,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> str:
         shares.append(row["beams"][max(beams, key=int)]["single"])
         cells = ["-" if share is None else f"{100 * share:.2f}" for share in shares]
         lines.append([row["name"], row["output"], row["subset"], *cells])
-    return markdown_table(header, lines)
+    return format_table(header, lines)
 
 
 def training_table(curves: Sequence[dict[str, Any]]) -> str:
@@ -277,4 +277,4 @@ def training_table(curves: Sequence[dict[str, Any]]) -> str:
         + [ends(curve["tau"], 3), ends(curve["logit_norm"], 1)]
         for curve in curves
     ]
-    return markdown_table(["model", "updates", "τ", "norm of the logits"], lines)
+    return format_table(["model", "updates", "τ", "norm of the logits"], lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 # The windows over which Welleck et al. (2020) and Martins et al. (2020) average repetition.
 WINDOWS = (16, 32, 128, 512)
@@ -79,7 +79,7 @@ def table(rows: Sequence[dict]) -> str:
         counts = [row[key] for key in ("name", "samples", "tokens", "vocabulary")]
         shares = [f"{100 * row[key]:.2f}" for key in ("repetition", "seq_rep_4")]
         lines.append([*counts, *shares, *(f"{row[f'distinct_{order}']:.3f}" for order in ORDERS)])
-    return markdown_table(header, lines)
+    return format_table(header, lines)
 
 
 def _ngrams(tokens: Sequence[str], order: int) -> list[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import lines_of, write_json
 from fairseq_sparse.recipes.corpora.inflection import from_units
 from fairseq_sparse.recipes.corpora.reading import log, open_all
-from fairseq_sparse.tables.markdown import markdown_table
+from fairseq_sparse.tables.formats import format_table
 
 _UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 _TARGET = re.compile(r"T-(\d+)\t(.*)")
@@ -82,7 +82,7 @@ def score_files(generated: Path, reference: Path, guesses: Path, json: Path) -> 
         for name, row in [*result["languages"].items(), ("all", result)]
     ]
     header = ["language", "word accuracy (%)", "edit distance", "items", "without a guess"]
-    return markdown_table(header, rows)
+    return format_table(header, rows)
 
 
 def score(items: Items, guesses: Guesses) -> dict[str, Any]:

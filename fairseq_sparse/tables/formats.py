@@ -1,0 +1,95 @@
+"""Tables as Markdown, tab-separated values, LaTeX or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
+FORMATS = ("md", "tsv", "json", "latex")
+PACKAGES = "% needs \\usepackage{booktabs}"
+
+_ROW = DataRow("| ", " | ", " |")
+# Each cell with one space around it, and dashes below the header.
+_MARKDOWN = TableFormat(
+    lineabove=None,
+    linebelowheader=Line("| ", "-", " | ", " |"),
+    linebetweenrows=None,
+    linebelow=None,
+    headerrow=_ROW,
+    datarow=_ROW,
+    padding=0,
+    with_header_hide=None,
+)
+# Characters that LaTeX takes for commands, or that its usual fonts lack.
+_LATEX = str.maketrans(
+    {
+        **LATEX_ESCAPE_RULES,
+        "|": r"\textbar{}",
+        "<": r"$<$",
+        ">": r"$>$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "−": r"$-$",
+        "Σ": r"$\Sigma$",
+        "α": r"$\alpha$",
+        "ε": r"$\varepsilon$",
+        "τ": r"$\tau$",
+    }
+)
+
+
+def format_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    style: str = "md",
+    caption: str = "",
+    notes: Sequence[str] = (),
+) -> str:
+    """Return a table as text.
+
+    Args:
+        header: the headings of the columns.
+        rows: the cells of each row, as many as headings.
+        style: one of ``FORMATS``. ``json`` is a list of one object per row.
+        caption: the text above a LaTeX table, which then floats.
+        notes: the paragraphs below a LaTeX table with a caption.
+    """
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if style == "json":
+        lines = [dict(zip(header, row, strict=True)) for row in rows]
+        return json.dumps(lines, ensure_ascii=False, indent=1)
+    if style == "tsv":
+        return "\n".join("\t".join(row) for row in [header, *cells])
+    if style == "latex":
+        return _latex(header, cells, caption, notes)
+    # The header goes in as a row: tabulate would make its columns wider than necessary.
+    return tabulate([header, SEPARATING_LINE, *cells], tablefmt=_MARKDOWN, disable_numparse=True)
+
+
+def _latex(
+    header: Sequence[str], cells: Sequence[Sequence[str]], caption: str, notes: Sequence[str]
+) -> str:
+    # tabulate's own escapes lack Greek letters, and would escape ours.
+    escaped = [[cell.translate(_LATEX) for cell in row] for row in [header, *cells]]
+    columns = "l" + "r" * (len(header) - 1)
+    row = DataRow("", " & ", r" \\")
+    booktabs = TableFormat(
+        lineabove=Line(f"\\begin{{tabular}}{{{columns}}}\n\\toprule", "", "", ""),
+        linebelowheader=Line(r"\midrule", "", "", ""),
+        linebetweenrows=None,
+        linebelow=Line("\\bottomrule\n\\end{tabular}", "", "", ""),
+        headerrow=row,
+        datarow=row,
+        padding=0,
+        with_header_hide=None,
+    )
+    table = tabulate(escaped[1:], escaped[0], tablefmt=booktabs, disable_numparse=True)
+    if not caption:
+        return table
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption.translate(_LATEX)}}}", table]
+    if notes:
+        lines.append(r"\par\medskip\footnotesize")
+        lines += [note.translate(_LATEX) + r"\par" for note in notes]
+    return "\n".join([*lines, r"\end{table}"])
