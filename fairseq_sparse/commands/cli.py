@@ -49,6 +49,7 @@ COMMANDS = {
     "corpus download": "download a file, resume it, and check its checksum",
     "corpus extract": "extract the sentences of a corpus from its archives",
     "corpus clean": "leave out unfit training pairs, hold out pairs, join paragraphs",
+    "corpus split": "split pairs of which many share a sentence",
     "corpus inflection": "make character data of CoNLL-SIGMORPHON 2018, task 1",
     "corpus batch-size": "find --max-tokens and --update-freq for a number of target tokens",
     "score-inflection": "score inflected forms as the shared task does",

@@ -168,7 +168,10 @@ def _sentences(recipe: Recipe) -> Iterable[Command]:
     sides = languages(corpus)
     taken = [split for split in SPLITS if any(take.split == split for take in corpus.take)]
     text, tokens, clean = folder / "text", folder / "tokens", folder / "tokenized"
-    yield _extract(recipe, text, taken)
+    yield _extract(recipe, folder / "pairs" if corpus.test_groups else text, taken)
+    if corpus.test_groups:
+        yield _split(corpus, folder / "pairs", text)
+        taken = list(SPLITS)
     if all(corpus.tokens.get(side) == "space" for side in sides):
         tokens = text
     else:
@@ -194,6 +197,25 @@ def _extract(recipe: Recipe, text: Path, taken: list[str]) -> Command:
         argv += ["--take", take.split, take.format, *places]
     outputs = tuple(text / name for name in _names(taken, sides))
     return Command(tuple(argv), outputs=outputs, comment="raw sentences, one a line")
+
+
+def _split(corpus: Corpus, pairs: Path, text: Path) -> Command:
+    """Return the command that splits pairs by groups of translations."""
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "split", "--input", pairs]
+    argv += ["--output", text, "--languages", *languages(corpus)]
+    argv += ["--valid", str(corpus.valid_groups), "--test", str(corpus.test_groups)]
+    argv += ["--references", str(corpus.references)]
+    outputs = tuple(text / name for name in _names(SPLITS, languages(corpus)))
+    more = tuple(references(corpus, text / f"test.{corpus.target}")[1:])
+    return Command(
+        tuple(argv), outputs=(*outputs, *more), comment="no test sentence is in the training text"
+    )
+
+
+def references(corpus: Corpus, first: Path) -> list[Path]:
+    """Return the files of all references of the test set, given that of the first."""
+    more = range(2, corpus.references + 1)
+    return [first, *(first.with_name(f"{first.name}.{number}") for number in more)]
 
 
 def _tokenise(kind: str, side: str, text: Path, tokens: Path, split: str, comment: str) -> Command:

@@ -67,6 +67,9 @@ class Corpus:
         long_test: whether what ``max_tokens`` leaves out is a second test set.
         hold_out: every N-th training pair (text: 1/N of the paragraphs at the end, twice) is held
             out for validation.
+        valid_groups, test_groups: numbers of groups of translations, which the training pairs are
+            split into (see ``corpora/groups.py``), that are held out; the other splits are empty.
+        references: of a test sentence, with ``test_groups``.
         bpe_merges: 0 for whole tokens.
         separate_bpe: whether each language has merges of its own.
         joined_dictionary: whether both sides share a dictionary.
@@ -90,6 +93,9 @@ class Corpus:
     max_ratio: float = 0.0
     long_test: bool = False
     hold_out: int = 0
+    valid_groups: int = 0
+    test_groups: int = 0
+    references: int = 1
     bpe_merges: int = 0
     separate_bpe: bool = False
     joined_dictionary: bool = True

@@ -1,0 +1,97 @@
+"""Splits of a corpus in which many sentences have several translations.
+
+A group is a connected component: pairs that share a sentence on either side are in one group, and
+so are those that share it with any of these. A group goes into one split as a whole, so that no
+sentence of the test set, in either language, occurs in the training data.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.corpora.reading import decode, in_step, log, open_all, read_lines
+
+Pair = tuple[str, str]
+
+
+def split_groups(
+    source: Path,
+    output: Path,
+    languages: Sequence[str],
+    valid: int,
+    test: int,
+    references: int = 1,
+    seed: int = 1,
+) -> None:
+    """Write ``OUTPUT/{train,valid,test}.LANG`` from the pairs of ``SOURCE/train.LANG``.
+
+    The test set has each sentence of the source language in its groups once. Its references are
+    the translations of its group, its own first, in ``test.LANG``, ``test.LANG.2`` and so on; where
+    a group has fewer, the first is repeated, which leaves BLEU and chrF as they are.
+
+    Args:
+        valid, test: numbers of groups, which are drawn at random.
+        references: the most references of a sentence.
+        seed: of the draw.
+
+    Raises:
+        RecipeError: there are too few groups.
+    """
+    paths = [source / f"train.{language}" for language in languages]
+    sides = [decode(read_lines(path.parent, path.name), path) for path in paths]
+    groups = find_groups([(first, second) for first, second in in_step(sides, paths)])
+    if len(groups) <= valid + test:
+        raise RecipeError(f"{paths[0]}: has {len(groups)} groups, too few to hold out")
+    order = random.Random(seed).sample(range(len(groups)), valid + test)
+    names = dict.fromkeys(order[:valid], "valid") | dict.fromkeys(order[valid:], "test")
+    pairs: dict[str, list[Sequence[str]]] = {"train": [], "valid": [], "test": []}
+    for number, group in enumerate(groups):
+        split = names.get(number, "train")
+        pairs[split] += _with_references(group, references) if split == "test" else group
+    for split, rows in pairs.items():
+        more = range(2, references + 1) if split == "test" else ()
+        endings = [*languages, *(f"{languages[1]}.{number}" for number in more)]
+        with open_all([output / f"{split}.{ending}" for ending in endings]) as handles:
+            for row in rows:
+                for handle, text in zip(handles, row, strict=True):
+                    handle.write(text + "\n")
+        log(f"{split}: {len(rows):,} {'sentences' if split == 'test' else 'pairs'}")
+
+
+def find_groups(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Return the connected components of pairs, in the order of their first pairs.
+
+    Sentences that differ only in case, punctuation or white space are taken for the same.
+    """
+    parents: dict[tuple[int, str], tuple[int, str]] = {}
+
+    def root(node: tuple[int, str]) -> tuple[int, str]:
+        while parents.setdefault(node, node) != node:
+            parents[node] = node = parents[parents[node]]
+        return node
+
+    for pair in pairs:
+        first, second = (root((side, _words(text))) for side, text in enumerate(pair))
+        parents[first] = second
+    groups: dict[tuple[int, str], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(root((0, _words(pair[0]))), []).append(pair)
+    return list(groups.values())
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold())) or text
+
+
+def _with_references(group: Sequence[Pair], count: int) -> list[list[str]]:
+    """Return each source sentence of a group with ``count`` references."""
+    rows = []
+    for sentence in dict.fromkeys(source for source, _ in group):
+        own = [target for source, target in group if source == sentence]
+        found = list(dict.fromkeys([*own, *(target for _, target in group)]))[:count]
+        rows.append([sentence, *found, *found[:1] * (count - len(found))])
+    return rows
