@@ -65,6 +65,7 @@ def test_every_entry_gives_a_whole_recipe(dataset: str) -> None:
         if corpus.kind != "inflection":
             splits = {"train", "valid", "test"} - ({"valid"} if corpus.hold_out else set())
             held_out = {"valid", "test"} if corpus.kind == "text" and corpus.hold_out else set()
+            held_out |= {"valid", "test"} if corpus.test_groups else set()
             assert {take.split for take in corpus.take} == splits - held_out
             names = {name for take in corpus.take for name in take.files}
             assert corpus.made_by or {file.name for file in corpus.files} == names
