@@ -57,10 +57,19 @@ setup(
     install_requires=requirements(),
     extras_require={
         "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "entmax", "selenium", "jieba"],
+        "test": [
+            "pytest",
+            "pytest-xdist",
+            "hypothesis",
+            "entmax",
+            "selenium",
+            "jieba",
+            "ctranslate2",
+        ],
         # PyTorch for CUDA brings triton.
         # nvidia-ml-py reads the energy that training uses.
         "gpu": ["triton>=3.2; sys_platform == 'linux'", "nvidia-ml-py"],
+        "ctranslate2": ["ctranslate2"],
         "chinese": ["jieba"],
         "statistics": ["scipy"],
         "dev": ["ruff"],

@@ -25,6 +25,8 @@ from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
 _OUR_MODELS = re.compile(r"^(transformer|transformer_lm|lstm)_sparse")
 _OUR_CRITERIONS = ("entmax_loss", "alpha_relu_loss")
+# The constant threshold of alpha-ReLU, which changes no order of the logits.
+_TAU = "decoder.output_projection.tau"
 # Architectures that are stock's lstm with other sizes; the checkpoint stores the sizes.
 _LSTM_SIZES = ("lstm_morph", "lstm_mt")
 
@@ -49,12 +51,17 @@ _OUR_TASK_FIELDS = {
 }
 
 
-def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
+def export_checkpoint(path: str | os.PathLike, any_output: bool = False) -> dict[str, Any]:
     """Read a checkpoint of this package and convert it to one of stock fairseq.
 
     The parameters stay unchanged. Architecture, task and criterion get their stock names, without
     the settings that stock does not know. The state of the optimizer is left out: training can
     continue with ``--finetune-from-model``.
+
+    Args:
+        path: the checkpoint.
+        any_output: take a sparse output, too, and export its logits, whose softmax has the same
+            order as the sparse probabilities, but no zeros.
 
     Returns:
         The state for ``torch.save``; stock ``fairseq-generate --task translation`` loads it
@@ -71,7 +78,7 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
     model = vars(model) if isinstance(model, Namespace) else model or {}
     if not _OUR_MODELS.match(str(model.get("_name") or model.get("arch"))):
         raise CheckpointError(f"{path}: is not a checkpoint of a fairseq_sparse model")
-    _check_softmax(model, path)
+    _check_softmax(model, path, any_output)
     missing = [name for name in ("task", "common", "criterion") if name not in cfg]
     if missing:
         raise CheckpointError(f"{path}: has no settings of {', '.join(missing)}: it is damaged")
@@ -88,18 +95,22 @@ def export_checkpoint(path: str | os.PathLike) -> dict[str, Any]:
         cfg["criterion"] = _criterion(cfg["criterion"])
     state.pop("last_optimizer_state", None)
     state["model"] = {
-        key: value for key, value in state["model"].items() if not FUSED_COPIES.search(key)
+        key: value
+        for key, value in state["model"].items()
+        if not (FUSED_COPIES.search(key) or key == _TAU)
     }
     return state
 
 
-def _check_softmax(model: Mapping[str, Any], path: str) -> None:
-    for name in ("output_transform", "attention", *(f"attention_{place}" for place in FLAG_PLACES)):
+def _check_softmax(model: Mapping[str, Any], path: str, any_output: bool) -> None:
+    output = () if any_output else ("output_transform",)
+    for name in (*output, "attention", *(f"attention_{place}" for place in FLAG_PLACES)):
         value = model.get(name)
         if value is not None and str(value) != "softmax":
             raise CheckpointError(
-                f"{path}: was trained with --{name.replace('_', '-')} {value}, which stock fairseq "
-                "does not have: only a model with softmax everywhere can be exported"
+                f"{path}: was trained with --{name.replace('_', '-')} {value}, which only this "
+                "package has; export --to fairseq is for softmax everywhere, --to ctranslate2 for "
+                "softmax attention"
             )
     if model.get("attention_bias"):
         raise CheckpointError(

@@ -27,6 +27,7 @@ COMMANDS = {
     "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
     "average": "average the parameters of several checkpoints into one",
     "export": "write a softmax model as a checkpoint of stock fairseq",
+    "rescore": "score the candidates of another decoder, and put the best first",
     "recover": "repair a run that was killed while it saved, so that it can resume",
     "score": "score fairseq-generate's output with cased sacreBLEU",
     "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",

@@ -15,7 +15,7 @@ from fairseq_cli import train
 import frozen_checkpoints as frozen
 import toy
 from checkpoints import make_state, write
-from commands import hypotheses
+from commands import generate, hypotheses
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
 from fairseq_sparse.checkpoints.loading import load_checkpoint
 from fairseq_sparse.commands import export as script
@@ -175,3 +175,38 @@ def test_a_checkpoint_without_all_settings_is_refused(tmp_path):
     (path,) = write(tmp_path, [state])
     with pytest.raises(CheckpointError, match="no settings of task"):
         export_checkpoint(path)
+
+
+@pytest.fixture(scope="module", params=["entmax15", "alpha_relu"])
+def sparse_checkpoint(request, data, tmp_path_factory):
+    criterion = {"entmax15": "entmax_loss", "alpha_relu": "alpha_relu_loss"}[request.param]
+    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    flags += ["--output-transform", request.param, "--criterion", criterion]
+    return toy.train(tmp_path_factory.mktemp("model"), data, *flags)[0]
+
+
+def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint, tmp_path):
+    """Also with int8, whose rounding seldom changes the best token of a tiny model."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    own = hypotheses(generate(data, sparse_checkpoint, "--beam", 1).stdout)
+    source = (data.parent / "test.de").read_text(encoding="utf-8").splitlines()
+    for flags, wrong in (([], 0), (["--quantization", "int8"], 3)):
+        output = tmp_path / f"model{wrong}"
+        words = [sparse_checkpoint, output, "--to", "ctranslate2", "--data", data, *flags]
+        assert script.main([str(word) for word in words]) == 0
+        translator = ctranslate2.Translator(str(output), intra_threads=1)
+        found = translator.translate_batch([line.split() for line in source], beam_size=1)
+        differing = [
+            number
+            for number, result in enumerate(found)
+            if " ".join(result.hypotheses[0]) != own[number][0][1]
+        ]
+        assert len(differing) <= wrong
+
+
+@pytest.mark.parametrize("name", ["alpha_relu_rela_g", "entmax_learned_alpha"])
+def test_other_attention_is_not_exported_to_ctranslate2(name, tmp_path, capsys):
+    path = of(SETS[0], name, tmp_path)
+    words = [path, tmp_path / "model", "--to", "ctranslate2", "--data", frozen.DATA]
+    assert script.main([str(word) for word in words]) == 1
+    assert "--attention" in capsys.readouterr().err and not (tmp_path / "model").exists()

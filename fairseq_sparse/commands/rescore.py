@@ -1,0 +1,92 @@
+"""Score candidates, such as the n-best lists of another decoder, and put the best first.
+
+The candidates are lines NUMBER TAB TOKENS, where NUMBER is that of the source sentence, from 0, or
+the output of fairseq-generate. What is written are lines H-NUMBER TAB SCORE TAB TOKENS, as
+fairseq-generate writes them, so that fairseq-sparse score can read them. A candidate with a token
+of probability 0 has the score -inf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_sparse.commands.common import (
+    check_outputs,
+    command_parser,
+    finish,
+    output_file,
+    with_progress,
+)
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of, write_text
+
+if TYPE_CHECKING:
+    from fairseq_sparse.measure.rescoring import Candidate
+
+_LINE = re.compile(r"(?:H-(?P<found>\d+)\t[^\t]*|(?P<number>\d+))\t(?P<tokens>.*)")
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("rescore", __doc__)
+    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
+    parser.add_argument("--path", required=True, metavar="CKPT", help="model; an ensemble is A:B")
+    parser.add_argument(
+        "--source", required=True, type=Path, metavar="FILE", help="tokens of the source sentences"
+    )
+    parser.add_argument("--candidates", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="(default: print)")
+    parser.add_argument(
+        "--lenpen", type=float, default=1.0, metavar="X", help="as in fairseq-generate (default: 1)"
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    options = parser.parse_args(arguments)
+    check_outputs(parser, options, "output")
+    return options
+
+
+def read_candidates(path: Path, sentences: int) -> list[Candidate]:
+    """Read the candidates of a file, in its order.
+
+    Raises:
+        AnalysisError: it has none, or one of a sentence that is not there.
+    """
+    from fairseq_sparse.measure.rescoring import Candidate
+
+    found = [
+        Candidate(int(match["found"] or match["number"]), match["tokens"])
+        for line in lines_of(path)
+        if (match := _LINE.fullmatch(line))
+    ]
+    if not found:
+        raise AnalysisError(f"{path}: no line NUMBER TAB TOKENS, and no H-NUMBER of fairseq")
+    last = max(candidate.sentence for candidate in found)
+    if last >= sentences:
+        raise AnalysisError(f"{path}: sentence {last}, but --source has {sentences}")
+    return found
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.measure.rescoring import rescore
+    from fairseq_sparse.measure.translator import load_translator
+
+    sources = lines_of(options.source)
+    candidates = read_candidates(options.candidates, len(sources))
+    translator = load_translator(options.path, options.data, options.cpu)
+    # Sentences of one length together, so that a batch has little padding.
+    candidates.sort(key=lambda part: (sources[part.sentence].count(" "), part.sentence))
+    progress = with_progress(candidates, "candidates", "candidate")
+    scored = list(rescore(translator, sources, progress, options.lenpen))
+    scored.sort(key=lambda row: (row[1].sentence, -row[0]))
+    text = "".join(f"H-{part.sentence}\t{score:.6f}\t{part.tokens}\n" for score, part in scored)
+    if options.output:
+        write_text(options.output, text)
+    else:
+        sys.stdout.write(text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("rescore", run, parse_arguments(arguments))

@@ -1,0 +1,72 @@
+"""fairseq-sparse rescore gives candidates the scores that the model's own search gives them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import toy
+from bad_input import assert_refused
+from commands import generate, hypotheses
+from fairseq_sparse.commands import rescore
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
+    return toy.train(tmp_path_factory.mktemp("model"), data, *flags)[0]
+
+
+def call(data: Path, checkpoint: Path, candidates: Path, *flags: object) -> int:
+    given = (data, "--path", checkpoint, "--source", data.parent / "test.de")
+    words = [*given, "--candidates", candidates, *flags, "--cpu"]
+    return rescore.main([str(word) for word in words])
+
+
+@pytest.mark.parametrize("lenpen", [0, 1, 2])
+def test_scores_are_those_of_fairseq_generate(
+    data: Path, checkpoint: Path, tmp_path: Path, lenpen: float
+) -> None:
+    flags = ("--beam", 4, "--nbest", 4, "--lenpen", lenpen)
+    expected = hypotheses(generate(data, checkpoint, *flags).stdout)
+    lines = [f"{number}\t{words}\n" for number, found in expected.items() for _, words in found]
+    random.Random(1).shuffle(lines)
+    (tmp_path / "candidates.txt").write_text("".join(lines), encoding="utf-8")
+    output = tmp_path / "scored.txt"
+    found = call(
+        data, checkpoint, tmp_path / "candidates.txt", "--lenpen", lenpen, "--output", output
+    )
+    assert found == 0
+    scored = hypotheses(output.read_text(encoding="utf-8"))
+    assert scored.keys() == expected.keys()
+    for number, rows in scored.items():
+        scores = [score for score, _ in rows]
+        assert scores == sorted(scores, reverse=True)
+        own = {words: score for score, words in expected[number]}
+        assert {words: score for score, words in rows} == pytest.approx(own, abs=1e-4)
+
+
+def test_what_the_model_rules_out_comes_last(
+    data: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long repetition has a token of probability 0, unless the model is far from sparse."""
+    found = hypotheses(generate(data, checkpoint, "--beam", 2).stdout)
+    word = found[0][0][1].split()[0]
+    text = f"0\t{' '.join([word] * 60)}\n0\t{found[0][0][1]}\n"
+    (tmp_path / "candidates.txt").write_text(text, encoding="utf-8")
+    assert call(data, checkpoint, tmp_path / "candidates.txt") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split("\t")[2] == found[0][0][1]
+    assert second.split("\t")[1] == "-inf"
+
+
+@pytest.mark.parametrize("text", ["nothing\n", "100000\ta b\n"])
+def test_other_files_are_refused(
+    data: Path, checkpoint: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "candidates.txt").write_text(text, encoding="utf-8")
+    path = tmp_path / "candidates.txt"
+    assert_refused(capsys, path, call, data, checkpoint, path)
