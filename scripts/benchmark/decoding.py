@@ -6,7 +6,9 @@ of --path is the baseline, and the speeds are ratios to it. A softmax model is d
 own generator ("Speeding Up Entmax", Figure 4; "Sparse Attention with Linear Units", Figure 2 and
 Table 2, whose ratios are for one sentence at a time: --batches 1). The length is the mean length of
 the translations: longer ones take more time. With --stock, each sparse model is also decoded by
-fairseq's own generator; if that fails, the table says so.
+fairseq's own generator; if that fails, the table says so. With --ctranslate2, each model with
+softmax attention is also decoded by CTranslate2, in fp32 and int8, with a softmax of its logits and
+as many threads as PyTorch.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +28,8 @@ from benchmark.harness import positive
 from command_line import exit_status, name_models, numbers, script_parser
 
 STOCK_SEARCH = ", stock search"
+# What CTranslate2 computes in, by --ctranslate2.
+PRECISIONS = ("float32", "int8")
 
 
 def beams(text: str) -> list[int]:
@@ -57,6 +62,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--bin-beam", 5, "beam size in the bins")
     add("--lenpen", 1.0, "length penalty", float)
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
+    parser.add_argument("--ctranslate2", action="store_true", help="also with CTranslate2")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
     harness.add_arguments(parser, rounds=3)
     options = parser.parse_args(arguments)
@@ -113,7 +119,52 @@ def generators(translators: list, options: argparse.Namespace, beam: int) -> dic
                 beam_size=beam,
                 len_penalty=options.lenpen,
             )
+        if options.ctranslate2:
+            for precision in PRECISIONS:
+                name = f"{translator.name}, CTranslate2 {precision}"
+                found[name] = CTranslate2Generator(translator, options, beam, precision)
     return found
+
+
+class CTranslate2Generator:
+    """CTranslate2 with the interface of fairseq's generators.
+
+    Args:
+        translator: a model with softmax attention.
+        options: of the command line.
+        beam: the beam size.
+        precision: one of ``PRECISIONS``.
+    """
+
+    def __init__(self, translator, options: argparse.Namespace, beam: int, precision: str):
+        import ctranslate2
+        import torch
+
+        from fairseq_sparse.checkpoints.ctranslate2 import convert_to_ctranslate2
+
+        self.task, self.beam, self.lenpen = translator.task, beam, options.lenpen
+        with tempfile.TemporaryDirectory() as folder:
+            (checkpoint,) = translator.checkpoints
+            convert_to_ctranslate2(checkpoint, options.data, Path(folder) / "model", precision)
+            self.translator = ctranslate2.Translator(
+                f"{folder}/model", options.device, intra_threads=torch.get_num_threads()
+            )
+
+    def generate(self, _, sample: dict) -> list[list[dict]]:
+        """Translate a batch; a hypothesis has its tokens, with EOS."""
+        source, target = self.task.source_dictionary, self.task.target_dictionary
+        no_words = {source.pad(), source.eos()}
+        rows = [
+            [source[token] for token in row if token not in no_words]
+            for row in sample["net_input"]["src_tokens"].tolist()
+        ]
+        found = self.translator.translate_batch(
+            rows, beam_size=self.beam, length_penalty=self.lenpen, max_decoding_length=200
+        )
+        return [
+            [{"tokens": [*map(target.index, result.hypotheses[0]), target.eos()]}]
+            for result in found
+        ]
 
 
 def decoding_job(generator, batches: list[dict]) -> Callable[[], list[int]]:
