@@ -1,4 +1,4 @@
-"""The ops against 50-digit arithmetic, within the bounds that docs/numerics.md gives."""
+"""The ops against 50-digit arithmetic, within the bounds that docs/results/numerics.md gives."""
 
 from fractions import Fraction
 

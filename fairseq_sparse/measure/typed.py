@@ -1,0 +1,88 @@
+"""Sentences that a user types, tokenised and split as the model's training text was."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq.data import Dictionary, LanguagePairDataset, encoders
+from torch import Tensor
+
+from fairseq_sparse.errors import AnalysisError
+
+# The names of the merges beside dictionaries; fairseq's from_pretrained knows the first.
+CODES = ("bpecodes", "bpe.codes", "../bpe.codes")
+
+
+class TextEncoder:
+    """Raw text to the tokens of a dictionary, and back, by fairseq's own tokenizers and BPE.
+
+    Args:
+        language: of the text.
+        tokenizer: ``moses`` or ``space``.
+        codes: the merges of subword-nmt; None for whole words.
+    """
+
+    def __init__(self, language: str, tokenizer: str = "moses", codes: Path | None = None):
+        options = {"source_lang": language, "target_lang": language}
+        self.tokenizer = encoders.build_tokenizer(
+            Namespace(
+                tokenizer=tokenizer, moses_no_dash_splits=False, moses_no_escape=False, **options
+            )
+        )
+        self.bpe = codes and encoders.build_bpe(
+            Namespace(bpe="subword_nmt", bpe_codes=str(codes), bpe_separator="@@")
+        )
+
+    def encode(self, text: str, dictionary: Dictionary) -> Tensor:
+        """Return the tokens of a text, EOS at the end."""
+        words = self.tokenizer.encode(" ".join(text.split()))
+        pieces = self.bpe.encode(words) if self.bpe else words
+        return dictionary.encode_line(pieces, add_if_not_exist=False).long()
+
+    def decode(self, pieces: str) -> str:
+        """Return tokens, with spaces between them, as text."""
+        return self.tokenizer.decode(self.bpe.decode(pieces) if self.bpe else pieces)
+
+
+def find_codes(data: str | Path) -> Path | None:
+    """Return the file of BPE merges beside the dictionaries of a folder, or None."""
+    return next((Path(data, name) for name in CODES if Path(data, name).is_file()), None)
+
+
+def typed_pairs(
+    task, sources: Sequence[str], targets: Sequence[str] = (), tokenizer: str = "moses"
+) -> LanguagePairDataset:
+    """Return typed sentences as a data set of a translation task.
+
+    Args:
+        task: with the dictionaries, and the languages in its configuration.
+        sources: raw text.
+        targets: their translations, or none.
+        tokenizer: ``moses`` or ``space``.
+
+    Raises:
+        AnalysisError: a sentence is empty.
+    """
+    codes = find_codes(task.cfg.data)
+    sides = []
+    for texts, language, words in (
+        (sources, task.cfg.source_lang, task.source_dictionary),
+        (targets, task.cfg.target_lang, task.target_dictionary),
+    ):
+        encoder = TextEncoder(language, tokenizer, codes)
+        sides.append([encoder.encode(text, words) for text in texts])
+        if any(len(tokens) < 2 for tokens in sides[-1]):
+            raise AnalysisError("a sentence is empty")
+    lengths = [[len(tokens) for tokens in side] for side in sides]
+    return LanguagePairDataset(
+        sides[0],
+        lengths[0],
+        task.source_dictionary,
+        sides[1] if targets else None,
+        lengths[1] if targets else None,
+        task.target_dictionary,
+        left_pad_source=task.cfg.left_pad_source,
+        left_pad_target=task.cfg.left_pad_target,
+    )
