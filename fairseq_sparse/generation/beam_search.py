@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_sparse.generation.certificate import Certificate
-from fairseq_sparse.generation.sparse_ensemble import spread
-
-if TYPE_CHECKING:
-    from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
+from fairseq_sparse.generation.repeated_ngrams import mask_repeats
+from fairseq_sparse.generation.search_settings import SearchSettings
+from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble, spread
 
 
 class Candidates(NamedTuple):
@@ -47,26 +46,29 @@ class BeamSearch:
     small tensors at each step would take as long as the model.
 
     Args:
-        generator: provides the models, the limits and the penalties.
+        model: the models.
+        settings: the options.
         net_input: the batch.
         limits: the maximum number of tokens of each sentence's hypotheses, EOS not counted,
             ``[batch]``.
         prefix_tokens: tokens that the hypotheses of each sentence must begin with,
             ``[batch, length]``, padded, and not longer than *limits*.
         bos_token: the first token of the decoder's input (default: EOS, as everywhere in fairseq).
+        lm_model: a language model, whose scores are added.
     """
 
     def __init__(
         self,
-        generator: SparseSequenceGenerator,
+        model: SparseEnsemble,
+        settings: SearchSettings,
         net_input: dict[str, Any],
         limits: np.ndarray,
         prefix_tokens: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
+        lm_model: Optional[nn.Module] = None,
     ):
-        self.generator = generator
-        self.model, self.lm_model = generator.model, generator.lm_model
-        self.beam, self.pad, self.eos = generator.beam_size, generator.pad, generator.eos
+        self.model, self.lm_model, self.settings = model, lm_model, settings
+        self.beam, self.pad, self.eos = settings.beam, settings.pad, settings.eos
         source = source_of(net_input)
         self.device, batch = source.device, len(source)
         self.limits, self.max_len = limits, int(limits.max())
@@ -75,10 +77,10 @@ class BeamSearch:
         self.prefix_tokens = prefix_tokens.numpy(force=True)  # [batch, length]
         # Sentences whose prefix has a token of probability 0.
         self.is_impossible = np.zeros(batch, dtype=bool)
-        self.score_bound = generator.score_bound(limits)
-        self.certificate = Certificate(self.score_bound, batch, self.beam, generator.add_up_mass)
+        self.score_bound = settings.score_bound(limits)
+        self.certificate = Certificate(self.score_bound, batch, self.beam, settings.add_up_mass)
         # First step from which the next-token probabilities are known to sum to 1.
-        self.sums_to_one_from = max(generator.sums_to_one_from(), self.prefix_tokens.shape[1])
+        self.sums_to_one_from = max(settings.sums_to_one_from, self.prefix_tokens.shape[1])
         self.finished: list[list[Finished]] = [[] for _ in range(batch)]
         # Batch indices of the active sentences, and the final score that a hypothesis of each must
         # exceed to be among its nbest best: [sentences].
@@ -106,36 +108,36 @@ class BeamSearch:
             with what is proven about them (see :class:`SparseSequenceGenerator`)
         """
         for step in range(self.max_len + 1):
-            # (1) Run the models, with the language model if there is one, on active hypotheses. A
+            # (1) Run the models, and the language model if there is one, on active hypotheses. A
             # dead one gets -inf for every token.
-            log_probs = self._next_log_probs(step)  # [hypotheses, vocabulary]
+            log_probs = self._next_log_probs(step)  # [sentences, beam, vocabulary]
 
-            # (2) Mask the tokens that must not come next, and all but EOS in the sentences that
-            # have reached their limit. The certificate has to know what the limit cuts off.
-            self._mask(step, log_probs)
-            at_limit = np.flatnonzero(self.limits[self.sentences] == step)
-            unlimited = self._mask_all_but_eos(at_limit, log_probs)
+            # (2) Mask the tokens that must not come next: all but the next one of a prefix, and all
+            # but EOS in the sentences that have reached their limit.
+            forced = self._forced(step)  # [sentences]
+            self._mask(step, forced, log_probs)
+            self._mask_at_limit(step, log_probs)
 
             # (3) Choose the best continuations of each sentence as its candidates.
-            prefix_scores = self._tensor(self.scores)  # [sentences, beam]
-            log_probs = log_probs.view(*self.scores.shape, -1)  # [sentences, beam, vocabulary]
-            sums_to_one = step >= self.sums_to_one_from
-            self.certificate.observe(
-                self.sentences, log_probs, prefix_scores, at_limit, unlimited, sums_to_one
-            )
-            candidates = self._candidates(log_probs, prefix_scores)  # [sentences, 2 * beam]
+            candidates = self._candidates(step, log_probs)  # [sentences, 2 * beam]
+
+            # (4) Sort them: of the first `beam`, those with EOS finish a hypothesis; the first
+            # `beam` of the others continue one. All masks are [sentences, 2 * beam].
             is_active = candidates.scores > -np.inf
             is_eos = is_active & (candidates.tokens == self.eos)
-            if self.generator.continues_prompts:  # whose EOS ends nothing
-                is_eos &= (self._forced(step) == self.pad)[:, None]
-            self.certificate.record(self.sentences, candidates.scores, is_eos)
+            if self.settings.continues_prompts:  # whose EOS ends nothing
+                is_eos &= (forced == self.pad)[:, None]
+            finishing, continuing = is_eos.copy(), is_active & ~is_eos
+            finishing[:, self.beam :] = False
+            continuing &= continuing.cumsum(axis=1) <= self.beam
+            self.certificate.record(self.sentences, candidates.scores, finishing, continuing)
 
-            # (4) Finish the hypotheses that end here, if they are among the first `beam`.
-            is_full = self._finish(step, candidates, is_eos)  # [sentences]
+            # (5) Enter the finished hypotheses into the lists of their sentences.
+            is_full = self._finish(step, candidates, finishing)  # [sentences]
 
-            # (5) End a sentence if its list is full, or if no active hypothesis is left or can
-            # become one of the nbest best. If its list is empty, it gets its best prefix.
-            is_done = is_full | ~(is_active & ~is_eos).any(axis=1)
+            # (6) End a sentence if its list is full, or if no hypothesis continues or can become
+            # one of the nbest best. If its list is empty, it gets its best prefix.
+            is_done = is_full | ~continuing.any(axis=1)
             if (self.targets > -np.inf).any():
                 is_done |= self.certificate.active_bounds() <= self.targets
             for row in np.flatnonzero(is_done):
@@ -144,14 +146,15 @@ class BeamSearch:
             if is_done.all():
                 break
 
-            # (6) Continue the others with the first `beam` candidates that do not end.
+            # (7) Continue the others, each with `beam` candidates, dead ones if need be.
             self._continue(step, candidates, is_eos, np.flatnonzero(~is_done))
 
-        # (7) Sort the finished hypotheses, and add what the certificate proves about them.
+        # (8) Sort the finished hypotheses, and add what the certificate proves about them.
         return self._hypotheses()
 
     def _next_log_probs(self, step: int) -> Tensor:
-        """Return the scores of the next token, ``[hypotheses, vocabulary]``; keep the attention."""
+        """Return the scores of the next token, ``[sentences, beam, vocabulary]``; keep the
+        attention."""
         scores = self.scores.ravel()
         active = np.flatnonzero(scores > -np.inf)
         index, number = self.row[active], np.arange(len(active))
@@ -163,7 +166,7 @@ class BeamSearch:
         if self.lm_model is not None:
             output = self.lm_model(tokens)
             lm_log_probs = self.lm_model.get_normalized_probs(output, log_probs=True, sample=None)
-            log_probs += self.generator.lm_weight * lm_log_probs[:, -1]
+            log_probs += self.settings.lm_weight * lm_log_probs[:, -1]
         broken = log_probs.sum(dim=1).isnan().numpy(force=True)
         self.certificate.record_unknown(self.sentences[active[broken] // self.scores.shape[1]])
         if len(active) < len(scores):
@@ -173,21 +176,23 @@ class BeamSearch:
         if attention is not None:
             before = [] if self.attention is None else [self.attention]
             self.attention = torch.cat([*before, attention.float().unsqueeze(2)], dim=2)
-        return log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+        log_probs = log_probs.nan_to_num_(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+        return log_probs.view(*self.scores.shape, -1)
 
-    def _mask(self, step: int, log_probs: Tensor) -> None:
+    def _mask(self, step: int, forced: np.ndarray, log_probs: Tensor) -> None:
         """Mask the forbidden tokens in place, and subtract the penalty for unknown tokens."""
-        generator, forced = self.generator, self._forced(step)
-        if generator.unk_penalty != 0:
-            log_probs[:, generator.unk] -= generator.unk_penalty
-        impossible = generator.mask_next(step, forced, log_probs)
+        settings = self.settings
+        if settings.unk_penalty != 0:
+            log_probs[:, :, settings.unk] -= settings.unk_penalty
+        impossible = settings.mask_next(step, forced, log_probs)
         self.is_impossible[self.sentences[impossible]] = True
-        if generator.repeat_ngram_blocker is not None:
+        if settings.no_repeat_ngram_size > 0:
             is_forced = (forced != self.pad).repeat(self.scores.shape[1])
-            generator.repeat_ngram_blocker.mask(self.tokens[:, : step + 1], log_probs, is_forced)
-        padding = log_probs[:, self.pad].view(self.scores.shape)
-        self.certificate.record_padding(self.sentences, padding, self.scores)
-        log_probs[:, self.pad] = -math.inf
+            tokens, rows = self.tokens[:, : step + 1], log_probs.view(len(is_forced), -1)
+            mask_repeats(settings.no_repeat_ngram_size, tokens, rows, is_forced)
+        padding = log_probs[:, :, self.pad, None]
+        self.certificate.record_masked(self.sentences, padding, self.scores)
+        log_probs[:, :, self.pad] = -math.inf
 
     def _forced(self, step: int) -> np.ndarray:
         """Return the next token of each sentence's prefix, padding behind it, ``[sentences]``."""
@@ -195,25 +200,22 @@ class BeamSearch:
             return np.full(len(self.sentences), self.pad)
         return self.prefix_tokens[self.sentences, step]
 
-    def _mask_all_but_eos(self, rows: np.ndarray, log_probs: Tensor) -> Tensor:
-        """Mask all tokens but EOS for these sentences in place; return the scores before that,
-        ``[rows, hypotheses of a sentence, vocabulary]``."""
-        log_probs = log_probs.view(*self.scores.shape, -1)
-        if len(rows) == 0:
-            return log_probs[:0]
-        row = self._tensor(rows)
-        before = log_probs[row]
-        log_probs[row] = -math.inf
-        log_probs[row, :, self.eos] = before[:, :, self.eos]
-        return before
+    def _mask_at_limit(self, step: int, log_probs: Tensor) -> None:
+        """Mask all tokens but EOS in the sentences that have reached their limit, in place."""
+        rows = np.flatnonzero(self.limits[self.sentences] == step)
+        if len(rows) > 0:
+            row = self._tensor(rows)
+            cut = log_probs[row]
+            log_probs[row] = -math.inf
+            log_probs[row, :, self.eos] = cut[:, :, self.eos]
+            cut[:, :, self.eos] = -math.inf
+            self.certificate.record_cut(self.sentences[rows], cut, self.scores[rows])
 
-    def _candidates(self, log_probs: Tensor, prefix_scores: Tensor) -> Candidates:
-        """Return the best continuations of each sentence.
-
-        Args:
-            log_probs: ``[sentences, beam, vocabulary]``; changed in place.
-            prefix_scores: ``[sentences, beam]``.
-        """
+    def _candidates(self, step: int, log_probs: Tensor) -> Candidates:
+        """Return the best continuations of each sentence; *log_probs* is changed in place."""
+        prefix_scores = self._tensor(self.scores)
+        if step < self.sums_to_one_from:
+            self.certificate.record_total(self.sentences, log_probs, prefix_scores)
         vocabulary = log_probs.size(2)
         scores = log_probs.add_(prefix_scores.unsqueeze(2)).flatten(1)
         count = 2 * self.beam
@@ -224,16 +226,15 @@ class BeamSearch:
         places = places.numpy(force=True)
         return Candidates(best.numpy(force=True), places % vocabulary, places // vocabulary)
 
-    def _finish(self, step: int, candidates: Candidates, is_eos: np.ndarray) -> np.ndarray:
+    def _finish(self, step: int, candidates: Candidates, finishing: np.ndarray) -> np.ndarray:
         """Enter the hypotheses that end into the lists of their sentences; return which lists are
         full, ``[sentences]``."""
-        is_full = np.zeros(len(is_eos), dtype=bool)
-        ends = is_eos[:, : self.beam]
-        if not ends.any():
+        is_full = np.zeros(len(finishing), dtype=bool)
+        if not finishing.any():
             return is_full
         finals = self.score_bound.finished(candidates.scores, step)
-        for row in np.flatnonzero(ends.any(axis=1)):
-            sentence, columns = int(self.sentences[row]), np.flatnonzero(ends[row])
+        for row in np.flatnonzero(finishing.any(axis=1)):
+            sentence, columns = int(self.sentences[row]), np.flatnonzero(finishing[row])
             found = self.finished[sentence]
             room = self.beam - len(found)
             for column in columns[:room]:
@@ -242,9 +243,9 @@ class BeamSearch:
             if len(columns) > room:
                 unlisted = candidates.scores[row, columns[room:]]
                 self.certificate.record_unlisted(sentence, unlisted)
-            if len(found) >= self.generator.nbest:
+            if len(found) >= self.settings.nbest:
                 scores = sorted((each.score for each in found), reverse=True)
-                self.targets[row] = scores[self.generator.nbest - 1]
+                self.targets[row] = scores[self.settings.nbest - 1]
             is_full[row] = len(found) == self.beam
         return is_full
 

@@ -85,8 +85,7 @@ class Certificate:
     Args:
         score_bound: bounds the final score of a hypothesis.
         batch: number of sentences.
-        beam: beam size. An EOS among the first *beam* candidates of a step finishes a hypothesis;
-            the search continues the first *beam* of the other candidates.
+        beam: beam size; each step has twice as many candidates.
         add_up_mass: whether to add up the probability of what is dropped.
     """
 
@@ -95,73 +94,76 @@ class Certificate:
         self.batch = batch
         self.beam = beam
         self.add_up_mass = add_up_mass
-        self.recorded: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self.masses: list[Optional[np.ndarray]] = []
-        self.padding: list[tuple[np.ndarray, np.ndarray]] = []
-        self.is_cut = np.zeros(batch, dtype=bool)
-        self.cut_mass = np.zeros(batch)
+        # For each step: the sentences, and scores and masks of their candidates.
+        self.recorded: list[tuple[np.ndarray, ...]] = []
+        # Numbers of steps, with sentences and their masses.
+        self.totals: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self.masked: list[tuple[int, np.ndarray, np.ndarray]] = []
         self.unlisted: list[tuple[int, np.ndarray]] = []
+        self.is_cut = np.zeros(batch, dtype=bool)
         self.is_unknown = np.zeros(batch, dtype=bool)
 
-    def record_padding(
+    def record_masked(
         self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: np.ndarray
     ) -> None:
-        """Record the probability of padding at a step: it is dropped, because no search chooses it.
+        """Record continuations at a step that were masked: they are dropped.
 
         Args:
-            sentences: batch indices of the active sentences, ``[sentences]``.
-            log_probs: log-probabilities of padding after their hypotheses, ``[sentences, beam]``.
+            sentences: batch indices of the sentences, ``[sentences]``.
+            log_probs: log-probabilities of masked tokens after their hypotheses,
+                ``[sentences, beam, tokens]``.
             prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
         """
         if self.add_up_mass:
-            scores = log_probs.double().numpy(force=True) + prefix_scores
-            self.padding.append((sentences, np.exp(scores).sum(axis=1)))
+            scores = log_probs.double().numpy(force=True) + prefix_scores[:, :, None]
+            mass = np.exp(scores).sum(axis=(1, 2))
+            self.masked.append((len(self.recorded), sentences, mass))
 
-    def observe(
+    def record_cut(
+        self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: np.ndarray
+    ) -> None:
+        """Record continuations that were masked because a sentence has reached its limit.
+
+        They are dropped, but do not count for the bound, because they are too long.
+
+        Args:
+            sentences, log_probs, prefix_scores: as for :meth:`record_masked`.
+        """
+        is_possible = (log_probs > -math.inf).flatten(1).any(dim=1)
+        self.is_cut[sentences] = is_possible.numpy(force=True)
+        self.record_masked(sentences, log_probs, prefix_scores)
+
+    def record_total(self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: Tensor) -> None:
+        """Add up the continuations at a step; needed if probabilities may not sum to 1.
+
+        Args:
+            sentences: batch indices of the sentences, ``[sentences]``.
+            log_probs: log-probabilities of the continuations of their hypotheses without the masked
+                ones, ``[sentences, beam, vocabulary]``.
+            prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
+        """
+        if self.add_up_mass:
+            # exp(-inf) is slow on a CPU; exp(_NEGLIGIBLE) is as good as 0
+            mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
+            mass = (mass.double() * prefix_scores.double().exp()).sum(dim=-1)
+            self.totals.append((len(self.recorded), sentences, mass.numpy(force=True)))
+
+    def record(
         self,
         sentences: np.ndarray,
-        log_probs: Tensor,
-        prefix_scores: Tensor,
-        at_limit: np.ndarray,
-        unlimited: Tensor,
-        sums_to_one: bool,
+        scores: np.ndarray,
+        finishing: np.ndarray,
+        continuing: np.ndarray,
     ) -> None:
-        """Add up all continuations at a step, before candidates are chosen.
+        """Record the candidates of a step, which ends it.
 
         Args:
-            sentences: batch indices of the active sentences, ``[sentences]``.
-            log_probs: log-probabilities of the continuations of their hypotheses,
-                ``[sentences, beam, vocabulary]``.
-            prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
-            at_limit: rows of the sentences that have reached their length limit.
-            unlimited: for these rows, ``log_probs`` before the limit left only EOS. What the limit
-                cuts off counts as dropped, but not in the bound, because it is too long.
-            sums_to_one: whether the probabilities after each hypothesis are known to sum to 1, and
-                need not be added up.
+            sentences: batch indices of the sentences, ``[sentences]``.
+            scores: scores of their candidates, ``[sentences, 2 * beam]``, best first, -inf if dead.
+            finishing: the candidates that finish a hypothesis.
+            continuing: the active candidates that the search continues.
         """
-        mass = None
-        if self.add_up_mass and not (sums_to_one and len(at_limit) == 0):
-            mass = _mass(log_probs, prefix_scores)
-        self.masses.append(mass)
-        if len(at_limit) > 0:
-            ending, prefix_scores = sentences[at_limit], prefix_scores[at_limit]
-            before, after = (
-                _count(each, prefix_scores) for each in (unlimited, log_probs[at_limit])
-            )
-            self.is_cut[ending] = before > after
-            if mass is not None:
-                lost = _mass(unlimited, prefix_scores) - mass[at_limit]
-                self.cut_mass[ending] = np.maximum(lost, 0.0)
-
-    def record(self, sentences: np.ndarray, scores: np.ndarray, is_eos: np.ndarray) -> None:
-        """Record the candidates of a step.
-
-        Args:
-            sentences: as for :meth:`observe`.
-            scores: scores of the candidates, ``[sentences, 2 * beam]``, best first, -inf if dead.
-            is_eos: which candidates are EOS.
-        """
-        self.recorded.append((sentences, scores.copy(), is_eos))
+        self.recorded.append((sentences, scores, finishing, continuing))
 
     def record_unlisted(self, sentence: int, scores: np.ndarray) -> None:
         """Record finished hypotheses of a sentence that do not fit into its list."""
@@ -173,17 +175,13 @@ class Certificate:
 
     def active_bounds(self) -> np.ndarray:
         """Return bounds of the final scores of the continued hypotheses, ``[sentences]``."""
-        sentences, scores, is_eos = self.recorded[-1]
+        sentences, scores, _, continuing = self.recorded[-1]
         bound = self.score_bound.of(sentences)
-        return bound.unfinished(_best(scores, ~is_eos), len(self.recorded) - 1)
+        return bound.unfinished(_best(scores, continuing), len(self.recorded) - 1)
 
     def verdicts(self) -> Verdicts:
         """Evaluate the recorded candidates."""
-        scores, is_eos, last = self._stack()
-        is_active = scores > -np.inf
-        finishing, others = is_active & is_eos, is_active & ~is_eos
-        finishing[..., self.beam :] = False
-        continuing = others & (others.cumsum(axis=2) <= self.beam)
+        scores, finishing, continuing, last = self._stack()
         kept = finishing | continuing
         # If all candidates are active, there may be further ones, no better than the worst. If all
         # are also kept, `beam` of them finish: the sentence ends, and drops the further ones.
@@ -200,10 +198,14 @@ class Certificate:
         if self.add_up_mass:
             p = np.exp(scores, dtype=np.float64)
             active = (p * continuing).sum(axis=2)
-            padding = self._per_step(self.padding)
-            masses = self._masses(active, padding) - (p * kept).sum(axis=2)
-            masses = np.where(lost > -np.inf, np.maximum(masses, 0.0), 0.0)
-            mass = (masses + padding).sum(axis=0) + self.cut_mass + active[at_the_end]
+            masked = np.zeros_like(active)
+            for number, sentences, found in self.masked:
+                masked[number, sentences] += found
+            total = np.concatenate([np.ones((1, self.batch)), active[:-1]]) - masked
+            for number, sentences, found in self.totals:
+                total[number, sentences] = found
+            others = np.maximum(total - (p * kept).sum(axis=2), 0.0)
+            mass = (masked + np.where(lost > -np.inf, others, 0.0)).sum(axis=0) + active[at_the_end]
         for sentence, unlisted in self.unlisted:
             exact[sentence] = False
             best = bound.finished(unlisted, last[sentence]).max()
@@ -213,49 +215,20 @@ class Certificate:
         bounds[self.is_unknown], mass[self.is_unknown] = np.inf, np.nan
         return Verdicts(exact, bounds, mass, last + 1)
 
-    def _stack(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the scores of all candidates, -inf in sentences that have ended, and which are
-        EOS, both ``[steps, batch, 2 * beam]``, and the number of each sentence's last step."""
+    def _stack(self) -> tuple[np.ndarray, ...]:
+        """Return the scores of all candidates, -inf in sentences that have ended, and their masks,
+        each ``[steps, batch, 2 * beam]``, and the number of each sentence's last step."""
         shape = (len(self.recorded), self.batch, 2 * self.beam)
         scores = np.full(shape, -np.inf, dtype=np.float32)
-        is_eos = np.zeros(shape, dtype=bool)
+        finishing, continuing = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         last = np.zeros(self.batch, dtype=np.intp)
-        for step, (sentences, found, eos) in enumerate(self.recorded):
-            scores[step, sentences], is_eos[step, sentences], last[sentences] = found, eos, step
-        return scores, is_eos, last
-
-    def _per_step(self, recorded: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Return recorded values of sentences, 0 where a sentence has ended, ``[steps, batch]``."""
-        values = np.zeros((len(recorded), self.batch))
-        for step, (sentences, found) in enumerate(recorded):
-            values[step, sentences] = found
-        return values
-
-    def _masses(self, active: np.ndarray, padding: np.ndarray) -> np.ndarray:
-        """Return the total probability of all continuations but padding at each step,
-        ``[steps, batch]``; *active* is that of the hypotheses continued after the step."""
-        masses = np.concatenate([np.ones((1, self.batch)), active[:-1]]) - padding
-        for step, (mass, (sentences, _, _)) in enumerate(
-            zip(self.masses, self.recorded, strict=True)
-        ):
-            if mass is not None:
-                masses[step, sentences] = mass
-        return masses
+        for step, (sentences, *found) in enumerate(self.recorded):
+            last[sentences] = step
+            for stack, values in zip((scores, finishing, continuing), found, strict=True):
+                stack[step, sentences] = values
+        return scores, finishing, continuing, last
 
 
 def _best(scores: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Return the best score of the selected candidates of each sentence; -inf without any."""
     return np.where(which, scores, np.float32(-np.inf)).max(axis=-1)
-
-
-def _count(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
-    """Count the continuations of probability above 0, ``[sentences]``."""
-    possible = (log_probs > -math.inf).sum(dim=-1)  # [sentences, beam]
-    return possible.masked_fill(prefix_scores.isneginf(), 0).sum(dim=-1).numpy(force=True)
-
-
-def _mass(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
-    """Sum the probabilities of all continuations, ``[sentences]``."""
-    # exp(-inf) is slow on a CPU; exp(_NEGLIGIBLE) is as good as 0
-    mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
-    return (mass.double() * prefix_scores.double().exp()).sum(dim=-1).numpy(force=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fairseq_sparse.generation.certificate import ROUNDING
 from fairseq_sparse.generation.frontier import Frontier, Prefix
 from fairseq_sparse.generation.normalized_scores import refuse_nan
+from fairseq_sparse.generation.search_settings import SearchSettings
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 
 # Number of prefixes that are expanded at once.
@@ -160,17 +161,17 @@ class ExactSearch:
     ``proven_length`` says up to which length the first translation is the best.
 
     Args:
-        beam: the beam search whose scores, limits and *nbest* are used.
+        settings: the options of the beam search: its scores, *min_len* and *nbest* are used.
         max_len: maximum number of tokens, EOS not counted.
         node_limit: number of prefixes after which to give up.
     """
 
-    def __init__(self, beam: SparseSequenceGenerator, max_len: int, node_limit: int):
-        self.nbest = beam.nbest
+    def __init__(self, settings: SearchSettings, max_len: int, node_limit: int):
+        self.nbest = settings.nbest
         self.max_len = max_len
-        self.min_len = beam.min_len
+        self.min_len = settings.min_len
         self.node_limit = node_limit
-        self.score_bound = beam.score_bound(max_len)
+        self.score_bound = settings.score_bound(max_len)
 
     def search(
         self,
@@ -328,10 +329,10 @@ class ExactSequenceGenerator(nn.Module):
         found = self.beam.generate(models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token)
         ends = (self.beam.pad, self.eos, self.eos if bos_token is None else bos_token)
         encoder_outs = [model.encoder.forward_torchscript(net_input) for model in self.models]
-        limits = self.beam.length_limits(net_input).tolist()
+        settings, limits = self.beam.settings(), self.beam.length_limits(net_input).tolist()
         results = []
         for row, (hypotheses, max_len) in enumerate(zip(found, limits, strict=True)):
-            search = ExactSearch(self.beam, max_len, self.node_limit)
+            search = ExactSearch(settings, max_len, self.node_limit)
             start = () if prefix_tokens is None else self._start(prefix_tokens[row])[:max_len]
             next_tokens = NextTokens.of_sentence(list(self.models), encoder_outs, row, *ends)
             results.append(self._improve(search, hypotheses, next_tokens, start))

@@ -8,8 +8,33 @@ import torch
 from torch import Tensor, nn
 
 
+def mask_repeats(
+    size: int, tokens: np.ndarray, log_probs: Tensor, forced: Optional[np.ndarray] = None
+) -> Tensor:
+    """Give the tokens that would repeat an n-gram the score -inf, in place.
+
+    Args:
+        size: n, at least 1.
+        tokens: ``[hypotheses, length]``, beginning with the decoder's start symbol.
+        log_probs: those of the next token, ``[hypotheses, vocabulary]``.
+        forced: the hypotheses to leave unchanged (indices or a mask).
+    """
+    length = tokens.shape[1]
+    if length <= size:
+        return log_probs
+    ngrams = np.lib.stride_tricks.sliding_window_view(tokens[:, 1:], size, axis=1)
+    last = tokens[:, None, length - size + 1 :]  # [hypotheses, 1, n - 1]
+    repeats = (ngrams[:, :, :-1] == last).all(axis=2)  # [hypotheses, n-grams]
+    if forced is not None:
+        repeats[forced] = False
+    rows, places = repeats.nonzero()
+    row, token = torch.from_numpy(rows), torch.from_numpy(ngrams[rows, places, -1])
+    log_probs[row.to(log_probs.device), token.to(log_probs.device)] = -math.inf
+    return log_probs
+
+
 class RepeatedNGramMask(nn.Module):
-    """Mask of the tokens that would repeat an n-gram, in place of fairseq's ``NGramRepeatBlock``.
+    """:func:`mask_repeats` in fairseq's loop, in place of fairseq's ``NGramRepeatBlock``.
 
     Without its CUDA extension, fairseq's class also compares the padding behind the tokens, and
     ignores n = 1. With the extension, n = 1 ends every hypothesis.
@@ -18,8 +43,8 @@ class RepeatedNGramMask(nn.Module):
         size: n, at least 1.
 
     Attributes:
-        forced: the hypotheses whose next token is forced (indices or a mask); set in fairseq's
-            loop, for its next step only.
+        forced: the hypotheses whose next token is forced (indices or a mask), for the next step
+            only.
     """
 
     def __init__(self, size: int):
@@ -30,29 +55,6 @@ class RepeatedNGramMask(nn.Module):
     def forward(
         self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
     ) -> Tensor:
-        """Mask as :meth:`mask` does; the arguments are fairseq's."""
+        """Mask as :func:`mask_repeats` does; the arguments are fairseq's."""
         forced, self.forced = self.forced, None
-        return self.mask(tokens[:, : step + 1].numpy(force=True), lprobs, forced)
-
-    def mask(
-        self, tokens: np.ndarray, log_probs: Tensor, forced: Optional[np.ndarray] = None
-    ) -> Tensor:
-        """Give the tokens that would repeat an n-gram the score -inf, in place.
-
-        Args:
-            tokens: ``[hypotheses, length]``, beginning with the decoder's start symbol.
-            log_probs: those of the next token, ``[hypotheses, vocabulary]``.
-            forced: the hypotheses to leave unchanged (indices or a mask).
-        """
-        length = tokens.shape[1]
-        if length <= self.size:
-            return log_probs
-        ngrams = np.lib.stride_tricks.sliding_window_view(tokens[:, 1:], self.size, axis=1)
-        last = tokens[:, None, length - self.size + 1 :]  # [hypotheses, 1, n - 1]
-        repeats = (ngrams[:, :, :-1] == last).all(axis=2)  # [hypotheses, n-grams]
-        if forced is not None:
-            repeats[forced] = False
-        rows, places = repeats.nonzero()
-        row, token = torch.from_numpy(rows), torch.from_numpy(ngrams[rows, places, -1])
-        log_probs[row.to(log_probs.device), token.to(log_probs.device)] = -math.inf
-        return log_probs
+        return mask_repeats(self.size, tokens[:, : step + 1].numpy(force=True), lprobs, forced)

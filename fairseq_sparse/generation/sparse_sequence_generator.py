@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from fairseq_sparse.generation.alignment import attended_source, extract_hard_alignment
 from fairseq_sparse.generation.beam_search import BeamSearch, source_lengths
-from fairseq_sparse.generation.certificate import ScoreBound, Step
 from fairseq_sparse.generation.normalized_scores import (
     are_normalized,
     at_temperature,
     scores_are_log_probs,
 )
 from fairseq_sparse.generation.repeated_ngrams import RepeatedNGramMask
+from fairseq_sparse.generation.search_settings import SearchSettings
 from fairseq_sparse.generation.sparse_ensemble import SparseEnsemble
 from fairseq_sparse.generation.sparse_search import SparseSearch
 
@@ -147,23 +147,29 @@ class SparseSequenceGenerator(SequenceGenerator):
         lengths = self.max_len_a * source_lengths(net_input, self.pad) + self.max_len_b
         return np.clip(lengths, self.min_len, most).astype(np.int64)
 
-    def score_bound(self, max_len: Step) -> ScoreBound:
-        """Return the bound of final scores for hypotheses of at most *max_len* tokens, a number or
-        one for each sentence."""
-        len_penalty = self.len_penalty if self.normalize_scores else None
-        return ScoreBound(max_len, len_penalty, self._adds_log_probs() and self.unk_penalty >= 0)
-
-    def sums_to_one_from(self) -> float:
-        """Return the first step from which the probabilities of the next token sum to 1; infinity
-        if there is none."""
-        is_masked = self.token_indices_to_suppress is not None or self.unk_penalty != 0
-        is_masked |= self.repeat_ngram_blocker is not None
-        # If all weights of alpha-ReLU are 0, the normalised ones sum to 0 as well.
-        is_masked |= any(map(are_normalized, self.model.models))
-        return self.min_len if self._adds_log_probs() and not is_masked else math.inf
-
-    def _adds_log_probs(self) -> bool:
-        return self.lm_model is None and all(map(scores_are_log_probs, self.model.models))
+    def settings(self) -> SearchSettings:
+        """Return the options of the search, and what follows from them and from the models."""
+        models = self.model.models
+        suppressed, ngrams = self.token_indices_to_suppress, self.repeat_ngram_blocker
+        adds_log_probs = self.lm_model is None and all(map(scores_are_log_probs, models))
+        return SearchSettings(
+            beam=self.beam_size,
+            nbest=self.nbest,
+            pad=self.pad,
+            unk=self.unk,
+            eos=self.eos,
+            min_len=self.min_len,
+            len_penalty=self.len_penalty if self.normalize_scores else None,
+            unk_penalty=self.unk_penalty,
+            suppressed=() if suppressed is None else tuple(suppressed.tolist()),
+            no_repeat_ngram_size=0 if ngrams is None else ngrams.size,
+            lm_weight=self.lm_weight,
+            continues_prompts=self.continues_prompts,
+            add_up_mass=self.add_up_mass,
+            adds_log_probs=adds_log_probs,
+            # If all weights of alpha-ReLU are 0, the normalised ones sum to 0 as well.
+            sums_to_one=adds_log_probs and not any(map(are_normalized, models)),
+        )
 
     def _generate(
         self,
@@ -177,8 +183,8 @@ class SparseSequenceGenerator(SequenceGenerator):
             prefix_tokens = self._within_limits(prefix_tokens, limits)
         is_beam_search = type(self.search.strategy) is BeamSearchStrategy
         if is_beam_search and not self.match_source_len and constraints is None:
-            search = BeamSearch(self, sample["net_input"], limits, prefix_tokens, bos_token)
-            finalized = search.run()
+            options = (sample["net_input"], limits, prefix_tokens, bos_token, self.lm_model)
+            finalized = BeamSearch(self.model, self.settings(), *options).run()
             if not self.is_random:
                 return finalized
         else:
@@ -231,39 +237,6 @@ class SparseSequenceGenerator(SequenceGenerator):
         prefixes = prefixes.masked_fill(is_cut.to(prefixes.device), self.pad)
         return prefixes[:, : int(np.minimum(lengths, limits).max())]
 
-    def mask_next(self, step: int, forced: np.ndarray, log_probs: Tensor) -> np.ndarray:
-        """Mask all but the forced tokens in place; mask EOS and suppressed tokens elsewhere.
-
-        A forced token of probability 0 gets score 0: it changes no score.
-
-        Args:
-            step: the number of tokens that each hypothesis has.
-            forced: the next token of each sentence, padding if any may come, ``[sentences]``.
-            log_probs: ``[hypotheses, vocabulary]``, sentence by sentence, the best hypothesis of
-                each first.
-
-        Returns:
-            the sentences whose forced token has probability 0
-        """
-        log_probs = log_probs.view(len(forced), -1, log_probs.size(1))
-        is_forced = forced != self.pad
-        forbidden = [self.eos] if step < self.min_len else []
-        if self.token_indices_to_suppress is not None:
-            forbidden += self.token_indices_to_suppress.tolist()
-        if forbidden:
-            free = torch.from_numpy(np.flatnonzero(~is_forced)).to(log_probs.device)
-            for each in forbidden:
-                log_probs[free, :, each] = -math.inf
-        rows = np.flatnonzero(is_forced)
-        if len(rows) == 0:
-            return rows
-        row, token = (torch.from_numpy(x).to(log_probs.device) for x in (rows, forced[rows]))
-        kept = log_probs[row, :, token]  # [forced, hypotheses of a sentence]
-        is_zero = kept.isneginf()
-        log_probs[row] = -math.inf
-        log_probs[row, :, token] = kept.masked_fill(is_zero, 0.0)
-        return rows[is_zero[:, 0].numpy(force=True)]
-
     def _prefix_tokens(
         self,
         step: int,
@@ -279,7 +252,8 @@ class SparseSequenceGenerator(SequenceGenerator):
         is never chosen otherwise, until :class:`SparseEnsemble` passes the tokens to the models.
         """
         forced = prefix_tokens[:, step].numpy(force=True)
-        impossible = self.mask_next(step, forced, lprobs)
+        rows = lprobs.view(len(forced), beam_size, -1)
+        impossible = self.settings().mask_next(step, forced, rows)
         self.impossible |= {self.search.sentences[row] for row in impossible}
         if self.continues_prompts:
             ends = torch.from_numpy((forced == self.eos).repeat(beam_size)).to(lprobs.device)

@@ -173,7 +173,7 @@ def test_the_bound_of_a_sentence_is_by_its_own_limit():
     bound = ScoreBound(np.array([9, 4]), len_penalty=1.0, holds=True)
     certificate = Certificate(bound, batch=2, beam=1, add_up_mass=False)
     scores = np.array([[-3.0, -np.inf]], dtype=np.float32)
-    certificate.record(np.array([1]), scores, np.zeros((1, 2), dtype=bool))
+    certificate.record(np.array([1]), scores, np.zeros((1, 2), dtype=bool), scores > -np.inf)
     assert certificate.active_bounds() == pytest.approx(-3 / 5, abs=1e-5)
 
 

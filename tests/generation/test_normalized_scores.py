@@ -79,8 +79,8 @@ def test_each_member_of_an_ensemble_is_normalised_before_the_mean():
     generator = build(models, "sum")
     assert [type(model) for model in generator.model.models] == [NormalizedScores, type(models[1])]
     # All weights of the first model can be 0, so they are not known to sum to 1.
-    assert generator.sums_to_one_from() == math.inf
-    assert build(models[1:], "none").sums_to_one_from() < math.inf
+    assert generator.settings().sums_to_one_from == math.inf
+    assert build(models[1:], "none").settings().sums_to_one_from < math.inf
 
 
 def test_the_weights_of_alpha_relu_are_divided_by_their_sum():
