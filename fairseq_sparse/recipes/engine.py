@@ -7,16 +7,17 @@ The work is done by a fork, the worker (see ``supervisor``); everything here run
 from __future__ import annotations
 
 import os
-import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_sparse import files
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
-from fairseq_sparse.recipes import processes, progress, records, supervisor
+from fairseq_sparse.recipes import processes, progress, records, script, supervisor
 from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan, Stage
 
 _SHOWN = 20  # last lines of the log of a failure
@@ -52,10 +53,10 @@ def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor
             raise RecipeError(f"there is no stage {each}: the stages are {', '.join(known)}")
     stages = [stage for stage in plan.stages if not names or stage.name in names]
 
-    def work(link: supervisor.Link) -> None:
+    def work(tell: supervisor.Tell) -> None:
         for stage in stages:
             try:
-                _do(stage, link)
+                _do(stage, tell)
             except OSError as error:
                 reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
                 raise RecipeError(f"the stage {stage.name} failed: {reason}") from error
@@ -63,28 +64,26 @@ def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor
     return supervisor.Task(work, name, plan.environment)
 
 
-def _do(stage: Stage, link: supervisor.Link) -> None:
+def _do(stage: Stage, tell: supervisor.Tell) -> None:
     """Do a stage, unless it is finished."""
 
     def say(text: str) -> None:
-        link.tell(say=f"[{stage.name}] {text}")
+        tell(say=f"[{stage.name}] {text}")
 
     state = records.check(stage)
-    writable = os.access(records.path_of(stage).parent, os.W_OK)
-    if state.kind == records.FINISHED and not (state.stale and writable):
+    if state.kind == records.FINISHED:
         say("done already")
         return
     _refuse(stage, state)
     for name in ("stages", "logs"):
         (stage.folder / name).mkdir(parents=True, exist_ok=True)
-    lock = processes.lock(stage.folder, say, link.pause)
+    lock = processes.lock(stage.folder, say)
     state = records.check(stage)  # another process may have worked on it meanwhile
     _refuse(stage, state)
     if state.kind == records.FINISHED:
         say("done already")
-        records.write(stage, records.FINISHED, state.inputs)
     else:
-        _work(stage, state, link, say)
+        _work(stage, state, tell, say)
     os.close(lock)  # otherwise this process ends it, after what it has started
 
 
@@ -114,7 +113,7 @@ def _refuse(stage: Stage, state: records.State) -> None:
 
 
 def _work(
-    stage: Stage, state: records.State, link: supervisor.Link, say: Callable[[str], None]
+    stage: Stage, state: records.State, tell: supervisor.Tell, say: Callable[[str], None]
 ) -> None:
     """Do the work of a stage, from the start or from where it was interrupted."""
     begun = time.monotonic()
@@ -133,7 +132,7 @@ def _work(
     for number in (1, 2):
         os.dup2(descriptor, number)
     os.close(descriptor)
-    link.tell(stage=stage.name, begins=begins, log=str(log))
+    tell(stage=stage.name, begins=begins, log=str(log))
     try:
         if stage.before:
             stage.before()
@@ -143,7 +142,7 @@ def _work(
                 continue
             # A part of its standard output cannot be left under the name of the whole.
             records.write(stage, records.INTERRUPTED, state.inputs, command.outputs)
-            _run(command, log, link)
+            _run(command, log, tell)
             records.write(stage, records.INTERRUPTED, state.inputs)
         if stage.after:
             stage.after()
@@ -160,14 +159,14 @@ def _work(
     say(f"finished in {time.monotonic() - begun:.1f} s")
 
 
-def _run(command: Command, log: Path, link: supervisor.Link) -> None:
+def _run(command: Command, log: Path, tell: supervisor.Tell) -> None:
     """Run a command; its standard output is written whole or not at all.
 
     Raises:
         RecipeError: it failed.
     """
-    argv = [_evaluated(argument, link) for argument in command.argv]
-    print(_as_shell(command, argv), flush=True)
+    argv = tuple(map(_evaluated, command.argv))
+    print(f"$ {script.as_line(replace(command, argv=argv))}", flush=True)
     for path in command.made:
         path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -175,26 +174,22 @@ def _run(command: Command, log: Path, link: supervisor.Link) -> None:
         watched = log
         if len(command.stdin) == 1:
             stdin = stack.enter_context(open(command.stdin[0], "rb")).fileno()
+        elif command.stdin:
+            joined = stack.enter_context(tempfile.TemporaryFile(dir=log.parent))
+            for path in command.stdin:
+                with open(path, "rb") as part:
+                    shutil.copyfileobj(part, joined)
+            joined.seek(0)
+            stdin = joined.fileno()
         if command.stdout:
             handle = stack.enter_context(files.replacing(command.stdout, binary=True))
             stdout = handle.fileno()
             if command.with_errors:
                 watched = Path(handle.name)
-        link.tell(argv=argv, watched=str(watched), start=watched.stat().st_size)
-        started = []
-        if len(command.stdin) > 1:
-            stdin, end = os.pipe()
-            started.append(
-                (["cat"], processes.start(["cat", *map(str, command.stdin)], stdout=end))
-            )
-            os.close(end)
+        tell(argv=argv, watched=watched, start=watched.stat().st_size)
         errors = stdout if command.with_errors else None
-        started.append((argv, processes.start(argv, stdin, stdout, errors)))
-        if len(command.stdin) > 1:
-            os.close(stdin)
         try:
-            for words, process in reversed(started):
-                _check(words, processes.wait(process, link.pause))
+            _check(argv, processes.wait(processes.start(argv, stdin, stdout, errors)))
         except RecipeError:
             if command.with_errors:  # the file goes
                 print(*progress.last_lines(watched, 1000), sep="\n", flush=True)
@@ -202,13 +197,13 @@ def _run(command: Command, log: Path, link: supervisor.Link) -> None:
         processes.end_descendants()
 
 
-def _evaluated(argument: Argument, link: supervisor.Link) -> str:
+def _evaluated(argument: Argument) -> str:
     """Return an argument, or what its command prints."""
     if not isinstance(argument, OutputOf):
         return str(argument)
-    argv = [str(word) for word in argument.argv]
+    argv = tuple(map(str, argument.argv))
     with tempfile.TemporaryFile() as printed:
-        _check(argv, processes.wait(processes.start(argv, stdout=printed.fileno()), link.pause))
+        _check(argv, processes.wait(processes.start(argv, stdout=printed.fileno())))
         printed.seek(0)
         return printed.read().decode().rstrip("\n")
 
@@ -217,15 +212,3 @@ def _check(argv: Sequence[str], status: int) -> None:
     if status:
         end = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
         raise RecipeError(f"{argv[0]} {end}")
-
-
-def _as_shell(command: Command, argv: Sequence[str]) -> str:
-    """Return a command as a shell has it, for the log."""
-    line = shlex.join(argv)
-    if len(command.stdin) == 1:
-        line += f" < {shlex.quote(str(command.stdin[0]))}"
-    elif command.stdin:
-        line = f"cat {shlex.join(map(str, command.stdin))} | {line}"
-    if command.stdout:
-        line += f" > {shlex.quote(str(command.stdout))}" + " 2>&1" * command.with_errors
-    return f"$ {line}"

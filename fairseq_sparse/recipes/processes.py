@@ -231,14 +231,14 @@ def _run(program: Callable[[], object]) -> int:
     return (status or 0) & 0xFF
 
 
-def wait(process: int, pause: Callable[[float], None]) -> int:
-    """Return the exit status of a command, negative for a signal, calling ``pause`` meanwhile."""
+def wait(process: int) -> int:
+    """Return the exit status of a command, negative for a signal, when it has ended."""
     seconds = 0.002
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        pause(seconds)
+        time.sleep(seconds)  # a blocked waitpid could miss a signal that comes just before
         seconds = min(2 * seconds, 0.1)
 
 
@@ -294,7 +294,7 @@ def _all_processes() -> list[tuple[int, int, int]]:
     ]
 
 
-def lock(folder: Path, say: Callable[[str], None], pause: Callable[[float], None]) -> int:
+def lock(folder: Path, say: Callable[[str], None]) -> int:
     """Wait until nothing works in a folder, then keep others out until the result is closed.
 
     Commands inherit the descriptor, so the folder stays locked while one of them works.
@@ -303,27 +303,17 @@ def lock(folder: Path, say: Callable[[str], None], pause: Callable[[float], None
         OSError: the folder cannot be written.
     """
     path, said = folder / ".lock", False
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    os.set_inheritable(descriptor, True)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        os.set_inheritable(descriptor, True)
-        while not _try(descriptor):
-            if not said:
-                holders = _holders(descriptor) or f"lsof {path} lists them"
-                say(f"waiting for the processes that work in {folder} ({holders})")
-            said = True
-            pause(0.1)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                return descriptor
-        os.close(descriptor)  # the folder was deleted meanwhile
-
-
-def _try(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        if not said:
+            holders = _holders(descriptor) or f"lsof {path} lists them"
+            say(f"waiting for the processes that work in {folder} ({holders})")
+        said = True
+        time.sleep(0.1)
 
 
 def _holders(descriptor: int) -> str:

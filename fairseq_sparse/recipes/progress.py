@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Optional
 
@@ -44,12 +45,10 @@ class Line:
 
 def shortened(text: str, columns: int) -> str:
     """Return the beginning of a text that fits into so many columns of a terminal."""
-    text, used = _CONTROL.sub("", text).replace("\t", " "), 0
-    for position, character in enumerate(text):
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > columns:
-            return text[:position]
-    return text
+    from tqdm.utils import disp_trim
+
+    text = _CONTROL.sub("", text).replace("\t", " ")
+    return disp_trim(text[:columns], columns)  # which knows the characters of two columns
 
 
 def last_lines(log: Path, count: int, start: int = 0) -> list[str]:
@@ -80,30 +79,16 @@ def _of_training(argv: Sequence[str], record: dict[str, Any]) -> str:
     if "wps" in record:
         text += f", {float(record['wps']):,.0f} words/s"
     if total and float(record.get("ups", 0)) > 0:
-        text += f", {_duration((total - updates) / float(record['ups']))} left"
+        left = max(total - updates, 0) / float(record["ups"])
+        text += f", {timedelta(seconds=round(left))} left"
     return text
 
 
 def _total(argv: Sequence[str], updates: int, epochs: float) -> Optional[int]:
     """Return after how many updates a training will end, given those of its epochs until now."""
-    limits = [_flag(argv, "--max-update"), _flag(argv, "--max-epoch") * updates / (epochs or 1)]
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for flag in ("--max-update", "--max-epoch"):
+        parser.add_argument(flag, type=float, default=0.0)
+    flags, _ = parser.parse_known_args(argv)
+    limits = [flags.max_update, flags.max_epoch * updates / (epochs or 1)]
     return min((round(limit) for limit in limits if limit >= 1), default=None)
-
-
-def _flag(argv: Sequence[str], name: str) -> float:
-    """Return the last value of a flag, 0 without one."""
-    value = "0"
-    for word, following in zip(argv, [*argv[1:], "0"], strict=True):
-        if word == name:
-            value = following
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-    with suppress(ValueError):
-        return float(value)
-    return 0.0
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

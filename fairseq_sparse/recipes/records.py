@@ -33,7 +33,6 @@ class State:
         inputs: those of the next record.
         missing: inputs that neither are there nor have been.
         running: files and folders that may be half written.
-        stale: whether the record should be written again, to save hashing.
     """
 
     kind: str
@@ -41,7 +40,6 @@ class State:
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: list[Path] = field(default_factory=list)
     running: list[Path] = field(default_factory=list)
-    stale: bool = False
 
 
 def check(stage: Stage) -> State:
@@ -69,7 +67,6 @@ def check(stage: Stage) -> State:
         inputs,
         missing,
         [stage.folder / name for name in record.get("running", ())],
-        stale=inputs != old,
     )
 
 

@@ -67,6 +67,11 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
     return "\n".join([*head, *body]) + "\n"
 
 
+def as_line(command: Command) -> str:
+    """Return a command as one line of bash."""
+    return " ".join(_groups(command, {}))
+
+
 def _shown(path: Path) -> str:
     """Return a path, relative if it is below the current directory."""
     relative = os.path.relpath(path)
@@ -115,6 +120,8 @@ def _word(argument: Argument, variables: dict[str, Path]) -> str:
     if isinstance(argument, OutputOf):
         return f'"$({" ".join(_word(word, variables) for word in argument.argv)})"'
     text = str(argument)
+    if not variables:
+        return shlex.quote(text)
     names = {str(path): name for name, path in variables.items()}
     folders = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     # A folder at the beginning, or after a comma in a list of paths.

@@ -1,22 +1,20 @@
 """Workers and the process that was started: it forks them, shows how far they are, and ends them.
 
-A worker and its supervisor share a socket: the worker tells what it does, and ends its work when
-nobody listens any more.
+A worker tells its supervisor through a pipe what it does, and ends its work when nobody listens any
+more.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import Any, Optional
 
 from fairseq_sparse.errors import RecipeError
@@ -25,31 +23,8 @@ from fairseq_sparse.recipes import processes, progress
 PERIOD = 0.5  # seconds between looks at logs
 
 
-class Link:
-    """The worker's end of the socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def tell(self, **message: Any) -> None:
-        """Send fields of ``Task.message``; ``say`` is a line to show.
-
-        Raises:
-            processes.Stopped: the supervisor has ended.
-        """
-        try:
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise processes.Stopped from error
-
-    def pause(self, seconds: float) -> None:
-        """Wait.
-
-        Raises:
-            processes.Stopped: the supervisor has ended.
-        """
-        if select.select([self._connection], [], [], seconds)[0]:
-            raise processes.Stopped
+# Sends fields of ``Task.message``; ``say`` is a line to show. Raises Stopped without a supervisor.
+Tell = Callable[..., None]
 
 
 @dataclass(eq=False)
@@ -57,23 +32,22 @@ class Task:
     """The work of a worker.
 
     Attributes:
-        work: what it calls.
+        work: what it calls, with the function by which it tells how far it is.
         name: of the run, where there are several; else empty.
         environment: variables of its commands.
         message: what the worker has told last, by field: ``stage``, how it ``begins``, its ``log``;
             ``argv`` of the command at work and the file ``watched`` from byte ``start`` on;
-            ``error`` or None; and ``end`` when nothing follows.
-        process, share, connection, received: of the worker, once it has been forked.
+            ``error`` or None.
+        process, share, connection: of the worker, once it has been forked.
     """
 
-    work: Callable[[Link], None]
+    work: Callable[[Tell], None]
     name: str
     environment: dict[str, str]
     message: dict[str, Any] = field(default_factory=lambda: {"error": None})
     process: int = 0
     share: dict[str, str] = field(default_factory=dict)
-    connection: Optional[socket.socket] = None
-    received: bytes = b""
+    connection: Optional[Connection] = None
 
     @property
     def error(self) -> Optional[str]:
@@ -85,7 +59,7 @@ class Task:
         told = self.message
         if "argv" not in told:
             return self.name
-        text = progress.describe(told["argv"], Path(told["watched"]), told["start"])
+        text = progress.describe(told["argv"], told["watched"], told["start"])
         return f"{self.name} [{told['stage']}] {text or told['argv'][0]}".strip()
 
 
@@ -120,7 +94,7 @@ def supervise(tasks: Sequence[Task], shares: Sequence[dict[str, str]]) -> None:
                 signal.pthread_sigmask(signal.SIG_BLOCK, processes.ENDING)
                 _fork(waiting.pop(0), free.pop(0), working)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, processes.ENDING)
-            select.select([task.connection for task in working], [], [], PERIOD)
+            wait([task.connection for task in working], PERIOD)
             for task in list(working):
                 if _has_ended(task, line):
                     working.remove(task)
@@ -143,58 +117,60 @@ def supervise(tasks: Sequence[Task], shares: Sequence[dict[str, str]]) -> None:
 
 def _fork(task: Task, share: dict[str, str], working: list[Task]) -> None:
     """Start the worker of a task."""
-    task.connection, connection = socket.socketpair()
+    task.connection, connection = Pipe(duplex=False)
     task.share = share
     sys.stdout.flush()
     sys.stderr.flush()
     task.process = os.fork()
     if task.process:
         connection.close()
-        task.connection.setblocking(False)
         working.append(task)
         return
     status = 1
     try:
         for other in [*working, task]:  # else it would not see the end of the supervisor
             other.connection.close()
-        status = _work(task, share, Link(connection))
+        status = _work(task, connection)
     finally:
         os._exit(status)
 
 
-def _work(task: Task, share: dict[str, str], link: Link) -> int:
+def _work(task: Task, connection: Connection) -> int:
     """Do a task in its worker, and return the worker's exit status."""
+
+    def tell(**message: Any) -> None:
+        try:
+            connection.send(message)
+        except OSError as error:
+            raise processes.Stopped from error
+
     try:
-        processes.become_worker({**task.environment, **share})
-        task.work(link)
+        processes.become_worker({**task.environment, **task.share})
+        task.work(tell)
         return 0
     except processes.Stopped:
         return 1
     except BaseException as error:
         own = isinstance(error, RecipeError)
-        link.tell(error=str(error) if own else traceback.format_exc())
+        tell(error=str(error) if own else traceback.format_exc())
         return 1
     finally:
         for number in processes.ENDING:
             signal.signal(number, signal.SIG_IGN)
         processes.end_descendants()
-        with suppress(processes.Stopped):
-            link.tell(end=True)
 
 
 def _has_ended(task: Task, line: progress.Line) -> bool:
     """Read what a worker tells; return whether it has ended."""
-    with suppress(BlockingIOError):
-        while block := task.connection.recv(1 << 16):
-            task.received += block
-    *messages, task.received = task.received.split(b"\n")
-    for message in map(json.loads, messages):
-        task.message.update(message)
-        if "say" in message:
-            line.say(f"{task.name} {message['say']}".strip())
-        if "begins" in message and not line.moves:
-            line.say(f"{task.name} [{message['stage']}] {message['begins']}".strip())
-    ended, status = os.waitpid(task.process, 0 if task.message.get("end") else os.WNOHANG)
+    ended, status = os.waitpid(task.process, os.WNOHANG)  # first: what it told last is read below
+    with suppress(EOFError, OSError):  # OSError: it was killed while it told something
+        while task.connection.poll():
+            message = task.connection.recv()
+            task.message.update(message)
+            if "say" in message:
+                line.say(f"{task.name} {message['say']}".strip())
+            if "begins" in message and not line.moves:
+                line.say(f"{task.name} [{message['stage']}] {message['begins']}".strip())
     if not ended:
         return False
     with suppress(ProcessLookupError, PermissionError):  # what a killed worker has left
