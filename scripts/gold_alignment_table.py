@@ -18,7 +18,7 @@ after it, so that the first decoding step is left out.
 
 The first table has AoL, the error rate of layer attention (the mean of the heads), and AoH, that of
 the best head of each layer, averaged over the layers; the second table and the picture show each
-layer. Models with the same name in --names are seeds of one model: their means and standard
+layer. Models with the same NAME are seeds of one model: their means and standard
 deviations are shown.
 
 The folder OUT receives bin/ (the set as fairseq reads it), alignment_error_rate.json, and
@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import (
     add_max_tokens,
+    add_paths,
     exit_status,
     load_one_model,
     name_models,
@@ -68,10 +69,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--prepared", type=Path, required=True, metavar="PREPARED", help="DATA_DIR/prepared"
     )
-    parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
-    parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
-    )
+    add_paths(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="OUT", help="folder to fill")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     add_max_tokens(parser)

@@ -24,7 +24,7 @@ word of its own. Without it, tokens are counted. An LSTM has only cross-attentio
 and one head.
 
 With --shuffled, each source is also read with the reference of another sentence. Models with the
-same name in --names are seeds of one model: means over them are shown, with standard deviations. In
+same NAME are seeds of one model: means over them are shown, with standard deviations. In
 the pictures, a band is one standard deviation over the heads to either side, a bar one over the
 seeds.
 

@@ -27,6 +27,7 @@ from fairseq_sparse.commands.analyze_output_sentences import (
 from fairseq_sparse.commands.common import (
     add_json,
     add_max_tokens,
+    add_paths,
     batches,
     check_hypothesis,
     check_outputs,
@@ -84,12 +85,7 @@ def add_command(commands, name: str, run, description: str) -> argparse.Argument
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(run=run)
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument(
-        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
-    )
-    parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
-    )
+    add_paths(parser)
     parser.add_argument(
         "--subset",
         type=lambda text: text.split(","),

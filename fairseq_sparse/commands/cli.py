@@ -18,44 +18,62 @@ from fairseq_sparse.commands import common
 # Libraries that log what they load; only their warnings are shown.
 QUIET = ("fairseq", "fairseq_sparse", "matplotlib", "sacrebleu")
 
-# Subcommands and their descriptions. "analyze output" is in the module analyze_output.
-COMMANDS = {
-    "run": "prepare data, train, decode and score, by the recipe of a data set",
-    "reproduce": "train the models behind a table or figure of a paper, and make it",
-    "sweep": "train a grid of alphas with several seeds and their ensembles, and compare them",
-    "ensemble": "decode the test set with several trained models together, and score it",
-    "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
-    "average": "average the parameters of several checkpoints into one",
-    "export": "write a softmax model as a checkpoint of stock fairseq",
-    "rescore": "score the candidates of another decoder, and put the best first",
-    "recover": "repair a run that was killed while it saved, so that it can resume",
-    "score": "score fairseq-generate's output with cased sacreBLEU",
-    "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
-    "compare": "show sentences that one system translates better, side by side",
-    "analyze output": "measure the support and empty translations, list alternatives, draw trees",
-    "analyze attention": "measure sparsity, null attention and diversity of the heads",
-    "analyze alignment": "measure precision, recall and error rate of word alignments",
-    "analyze nulls": "rank sentence pairs by null attention, to find bad ones",
-    "analyze samples": "measure repetition and diversity of samples",
-    "align": "extract word alignments from cross-attention, in Pharaoh form",
-    "draw attention": "draw the attention in one sentence",
-    "draw mappings": "draw alpha-ReLU or alpha-entmax for several alphas",
-    "report": "compare trained models in one HTML page",
-    "table results": "print one Markdown table of the results of several runs",
-    "table sizes": "count parameters and operations of models, by kind of attention",
-    "table thresholds": "print thresholds of 1.5-entmax in untrained models",
-    "sheets make": "make sheets on which two annotators judge translations",
-    "sheets score": "score the completed sheets, and measure agreement",
-    "sheets pairs": "draw pairs of a ranking by null attention for a judge, and score them",
-    "corpus download": "download a file, resume it, and check its checksum",
-    "corpus extract": "extract the sentences of a corpus from its archives",
-    "corpus clean": "leave out unfit training pairs, hold out pairs, join paragraphs",
-    "corpus split": "split pairs of which many share a sentence",
-    "corpus inflection": "make character data of CoNLL-SIGMORPHON 2018, task 1",
-    "corpus batch-size": "find --max-tokens and --update-freq for a number of target tokens",
-    "score-inflection": "score inflected forms as the shared task does",
-    "flags": "list every flag that fairseq's commands take with --user-dir",
+# The commands by subject, each with a description. "analyze nulls" is in the module analyze_nulls.
+GROUPS = {
+    "Recipes": {
+        "run": "prepare data, train, decode and score, by the recipe of a data set",
+        "reproduce": "train the models behind a table or figure of a paper, and make it",
+        "sweep": "train a grid of alphas with several seeds and their ensembles, and compare them",
+        "flags": "list every flag that fairseq's commands take with --user-dir",
+    },
+    "Translate and search": {
+        "ensemble": "decode the test set with several trained models together, and score it",
+        "rescore": "score the candidates of another decoder, and put the best first",
+        "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
+        "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
+    },
+    "Measure": {
+        "score": "score translations with sacreBLEU, and test the difference from a baseline",
+        "score-inflection": "score inflected forms as the shared task does",
+        "align": "extract word alignments from cross-attention, in Pharaoh form",
+        "analyze output": "measure support and empty translations, list alternatives, draw trees",
+        "analyze attention": "measure sparsity, null attention and diversity of the heads",
+        "analyze alignment": "measure precision, recall and error rate of word alignments",
+        "analyze nulls": "rank sentence pairs by null attention, to find bad ones",
+        "analyze samples": "measure repetition and diversity of samples",
+    },
+    "Draw": {
+        "draw attention": "draw the attention in one sentence",
+        "draw mappings": "draw alpha-ReLU or alpha-entmax for several alphas",
+        "report": "compare trained models in one HTML page",
+    },
+    "Compare": {
+        "compare": "score several systems, and show sentences that one translates better",
+        "table results": "print one table of the results of several runs",
+        "table sizes": "count parameters and operations of models, by kind of attention",
+        "table thresholds": "print thresholds of 1.5-entmax in untrained models",
+    },
+    "Checkpoints": {
+        "average": "average the parameters of several checkpoints into one",
+        "export": "convert a model for stock fairseq or CTranslate2",
+        "recover": "repair a run that was killed while it saved, so that it can resume",
+    },
+    "People": {
+        "sheets make": "make sheets on which two annotators judge translations",
+        "sheets score": "score the completed sheets, and measure agreement",
+        "sheets draw-pairs": "draw pairs of a ranking by null attention for a judge",
+        "sheets score-pairs": "score the pairs that a judge has marked",
+    },
+    "Corpora": {
+        "corpus download": "download a file, resume it, and check its checksum",
+        "corpus extract": "extract the sentences of a corpus from its archives",
+        "corpus clean": "leave out unfit training pairs, hold out pairs, join paragraphs",
+        "corpus split": "split pairs of which many share a sentence",
+        "corpus inflection": "make character data of CoNLL-SIGMORPHON 2018, task 1",
+        "corpus batch-size": "find --max-tokens and --update-freq for a number of target tokens",
+    },
 }
+COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(" ".join(words[:length]), words[length:])
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
     parser = _parser(group)
-    parser.parse_args(words[1:] if group else words)  # --help and --version end here
-    parser.error("name a command first")
+    rest = words[1:] if group else words
+    if not rest:
+        parser.print_help(sys.stderr)
+        return 2
+    _, wrong = parser.parse_known_args(rest)  # --help and --version end here
+    name = f"{group} {wrong[0]}".strip()
+    parser.error(f"there is no command {name}; {_hint(' '.join(words[:2]), name)}")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
@@ -86,21 +109,36 @@ def module_name(command: str) -> str:
     return command.replace(" ", "_").replace("-", "_")
 
 
+def _hint(*names: str) -> str:
+    """Ask whether the commands whose names are closest to these were meant."""
+    from difflib import get_close_matches
+
+    known = list(dict.fromkeys([*COMMANDS, *(name.split()[0] for name in COMMANDS)]))
+    found = (name for name in names for name in get_close_matches(name, known, n=2, cutoff=0.7))
+    close = list(dict.fromkeys(found))
+    return f"did you mean {' or '.join(close)}?" if close else "see --help"
+
+
 def _parser(group: str) -> argparse.ArgumentParser:
-    """Return the parser that lists all subcommands, or those of a group, and refuses others."""
-    names = [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
-    width = max(map(len, names)) + 2
-    lines = [f"  {name:{width}}{COMMANDS[name]}" for name in names]
+    """Return the parser whose help lists all commands by subject, or those of a group."""
+    width = max(map(len, COMMANDS)) + 2
+    parts = []
+    for subject, commands in GROUPS.items():
+        lines = [
+            f"  {name:{width}}{text}"
+            for name, text in commands.items()
+            if not group or name.startswith(f"{group} ")
+        ]
+        if lines:
+            parts.append("\n".join([*([] if group else [f"{subject}:"]), *lines]))
     parser = argparse.ArgumentParser(
         prog=f"fairseq-sparse {group}".strip(),
-        description="Analyses and tools for fairseq models with sparse outputs and attention.",
-        epilog="\n".join(["commands:", *lines, "", "Each command has --help."]),
+        description="Recipes, analyses and tools for fairseq models with sparse outputs and "
+        "attention.",
+        epilog="\n\n".join([*parts, "Each command has --help."]),
         usage=f"fairseq-sparse {group}{' ' * bool(group)}COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    choices = [name.removeprefix(group).split()[0] for name in names]
-    parser.add_argument(
-        "command", metavar="COMMAND", choices=list(dict.fromkeys(choices)), help=argparse.SUPPRESS
+        allow_abbrev=False,
     )
     if not group:
         parser.add_argument(

@@ -53,14 +53,22 @@ def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) 
     """Add the arguments that name models and the data to read with them."""
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
     if several:
-        parser.add_argument("--path", required=True, nargs="+", metavar="CKPT", help="models")
-        parser.add_argument(
-            "--names", nargs="+", metavar="NAME", help="names of the models (default: from --path)"
-        )
+        add_paths(parser)
     else:
         parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Add --path, the checkpoints of several models; see :func:`name_models`."""
+    parser.add_argument(
+        "--path",
+        required=True,
+        nargs="+",
+        metavar="[NAME=]CKPT",
+        help="models; an ensemble is A:B, and models of one NAME are seeds of one model",
+    )
 
 
 def add_max_tokens(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +126,12 @@ def picture_file(text: str) -> Path:
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"{text}: the name must end in {', '.join(PICTURES)}")
     return path
+
+
+def add_output_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output-folder", required=True, type=Path, metavar="FOLDER", help="folder to fill"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -233,11 +247,18 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
 
 
 def _split_name(text: str) -> tuple[str, str]:
-    """Return the name, or nothing, and the path of ``[NAME=]PATH``; both can contain ``=``."""
-    if "=" not in text or Path(text).exists():
+    """Return the name, or nothing, and the path of ``[NAME=]PATH``; both can contain ``=``.
+
+    The path may be an ensemble, ``A:B``.
+    """
+
+    def exists(path: str) -> bool:
+        return Path(path.split(os.pathsep)[0]).exists()
+
+    if "=" not in text or exists(text):
         return "", text
     places = [number for number, character in enumerate(text) if character == "="]
-    place = next((x for x in places if Path(text[x + 1 :]).exists()), places[-1])
+    place = next((x for x in places if exists(text[x + 1 :])), places[-1])
     return text[:place], text[place + 1 :]
 
 
@@ -335,10 +356,13 @@ def one_line(error: Exception) -> str:
 
 
 def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Check that ``--names`` has a name for each of ``--path``, or make them."""
-    options.names = options.names or short_names(options.path)
-    if len(options.names) != len(options.path):
-        parser.error("--names: give as many as --path has models")
+    """Split ``[NAME=]CKPT`` into ``options.names`` and ``options.path``.
+
+    A model without a name is called by the part of its path in which it differs from the others.
+    """
+    given, options.path = map(list, zip(*map(_split_name, options.path), strict=True))
+    short = short_names(options.path)
+    options.names = [name or other for name, other in zip(given, short, strict=True)]
     files = [os.path.realpath(path) for path in options.path]
     twice = [path for path, file in zip(options.path, files, strict=True) if files.count(file) > 1]
     if twice:

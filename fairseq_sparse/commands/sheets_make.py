@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.commands.common import (
+    add_output_folder,
     command_parser,
     find_systems,
     finish,
@@ -39,7 +40,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
     parser.add_argument("--source", required=True, type=Path, help="raw source of the test set")
     parser.add_argument("--reference", required=True, type=Path, help="raw reference translations")
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
     parser.add_argument(
         "--sentences",
         type=positive,
@@ -54,12 +54,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help="number of these that both judge (default: 45, as in the paper)",
     )
-    parser.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
-    add_separator(parser)
+    add_sheet_options(parser)
     return parser.parse_args(arguments)
 
 
-def add_separator(parser: argparse.ArgumentParser) -> None:
+def add_sheet_options(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of the sheets, the seed of the random choices, and the separator of cells."""
+    add_output_folder(parser)
+    parser.add_argument("--seed", type=seed, default=1, help="of the random choices (default: 1)")
     parser.add_argument(
         "--separator",
         choices=("comma", "semicolon", "tab"),
@@ -122,9 +124,10 @@ def make(options: argparse.Namespace) -> str:
         for annotator, rows in sheets.items()
     }
     files["instructions.txt"] = annotation_sheets.instructions().encode()
-    write_new(options.output, key, files)
+    write_new(options.output_folder, key, files)
     counts = " and ".join(str(len(rows)) for rows in sheets.values())
-    return f"wrote sheets with {counts} translations to {options.output}; keep key.json to yourself"
+    folder = options.output_folder
+    return f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself"
 
 
 def run(options: argparse.Namespace) -> None:

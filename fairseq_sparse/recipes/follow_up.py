@@ -43,10 +43,11 @@ def follow_up(
     """Return the plan of a table's commands for the models of one data set.
 
     Their placeholders are ``{data}`` and ``{prepared}``; ``{source}`` and ``{reference}``, the text
-    of the test set; ``{models}``, ``{names}``, ``{logs}`` and ``{systems}`` (NAME=FOLDER) of the
-    runs; ``{cpu}`` and ``{device}``; and ``{gold}``, ``{layer}``, ``{ends}`` and ``{tags}``. Within
-    words, ``{stem}`` is where files go, and a command with ``{sentence}`` is run for each
-    sentence. A word ``{stem}.SUFFIX`` names a file that the first command with it makes.
+    of the test set; ``{models}``, ``{named}`` (NAME=CKPT), ``{logs}`` and ``{systems}``
+    (NAME=FOLDER) of the runs; ``{cpu}`` and ``{device}``; and ``{gold}``, ``{layer}``, ``{ends}``
+    and ``{tags}``. Within words, ``{stem}`` is where files go, and a command with ``{sentence}`` is
+    run for each sentence. A word ``{stem}.SUFFIX`` names a file that the first command with it
+    makes.
 
     Args:
         recipes: finished runs on one data set; none for a table of formulas.
@@ -57,7 +58,7 @@ def follow_up(
     """
     lists = {
         "models": [str(recipe.run_dir / "average.pt") for recipe in recipes],
-        "names": [recipe.label or recipe.variant for recipe in recipes],
+        "named": [f"{each.label or each.variant}={each.run_dir}/average.pt" for each in recipes],
         "logs": [str(recipe.run_dir / "logs" / "train.log") for recipe in recipes],
         "systems": [f"{each.label or each.variant}={each.run_dir}" for each in recipes],
         "cpu": ["--cpu"] if config == "cpu" else [],

@@ -21,7 +21,6 @@ from fairseq_sparse.sheets.annotation_sheets import (
     new_id,
     read_cells,
 )
-from fairseq_sparse.tables.formats import format_table
 
 COLUMNS = ("id", "source", "target", "correct", "comment")
 ANSWERS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
@@ -69,7 +68,7 @@ def draw_sample(
         raise SheetError(f"{pairs} pairs cannot be drawn from the {ends} of an end")
     if 2 * ends > len(ranking):
         raise SheetError(
-            f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; reduce --ends"
+            f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; reduce --pool"
         )
     draw = random.Random(seed)
     chosen = [(HIGH, row) for row in draw.sample(ranking[:ends], pairs)]
@@ -81,6 +80,20 @@ def draw_sample(
         {"id": new_id(draw, used), "end": end, **{name: row[name] for name in names}}
         for end, row in chosen
     ]
+
+
+def sample_of(key: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
+    """Return the sample in a key that was written with a sheet.
+
+    Raises:
+        SheetError: this is not such a key.
+    """
+    sample = key.get("sample")
+    if not isinstance(sample, list) or not all(
+        isinstance(row, dict) and {"id", "end"} <= row.keys() for row in sample
+    ):
+        raise SheetError(f"{path} is not the key.json of sheets draw-pairs")
+    return sample
 
 
 def sheet(sample: Sequence[Mapping[str, str]], separator: str) -> str:
@@ -134,8 +147,10 @@ def summarize_answers(
     return result
 
 
-def answers_table(summary: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the Markdown table of :func:`summarize_answers`, the paper's figures beside it."""
+def answers_table(
+    summary: Mapping[str, Mapping[str, Any]],
+) -> tuple[list[str], list[list[object]]]:
+    """Return header and rows of :func:`summarize_answers`, with the paper's figures."""
     papers = {LOW: "about 95", HIGH: "about 1"}
     rows = [
         [f"{end}est null rates", part["pairs"], part["judged"]]
@@ -143,4 +158,4 @@ def answers_table(summary: Mapping[str, Mapping[str, Any]]) -> str:
         for end, part in summary.items()
     ]
     header = ["pairs with the", "drawn", "judged", "correct (%)", "WMT'14 En-De in the paper (%)"]
-    return format_table(header, rows)
+    return header, rows

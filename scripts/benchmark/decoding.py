@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import harness
 from benchmark.harness import positive
-from command_line import exit_status, name_models, numbers, script_parser
+from command_line import add_paths, exit_status, name_models, numbers, script_parser
 
 STOCK_SEARCH = ", stock search"
 # What CTranslate2 computes in, by --ctranslate2.
@@ -50,10 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")
 
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    parser.add_argument(
-        "--path", required=True, nargs="+", metavar="CKPT", help="models; an ensemble is A:B"
-    )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="their names in the table")
+    add_paths(parser)
     add("--subset", "test", "part of the data to decode", str)
     add("--sentences", 200, "number of sentences, from its beginning")
     add("--beams", "1,5", "beam sizes, e.g. 1-10 or 1,5,10; 0 for none", beams)

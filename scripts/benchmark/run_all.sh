@@ -116,6 +116,6 @@ if [[ -z "${DATA:-}" ]]; then text+=(--vocabulary "$vocabulary"); fi
 bench training_step 0 training_step "${text[@]}" --variants "$VARIANTS" "${training[@]}"
 bench "training_step_$LARGE_VOCABULARY" 0 training_step "${text[0]}" \
   --vocabulary "$LARGE_VOCABULARY" --fused-only "${large[@]}"
-bench decoding 0 decoding "$decode" --path "${models[@]#*=}" --names "${models[@]%%=*}" \
+bench decoding 0 decoding "$decode" --path "${models[@]}" \
   "${decoding[@]}"
 finish "$DRY_RUN"

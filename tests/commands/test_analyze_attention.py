@@ -143,8 +143,8 @@ def test_several_models_in_one_command(
 ) -> None:
     paths = [checkpoints[arch] for arch in FLAGS]
     output, plots = tmp_path / "out.json", tmp_path / "new" / "plots"
-    flags = ["--names", "ReLA-g", "dense", "--json", output, "--plots", plots]
-    assert call_here(data, "--path", *paths, *flags) == 0
+    named = [f"{name}={path}" for name, path in zip(("ReLA-g", "dense"), paths, strict=True)]
+    assert call_here(data, "--path", *named, "--json", output, "--plots", plots) == 0
     printed = capfd.readouterr().out
     models = measured(output)["models"]
     assert list(models) == ["ReLA-g", "dense"]
@@ -170,7 +170,7 @@ def test_seeds_of_one_model(
         singles.append(measured(tmp_path / "one.json"))
     capfd.readouterr()
     outputs = ["--json", tmp_path / "both.json", "--plots", tmp_path / "plots"]
-    assert call_here(data, "--path", *paths, "--names", "ReLA-g", "ReLA-g", *outputs) == 0
+    assert call_here(data, "--path", *(f"ReLA-g={path}" for path in paths), *outputs) == 0
     both, printed = measured(tmp_path / "both.json"), capfd.readouterr().out
     assert both["seeds"] == singles and "checkpoint" not in both
     for place, part in both["attention"].items():
@@ -179,8 +179,8 @@ def test_seeds_of_one_model(
         assert part["sparsity"] == pytest.approx(mean)
         assert f"{100 * mean:.2f} ± {100 * deviation:.2f}" in printed
         assert len(part["layers"]) == 2 and deviation > 0
-    mixed = [paths[0], checkpoints["transformer_tiny"]]
-    assert call_here(data, "--path", *mixed, "--names", "a", "a") == 1
+    mixed = [f"a={path}" for path in (paths[0], checkpoints["transformer_tiny"])]
+    assert call_here(data, "--path", *mixed) == 1
 
 
 def test_null_rates_by_the_word_before(

@@ -87,7 +87,8 @@ def test_support(
     pytest.importorskip("matplotlib")
     logs = [folder / "log.txt" for folder in runs.values()]
     assert not call_here(
-        *("support", data, "--path", *paths, "--names", "1.5-ReLU", "softmax", "--log", *logs),
+        *("support", data, "--path", f"1.5-ReLU={paths[0]}", f"softmax={paths[1]}"),
+        *("--log", *logs),
         *("--subset", "test,train", "--subset", "valid", "--sentences", 25, "--beams", "1,2"),
         *("--json", tmp_path / "out.json", "--plots", tmp_path / "plots", "--max-tokens", 60),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,13 @@ ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
 # Commands that read only text. Valid input: the first script case whose name begins so.
 ON_TEXT = ("analyze alignment", "analyze samples", "compare", "mbr", "score")
 ON_TEXT += ("corpus clean", "corpus extract", "corpus inflection", "score-inflection")
-ON_TEXT += ("sheets make", "sheets pairs", "sheets score", "table results")
+ON_TEXT += (
+    "sheets make",
+    "sheets draw-pairs",
+    "sheets score-pairs",
+    "sheets score",
+    "table results",
+)
 # Runs a command, then prints its status and which heavy modules it has loaded.
 LOADED = """
 import sys
@@ -62,17 +70,29 @@ def test_every_module_is_a_command_and_the_other_way_round() -> None:
 @pytest.mark.parametrize(
     ("named", "arguments"),
     [
-        ("COMMAND", ()),
-        ("nonsense", ("nonsense",)),
-        ("COMMAND", ("analyze",)),
-        ("it", ("analyze", "it")),
-        ("COMMAND", ("--nonsense",)),
-        ("name a command", ("--", "average")),
+        ("no command nonsense; see --help", ("nonsense",)),
+        ("no command analyze it", ("analyze", "it")),
+        ("no command --nonsense", ("--nonsense",)),
+        ("no command --", ("--", "average")),
         ("average", ("average", "--nonsense")),
+        ("did you mean score?", ("scor", "x.txt")),
+        ("did you mean analyze alignment", ("analyse", "alignment")),
+        ("did you mean sheets draw-pairs", ("sheets", "draw-pair")),
+        ("did you mean analyze", ("anlyze",)),
     ],
 )
 def test_what_is_no_command_is_refused(named: str, arguments: tuple[str, ...], capsys) -> None:
     assert_refused(capsys, named, cli.main, arguments)
+
+
+@pytest.mark.parametrize("group", ["", "analyze", "sheets"])
+def test_without_a_command_all_commands_are_listed(group: str, capsys) -> None:
+    assert cli.main(group.split()) == 2
+    printed = capsys.readouterr()
+    listed = {
+        name for name, text in cli.COMMANDS.items() if re.search(f"{name} +{text}", printed.err)
+    }
+    assert not printed.out and listed == {name for name in cli.COMMANDS if name.startswith(group)}
 
 
 def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
@@ -118,6 +138,28 @@ def test_a_name_and_a_path_can_have_an_equals_sign(tmp_path: Path, monkeypatch) 
     assert found == {"a": Path("lr=0.1/out.txt"), "tau=1": Path("lr=0.3/out.txt")}
     assert common.find_systems(["lr=0.1/out.txt"]) == {"out": Path("lr=0.1/out.txt")}
     assert common.find_systems(["a=b=none"]) == {"a=b": Path("none")}
+
+
+def test_models_have_names_and_those_of_one_name_are_seeds(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "lr=1"):
+        Path(name).mkdir()
+        Path(name, "x.pt").touch()
+    parser = argparse.ArgumentParser()
+    common.add_paths(parser)
+
+    def named(*texts: str) -> list[tuple[str, str]]:
+        options = parser.parse_args(["--path", *texts])
+        common.name_models(parser, options)
+        return list(zip(options.names, options.path, strict=True))
+
+    assert named("a/x.pt", "b/x.pt") == [("a", "a/x.pt"), ("b", "b/x.pt")]
+    assert named("A=a/x.pt", "A=b/x.pt") == [("A", "a/x.pt"), ("A", "b/x.pt")]
+    assert named("A=a/x.pt", "b/x.pt") == [("A", "a/x.pt"), ("b", "b/x.pt")]
+    assert named("t=1=lr=1/x.pt:a/x.pt") == [("t=1", "lr=1/x.pt:a/x.pt")]
+    assert named("lr=1/x.pt") == [("lr=1/x.pt", "lr=1/x.pt")]
+    with pytest.raises(SystemExit):
+        named("A=a/x.pt", "B=a/x.pt")
 
 
 def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:

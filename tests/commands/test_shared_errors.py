@@ -33,7 +33,6 @@ CASES = [
     ("subset", "--subset tset", "no readable part tset: ", ()),
     ("batch", "--max-tokens 3", "--max-tokens 3: ", ("draw attention", "report")),
     ("no folder", "", "there is no such folder", ("align",)),
-    ("names", "--names a b", "give as many as --path", set(COMMANDS) - set(PLOTTING)),
     ("matplotlib", "--plots PLOTS", "pip install matplotlib", set(COMMANDS) - set(PLOTTING)),
 ]
 

@@ -33,7 +33,7 @@ def arguments(tmp_path: Path) -> list[str]:
         path.write_text("".join([*path.read_text("utf-8").splitlines(True)[:-1], last]), "utf-8")
     files = {name: write_lines(tmp_path / name, name) for name in ("source", "reference")}
     return [
-        *(str(run), f"fancy one={other}", "--output", str(tmp_path / "sheets")),
+        *(str(run), f"fancy one={other}", "--output-folder", str(tmp_path / "sheets")),
         *("--source", str(files["source"]), "--reference", str(files["reference"])),
         *("--sentences", "8", "--shared", "4"),
     ]

@@ -29,9 +29,10 @@ from fairseq_sparse.commands import (
     report,
     score,
     score_inflection,
+    sheets_draw_pairs,
     sheets_make,
-    sheets_pairs,
     sheets_score,
+    sheets_score_pairs,
     table_results,
     table_sizes,
     table_thresholds,
@@ -308,16 +309,16 @@ SCRIPTS = {
         speeds,
         json=("run/summary.json", "speeds.json"),
     ),
-    "sheets pairs draw": Script(
-        sheets_pairs.main,
+    "sheets draw-pairs": Script(
+        sheets_draw_pairs.main,
         DRAW_PAIRS,
         ranked_pairs,
         texts=("pairs.tsv",),
         written=("out/key.json", "out/sheet.csv"),
     ),
-    "sheets pairs score": Script(
-        sheets_pairs.main,
-        "score {}/key.json {}/sheet.csv --json {}/out/a.json",
+    "sheets score-pairs": Script(
+        sheets_score_pairs.main,
+        "{}/key.json {}/sheet.csv --json {}/out/a.json",
         judged_pairs,
         texts=("sheet.csv",),
         counted=("sheet.csv",),

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import checkpoints
 import report_runs
-from fairseq_sparse.commands import sheets_make, sheets_pairs
+from fairseq_sparse.commands import sheets_draw_pairs, sheets_make
 
 LINES = 6
 MAKE_SHEETS = (
     "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
-    "--output {}/out --sentences 4 --shared 2"
+    "--output-folder {}/out --sentences 4 --shared 2"
 )
-DRAW_PAIRS = "draw {}/pairs.tsv --output {}/out --pairs 2 --ends 3"
+DRAW_PAIRS = "{}/pairs.tsv --output-folder {}/out --pairs 2 --pool 3"
 
 
 def in_folder(arguments: str, folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def ranked_pairs(folder: Path, common: Path) -> None:
 
 def judged_pairs(folder: Path, common: Path) -> None:
     ranked_pairs(folder, common)
-    sheets_pairs.main(in_folder(DRAW_PAIRS, folder))
+    sheets_draw_pairs.main(in_folder(DRAW_PAIRS, folder))
     for name in ("key.json", "sheet.csv"):
         shutil.move(folder / "out" / name, folder / name)
     header, *rows = csv.reader((folder / "sheet.csv").read_text("utf-8-sig").splitlines())

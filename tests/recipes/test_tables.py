@@ -93,16 +93,17 @@ def test_the_page_has_every_table_and_names_what_there_is() -> None:
         if name.endswith(".py"):
             path = SCRIPTS / name
         else:
-            path = ROOT / "fairseq_sparse" / "commands" / f"{module_of(name.split())}.py"
+            module = cli.module_name(command_of(name.split()))
+            path = ROOT / "fairseq_sparse" / "commands" / f"{module}.py"
         source = path.read_text(encoding="utf-8")
         assert not option or f'"{option}"' in source + shared, f"{name} {option}"
 
 
-def module_of(words: list[str]) -> str:
-    """Return the module in ``commands/`` of the command with which the words begin."""
+def command_of(words: list[str]) -> str:
+    """Return the command with which the words begin."""
     for length in (2, 1):
         if (name := " ".join(words[:length])) in cli.COMMANDS:
-            return cli.module_name(name)
+            return name
     raise AssertionError(f"no command: {words}")
 
 
@@ -116,15 +117,15 @@ def test_the_commands_take_what_a_table_gives_them(
             path = Path(program).relative_to(SCRIPTS).with_suffix("")
             module = importlib.import_module(".".join(path.parts))
         else:
-            called = module_of([program, *words])
-            words = words[called.count("_") :]
-            module = importlib.import_module(f"fairseq_sparse.commands.{called}")
+            called = command_of([program, *words])
+            words = words[called.count(" ") :]
+            module = importlib.import_module(f"fairseq_sparse.commands.{cli.module_name(called)}")
         parse = getattr(module, "parse_arguments", None) or module.parse_args
         parse(words)  # exits on an unknown argument
 
 
 def test_placeholders_stand_for_the_runs_and_the_choices(tmp_path: Path) -> None:
-    lines = ("report {models} --names {names} {tags} --output {stem}.html {cpu}",)
+    lines = ("report {models} {named} {tags} --output {stem}.html {cpu}",)
     lines += ("draw attention {data} {sentence} {layer} {device} --output {stem}-{sentence}.png",)
     lines += ("compare {systems} --source {source} --reference {reference} --json {stem}.html",)
     rows = (("entmax15", {}), ("alpha_relu", {"output_tau": "0.5"}))
@@ -136,7 +137,8 @@ def test_placeholders_stand_for_the_runs_and_the_choices(tmp_path: Path) -> None
     one, two = (str(recipe.run_dir) for recipe in recipes)
     models = [f"{one}/average.pt", f"{two}/average.pt"]
     assert first == [
-        *("fairseq-sparse", "report", *models, "--names", "entmax15", "alpha_relu, τ = 0.5"),
+        *("fairseq-sparse", "report", *models),
+        *(f"entmax15={models[0]}", f"alpha_relu, τ = 0.5={models[1]}"),
         *("--tags", "tags", "--output", f"{tmp_path}/my stem.html"),
     ]
     data = recipes[0].data_dir / "prepared"

@@ -167,7 +167,7 @@ def test_error_rates_are_those_of_plain_loops(
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("RAW_DIR", str(archive.parent))
     output = tmp_path / "new" / "out"
-    flags = ["--prepared", prepared, "--path", *checkpoints, "--names", "ReLA-g", "ReLA-g"]
+    flags = ["--prepared", prepared, "--path", *(f"ReLA-g={path}" for path in checkpoints)]
     assert call_here(*flags, "--output", output) == 0
     printed = capsys.readouterr().out
     written = json.loads((output / "alignment_error_rate.json").read_text("utf-8"))
