@@ -15,7 +15,8 @@ from numerics.patterns import DTYPES, PATTERNS
 
 _INTRODUCTION = """# How exact the mappings and losses are
 
-Made by `python scripts/numerics/sweep.py --rows {rows} --seed {seed} --output docs/results/numerics.md`,
+Made by
+`python scripts/numerics/sweep.py --rows {rows} --seed {seed} --output docs/results/numerics.md`
 with {versions}.
 
 For each op {rows:,} rows of 1 to 262,144 logits were drawn, of these patterns: {patterns}. A

@@ -75,7 +75,7 @@ def test_every_module_is_a_command_and_the_other_way_round() -> None:
         ("no command --nonsense", ("--nonsense",)),
         ("no command --", ("--", "average")),
         ("average", ("average", "--nonsense")),
-        ("did you mean score?", ("scor", "x.txt")),
+        ("did you mean score", ("scor", "x.txt")),
         ("did you mean analyze alignment", ("analyse", "alignment")),
         ("did you mean sheets draw-pairs", ("sheets", "draw-pair")),
         ("did you mean analyze", ("anlyze",)),
