@@ -202,7 +202,7 @@ def average_seeds(results: list[dict[str, Any]], names: list[str]) -> dict[str, 
 
 def tables(models: dict[str, dict[str, Any]]) -> str:
     """Return Table 5, and the same by layer."""
-    from fairseq_sparse.measure.attention.attention_seeds import with_deviation
+    from fairseq_sparse.tables.attention import with_deviation
     from fairseq_sparse.tables.formats import format_table
 
     def cell(part: dict[str, Any], name: str) -> str:

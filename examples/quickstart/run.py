@@ -56,7 +56,7 @@ All of it in one page, with every attention weight
   {python} -m fairseq_sparse report {folders} \\
       --cpu --output report.html
 All translations of nonzero probability
-  {python} -m fairseq_sparse analyze output tree {binary} \\
+  {python} -m fairseq_sparse draw tree {binary} \\
       --path {model} --sentence 577
 Other models, same corpus
   bash examples/quickstart/run.sh sparsemax alpha_relu+rela_g

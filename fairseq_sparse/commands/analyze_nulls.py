@@ -5,30 +5,31 @@ search). The null rate of a pair is the share of queries whose weights are all 0
 the heads and the target tokens (with --subwords, target words), including EOS. The output table
 lists the pairs from the highest rate to the lowest: rank, number of the sentence (from 0), rate,
 source and target. With --bad or --shuffle, it also says which pairs are bad, and the precision of
-the ranking is printed.
+the ranking is printed, beside that of a random order.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
+    add_format,
     add_max_tokens,
     add_model_arguments,
     add_subwords,
     check_outputs,
     command_parser,
-    count_left_out,
     finish,
     load_one_model,
     numbers,
     output_file,
     print_left_out,
+    print_tables,
     seed,
     with_progress,
-    with_references,
 )
 from fairseq_sparse.files import replacing, write_json
 
@@ -71,6 +72,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of --shuffle (default: 1)")
     add_max_tokens(parser)
+    add_format(parser)
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write the precision to this file"
     )
@@ -107,18 +109,19 @@ def measure(translator: Translator, options: argparse.Namespace) -> dict[int, fl
     """Measure the null rate of each pair, by its number."""
     from fairseq_sparse.measure.attention.null_ranking import check_layers, null_rates
     from fairseq_sparse.measure.attention.subword_merging import subword_merger
+    from fairseq_sparse.measure.translator import with_references
 
-    (model,), task = translator.models, translator.task
+    model, task = translator.model, translator.task
     layers = check_layers(model, options.layers)
     batches = translator.batches(options.subset, options.max_tokens)
     batches = with_references(with_progress(batches, options.subset), options.subset)
     merger = subword_merger(task, options.subwords)
     rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers, merger))
-    print_left_out(count_left_out(translator, options.subset, len(rates)))
+    print_left_out(len(task.dataset(options.subset)) - len(rates))
     return rates
 
 
-def write_table(
+def write_ranking(
     translator: Translator,
     rates: dict[int, float],
     ranking: list[int],
@@ -140,21 +143,6 @@ def write_table(
             print(rank, number, rate, *label, source, target, sep="\t", file=file)
 
 
-def precision_table(found: dict[str, Any]) -> str:
-    from fairseq_sparse.tables.formats import format_table
-
-    chance = found["chance"]
-    rows = [
-        [f"precision at {part['at']}", part["value"], chance["precision"]]
-        for part in found["precision"]
-    ]
-    rows.append(["average precision", found["average_precision"], chance["average_precision"]])
-    return format_table(
-        ["", "ranking (%)", "chance (%)"],
-        [[name, *(f"{100 * value:.1f}" for value in values)] for name, *values in rows],
-    )
-
-
 def check_post_process(kind: str | None) -> None:
     """Refuse a kind of subwords that fairseq does not know, before anything is computed."""
     from fairseq.data.data_utils import post_process
@@ -167,20 +155,22 @@ def check_post_process(kind: str | None) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.attention.null_ranking import evaluate, rank
+    from fairseq_sparse.tables.attention import precision_table
 
     check_post_process(options.post_process)
     translator, bad = load(options)
     rates = measure(translator, options)
     ranking = rank(rates)
-    found = evaluate(ranking, bad) if bad is not None else None
-    write_table(translator, rates, ranking, bad, options)
-    if options.json:
-        content = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
-        write_json(options.json, {**content, "layers": options.layers or "all", **found})
-    if found:
-        print(precision_table(found))
-        print(f"\n{found['bad']} of {found['pairs']} pairs of {options.subset} are bad")
-    print(f"wrote {options.output}")
+    if bad is not None:
+        found = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
+        found |= {"layers": options.layers or "all", **evaluate(ranking, bad)}
+    write_ranking(translator, rates, ranking, bad, options)
+    print(f"wrote {options.output}", file=sys.stderr)
+    if bad is not None:
+        if options.json:
+            write_json(options.json, found)
+        print(f"{found['bad']} of {found['pairs']} pairs are bad", file=sys.stderr)
+        print_tables([precision_table(found)], found, options.format)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -36,7 +36,9 @@ GROUPS = {
         "score": "score translations with sacreBLEU, and test the difference from a baseline",
         "score-inflection": "score inflected forms as the shared task does",
         "align": "extract word alignments from cross-attention, in Pharaoh form",
-        "analyze output": "measure support and empty translations, list alternatives, draw trees",
+        "analyze support": "count the tokens, and translations, of nonzero probability",
+        "analyze empty": "count how often the empty translation beats all of the beam",
+        "analyze alternatives": "list the tokens of nonzero probability at each step of a sentence",
         "analyze attention": "measure sparsity, null attention and diversity of the heads",
         "analyze alignment": "measure precision, recall and error rate of word alignments",
         "analyze nulls": "rank sentence pairs by null attention, to find bad ones",
@@ -44,6 +46,7 @@ GROUPS = {
     },
     "Draw": {
         "draw attention": "draw the attention in one sentence",
+        "draw tree": "draw all translations of nonzero probability of a sentence as a tree",
         "draw mappings": "draw alpha-ReLU or alpha-entmax for several alphas",
         "report": "compare trained models in one HTML page",
     },

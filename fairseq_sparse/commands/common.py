@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
 from fairseq_sparse.measure.alignment import SUBWORDS
 
 if TYPE_CHECKING:
+    from fairseq_sparse.measure.cache import Measurements
     from fairseq_sparse.measure.translator import Translator
 
 FORMATS = ("md", "tsv", "latex", "json")
@@ -49,14 +50,25 @@ def not_negative(text: str) -> int:
     return value
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Add the arguments that name models and the data to read with them."""
+def add_model_arguments(
+    parser: argparse.ArgumentParser, several: bool = False, subsets: bool = False
+) -> None:
+    """Add the arguments that name a model, or several, and the data to read with them."""
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
     if several:
         add_paths(parser)
     else:
         parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
-    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    if subsets:
+        parser.add_argument(
+            "--subset",
+            type=lambda text: list(dict.fromkeys(text.split(","))),
+            default=["test"],
+            metavar="NAME,...",
+            help="parts of the data (default: test)",
+        )
+    else:
+        parser.add_argument("--subset", default="test", help="part of the data (default: test)")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
 
 
@@ -69,6 +81,34 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]CKPT",
         help="models; an ensemble is A:B, and models of one NAME are seeds of one model",
     )
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="the first N of each part (default: all)"
+    )
+
+
+def add_sentences(parser: argparse.ArgumentParser) -> None:
+    """Add the numbers of sentences; see :func:`sentence_batches`."""
+    parser.add_argument(
+        "--sentence",
+        type=sentence_numbers,
+        required=True,
+        metavar="N,M,FROM-TO",
+        help="sentence numbers as fairseq-generate prints them, from 0",
+    )
+
+
+def sentence_numbers(text: str) -> list[int]:
+    """Parse ``3,7-9`` as 3, 7, 8, 9, for argparse."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"{text}: no sentence")
+    return sorted(set(numbers))
 
 
 def add_max_tokens(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +174,26 @@ def add_output_folder(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def prepare_plots(options: argparse.Namespace) -> None:
+    """Check, before anything is computed, that the pictures of --plots can be drawn.
+
+    Raises:
+        AnalysisError: matplotlib is missing.
+    """
+    if options.plots:
+        from fairseq_sparse.plots.pictures import require_matplotlib
+
+        require_matplotlib()
+
+
+def write_plots(figures: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Write the pictures of --plots and say where they are."""
+    from fairseq_sparse.plots.pictures import save_pictures
+
+    for path in save_pictures(figures, options.plots):
+        print(f"wrote {path}", file=sys.stderr)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
@@ -158,6 +218,28 @@ def check_hypothesis(parser: argparse.ArgumentParser, options: argparse.Namespac
         options.beam = options.beam or 5
     elif options.beam:
         parser.error("--beam is the beam size of --hypothesis: give both")
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add the choice between references and the model's own translations; see also
+    :func:`check_steps`."""
+    parser.add_argument(
+        "--steps",
+        choices=("references", "translations"),
+        default="references",
+        help="give the model the reference or its own best translation (default: references)",
+    )
+    parser.add_argument(
+        "--beam", type=positive, metavar="N", help="beam size of --steps translations (default: 5)"
+    )
+
+
+def check_steps(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse --beam for references, and set the beam size: None if no search is wanted."""
+    if options.steps == "translations":
+        options.beam = options.beam or 5
+    elif options.beam:
+        parser.error("--beam is the beam size of --steps translations: give both")
 
 
 def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") -> None:
@@ -285,7 +367,7 @@ def program(command: str) -> str:
 
 
 def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
-    """Run a command of fairseq-sparse, such as ``analyze output``, with ``report_errors``."""
+    """Run a command of fairseq-sparse, such as ``analyze nulls``, with ``report_errors``."""
     return report_errors(program(command), run, *arguments)
 
 
@@ -384,17 +466,60 @@ def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> T
     from fairseq_sparse.measure.translator import load_translator
 
     translator = load_translator(path, options.data, options.cpu, **settings)
-    if len(translator.models) > 1:
-        raise AnalysisError(f"--path {path}: name one checkpoint, not an ensemble")
+    translator.model  # noqa: B018  (refuses an ensemble)
     return translator
 
 
-def translators(options: argparse.Namespace, chosen: Sequence[int] | None) -> Iterator[Translator]:
-    """Load the models of --path, one after the other."""
+def measurements(
+    options: argparse.Namespace, subwords: str | None = "none", first: int | None = None
+) -> Iterator[Measurements]:
+    """Yield the measurements of each model of --path on each part of the data.
+
+    Args:
+        options: those of ``add_model_arguments`` and ``add_max_tokens``.
+        subwords: see ``Measurements``; None for the value that the first model's recipe recorded.
+        first: see ``Measurements``.
+    """
+    from fairseq_sparse.measure.cache import Measurements
+    from fairseq_sparse.measure.run_folders import Run, find_subwords
+
+    runs = [
+        Run(name, Path(path).parent, Path(path), {}, [], None)
+        for path, name in zip(options.path, options.names, strict=True)
+    ]
+    subwords = subwords or find_subwords(runs)
+    subsets = [options.subset] if isinstance(options.subset, str) else options.subset
+    for run in runs:
+        found = Measurements(
+            run, options.data, "", subwords, options.cpu, with_progress, options.max_tokens, first
+        )
+        for subset in subsets:
+            found = found.on(subset)
+            yield found
+
+
+def sentence_batches(
+    options: argparse.Namespace,
+) -> Iterator[tuple[Translator, str, list[dict[str, Any]]]]:
+    """Yield each model of --path, each part of the data, and the batches with its sentences of
+    --sentence.
+
+    Raises:
+        AnalysisError: there is no such sentence, or it is too long for the model.
+    """
     from fairseq_sparse.measure.translator import load_translator
 
     for path, name in zip(options.path, options.names, strict=True):
-        yield load_translator(path, options.data, options.cpu, chosen, name)
+        translator = load_translator(path, options.data, options.cpu, name)
+        for subset in options.subset:
+            batches = list(translator.batches(subset, options.max_tokens, options.sentence))
+            found = {number for sample in batches for number in sample["id"].tolist()}
+            missing = set(options.sentence) - found
+            if missing:
+                raise AnalysisError(
+                    f"--sentence {min(missing)}: no such sentence in {subset}, or too long"
+                )
+            yield translator, subset, batches
 
 
 def with_progress(batches: Iterable[Any], label: str, unit: str = "batch") -> Iterable[Any]:
@@ -402,14 +527,6 @@ def with_progress(batches: Iterable[Any], label: str, unit: str = "batch") -> It
     from tqdm import tqdm
 
     return tqdm(batches, desc=label, unit=unit, mininterval=1)
-
-
-def batches(
-    translator: Translator, subset: str, options: argparse.Namespace, what: str
-) -> Iterable[Any]:
-    """Return the batches of a part of the data, with a progress bar."""
-    label = f"{translator.name}, {subset}, {what}"
-    return with_progress(translator.batches(subset, options.max_tokens), label)
 
 
 def describe(translator: Translator, subset: str) -> dict[str, Any]:
@@ -420,23 +537,6 @@ def describe(translator: Translator, subset: str) -> dict[str, Any]:
         "output": translator.describe_output(),
         "subset": subset,
     }
-
-
-def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a part of the data, which must have references.
-
-    Raises:
-        AnalysisError: it has none.
-    """
-    for sample in batches:
-        if sample["target"] is None:
-            raise AnalysisError(f"--subset {subset}: there are no references")
-        yield sample
-
-
-def count_left_out(translator: Translator, subset: str, sentences: int) -> int:
-    """Count the sentences of a part that were not read, given how many were."""
-    return len(translator.task.dataset(subset)) - sentences
 
 
 def print_left_out(left_out: int) -> None:

@@ -23,7 +23,6 @@ from fairseq_sparse.commands.common import (
     numbers,
     output_file,
     positive,
-    with_references,
 )
 from fairseq_sparse.errors import AnalysisError
 
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from torch import Tensor
 
-    from fairseq_sparse.measure.translator import AnalysisTask, Translator
+    from fairseq_sparse.measure.translator import Translator
+    from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -86,8 +86,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
     """Return a fairseq batch with only the chosen sentence."""
+    from fairseq_sparse.measure.translator import with_references
 
-    batches = translator.batches(options.subset, max_tokens=100_000)
+    batches = translator.batches(options.subset, 100_000, [options.sentence])
     samples = list(batches if options.hypothesis else with_references(batches, options.subset))
     if not samples:
         raise AnalysisError(
@@ -135,7 +136,7 @@ def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndar
 
 
 def labels(
-    task: AnalysisTask, net_input: dict[str, Tensor], target: Tensor, text: str
+    task: TranslationSparseTask, net_input: dict[str, Tensor], target: Tensor, text: str
 ) -> dict[str, tuple[list[str], list[str], str, str]]:
     """Return, for each place, the labels of the queries and of the keys, and both axis titles."""
 
@@ -162,7 +163,7 @@ def draw(options: argparse.Namespace) -> None:
     from fairseq_sparse.plots.attention_plots import draw_attention
     from fairseq_sparse.plots.pictures import save_figure
 
-    translator = load_one_model(options.path, options, chosen=[options.sentence])
+    translator = load_one_model(options.path, options)
     (model,), task = translator.models, translator.task
     modules = attention_modules(model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"

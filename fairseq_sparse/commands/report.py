@@ -7,8 +7,8 @@ A RUN is a folder of fairseq-sparse run (runs/DATASET/VARIANT-cpu), a --save-dir
 the papers' figures, training curves, statistics of the output and of the attention, and, sentence
 by sentence, every attention weight and the alternatives at every step. It needs no server and no
 network, and says in each section which data of a run are missing. Whatever must be computed for it
-is kept in RUN/report (RUN/report-checkpoint_best and so on), so that the next page is quick and an
-interrupted run can continue.
+is kept in RUN/measurements (RUN/measurements-checkpoint_best and so on), so that the next page is
+quick and an interrupted run can continue.
 """
 
 from __future__ import annotations

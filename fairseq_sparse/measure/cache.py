@@ -1,167 +1,182 @@
-"""The report's measurements of a model, computed once and kept in the folder of its run."""
+"""Measurements of a model, each made once and kept in the folder of its run.
 
+Nothing heavy is imported before a measurement has to be made, by the function of its name in
+``making``.
+"""
+
+from __future__ import annotations
+
+import copy
 import json
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.files import sha256_of, write_json
-from fairseq_sparse.measure.attention.attention_statistics import (
-    AttentionStatistics,
-    attention_modules,
-)
-from fairseq_sparse.measure.attention.shuffled_references import derange, with_reordered_references
-from fairseq_sparse.measure.attention.subword_merging import subword_merger
-from fairseq_sparse.measure.output.empty_translations import (
-    count_empty_translations,
-    scores_to_compare,
-)
-from fairseq_sparse.measure.output.output_statistics import follow_translations, force_references
-from fairseq_sparse.measure.run_folders import Run
-from fairseq_sparse.measure.sentences import describe_sentences
-from fairseq_sparse.measure.translator import Translator, load_translator
+
+if TYPE_CHECKING:
+    from fairseq_sparse.measure.run_folders import Run
+    from fairseq_sparse.measure.translator import Translator
 
 BEAM = 5
 MAX_TOKENS = 4000
 SHUFFLED_SEED = 1
 # Raise it when the measurements change, so that files of earlier versions are replaced.
-FORMAT = 2
+FORMAT = 3
 
 # Wraps batches in a progress bar with a label.
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
-class Measurements:
-    """The measurements of one model; each is in a file of ``Run.measured`` once it is complete.
+def measurement_file(checkpoint: Path, name: str, subset: str) -> Path:
+    """Return the file of a measurement: ``measurements/NAME-SUBSET.json`` beside ``average.pt``,
+    ``measurements-STEM/NAME-SUBSET.json`` beside another checkpoint."""
+    own = "" if checkpoint.name == "average.pt" else f"-{checkpoint.stem}"
+    return checkpoint.parent / f"measurements{own}" / f"{name}-{subset}.json"
 
-    A file made from another checkpoint or from other data is replaced.
+
+class Measurements:
+    """The measurements of one model on one part of the data.
+
+    Each is read from its file (:func:`measurement_file`) if that was made from this checkpoint,
+    these data and with these settings; otherwise it is made, and replaces the file. A message says
+    what is read, and what cannot be written. Results of an ensemble (``A.pt:B.pt``) and of the
+    first sentences alone are not kept.
 
     Args:
-        run: the model.
+        run: the model; its ``name`` and ``checkpoint`` are used.
         data: folder that ``fairseq-preprocess`` made.
         subset: part of the data.
         subwords: how words were split (see :func:`subword_merger`): attention is measured between
             words; ``none``: between tokens.
         cpu: do not use a GPU.
         progress: see ``Progress``.
+        max_tokens: largest number of tokens in a batch.
+        first: measure only this many sentences, the first ones; None for all.
     """
 
     def __init__(
-        self, run: Run, data: str, subset: str, subwords: str, cpu: bool, progress: Progress
+        self,
+        run: Run,
+        data: str,
+        subset: str,
+        subwords: str,
+        cpu: bool,
+        progress: Progress,
+        max_tokens: int = MAX_TOKENS,
+        first: Optional[int] = None,
     ):
         self.run, self.data, self.subset, self.cpu = run, data, subset, cpu
         self.subwords, self.progress = subwords, progress
+        self.max_tokens, self.first = max_tokens, first
+
+    def on(self, subset: str) -> Measurements:
+        """Return the measurements of the same model, loaded or not, on another part."""
+        other = copy.copy(self)
+        other.subset = subset
+        return other
 
     def output(self) -> dict[str, Any]:
-        """Return the result of ``OutputStatistics`` at the steps of the references."""
+        """Return the statistics of the output at the steps of the references."""
+        return {**self._model, **self._kept("output")}
 
-        def compute() -> dict[str, Any]:
-            batches = self._batches(self._translator, "output")
-            statistics, sentences = force_references(self._translator, batches, self.subset)
-            left_out = len(self._translator.task.dataset(self.subset)) - sentences
-            return {**self._description, "sentences": sentences, "left_out": left_out, **statistics}
+    def decoded(self, beam: int = BEAM) -> dict[str, Any]:
+        """Return the statistics of the output at the steps of the model's translations."""
+        return {**self._model, **self._kept("decoded", beam=beam)}
 
-        return {**self._kept("output", compute), "name": self.run.name}
-
-    def decoded(self) -> dict[str, Any]:
-        """Return the result of ``OutputStatistics`` at the steps of the model's translations."""
-
-        def compute() -> dict[str, Any]:
-            batches = self._batches(self._translator, "output at the steps of decoding")
-            found, _ = follow_translations(self._translator, batches, self.subset, BEAM)
-            return {**self._description, "of": "translations", **found}
-
-        return {**self._kept("decoded", compute, beam=BEAM), "name": self.run.name}
-
-    def empty(self) -> list[dict[str, Any]]:
+    def empty(self, beam: int = BEAM) -> list[dict[str, Any]]:
         """Return how often the empty translation is best, by p and (if Σp is not fixed) p / Σp."""
+        return [{**self._model, **row} for row in self._kept("empty", beam=beam)]
 
-        def compute() -> list[dict[str, Any]]:
-            rows = []
-            for name, translator in scores_to_compare(self._translator).items():
-                batches = self._batches(translator, f"empty translation, {name}")
-                found = count_empty_translations(translator, batches, BEAM)
-                rows.append({**self._description, "scores": name, **found})
-            return rows
-
-        return [{**row, "name": self.run.name} for row in self._kept("empty", compute, beam=BEAM)]
+    def certified(self, beams: Sequence[int]) -> dict[str, Any]:
+        """Return under ``beams`` how often each beam size proves its result."""
+        return {**self._model, **self._kept("certified", beams=list(beams))}
 
     def attention(self) -> dict[str, Any]:
-        """Return the rates of ``AttentionStatistics``, empty without the attention of a Transformer
-        or an LSTM.
+        """Return :meth:`own_attention`, with :meth:`shuffled` if any attention is null."""
+        result = self.own_attention()
+        null = any(part["null"] > 0 for part in result["attention"].values())
+        if null and result["sentences"] + result["left_out"] > 1:
+            return {**result, **self.shuffled(SHUFFLED_SEED)}
+        return result
 
-        If any attention is null, the rates with shuffled references are under ``shuffled``. The
-        format is that of ``fairseq-sparse analyze attention --json``.
+    def own_attention(self) -> dict[str, Any]:
+        """Return the rates of ``AttentionStatistics`` under ``attention``; empty without the
+        attention of a Transformer or an LSTM."""
+        return self._kept("attention", subwords=self.subwords)
+
+    def shuffled(self, seed: int) -> dict[str, Any]:
+        """Return the rates under ``shuffled``, with each source beside another's reference."""
+        return self._kept("shuffled", subwords=self.subwords, seed=seed)
+
+    def by_previous(self, top: int, tags: Optional[Path] = None) -> dict[str, Any]:
+        """Return the rates of ``NullByPrevious`` after the most frequent words, or tags.
+
+        Args:
+            top: the number of words or tags.
+            tags: file with a line per sentence, a tag for each target word; None: the words.
         """
-
-        def compute() -> dict[str, Any]:
-            if not self._has_attention:
-                return {"attention": {}}
-            statistics = self._attention_statistics(self._translator, "attention")
-            result = {
-                "subset": self.subset,
-                "subwords": self.subwords,
-                "sentences": statistics.sentences,
-                "attention": statistics.rates(),
-            }
-            sentences = len(self._translator.task.dataset(self.subset))
-            if sentences > 1 and any(part["null"] > 0 for part in result["attention"].values()):
-                order = derange(sentences, SHUFFLED_SEED)
-                shuffled = with_reordered_references(self._translator, order)
-                label = "attention, references shuffled"
-                statistics = self._attention_statistics(shuffled, label, diversity=False)
-                result["shuffled"] = statistics.rates()
-            return result
-
-        return self._kept("attention", compute, subwords=self.subwords)
+        return self._kept("previous", subwords=self.subwords, top=top, tags=tags)
 
     def sentences(self, count: int) -> dict[str, Any]:
-        """Return the result of :func:`describe_sentences` for the first sentences."""
-
-        def compute() -> dict[str, Any]:
-            chosen = self._load(range(count))
-            batches = self._batches(chosen, f"first {count} sentences")
-            return describe_sentences(chosen, batches, self.subset, self._has_attention)
-
-        return self._kept("sentences", compute, sentences=count)
-
-    def _attention_statistics(
-        self, translator: Translator, what: str, diversity: bool = True
-    ) -> AttentionStatistics:
-        (model,), task = translator.models, translator.task
-        padding, merger = task.source_dictionary.pad(), subword_merger(task, self.subwords)
-        statistics = AttentionStatistics(model, padding, diversity, merger=merger)
-        for sample in self._batches(translator, what):
-            statistics.add_batch(sample["net_input"])
-        return statistics
+        """Return attention and alternatives in each of the first sentences."""
+        return self._kept("sentences", count=count)
 
     @cached_property
-    def _translator(self) -> Translator:
-        return self._load(None)
+    def translator(self) -> Translator:
+        from fairseq_sparse.measure.translator import load_translator
 
-    def _load(self, chosen) -> Translator:
-        checkpoint = str(self.run.checkpoint)
-        return load_translator(checkpoint, self.data, self.cpu, chosen, self.run.name)
+        return load_translator(str(self.run.checkpoint), self.data, self.cpu, self.run.name)
+
+    def batches(
+        self, translator: Translator, what: str, chosen: Optional[Sequence[int]] = None
+    ) -> Iterable[Any]:
+        """Return the batches of the sentences to measure, with a progress bar."""
+        if self.first is not None:
+            chosen = range(self.first)
+        batches = translator.batches(self.subset, self.max_tokens, chosen)
+        return self.progress(batches, f"{self.run.name}, {self.subset}: {what}")
 
     @property
-    def _description(self) -> dict[str, Any]:
-        return {"output": self._translator.describe_output(), "subset": self.subset}
+    def _model(self) -> dict[str, Any]:
+        path = self.run.checkpoint
+        paths = [str(path)] if path.is_file() else str(path).split(":")
+        return {"name": self.run.name, "checkpoints": paths}
 
-    @property
-    def _has_attention(self) -> bool:
+    def _kept(self, name: str, **settings: Any) -> Any:
+        """Return the content of the measurement's file, which is first updated if out of date."""
+        if not self.run.checkpoint.is_file() or self.first is not None:
+            return self._make(name, settings)
+        path = measurement_file(self.run.checkpoint, name, self.subset)
+        made_from = self._made_from(settings)
         try:
-            return any(attention_modules(self._translator.models[0]).values())
-        except ValueError:
-            return False
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["made_from"] == made_from:
+                print(f"read {path}", file=sys.stderr)
+                return kept["result"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # the file is missing, or not written by this class
+        result = self._make(name, settings)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, {"made_from": made_from, "result": result})
+        except OSError as error:
+            print(f"not kept, {path} cannot be written: {error.strerror}", file=sys.stderr)
+        return result
 
-    def _batches(self, translator: Translator, what: str) -> Iterable[Any]:
-        batches = translator.batches(self.subset, MAX_TOKENS)
-        return self.progress(batches, f"{self.run.name}: {what}")
+    def _make(self, name: str, settings: dict[str, Any]) -> Any:
+        from fairseq_sparse.measure import making
 
-    @cached_property
-    def _source(self) -> dict[str, Any]:
-        """Identification of the checkpoint, the data and the format."""
+        return getattr(making, name)(self, **settings)
+
+    def _made_from(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Identify the checkpoint, the data, the settings (files by their content) and the format.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
         data = sorted(
             path
             for pattern in ("dict.*", f"{self.subset}.*")
@@ -172,23 +187,8 @@ class Measurements:
             "data": sha256_of(*data),
             "subset": self.subset,
             "format": FORMAT,
+            **{
+                name: sha256_of(value) if isinstance(value, Path) else value
+                for name, value in settings.items()
+            },
         }
-
-    def _kept(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
-        """Return the content of the measurement's file, which is first updated if out of date.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        path = self.run.measured / f"{name}-{self.subset}.json"
-        made_from = {**self._source, **settings}
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["made_from"] == made_from:
-                return kept["result"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # the file is missing, or not written by this class
-        result = compute()
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, {"made_from": made_from, "result": result})
-        return result

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
 from fairseq_sparse.measure.training_log import Records, log_text, read_records
 
-_AVERAGE = "average.pt"
 # The models that a folder may have, in order of preference.
-_CHECKPOINTS = (_AVERAGE, "checkpoint_best.pt", LAST)
+_CHECKPOINTS = ("average.pt", "checkpoint_best.pt", LAST)
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,6 @@ class Run:
     summary: dict[str, Any]
     records: Records
     alignment: Optional[dict[str, Any]]
-
-    @property
-    def measured(self) -> Path:
-        """The folder that measurements of the model are kept in, one for each checkpoint."""
-        own = "report" if self.checkpoint.name == _AVERAGE else f"report-{self.checkpoint.stem}"
-        return self.folder / own
 
     @property
     def trained_on(self) -> dict[str, str]:
@@ -132,6 +124,8 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
         CheckpointError: the checkpoint cannot be read.
     """
     if data is None:
+        from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+
         state = load_checkpoint(runs[0].checkpoint, with_tensors=False)
         data = settings_of(state, "task").get("data")
         if not isinstance(data, str) or not Path(data).is_dir():

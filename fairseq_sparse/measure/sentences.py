@@ -9,22 +9,22 @@ from torch import Tensor
 
 from fairseq_sparse.measure.attention.attention_statistics import (
     attention_kind,
-    attention_modules,
+    find_attention,
     head_count,
 )
-from fairseq_sparse.measure.attention.forced_attention import SentenceAttention, forced_attention
+from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.output.alternatives import find_alternatives
 from fairseq_sparse.measure.translator import Translator
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Largest number of alternatives listed per step.
-MOST = 8
+TOP = 8
 # The smallest number of float16 that is not 0, and its largest.
 _TINY, _LARGEST = np.float16(2**-24), np.finfo(np.float16).max
 
 
 def describe_sentences(
-    translator: Translator, batches: Iterable[dict[str, Any]], subset: str, attention: bool
+    translator: Translator, batches: Iterable[dict[str, Any]], subset: str
 ) -> dict[str, Any]:
     """Return the attention and the alternatives of a model, teacher-forced on the references.
 
@@ -32,7 +32,6 @@ def describe_sentences(
         translator: one model.
         batches: fairseq's batches of these sentences.
         subset: the name of the data.
-        attention: whether the model has attention of a Transformer or an LSTM.
 
     Returns:
         ``output``; ``vocabulary``; ``normalised``, whether Σp is 1; ``places``: for each place of
@@ -46,7 +45,7 @@ def describe_sentences(
         ValueError: attention weights are not finite.
     """
     samples = list(batches)
-    found = find_alternatives(translator, samples, subset, MOST)
+    found = find_alternatives(translator, samples, subset, TOP)
     sentences = {
         entry["sentence"]: {
             "number": entry["sentence"],
@@ -57,12 +56,13 @@ def describe_sentences(
         }
         for entry in found
     }
-    places = _places(translator) if attention else {}
+    places = _places(translator)
     if places:
         padding = translator.task.source_dictionary.pad()
         for sample in samples:
-            for pair in forced_attention(translator.models[0], sample, padding, list(places)):
-                sentences[pair.number]["attention"] = _pack(pair)
+            for pair in forced_attention(translator.model, sample, padding, list(places)):
+                packed = {place: encode(weights) for place, weights in pair.weights.items()}
+                sentences[pair.number]["attention"] = packed
     return {
         "output": translator.describe_output(),
         "vocabulary": translator.vocabulary,
@@ -92,13 +92,9 @@ def encode(weights: Tensor) -> str:
     return base64.b64encode(half.tobytes()).decode("ascii")
 
 
-def _pack(pair: SentenceAttention) -> dict[str, str]:
-    return {place: encode(weights) for place, weights in pair.weights.items()}
-
-
 def _places(translator: Translator) -> dict[str, dict[str, Any]]:
     places = {}
-    for place, modules in attention_modules(translator.models[0]).items():
+    for place, modules in find_attention(translator.model).items():
         kinds = [attention_kind(module) for module in modules]
         if kinds:
             places[place] = {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
-from fairseq_sparse.measure.model_loading import ChosenSentences, load_batches, load_models
+from fairseq_sparse.measure.model_loading import load_batches, load_models
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (
     TranslationSparseConfig,
@@ -27,21 +27,6 @@ from fairseq_sparse.tasks.translation_sparse import (
 _CHUNK = 512
 
 
-class AnalysisTask(TranslationSparseTask):
-    """The task ``translation_sparse`` over some sentences of a data set.
-
-    ``chosen`` holds the numbers of these sentences, from 0 and in the order of the data set, as
-    fairseq-generate prints them; or None for all.
-    """
-
-    chosen: Optional[Sequence[int]] = None
-
-    def load_dataset(self, split, *args, **kwargs):
-        super().load_dataset(split, *args, **kwargs)
-        if self.chosen is not None:
-            self.datasets[split] = ChosenSentences(self.datasets[split], self.chosen)
-
-
 @dataclass(frozen=True)
 class Translator:
     """A model or an ensemble, with the task that loads its data and searches with it."""
@@ -49,7 +34,19 @@ class Translator:
     name: str
     checkpoints: list[str]
     models: list[Any]
-    task: AnalysisTask
+    task: TranslationSparseTask
+
+    @property
+    def model(self) -> Any:
+        """The only model.
+
+        Raises:
+            AnalysisError: this is an ensemble.
+        """
+        if len(self.models) > 1:
+            paths = ":".join(self.checkpoints)
+            raise AnalysisError(f"--path {paths}: name one checkpoint, not an ensemble")
+        return self.models[0]
 
     @property
     def vocabulary(self) -> int:
@@ -104,16 +101,13 @@ class _Batches:
                 yield utils.move_to_cuda(sample) if self.cuda else sample
 
 
-def load_translator(
-    path: str, data: str, cpu: bool, chosen: Optional[Sequence[int]] = None, name: str = ""
-) -> Translator:
+def load_translator(path: str, data: str, cpu: bool, name: str = "") -> Translator:
     """Load a checkpoint, or the checkpoints of an ensemble with ``:`` between them.
 
     Args:
         path: what ``fairseq-generate --path`` takes.
         data: folder that ``fairseq-preprocess`` made.
         cpu: keep the models on the CPU even where there is a GPU.
-        chosen: as in :class:`AnalysisTask`.
         name: what reports call the models; default: the path.
 
     Raises:
@@ -128,8 +122,7 @@ def load_translator(
     # search flags in the checkpoint are ignored.
     stock = [field.name for field in fields(TranslationConfig) if hasattr(task.cfg, field.name)]
     config = TranslationSparseConfig(**{name: getattr(task.cfg, name) for name in stock})
-    task = AnalysisTask(config, task.source_dictionary, task.target_dictionary)
-    task.chosen = chosen
+    task = TranslationSparseTask(config, task.source_dictionary, task.target_dictionary)
     if torch.cuda.is_available() and not cpu:
         models = [model.cuda() for model in models]
     return Translator(name or path, checkpoints, models, task)
@@ -143,11 +136,13 @@ class ForcedSteps:
         log_p: log-probabilities of the next token, ``[steps, V]``, fp32; -inf where p is 0.
         token: the token that was given, ``[steps]``.
         sentence: the row of the batch that the step belongs to, ``[steps]``.
+        position: the step's place in its sentence, from 0, ``[steps]``.
     """
 
     log_p: Tensor
     token: Tensor
     sentence: Tensor
+    position: Tensor
 
     @property
     def token_log_p(self) -> Tensor:
@@ -171,13 +166,13 @@ def forced_steps(
         padding: the padding token of the target, which is not a step.
     """
     real = target.ne(padding)
-    sentence, token = real.nonzero()[:, 0], target[real]
+    sentence, token, position = real.nonzero()[:, 0], target[real], (real.cumsum(1) - 1)[real]
     features = [_features(model, net_input) for model in models]
     features = [(rows[real], layer) for rows, layer in features]
     for start in range(0, len(token), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         log_p = _mean_log_probs(models, [(part[chunk], layer) for part, layer in features])
-        yield ForcedSteps(log_p, token[chunk], sentence[chunk])
+        yield ForcedSteps(log_p, token[chunk], sentence[chunk], position[chunk])
 
 
 def _features(model, net_input):
@@ -257,6 +252,18 @@ def search(
     for sample in batches:
         with torch.no_grad():
             yield sample, generator.generate(models, sample)
+
+
+def with_references(batches: Iterable[dict[str, Any]], subset: str) -> Iterator[dict[str, Any]]:
+    """Yield the batches of a part of the data, which must have references.
+
+    Raises:
+        AnalysisError: it has none.
+    """
+    for sample in batches:
+        if sample["target"] is None:
+            raise AnalysisError(f"--subset {subset}: there are no references")
+        yield sample
 
 
 def with_best_translations(

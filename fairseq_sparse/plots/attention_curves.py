@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.measure.attention.attention_statistics import PLACES
-from fairseq_sparse.measure.attention.head_diversity import TEMPERATURES
+from fairseq_sparse.measure.attention.head_diversity import EXPONENTS
 from fairseq_sparse.plots.pictures import (
     COLOURS,
     add_legend,
     new_figure,
     plain,
-    save_png_and_svg,
 )
 
 if TYPE_CHECKING:
@@ -41,26 +39,11 @@ _PLACES = {
 _ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
 
 
-def save_curves(folder: Path, results: Results) -> list[Path]:
-    """Draw all results of ``fairseq-sparse analyze attention``, as PNG and SVG.
-
-    Args:
-        folder: where to write, see :func:`prepare_plots`.
-        results: as for :func:`draw_sparsity`.
-
-    Returns:
-        The files.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+def attention_figures(results: Results) -> dict[str, Figure]:
+    """Draw all results of ``fairseq-sparse analyze attention``; see :func:`draw_sparsity`."""
     figures = {"sparsity": draw_sparsity(results), "null_rates": draw_null_rates(results)}
     diverse = with_diversity(results)
-    if diverse:
-        figures["diversity"] = draw_diversity(diverse)
-    return [
-        path for stem, figure in figures.items() for path in save_png_and_svg(figure, folder, stem)
-    ]
+    return {**figures, "diversity": draw_diversity(diverse)} if diverse else figures
 
 
 def with_diversity(results: Results) -> Results:
@@ -113,15 +96,15 @@ def draw_null_rates(results: Results) -> Figure:
 def draw_diversity(results: Results) -> Figure:
     """Draw the diversity of the heads by layer, a panel for each place of attention (Fig. 5).
 
-    For weights that do not sum to 1, it is measured at the first of ``TEMPERATURES``.
+    For weights that do not sum to 1, it is measured with the first of ``EXPONENTS``.
 
     Args:
         results: as for :func:`draw_sparsity`, of models that have layers with several heads.
     """
     figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
     for line in _lines(results):
-        if any("diversity_by_temperature" in part for part in line.result["attention"].values()):
-            line = replace(line, label=f"{line.label} (τ = {TEMPERATURES[0]:g})")
+        if any("diversity_by_exponent" in part for part in line.result["attention"].values()):
+            line = replace(line, label=f"{line.label} (exponent {EXPONENTS[0]:g})")
         for place, axes in panels.items():
             line.draw_measure(axes, _layers(line.result, place), "diversity", 1)
     return _finish(figure)

@@ -6,7 +6,6 @@ Matplotlib is needed, and imported only when a picture is made. No state outside
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.plots.pictures import (
@@ -15,7 +14,6 @@ from fairseq_sparse.plots.pictures import (
     colours_of,
     new_figure,
     plain,
-    save_png_and_svg,
 )
 
 if TYPE_CHECKING:
@@ -27,36 +25,24 @@ _SIZE = (6.4, 3.4)  # inches
 _ROUNDING = 1e-3
 
 
-def save_plots(
-    folder: Path, rows: Sequence[dict[str, Any]], curves: Sequence[dict[str, Any]]
-) -> list[Path]:
-    """Draw all figures that the results allow, as PNG and SVG.
+def output_figures(
+    rows: Sequence[dict[str, Any]], curves: Sequence[dict[str, Any]]
+) -> dict[str, Figure]:
+    """Draw all figures that the results allow.
 
     Args:
-        folder: where to write, see :func:`prepare_plots`.
         rows: results of ``OutputStatistics``, each with ``name``, ``output`` and ``subset``.
         curves: for each training run ``name``, and lists ``updates``, ``tau`` and ``logit_norm`` of
             the same length, with None where the log has no such number.
-
-    Returns:
-        The files.
-
-    Raises:
-        OSError: a file cannot be written.
     """
-    names = list(dict.fromkeys(part["name"] for part in [*rows, *curves]))
-    colours = colours_of(names)
+    colours = colours_of(list(dict.fromkeys(part["name"] for part in [*rows, *curves])))
     figures = {
         "nonzeros": draw_nonzeros(rows, colours),
         "zeros": draw_zeros(rows, colours),
         "prob_sum": draw_sums(rows, colours),
         "training": draw_training(curves, colours),
     }
-    written = []
-    for stem, figure in figures.items():
-        if figure is not None:
-            written += save_png_and_svg(figure, folder, stem)
-    return written
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def draw_nonzeros(rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> Optional[Figure]:

@@ -10,8 +10,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
-from fairseq_sparse.measure.output.empty_translations import empty_table
-from fairseq_sparse.measure.output.output_statistics import output_table
 from fairseq_sparse.measure.run_folders import Run
 from fairseq_sparse.measure.training_log import threshold_curve
 from fairseq_sparse.plots import attention_curves, output_plots
@@ -26,6 +24,7 @@ from fairseq_sparse.tables.columns import (
     quantity_of,
 )
 from fairseq_sparse.tables.models import model_of
+from fairseq_sparse.tables.output import empty_table, output_table
 from fairseq_sparse.tables.published import differences, published_text
 
 if TYPE_CHECKING:
@@ -178,11 +177,11 @@ def attention_section(
     units = "between tokens" if kinds == {"none"} else "between words"
     caption = f"Mean over layers and heads, {units}, teacher-forced"
     tables = [html_table(header, cells, caption)]
-    if any("diversity_by_temperature" in part for part in _parts(attention)):
+    if any("diversity_by_exponent" in part for part in _parts(attention)):
         tables.append(
             "<p>Diversity of weights that do not sum to 1: of the softmax of the weights raised to "
-            "the temperature τ = 1 / 0.5 / 0.25 / 0.1, as in Table 6 of ReLA; τ = 1 alone for GELU "
-            "and leaky ReLU.</p>"
+            "the exponents 1 / 0.5 / 0.25 / 0.1, as in Table 6 of ReLA; 1 alone for GELU and leaky "
+            "ReLU.</p>"
         )
     if alignment:
         tables.append(_alignment_table(alignment))
@@ -229,7 +228,7 @@ def _parts(attention: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 def _diversity(part: dict[str, Any]) -> str:
     if "diversity" not in part:  # a single head has none
         return "-"
-    values = part.get("diversity_by_temperature", {"": part["diversity"]})
+    values = part.get("diversity_by_exponent", {"": part["diversity"]})
     return " / ".join(f"{value:.2f}" for value in values.values())
 
 

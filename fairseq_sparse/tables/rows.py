@@ -23,7 +23,7 @@ from fairseq_sparse.tables.models import alphas_of, identity
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.recipe import Recipe
 
-# The file of a run that fairseq-sparse analyze output empty writes.
+# The file of a run that fairseq-sparse analyze empty writes.
 EMPTY = "empty.json"
 # Fields of run.json that all seeds of a row have in common.
 _SHARED = ("dataset", "settings", "task", "corpus", "model", "training", "decoding")

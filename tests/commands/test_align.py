@@ -76,8 +76,7 @@ def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None =
     for number in range(23):
         if number == TOO_LONG:
             continue
-        translator.task.chosen = [number]
-        (sample,) = translator.batches("test", 1000)
+        (sample,) = translator.batches("test", 1000, [number])
         if targets:
             line = " ".join(targets[number])
             sample["target"] = words.encode_line(line, add_if_not_exist=False).long()[None]

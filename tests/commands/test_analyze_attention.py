@@ -14,7 +14,6 @@ from bad_input import assert_refused
 from fairseq_sparse.commands import analyze_attention
 from fairseq_sparse.measure.attention.shuffled_references import derange
 
-PLOTS = ("png", "svg")
 FLAGS = {
     "transformer_sparse_tiny": ["--task", "translation_sparse", "--attention", "rela_g"],
     "transformer_tiny": ["--task", "translation"],
@@ -28,6 +27,17 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         flags = ["--max-source-positions", 12, "--max-target-positions", 12, *flags]
         paths[arch], _ = toy.train(tmp_path_factory.mktemp(arch), data, "--arch", arch, *flags)
     return paths
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(checkpoints: dict[str, Path]) -> None:
+    """Remove the measurements of other tests."""
+    for path in checkpoints.values():
+        forget(path)
+
+
+def forget(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint.parent / "measurements-checkpoint_last", ignore_errors=True)
 
 
 def call_here(*arguments: object) -> int:
@@ -44,9 +54,9 @@ def test_table_and_json(
     result = toy.command("analyze attention", data, "--path", checkpoints[arch], *flags)
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (written["sentences"], written["left_out"]) == (30, 0)
-    first_table = result.stdout.split("\n\n")[1]
+    first_table = result.stdout.split("\n\n")[0]
     rows = [line.strip("| ").split("|") for line in first_table.splitlines()]
-    rows = [[cell.strip() for cell in row] for row in rows[2:]]
+    rows = [[cell.strip() for cell in row[1:]] for row in rows[2:]]
     assert [row[:2] for row in rows[:5]] == [
         *([place, "mean"] for place in ("encoder", "decoder", "cross")),
         *(["encoder", number] for number in "12"),
@@ -59,7 +69,7 @@ def test_table_and_json(
         assert 0 < place["first"] < 1 and 0 < place["eos"] < 1
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
         assert place["diversity"] > 0
-        assert ("diversity_by_temperature" in place) == sparse
+        assert ("diversity_by_exponent" in place) == sparse
 
 
 def measured(path: Path) -> dict:
@@ -100,6 +110,7 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     flags = ["--path", checkpoints[arch], "--max-tokens", max_tokens, "--json"]
     assert call_here(data, *flags, tmp_path / "both.json", "--shuffled", 7) == 0
     table = capfd.readouterr().out
+    forget(checkpoints[arch])
     assert call_here(data, *flags, tmp_path / "true.json") == 0
     assert call_here(shuffled_data, *flags, tmp_path / "shuffled.json") == 0
     both, true, shuffled = (
@@ -110,8 +121,8 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     expected, found = flat(shuffled["attention"]), flat(both["shuffled"])
     assert found == pytest.approx({name: expected[name] for name in found})
     assert not any("diversity" in name for name in found) and len(found) > 40
-    row = table.splitlines()[6].split("|")  # the mean of cross-attention
-    assert row[9].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
+    row = table.splitlines()[4].split("|")  # the mean of cross-attention
+    assert row[10].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
     if arch == "transformer_sparse_tiny":
         assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
         assert both["shuffled"]["cross"]["null"] != both["attention"]["cross"]["null"]
@@ -126,35 +137,36 @@ def test_an_lstm_has_cross_attention_only(
     flags = ["--arch", arch, "--encoder-embed-dim", 16, "--decoder-embed-dim", 16]
     flags += ["--attention", "sparsemax"] if arch == "lstm_sparse" else []
     path, _ = toy.train(tmp_path, data, *flags, "--task", "translation_sparse")
-    plots, tables = tmp_path / "plots", []
+    tables = []
     for tokens in (16, 400):
-        outputs = ["--json", tmp_path / "out.json", "--plots", plots, "--shuffled", 1]
+        forget(path)
+        outputs = ["--json", tmp_path / "out.json", "--plots", tmp_path / "a.svg", "--shuffled", 1]
         assert call_here(data, "--path", path, "--max-tokens", tokens, *outputs) == 0
         tables.append(capfd.readouterr().out.splitlines())
     assert tables[0] == tables[1]  # padding does not count
     (part,) = measured(tmp_path / "out.json")["attention"].values()
     kind = "softmax" if arch == "lstm" else "sparsemax"
-    assert kind in tables[0][4] and f"{part['nonzeros']:.2f}" in tables[0][4]
-    assert sorted(path.stem for path in plots.glob("*.svg")) == ["null_rates", "sparsity"]
+    assert kind in tables[0][2] and f"{part['nonzeros']:.2f}" in tables[0][2]
+    assert sorted(path.stem for path in tmp_path.glob("*.svg")) == ["a-null_rates", "a-sparsity"]
 
 
 def test_several_models_in_one_command(
     checkpoints: dict[str, Path], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     paths = [checkpoints[arch] for arch in FLAGS]
-    output, plots = tmp_path / "out.json", tmp_path / "new" / "plots"
+    output = tmp_path / "out.json"
     named = [f"{name}={path}" for name, path in zip(("ReLA-g", "dense"), paths, strict=True)]
-    assert call_here(data, "--path", *named, "--json", output, "--plots", plots) == 0
-    printed = capfd.readouterr().out
+    flags = ["--json", output, "--plots", tmp_path / "a.pdf"]
+    assert call_here(data, "--path", *named, *flags) == 0
+    printed = capfd.readouterr().err
     models = measured(output)["models"]
     assert list(models) == ["ReLA-g", "dense"]
     for path, model in zip(paths, models.values(), strict=True):
         assert call_here(data, "--path", path, "--json", tmp_path / "one.json") == 0
         assert model == measured(tmp_path / "one.json")
         assert str(path) in printed
-    names = [f"{stem}.{kind}" for stem in ("diversity", "null_rates", "sparsity") for kind in PLOTS]
-    assert sorted(path.name for path in plots.iterdir()) == names
-    assert all(str(plots / name) in printed for name in names)
+    for name in ("diversity", "null_rates", "sparsity"):
+        assert f"wrote {tmp_path / f'a-{name}.pdf'}" in printed
 
 
 @pytest.mark.slow
@@ -169,7 +181,7 @@ def test_seeds_of_one_model(
         assert call_here(data, "--path", path, "--json", tmp_path / "one.json") == 0
         singles.append(measured(tmp_path / "one.json"))
     capfd.readouterr()
-    outputs = ["--json", tmp_path / "both.json", "--plots", tmp_path / "plots"]
+    outputs = ["--json", tmp_path / "both.json", "--plots", tmp_path / "plot.svg"]
     assert call_here(data, "--path", *(f"ReLA-g={path}" for path in paths), *outputs) == 0
     both, printed = measured(tmp_path / "both.json"), capfd.readouterr().out
     assert both["seeds"] == singles and "checkpoint" not in both
@@ -245,4 +257,4 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
     long = toy.with_a_long_pair(tmp_path, data)
     assert call_here(long, "--path", checkpoints["transformer_tiny"]) == 0
     printed = capfd.readouterr()
-    assert "left out 1 sentences" in printed.err and "2 sentences of test" in printed.out
+    assert "left out 1 sentences" in printed.err and "2 sentences of test" in printed.err

@@ -119,8 +119,8 @@ def test_weights_of_the_reference_and_of_the_translation(
     words = sentence(data, "en", 4)
     flags = ["--sentence", 4, "--output", tmp_path / "a.png"]
     if hypothesis:
-        translator = load_translator(str(checkpoint), str(data), cpu=True, chosen=[4])
-        _, hypotheses = next(search(translator, translator.batches("test", 1000), 2))
+        translator = load_translator(str(checkpoint), str(data), cpu=True)
+        _, hypotheses = next(search(translator, translator.batches("test", 1000, [4]), 2))
         words = translator.task.target_dictionary.string(hypotheses[0][0]["tokens"]).split()
         assert words != sentence(data, "en", 4)
         flags += ["--hypothesis", "--beam", 2]

@@ -26,7 +26,7 @@ def call(*arguments: object) -> int:
 
 
 def files(folders: list[Path]) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for run in folders for path in run.glob("report/*")}
+    return {path: path.stat().st_mtime_ns for run in folders for path in run.glob("measurements/*")}
 
 
 def test_page(folders: list[Path], tmp_path: Path) -> None:
@@ -40,12 +40,12 @@ def test_page(folders: list[Path], tmp_path: Path) -> None:
         assert f"<td>{cell}</td>" in results
     assert "tok:13a|&lt;v&gt;" in page
     assert "<td>25.00</td><td>50.00</td>" in page  # alignment error rates
-    measured = [
-        json.loads((run / "report" / "attention-test.json").read_text(encoding="utf-8"))["result"]
-        for run in folders
-    ]
-    assert "shuffled" not in measured[1]  # which always attends to something
-    rates, shuffled = (measured[0][part] for part in ("attention", "shuffled"))
+    sparse, stock = (run / "measurements" for run in folders)
+    rates, shuffled = (
+        json.loads((sparse / f"{name}-test.json").read_text(encoding="utf-8"))["result"][name]
+        for name in ("attention", "shuffled")
+    )
+    assert not (stock / "shuffled-test.json").exists()  # it always attends to something
     assert rates["encoder"]["null"] == shuffled["encoder"]["null"]
     assert rates["cross"]["nonzeros"] != shuffled["cross"]["nonzeros"]
     sparse, stock = report_runs.data_in(page)["models"]
@@ -63,7 +63,7 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
     """The recipe's record of the subwords is used, and a flag goes before it."""
     run, page, found = tmp_path / "run", tmp_path / "page.html", tmp_path / "attention.json"
     shutil.copytree(folders[0], run)
-    shutil.rmtree(run / "report", ignore_errors=True)
+    shutil.rmtree(run / "measurements", ignore_errors=True)
     (run / "stages").mkdir()
     record = {"settings": {"subwords": "sentencepiece", "validation": False}}
     (run / "stages" / "analyze.json").write_text(json.dumps(record))
@@ -75,7 +75,7 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
         assert call(run, "--output", page, "--sentences", 1, *flags) == 0
         options = ("--path", run / "average.pt", "--subwords", subwords, "--json", found, "--cpu")
         assert analyze_attention.main([str(data), *map(str, options)]) == 0
-        written = json.loads((run / "report" / "attention-test.json").read_text())["result"]
+        written = json.loads((run / "measurements" / "attention-test.json").read_text())["result"]
         assert written["attention"] == json.loads(found.read_text())["attention"]
         assert written["subwords"] == subwords
         assert f"between {units}" in page.read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def test_second_page_measures_nothing_again(folders: list[Path], tmp_path: Path,
     pages = [tmp_path / "one.html", tmp_path / "two.html"]
     assert call(*folders, "--output", pages[0], "--sentences", 4) == 0
     before = files(folders)
-    assert len(before) == 2 * 5
+    assert len(before) == 6 + 5
     capfd.readouterr()
     assert call(*folders, "--output", pages[1], "--sentences", 4) == 0
     assert files(folders) == before
@@ -120,15 +120,15 @@ def test_what_is_missing_or_out_of_date_is_made_again(folders: list[Path], tmp_p
     arguments = (run, "--output", tmp_path / "page.html")
     assert call(*arguments, "--sentences", 2) == 0
     before = files([run])
-    (run / "report" / "empty-test.json").unlink()
-    (run / "report" / "output-test.json").write_text('{"made_from"')  # as an interrupted copy
+    (run / "measurements" / "empty-test.json").unlink()
+    (run / "measurements" / "output-test.json").write_text('{"made_from"')  # as an interrupted copy
     assert call(*arguments, "--sentences", 3) == 0
     changed = {path.name for path, time in files([run]).items() if before[path] != time}
     assert changed == {"empty-test.json", "output-test.json", "sentences-test.json"}
     before = files([run])
     shutil.copy(folders[0] / "average.pt", run)
     assert call(*arguments, "--sentences", 3) == 0
-    assert all(before[path] != time for path, time in files([run]).items())
+    assert all(before.get(path) != time for path, time in files([run]).items())
 
 
 def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     assert "save-dir/checkpoint3.pt" in text
     assert "No training log" not in text and "<figcaption>Training: loss" in text
     kept = {path.name for path in plain.iterdir() if path.is_dir()}
-    assert kept == {"report-checkpoint_best", "report-checkpoint3"}
+    assert kept == {"measurements-checkpoint_best", "measurements-checkpoint3"}
     assert call(plain, *arguments) == 0
     assert "No training log" in page.read_text(encoding="utf-8")
 

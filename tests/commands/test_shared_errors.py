@@ -12,7 +12,7 @@ from fairseq_sparse.commands import (
     align,
     analyze_attention,
     analyze_nulls,
-    analyze_output,
+    analyze_support,
     draw_attention,
     report,
 )
@@ -21,19 +21,19 @@ COMMANDS = {
     "align": (align, "DATA --path MODEL --output OUT"),
     "analyze attention": (analyze_attention, "DATA --path MODEL --json OUT"),
     "analyze nulls": (analyze_nulls, "DATA --path MODEL --output OUT"),
-    "analyze output": (analyze_output, "support DATA --path MODEL --json OUT"),
+    "analyze support": (analyze_support, "DATA --path MODEL --json OUT"),
     "draw attention": (draw_attention, "DATA --path MODEL --sentence 3 --output OUT"),
     "report": (report, "MODEL --data DATA --output OUT"),
 }
-PLOTTING = ("analyze attention", "analyze output")
+PLOTTING = ("analyze attention", "analyze support")
 # Name, flags, message, and the commands to which the error does not apply.
 CASES = [
     ("no model", "", "no such file", ()),
-    ("ensemble", "", "name one checkpoint, not an ensemble", ("analyze output", "report")),
+    ("ensemble", "", "name one checkpoint, not an ensemble", ("analyze support", "report")),
     ("subset", "--subset tset", "no readable part tset: ", ()),
     ("batch", "--max-tokens 3", "--max-tokens 3: ", ("draw attention", "report")),
     ("no folder", "", "there is no such folder", ("align",)),
-    ("matplotlib", "--plots PLOTS", "pip install matplotlib", set(COMMANDS) - set(PLOTTING)),
+    ("matplotlib", "--plots PLOTS.svg", "pip install matplotlib", set(COMMANDS) - set(PLOTTING)),
 ]
 
 
@@ -57,7 +57,7 @@ def test_one_line(
         if name in others:
             continue
         places = {"DATA": data, "MODEL": model, "OUT": tmp_path / "out.png"}
-        places["PLOTS"] = tmp_path / "plots"
+        places["PLOTS.svg"] = tmp_path / "plots.svg"
         if fault == "no model":
             places["MODEL"] = tmp_path / "none.pt"
         elif fault == "ensemble":

@@ -68,8 +68,8 @@ def test_the_commands_to_try_next_can_be_copied(finished):
     report, tree = (shlex.split(" ".join(lines)) for lines in copied)
     assert report[:4] == [sys.executable, "-m", "fairseq_sparse", "report"]
     assert report[4:6] == [str(folder / "runs" / model) for model in MODELS]
-    assert tree[3:6] == ["analyze", "output", "tree"]
-    assert Path(tree[6]).is_dir() and Path(tree[8]).is_file()
+    assert tree[3:5] == ["draw", "tree"]
+    assert Path(tree[5]).is_dir() and Path(tree[7]).is_file()
 
 
 @pytest.mark.slow

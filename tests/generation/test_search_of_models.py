@@ -129,14 +129,15 @@ def test_support_tree_has_what_is_possible(case):
     it = trial(case)
     translator = Namespace(models=it.models, task=it.task)
     for seed, tree in trees_of(translator, it.sample, most_nodes=20):
-        expanded = [(tree.root, ())]
+        expanded = [(tree["root"], ())]
         for node, prefix in expanded:
             expected = sum(table.logits(seed, prefix).exp() for table in it.tables)
             found = torch.zeros_like(expected)
-            for child in node.children:
-                found[child.token] = child.probability * len(it.tables)
-                if child.children:
-                    expanded.append((child, (*prefix, child.token)))
+            for child in node["children"]:
+                token = it.task.target_dictionary.index(child["token"])
+                found[token] = child["probability"] * len(it.tables)
+                if child["children"]:
+                    expanded.append((child, (*prefix, token)))
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
         assert 1 < len(expanded) <= 20
 

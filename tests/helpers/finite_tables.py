@@ -3,8 +3,8 @@
 import torch
 
 from automata import EOS, FIRST_WORD, Table, TableModel, every_string, make_dictionary, make_sample
-from fairseq_sparse.measure.translator import AnalysisTask, Translator
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+from fairseq_sparse.measure.translator import Translator
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 
 # Many words, because fairseq's beams are not wider than the vocabulary.
 WORDS = 30
@@ -34,7 +34,9 @@ def finite_table(salt, branching=2, dead_end=0.0, normalized=True):
 def translator_of(*tables, is_sparse=True):
     words = make_dictionary(tables[0].words)
     models = [TableModel(words, table, is_sparse) for table in tables]
-    return Translator("tables", [], models, AnalysisTask(TranslationSparseConfig(), words, words))
+    return Translator(
+        "tables", [], models, TranslationSparseTask(TranslationSparseConfig(), words, words)
+    )
 
 
 def samples(seeds=SEEDS, size=3):

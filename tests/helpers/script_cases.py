@@ -12,10 +12,12 @@ import make_corpus
 from fairseq_sparse.commands import (
     align,
     analyze_alignment,
+    analyze_alternatives,
     analyze_attention,
+    analyze_empty,
     analyze_nulls,
-    analyze_output,
     analyze_samples,
+    analyze_support,
     average,
     cli,
     compare,
@@ -25,6 +27,7 @@ from fairseq_sparse.commands import (
     corpus_inflection,
     draw_attention,
     draw_mappings,
+    draw_tree,
     mbr,
     report,
     score,
@@ -104,6 +107,7 @@ class Script:
 
 
 DATA = ("bin/dict.de.txt", "bin/dict.en.txt")
+KEPT = ("measurements-model/*", "measurements-model")
 MODEL = ("model.pt", "bin/test.de-en.de.idx", "bin/test.de-en.en.bin")
 ON_MODEL = "{}/bin --path {}/model.pt --cpu"
 
@@ -117,19 +121,20 @@ SCRIPTS = {
         binary=MODEL,
         written=("out/a.json",),
         chosen=("out/a.json",),
+        keeps=KEPT,
     ),
-    "analyze output empty": Script(
-        analyze_output.main,
-        f"empty {ON_MODEL} --sentences 2 --json {{}}/out/a.json",
+    "analyze empty": Script(
+        analyze_empty.main,
+        f"{ON_MODEL} --sentences 2 --json {{}}/out/a.json",
         model_and_data,
         texts=DATA,
         binary=MODEL[:2],  # it needs no references
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze output support": Script(
-        analyze_output.main,
-        f"support {ON_MODEL} --sentences 2 --beams 1 --log {{}}/log --json {{}}/out/a.json",
+    "analyze support": Script(
+        analyze_support.main,
+        f"{ON_MODEL} --sentences 2 --beams 1 --log {{}}/log --json {{}}/out/a.json",
         lambda folder, common: (
             model_and_data(folder, common),
             shutil.copy(common / "log", folder / "log"),
@@ -138,16 +143,16 @@ SCRIPTS = {
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze output alternatives": Script(
-        analyze_output.main,
-        f"alternatives {ON_MODEL} --sentence 1 --json {{}}/out/a.json",
+    "analyze alternatives": Script(
+        analyze_alternatives.main,
+        f"{ON_MODEL} --sentence 1 --json {{}}/out/a.json",
         model_and_data,
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
-    "analyze output tree": Script(
-        analyze_output.main,
-        f"tree {ON_MODEL} --sentence 1 --nodes 9 --json {{}}/out/a.json",
+    "draw tree": Script(
+        draw_tree.main,
+        f"{ON_MODEL} --sentence 1 --nodes 9 --json {{}}/out/a.json",
         model_and_data,
         written=("out/a.json",),
         chosen=("out/a.json",),
@@ -301,7 +306,7 @@ SCRIPTS = {
         optional=("run/logs/train.log", "run/summary.json", "run/alignment.json"),
         written=("out/a.html",),
         chosen=("out/a.html",),
-        keeps=("run/report/*", "run/report"),
+        keeps=("run/measurements/*", "run/measurements"),
     ),
     "table results": Script(
         table_results.main,

@@ -10,14 +10,13 @@ import toy
 from automata import SparseLSTM
 from fairseq_sparse.measure import translator as translator_module
 from fairseq_sparse.measure.translator import (
-    AnalysisTask,
     Translator,
     forced_steps,
     score_targets,
     search,
     with_targets,
 )
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 
 OUTPUTS = {
     "softmax": [],
@@ -43,7 +42,7 @@ def model_for(output, seed=1):
 
 def translator_of(*models):
     words = toy.dictionary()
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     return Translator("toy", [], list(models), task)
 
 
@@ -151,15 +150,13 @@ def test_chosen_sentences_are_the_batches(tmp_path):
     config = TranslationSparseConfig(
         data=str(data), dataset_impl=None, train_subset="train", required_seq_len_multiple=1
     )
-    task = AnalysisTask.setup_task(config)
+    task = TranslationSparseTask.setup_task(config)
     model = toy.model(for_task=task)
     translator = Translator("toy", [], [model], task)
-    for chosen, count in [(None, 30), (range(7), 7), ([28, 3, 40], 2)]:
-        task.chosen = chosen
-        batches = list(translator.batches("test", max_tokens=40))
-        assert len(batches) > (count > 5)
+    for chosen in (None, range(7), [28, 3, 40]):
+        batches = list(translator.batches("test", 40, chosen))
         numbers = np.concatenate([batch["id"].numpy() for batch in batches])
         assert sorted(numbers) == sorted(set(chosen or range(30)) & set(range(30)))
-        assert len(task.dataset("test")) == count
+        assert len(batches) > (len(numbers) > 5)
         lengths = math.fsum(batch["ntokens"] for batch in batches)
         assert lengths == sum(len(task.dataset("test")[number]["target"]) for number in numbers)

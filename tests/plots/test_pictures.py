@@ -55,7 +55,7 @@ def output(draw):
         for subset in ("test", "train"):
             p = torch.tensor([[0.1] * count + [0.0] * (100 - count) for count in (0, 1, 3, 64)])
             given, statistics = torch.zeros(len(p), dtype=torch.long), OutputStatistics(100)
-            statistics.add(ForcedSteps(p.log(), given, given))
+            statistics.add(ForcedSteps(p.log(), given, given, given))
             rows.append({"name": name, "output": "x", "subset": subset, **statistics.result()})
         return draw(rows, {name: COLOURS[0]})
 

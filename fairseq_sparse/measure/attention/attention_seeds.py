@@ -18,14 +18,14 @@ def group_by_name(results: Sequence[Any], names: Sequence[str]) -> dict[str, lis
     return groups
 
 
-def with_deviation(part: Mapping[str, Any], name: str, digits: int, factor: float = 1) -> str:
-    """Format a number, with its standard deviation over the seeds if there are several."""
-    if name not in part:
-        return "-"
-    cell = f"{factor * part[name]:.{digits}f}"
-    if "deviation" in part:
-        cell += f" ± {factor * part['deviation'][name]:.{digits}f}"
-    return cell
+def average_seeds(
+    results: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the numbers of each model by its name; models with one name are averaged."""
+    return {
+        name: group[0] if len(group) == 1 else mean_over_seeds(group)
+        for name, group in group_by_name(results, names).items()
+    }
 
 
 def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

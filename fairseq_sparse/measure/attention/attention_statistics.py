@@ -31,7 +31,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_sparse.measure.attention.attention_sinks import SINKS, sum_of_shares
-from fairseq_sparse.measure.attention.head_diversity import TEMPERATURES, sum_of_divergences
+from fairseq_sparse.measure.attention.head_diversity import EXPONENTS, sum_of_divergences
 from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.ops.attention import MASKED
@@ -39,7 +39,7 @@ from fairseq_sparse.ops.attention import MASKED
 # The three places of attention in a Transformer, as reports call them.
 PLACES = ("encoder", "decoder", "cross")
 _RATES = ("sparsity", "null")
-_BY_TEMPERATURE = "diversity_by_temperature"
+_BY_EXPONENT = "diversity_by_exponent"
 
 # One layer of a Transformer, or the attention of an LSTM.
 Attention = Union[MultiheadAttention, AttentionLayer]
@@ -80,9 +80,9 @@ class AttentionStatistics:
         self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
         self.layer_counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
         self.sinks = {place: [0] * len(layers) for place, layers in self.modules.items()}
-        # place -> layer -> temperature -> sum over the queries
+        # place -> layer -> exponent -> sum over the queries
         self.divergences = {
-            place: [dict.fromkeys(_temperatures(layer) if diversity else (), 0) for layer in layers]
+            place: [dict.fromkeys(_exponents(layer) if diversity else (), 0) for layer in layers]
             for place, layers in self.modules.items()
         }
         self.sentences = 0
@@ -114,8 +114,8 @@ class AttentionStatistics:
             mean = weights.mean(0, keepdim=True)
             self.layer_counts[place][layer] += count_zeros(mean, masked, padding)
             sums = self.divergences[place][layer]
-            for temperature in sums:
-                sums[temperature] += sum_of_divergences(weights, masked, padding, temperature)
+            for exponent in sums:
+                sums[exponent] += sum_of_divergences(weights, masked, padding, exponent)
 
         with watch_attention(self.model, count, self.modules):
             yield
@@ -138,8 +138,8 @@ class AttentionStatistics:
             - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
               to 1; they are equal in the decoder, whose first key is EOS;
             - ``diversity``: of the heads, if there are several, in nats. For weights that do not
-              sum to 1 it is measured at the first of ``TEMPERATURES``, and
-              ``diversity_by_temperature`` has all of them (weights below 0: only the first);
+              sum to 1 it is measured with the first of ``EXPONENTS``, and
+              ``diversity_by_exponent`` has all of them (weights below 0: only the first);
             - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``first`` and ``eos`` of each,
 
             and, beside ``layers``, the mean of each number over the layers.
@@ -233,6 +233,14 @@ def attention_modules(model: nn.Module) -> dict[str, list[Attention]]:
             "decoder"
         )
     return modules
+
+
+def find_attention(model: nn.Module) -> dict[str, list[Attention]]:
+    """Return the result of :func:`attention_modules`, without modules for any other model."""
+    try:
+        return attention_modules(model)
+    except ValueError:
+        return {place: [] for place in PLACES}
 
 
 def watch_attention(
@@ -332,8 +340,8 @@ def _masked_keys(options: Mapping[str, Any], weights: Tensor) -> Tensor:
     return masked
 
 
-def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
-    """Return the temperatures at which the diversity of a module's heads is measured.
+def _exponents(module: Attention) -> tuple[Optional[float], ...]:
+    """Return the exponents with which the diversity of a module's heads is measured.
 
     Only None if the weights sum to 1, only 1 if they can be below 0; empty for a single head.
     """
@@ -342,7 +350,7 @@ def _temperatures(module: Attention) -> tuple[Optional[float], ...]:
     kind = ATTENTION_KINDS[attention_kind(module)]
     if kind.sums_to_one:
         return (None,)
-    return TEMPERATURES[:1] if kind.weights.signed else TEMPERATURES
+    return EXPONENTS[:1] if kind.weights.signed else EXPONENTS
 
 
 def _layer_measures(
@@ -369,11 +377,11 @@ def _layer_measures(
     result["layer_null"] = int(layer_counts[0, 2]) / queries
     for name in ("nonzeros", *SINKS):
         result[name] = fmean(head[name] for head in heads)
-    diversity = {temperature: float(total) / queries for temperature, total in sums.items()}
+    diversity = {exponent: float(total) / queries for exponent, total in sums.items()}
     if diversity:
         result["diversity"] = next(iter(diversity.values()))
     if diversity and None not in diversity:
-        result[_BY_TEMPERATURE] = {str(name): value for name, value in diversity.items()}
+        result[_BY_EXPONENT] = {str(name): value for name, value in diversity.items()}
     return {**result, "heads": heads}
 
 
@@ -385,9 +393,9 @@ def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
         for name, value in first.items()
         if isinstance(value, float)
     }
-    if _BY_TEMPERATURE in first:
-        result[_BY_TEMPERATURE] = {
-            name: fmean(layer[_BY_TEMPERATURE][name] for layer in layers)
-            for name in first[_BY_TEMPERATURE]
+    if _BY_EXPONENT in first:
+        result[_BY_EXPONENT] = {
+            name: fmean(layer[_BY_EXPONENT][name] for layer in layers)
+            for name in first[_BY_EXPONENT]
         }
     return result

@@ -7,8 +7,9 @@ heads that share no key.
 
 Weights that do not sum to 1 are first turned into distributions, as in ReLA (Zhang, Titov, Sennrich
 2021, "Sparse Attention with Linear Units", Fig. 5 and Table 6): by the softmax of the weights,
-raised to a temperature. A lower temperature gives a smoother distribution. In the limit every
-nonzero weight counts as 1, so that only the places of the zeros matter.
+raised to an exponent, which ReLA calls a temperature τ. A lower exponent gives a smoother
+distribution. In the limit every nonzero weight counts as 1, so that only the places of the zeros
+matter.
 """
 
 from typing import Optional
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from fairseq_sparse.ops.precision import at_least_fp32
 
-# The temperatures of ReLA's Table 6.
-TEMPERATURES = (1.0, 0.5, 0.25, 0.1)
+# The exponents of ReLA's Table 6.
+EXPONENTS = (1.0, 0.5, 0.25, 0.1)
 
 
 def jensen_shannon(p: Tensor) -> Tensor:
@@ -37,35 +38,35 @@ def jensen_shannon(p: Tensor) -> Tensor:
     return divergence.clamp(min=0)  # equal heads differ by rounding
 
 
-def as_distributions(weights: Tensor, masked: Tensor, temperature: float) -> Tensor:
+def as_distributions(weights: Tensor, masked: Tensor, exponent: float) -> Tensor:
     """Turn weights into distributions over the keys and one dummy position.
 
     A query whose weights are all 0 ("null attention") gives everything to the dummy. Any other has
-    ``softmax(weights ** temperature)`` over the keys that it sees, and 0 on the dummy. A weight of
+    ``softmax(weights ** exponent)`` over the keys that it sees, and 0 on the dummy. A weight of
     0 stays 0 under the power, so it keeps some probability, less than any weight above 0.
 
     Args:
         weights: ``[heads, batch, queries, keys]``.
         masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
-        temperature: above 0; the lower, the smoother. Weights below 0, which GELU and leaky ReLU
-            give, can only have temperature 1.
+        exponent: above 0; the lower, the smoother. Weights below 0, which GELU and leaky ReLU
+            give, can only have exponent 1.
 
     Returns:
         ``[heads, batch, queries, keys + 1]`` in fp32 or better, the dummy last.
 
     Raises:
-        ValueError: a weight is below 0, and the temperature is not 1.
+        ValueError: a weight is below 0, and the exponent is not 1.
     """
     weights = at_least_fp32(weights).masked_fill(masked, 0)
     null = weights.abs().sum(-1, keepdim=True) == 0
-    if temperature != 1:
+    if exponent != 1:
         if (weights < 0).any():
             raise ValueError(
-                f"weights below 0 cannot be raised to {temperature:g}: measure the diversity of "
-                "GELU and leaky ReLU at temperature 1"
+                f"weights below 0 cannot be raised to {exponent:g}: measure the diversity of "
+                "GELU and leaky ReLU with exponent 1"
             )
-        weights = weights.pow(temperature)
+        weights = weights.pow(exponent)
     scores = weights.masked_fill(masked, -torch.inf)
     # Several times as fast as torch.softmax on a CPU, for rows of a few dozen keys.
     p = (scores - scores.logsumexp(-1, keepdim=True)).exp()
@@ -73,7 +74,7 @@ def as_distributions(weights: Tensor, masked: Tensor, temperature: float) -> Ten
 
 
 def sum_of_divergences(
-    weights: Tensor, masked: Tensor, padding: Tensor, temperature: Optional[float] = None
+    weights: Tensor, masked: Tensor, padding: Tensor, exponent: Optional[float] = None
 ) -> Tensor:
     """Add up the Jensen-Shannon divergences of the heads over the queries.
 
@@ -82,16 +83,16 @@ def sum_of_divergences(
         masked: boolean, true for keys that a query may not see; broadcasts with
             ``[batch, queries, keys]``.
         padding: ``[batch, queries]``, boolean, true for queries that are padding.
-        temperature: of :func:`as_distributions`; None for weights that sum to 1.
+        exponent: of :func:`as_distributions`; None for weights that sum to 1.
 
     Returns:
         A number in fp64. Padding adds nothing, and neither does a query that sees no key, because
         its heads are all the same.
     """
-    if temperature is None:
+    if exponent is None:
         p = at_least_fp32(weights).masked_fill(masked, 0)
     else:
-        p = as_distributions(weights, masked, temperature)
+        p = as_distributions(weights, masked, exponent)
     return jensen_shannon(p).masked_fill(padding, 0).sum(dtype=torch.float64)
 
 

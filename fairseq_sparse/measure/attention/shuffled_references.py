@@ -11,7 +11,8 @@ import numpy as np
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.translator import AnalysisTask, Translator
+from fairseq_sparse.measure.translator import Translator
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
 
 
 def derange(count: int, seed: int, percent: float = 100) -> np.ndarray:
@@ -67,8 +68,8 @@ def with_reordered_references(translator: Translator, order: np.ndarray) -> Tran
     return replace(translator, task=_ReorderedTask(translator.task, order))
 
 
-class _ReorderedTask(AnalysisTask):
-    def __init__(self, task: AnalysisTask, order: np.ndarray):
+class _ReorderedTask(TranslationSparseTask):
+    def __init__(self, task: TranslationSparseTask, order: np.ndarray):
         super().__init__(task.cfg, task.source_dictionary, task.target_dictionary)
         self.order = order
 

@@ -11,8 +11,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.translator import Translator, forced_steps, with_best_translations
+from fairseq_sparse.measure.translator import Translator, forced_steps, with_references
 
 RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"
 
@@ -21,18 +20,17 @@ def find_alternatives(
     translator: Translator,
     batches: Iterable[dict[str, Any]],
     subset: str,
-    most: int,
-    beam: int | None = None,
+    top: int,
+    given: str = "reference",
 ) -> list[dict[str, Any]]:
     """Find the alternatives at each step of a translation of each sentence.
 
     Args:
         translator: the models.
-        batches: fairseq's batches.
+        batches: fairseq's batches; :func:`with_best_translations` gives the model's translations.
         subset: the name of the data.
-        most: largest number of alternatives to list, the most probable ones.
-        beam: give the model its own best translation, found by a beam of this size; None: give
-            it the reference.
+        top: largest number of alternatives to list, the most probable ones.
+        given: what the translations are.
 
     Returns:
         For each sentence, by its number: ``sentence``, ``name``, ``output``, ``subset``, ``given``,
@@ -43,27 +41,25 @@ def find_alternatives(
         AnalysisError: there are no references.
     """
     words = translator.task.target_dictionary
-    source_words = translator.task.source_dictionary
     common = {
         "name": translator.name,
         "output": translator.describe_output(),
         "subset": subset,
-        "given": f"best translation, beam {beam}" if beam else "reference",
+        "given": given,
         "values": "probabilities" if translator.is_normalised else RAW_VALUES,
     }
     found = []
-    if beam:
-        batches = with_best_translations(translator, batches, beam)
-    for sample in batches:
-        net_input, target = sample["net_input"], sample["target"]
-        if target is None:
-            raise AnalysisError(f"--subset {subset}: there are no references; use --hypothesis")
-        log_p, steps = _describe_targets(translator, net_input, target, most)
-        for row, number in enumerate(sample["id"].tolist()):
-            texts = {
-                "source": _text(source_words, net_input["src_tokens"][row]),
-                "target": _text(words, target[row]),
-            }
+    for sample in with_references(batches, subset):
+        target, sources = sample["target"], source_texts(translator, sample)
+        steps: list[list[dict[str, Any]]] = [[] for _ in sources]
+        log_p = [0.0] * len(sources)
+        for part in forced_steps(translator.models, sample["net_input"], target, words.pad()):
+            rows = zip(part.sentence.tolist(), part.log_p.cpu(), part.token.tolist(), strict=True)
+            for row, step_log_p, token in rows:
+                steps[row].append(describe_step(step_log_p, token, words, top))
+                log_p[row] += step_log_p[token].item()
+        for row, (number, source) in enumerate(sources.items()):
+            texts = {"source": source, "target": _text(words, target[row])}
             whole = log_p[row] if math.isfinite(log_p[row]) else None
             found.append(
                 {"sentence": number, **common, **texts, "log_p": whole, "steps": steps[row]}
@@ -71,14 +67,14 @@ def find_alternatives(
     return sorted(found, key=lambda sentence: sentence["sentence"])
 
 
-def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> dict[str, Any]:
+def describe_step(log_p: Tensor, token: int, words: Dictionary, top: int) -> dict[str, Any]:
     """Return the alternatives at one step.
 
     Args:
         log_p: log-probabilities of all tokens, ``[V]``.
         token: the given token.
         words: the target dictionary.
-        most: largest number of alternatives to list.
+        top: largest number of alternatives to list.
 
     Returns:
         ``token`` and its ``p``; ``nonzeros``, the number of tokens with p > 0, and ``prob_sum``,
@@ -91,7 +87,7 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> di
     nonzeros, total = int((log_p > -math.inf).sum()), p.sum().item()
     # Sorted, not topk: tied tokens come in the same order everywhere.
     order = log_p.sort(descending=True, stable=True).indices
-    ranks = {index: rank for rank, index in enumerate(order[: min(most, nonzeros)].tolist(), 1)}
+    ranks = {index: rank for rank, index in enumerate(order[: min(top, nonzeros)].tolist(), 1)}
     if token not in ranks:
         possible = log_p[token] > -math.inf
         ranks[token] = int((order == token).nonzero()) + 1 if possible else None
@@ -110,80 +106,6 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, most: int) -> di
         "left_out": left_out,
         "left_out_p": max(0.0, total - shown) if left_out else 0.0,
     }
-
-
-def as_text(sentence: dict[str, Any]) -> str:
-    """Format one sentence of :func:`find_alternatives` for a terminal."""
-    lines = [heading(sentence), f"source  {sentence['source']}", f"target  {sentence['target']}"]
-    for number, step in enumerate(sentence["steps"], start=1):
-        lines.append(f"\n{number:>3}  {summary(step)}")
-        width = max(len(entry["token"]) for entry in step["alternatives"])
-        for position, entry in enumerate(step["alternatives"], start=1):
-            note = remark(entry, position)
-            mark = " " if not note else "!" if entry["rank"] is None else ">"
-            value = number_text(entry["p"])
-            lines.append(f"   {mark} {entry['token']:<{width}}  {value:<5}  {note}".rstrip())
-        if step["left_out"]:
-            lines.append(f"     {left_out_text(step)}")
-    return "\n".join(lines)
-
-
-def heading(sentence: dict[str, Any]) -> str:
-    """Return a heading that names the sentence, the model and the kind of numbers."""
-    log_p = sentence["log_p"]
-    whole = "p = 0" if log_p is None else f"log p = {log_p:.2f}"
-    model = sentence["name"]
-    if model != sentence["output"]:
-        model += f", {sentence['output']}"
-    return (
-        f"Sentence {sentence['sentence']} of {sentence['subset']}, {model}, "
-        f"given its {sentence['given']}: {whole}; {sentence['values']}"
-    )
-
-
-def summary(step: dict[str, Any]) -> str:
-    """Return the number of alternatives at a step, as text."""
-    count = step["nonzeros"]
-    text = f"{count:,} {'token' if count == 1 else 'tokens'} with p > 0"
-    return text if abs(step["prob_sum"] - 1) < 1e-3 else f"{text}, Σp = {step['prob_sum']:.3f}"
-
-
-def remark(entry: dict[str, Any], position: int) -> str:
-    """Return a remark on the given token, and an empty text for any other alternative."""
-    if not entry["given"]:
-        return ""
-    if entry["rank"] is None:
-        return "given, impossible"
-    return "given" if entry["rank"] == position else f"given, rank {entry['rank']:,}"
-
-
-def left_out_text(step: dict[str, Any]) -> str:
-    """Return the number of alternatives that are not listed, as text."""
-    return f"{step['left_out']:,} more, together {number_text(step['left_out_p'])}"
-
-
-def number_text(p: float) -> str:
-    """Format a probability so that only an exact 0 or 1 reads as 0 or 1."""
-    if p == 0:
-        return "0"
-    if 0.9995 <= p < 1:
-        return ">.999"
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
-
-
-def _describe_targets(
-    translator: Translator, net_input: dict[str, Tensor], target: Tensor, most: int
-) -> tuple[list[float], list[list[dict[str, Any]]]]:
-    """Return the log-probability and the steps of each target of a batch."""
-    words = translator.task.target_dictionary
-    described: list[list[dict[str, Any]]] = [[] for _ in target]
-    log_p = [0.0] * len(target)
-    for steps in forced_steps(translator.models, net_input, target, words.pad()):
-        rows = zip(steps.sentence.tolist(), steps.log_p.cpu(), steps.token.tolist(), strict=True)
-        for row, step_log_p, token in rows:
-            described[row].append(describe_step(step_log_p, token, words, most))
-            log_p[row] += step_log_p[token].item()
-    return log_p, described
 
 
 def source_texts(translator: Translator, sample: dict[str, Any]) -> dict[int, str]:

@@ -7,7 +7,7 @@ that the beam finds. The list is ranked by scores divided by the length, so this
 probability of its first one. A sparse model can give the empty string probability 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
@@ -83,21 +83,6 @@ def compare(empty: Tensor, found: Tensor) -> dict[str, Any]:
         "log_p_empty": _finite_mean(empty),
         "log_p_found": _finite_mean(found),
     }
-
-
-def empty_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the cells of a table of results, each with its ``name``, ``output``,
-    ``subset`` and ``scores``."""
-    header = ["model", "output", "subset", "sentences", "scores", "p(empty) > p(best) (%)"]
-    header += ["p(empty) = 0 (%)", "mean log p(empty)", "mean log p(best)"]
-    lines = []
-    for row in rows:
-        names = [row["name"], row["output"], row["subset"], f"{row['sentences']:,}", row["scores"]]
-        shares = [f"{100 * row[key]:.2f}" for key in ("empty_is_best", "empty_is_impossible")]
-        means = [row[key] for key in ("log_p_empty", "log_p_found")]
-        means = ["-" if mean is None else f"{mean:.2f}" for mean in means]
-        lines.append([*names, *shares, *means])
-    return header, lines
 
 
 def _log_p(hypothesis: dict[str, Any]) -> Tensor:

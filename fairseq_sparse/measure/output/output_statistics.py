@@ -8,7 +8,7 @@ there). By search: the share of sentences whose beam holds every hypothesis of n
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Optional
 
@@ -16,21 +16,25 @@ import torch
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation.normalized_scores import refuse_nan
-from fairseq_sparse.measure.attention.attention_statistics import AttentionStatistics
+from fairseq_sparse.measure.attention.attention_statistics import (
+    AttentionStatistics,
+    find_attention,
+)
 from fairseq_sparse.measure.translator import (
     ForcedSteps,
     Translator,
     forced_steps,
     search,
-    with_best_translations,
+    with_references,
 )
-from fairseq_sparse.tables.formats import format_table
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Width of the bins for sums of p, which are centred on its multiples, so that a rounded sum of 1
 # stays in one bin, and their number; the last bin takes all larger sums.
 SUM_WIDTH = 0.05
 SUM_BINS = 400
+# Steps of a sentence that are told apart.
+POSITIONS = 50
 
 
 class OutputStatistics:
@@ -49,6 +53,10 @@ class OutputStatistics:
         # Sums of Σp - 1 and of its square; with Σp itself, rounding would distort the deviation.
         self.moments = torch.zeros(2, dtype=torch.float64)
         self.smallest, self.largest = math.inf, -math.inf
+        # [V]: the number of steps at which a token is possible.
+        self.tokens = torch.zeros(vocabulary, dtype=torch.int64)
+        # By the step's place in its sentence: steps, and the sum of their nonzero probabilities.
+        self.places = torch.zeros(2, POSITIONS, dtype=torch.int64)
 
     def add(self, steps: ForcedSteps) -> None:
         """Count some steps.
@@ -56,10 +64,15 @@ class OutputStatistics:
         Raises:
             ValueError: a probability is NaN.
         """
-        nonzeros = (steps.log_p > -math.inf).sum(1).cpu()
+        possible = steps.log_p > -math.inf
+        nonzeros = possible.sum(1).cpu()
         sums = steps.log_p.exp().sum(1, dtype=torch.float64).cpu()
         refuse_nan(sums)
         self.nonzeros += torch.bincount(nonzeros, minlength=len(self.nonzeros))
+        self.tokens += possible.sum(0).cpu()
+        early = steps.position.cpu() < POSITIONS
+        counts = torch.stack([torch.ones_like(nonzeros), nonzeros])[:, early]
+        self.places.index_add_(1, steps.position.cpu()[early], counts)
         self.gold_zero += int(steps.token_log_p.isneginf().sum())
         bins = (sums / SUM_WIDTH + 0.5).floor().clamp(max=SUM_BINS - 1).long()
         self.sums += torch.bincount(bins, minlength=SUM_BINS)
@@ -75,7 +88,11 @@ class OutputStatistics:
             and ``histogram``, whose bins double; ``zeros``: mean share of the vocabulary;
             ``gold_zero``: share of given tokens with p = 0; ``prob_sum``: ``mean``, ``sd``
             (over all N steps), ``min``, ``max`` and ``histogram``. A histogram has ``edges``
-            and, one fewer, ``counts``; a bin holds its left edge.
+            and, one fewer, ``counts``; a bin holds its left edge. ``by_position``: for the first
+            step of the sentences, the second and so on, up to ``POSITIONS``, the number of
+            ``steps`` and the mean of their ``nonzeros``. ``by_rank``: ``edges``, ranks from 0 in
+            the dictionary, which fairseq sorts by frequency after four special symbols, and for
+            each part between them ``nonzeros``, the mean number of its tokens with p > 0 per step.
 
         Raises:
             AnalysisError: no step was counted.
@@ -106,7 +123,19 @@ class OutputStatistics:
                 "max": self.largest,
                 "histogram": self._sum_histogram(),
             },
+            "by_position": self._by_position(),
+            "by_rank": self._by_rank(steps),
         }
+
+    def _by_position(self) -> dict[str, list]:
+        steps, nonzeros = (row[self.places[0] > 0] for row in self.places)
+        return {"steps": steps.tolist(), "nonzeros": (nonzeros / steps).tolist()}
+
+    def _by_rank(self, steps: int) -> dict[str, list]:
+        powers = [10**power for power in range(1, len(str(self.vocabulary)))]
+        edges = [0, *(power for power in powers if power < self.vocabulary), self.vocabulary]
+        parts = self.tokens.split([high - low for low, high in zip(edges, edges[1:], strict=False)])
+        return {"edges": edges, "nonzeros": [part.sum().item() / steps for part in parts]}
 
     def _sum_histogram(self) -> dict[str, list]:
         seen = self.sums.nonzero().flatten().tolist()
@@ -138,14 +167,20 @@ def doubling_histogram(counts: torch.Tensor) -> dict[str, list[int]]:
     }
 
 
-def force_references(
+def measure_steps(
     translator: Translator, batches: Iterable[dict[str, Any]], subset: str
-) -> tuple[dict[str, Any], int]:
-    """Return teacher-forced statistics on the references, and the number of sentences.
+) -> dict[str, Any]:
+    """Return the statistics of the steps of given translations: references, or the model's own.
 
-    Besides the statistics of :class:`OutputStatistics` there is ``attended``: the number of nonzero
-    weights of cross-attention per step, averaged over layers and heads; None for an ensemble, and
-    for a model without the attention of a Transformer or an LSTM.
+    Args:
+        translator: the models.
+        batches: fairseq's batches; :func:`with_best_translations` gives the model's translations.
+        subset: the name of the data.
+
+    Returns:
+        The result of :class:`OutputStatistics`; ``sentences``, their number; and ``attended``: the
+        number of nonzero weights of cross-attention per step, averaged over layers and heads; None
+        for an ensemble, and for a model without the attention of a Transformer or an LSTM.
 
     Raises:
         AnalysisError: there are no references, or no sentences.
@@ -155,45 +190,20 @@ def force_references(
     padding = translator.task.target_dictionary.pad()
     attention = _cross_attention(translator, padding)
     sentences = 0
-    for sample in batches:
-        if sample["target"] is None:
-            raise AnalysisError(f"--subset {subset}: there are no reference translations")
+    for sample in with_references(batches, subset):
         sentences += len(sample["target"])
         net_input = sample["net_input"]
         with attention.counting(net_input) if attention else nullcontext():
             for steps in forced_steps(translator.models, net_input, sample["target"], padding):
                 statistics.add(steps)
-    found = statistics.result()
-    found["attended"] = attention.rates()["cross"]["nonzeros"] if attention else None
-    return found, sentences
-
-
-def follow_translations(
-    translator: Translator, batches: Iterable[dict[str, Any]], subset: str, beam: int
-) -> tuple[dict[str, Any], int]:
-    """Return the statistics of :func:`force_references` at the steps of the model's translations.
-
-    Args:
-        translator: the models.
-        batches: fairseq's batches, with or without references.
-        subset: the name of the data.
-        beam: the beam size.
-
-    Raises:
-        AnalysisError: there are no sentences.
-        ValueError: a probability is NaN.
-    """
-    own = with_best_translations(translator, batches, beam)
-    return force_references(translator, own, subset)
+    attended = attention.rates()["cross"]["nonzeros"] if attention and sentences else None
+    return {"sentences": sentences, **statistics.result(), "attended": attended}
 
 
 def _cross_attention(translator: Translator, padding: int) -> Optional[AttentionStatistics]:
-    if len(translator.models) > 1:
+    if len(translator.models) > 1 or not find_attention(translator.model)["cross"]:
         return None
-    try:
-        return AttentionStatistics(translator.models[0], padding, diversity=False, places=["cross"])
-    except ValueError:
-        return None
+    return AttentionStatistics(translator.model, padding, diversity=False, places=["cross"])
 
 
 def count_certified(
@@ -225,56 +235,3 @@ def count_certified(
     if sentences == 0:
         raise AnalysisError("no sentence was translated")
     return {"exact": exact / sentences, "single": single / sentences}
-
-
-def output_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the cells of a table of results.
-
-    Args:
-        rows: the results, each with its ``name``, ``output`` and ``subset``. ``of`` says whose
-            steps were counted: ``references``, or the model's ``translations``.
-    """
-    header = ["model", "output", "subset", "of", "steps", "nonzeros per step", "5 / 50 / 95 %"]
-    header += ["zeros (%)", "gold at p=0 (%)", "Σp (sd)", "attended per step"]
-    lines = []
-    for row in rows:
-        nonzeros, sums = row["nonzeros"], row["prob_sum"]
-        quantiles = " / ".join(f"{nonzeros['quantiles'][q]:,}" for q in ("0.05", "0.5", "0.95"))
-        lines.append(
-            [row["name"], row["output"], row["subset"], row.get("of", "references")]
-            + [f"{row['steps']:,}", f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
-            + [f"{100 * row['zeros']:.2f}"]
-            + [f"{100 * row['gold_zero']:.2f}", f"{sums['mean']:.3f} ({sums['sd']:.3f})"]
-            + ["-" if row["attended"] is None else f"{row['attended']:.2f}"]
-        )
-    return header, lines
-
-
-def certified_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of rows with ``beams``, the results of :func:`count_certified` by beam."""
-    beams = list(rows[0]["beams"]) if rows else []
-    header = ["model", "output", "subset"]
-    header += [f"exact, beam {beam} (%)" for beam in beams] + ["one hypothesis only (%)"]
-    lines = []
-    for row in rows:
-        # From the widest beam, which can follow more prefixes until they prove to be dead ends.
-        shares = [row["beams"][beam]["exact"] for beam in beams]
-        shares.append(row["beams"][max(beams, key=int)]["single"])
-        cells = ["-" if share is None else f"{100 * share:.2f}" for share in shares]
-        lines.append([row["name"], row["output"], row["subset"], *cells])
-    return format_table(header, lines)
-
-
-def training_table(curves: Sequence[dict[str, Any]]) -> str:
-    """Return a table of the first and last values of curves as ``save_plots`` takes them."""
-
-    def ends(values: Sequence[Optional[float]], digits: int) -> str:
-        known = [value for value in values if value is not None]
-        return f"{known[0]:.{digits}f} to {known[-1]:.{digits}f}" if known else "-"
-
-    lines = [
-        [curve["name"], f"{curve['updates'][0]} to {curve['updates'][-1]}"]
-        + [ends(curve["tau"], 3), ends(curve["logit_norm"], 1)]
-        for curve in curves
-    ]
-    return format_table(["model", "updates", "τ", "norm of the logits"], lines)

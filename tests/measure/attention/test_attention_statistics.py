@@ -17,7 +17,7 @@ from fairseq_sparse.measure.attention.attention_statistics import (
     count_zeros,
     watch_attention,
 )
-from fairseq_sparse.measure.attention.head_diversity import TEMPERATURES
+from fairseq_sparse.measure.attention.head_diversity import EXPONENTS
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 STOCK = "fairseq's own"
@@ -126,16 +126,16 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
         nulls = [not any(map(any, heads)) for heads in queries]
         assert counted["layer_null"] == sum(nulls) / len(nulls)
         if ATTENTION_KINDS[kind].sums_to_one:
-            assert "diversity_by_temperature" not in counted
+            assert "diversity_by_exponent" not in counted
             assert counted["diversity"] == pytest.approx(mean_divergence(queries), abs=allowed)
         else:
-            assert counted["diversity"] == counted["diversity_by_temperature"]["1.0"]
+            assert counted["diversity"] == counted["diversity_by_exponent"]["1.0"]
             # Negative weights can be raised to the power of 1 only.
             signed = kind in ("rela_g_gelu", "rela_g_leaky_relu")
-            temperatures = (1.0,) if signed else TEMPERATURES
-            assert counted["diversity_by_temperature"] == {
-                str(temperature): pytest.approx(mean_divergence(queries, temperature), abs=allowed)
-                for temperature in temperatures
+            exponents = (1.0,) if signed else EXPONENTS
+            assert counted["diversity_by_exponent"] == {
+                str(exponent): pytest.approx(mean_divergence(queries, exponent), abs=allowed)
+                for exponent in exponents
             }
 
 
@@ -162,11 +162,11 @@ def mean_share(rows, key):
     return sum(row[key] / sum(row) for row in sizes) / max(len(sizes), 1)
 
 
-def mean_divergence(queries, temperature=None):
+def mean_divergence(queries, exponent=None):
     """The mean over queries of the divergence of their heads' rows."""
-    if temperature:
+    if exponent:
         queries = [
-            [references.distribution_with_dummy(row, temperature) for row in heads]
+            [references.distribution_with_dummy(row, exponent) for row in heads]
             for heads in queries
         ]
     return sum(map(references.jensen_shannon, queries)) / len(queries)
@@ -185,7 +185,7 @@ def test_means_are_over_heads_and_over_layers():
     for part in rates.values():
         layers = [numbers_in({**layer, "heads": {}}) for layer in part["layers"]]
         means = numbers_in({**part, "layers": {}})
-        assert len(means) == 9 + len(TEMPERATURES) and means.keys() == layers[0].keys()
+        assert len(means) == 9 + len(EXPONENTS) and means.keys() == layers[0].keys()
         for name, mean in means.items():
             assert mean == pytest.approx(sum(layer[name] for layer in layers) / len(layers))
         for name in ("sparsity", "null", "nonzeros", "first", "eos"):

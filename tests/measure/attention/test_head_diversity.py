@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import references
 from attention_cases import WEIGHTS, learned_alpha, sums_to_one, weights_function
 from fairseq_sparse.measure.attention.head_diversity import (
-    TEMPERATURES,
+    EXPONENTS,
     as_distributions,
     jensen_shannon,
     sum_of_divergences,
@@ -41,22 +41,22 @@ def weights_of(case, mask):
     return weights.detach().transpose(0, 1)
 
 
-def temperatures_of(case):
-    """Return the temperatures for a kind of attention; negative weights allow only 1."""
+def exponents_of(case):
+    """Return the exponents for a kind of attention; negative weights allow only 1."""
     if sums_to_one(case):
         return (None,)
-    return (1.0,) if weights_of(case, MASKS["none"]).min() < 0 else TEMPERATURES
+    return (1.0,) if weights_of(case, MASKS["none"]).min() < 0 else EXPONENTS
 
 
-def divergence_by_loops(weights, masked, padding, temperature):
+def divergence_by_loops(weights, masked, padding, exponent):
     total, masked = 0.0, masked.expand(weights.shape[1:])
     for sentence, query in itertools.product(range(BATCH), range(LENGTH)):
         seen = ~masked[sentence, query]
         if padding[sentence, query] or not seen.any():
             continue
         rows = [head[sentence, query][seen].tolist() for head in weights]
-        if temperature is not None:
-            rows = [references.distribution_with_dummy(row, temperature) for row in rows]
+        if exponent is not None:
+            rows = [references.distribution_with_dummy(row, exponent) for row in rows]
         total += references.jensen_shannon(rows)
     return total
 
@@ -67,12 +67,12 @@ def test_divergences_are_those_of_the_definition(case, mask):
     weights, masked = weights_of(case, MASKS[mask]), MASKS[mask]
     padding = PADDED if mask in ("keys", "both") else NOTHING
     weights = weights.masked_fill(masked, math.nan)  # fairseq's own, if a query sees no key
-    for temperature in temperatures_of(case):
-        found = sum_of_divergences(weights, masked, padding, temperature)
+    for exponent in exponents_of(case):
+        found = sum_of_divergences(weights, masked, padding, exponent)
         assert found.dtype == torch.float64
-        expected = divergence_by_loops(weights, masked, padding, temperature)
+        expected = divergence_by_loops(weights, masked, padding, exponent)
         assert float(found) == pytest.approx(expected, rel=1e-9)
-        in_fp32 = sum_of_divergences(weights.float(), masked, padding, temperature)
+        in_fp32 = sum_of_divergences(weights.float(), masked, padding, exponent)
         assert float(in_fp32) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -92,35 +92,33 @@ def test_equal_heads_have_none_and_heads_that_share_no_key_have_all():
     assert jensen_shannon(torch.eye(7)) == pytest.approx(math.log(7))
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_distributions(temperature):
+@pytest.mark.parametrize("exponent", EXPONENTS)
+def test_distributions(exponent):
     row = [0.5, 0.0, 2.0, 3.0]
     weights = torch.tensor([row, [0.0] * 4, [0.0, 0.0, 9.0, 9.0], [1e-30, 0, 0, 0]])[:, None, None]
     masked = torch.tensor([[[False, False, True, True]]])
     everything, some = (
-        as_distributions(weights, mask, temperature)[:, 0, 0]
+        as_distributions(weights, mask, exponent)[:, 0, 0]
         for mask in (torch.zeros_like(masked), masked)
     )
     for p in (everything, some):
         torch.testing.assert_close(p.sum(-1), torch.ones(4))
     for p, given_row in zip(everything.tolist(), weights[:, 0, 0].tolist(), strict=True):
-        assert p == pytest.approx(
-            references.distribution_with_dummy(given_row, temperature), abs=1e-6
-        )
+        assert p == pytest.approx(references.distribution_with_dummy(given_row, exponent), abs=1e-6)
     zero, smallest, larger, largest = (everything[0, key] for key in (1, 0, 2, 3))
     assert 0 < zero < smallest < larger < largest
-    assert largest / zero == pytest.approx(math.exp(3**temperature), rel=1e-5)
+    assert largest / zero == pytest.approx(math.exp(3**exponent), rel=1e-5)
     # Weights of masked keys count neither as weights nor as probability.
     assert some[:, 2:4].eq(0).all()
     assert some[:, 4].tolist() == [0, 1, 1, 0]
 
 
-def test_a_lower_temperature_is_smoother_and_converges():
-    """Weights are raised to the power of the temperature: all but 0 approach 1, 0 stays 0."""
+def test_a_lower_exponent_is_smoother_and_converges():
+    """Weights are raised to the power of the exponent: all but 0 approach 1, 0 stays 0."""
     weights = 3 * weights_of("rela_g", MASKS["none"])
     divergences = [
-        float(sum_of_divergences(weights, MASKS["none"], NOTHING, temperature))
-        for temperature in (1.0, 0.5, 0.25, 0.1, 1e-2, 1e-4)
+        float(sum_of_divergences(weights, MASKS["none"], NOTHING, exponent))
+        for exponent in (1.0, 0.5, 0.25, 0.1, 1e-2, 1e-4)
     ]
     falls = [before - after for before, after in zip(divergences, divergences[1:], strict=False)]
     assert falls[0] > 0.1 * divergences[0] and falls[0] > 2 * falls[1] > 0
@@ -133,17 +131,17 @@ def test_a_lower_temperature_is_smoother_and_converges():
     assert p[0] > p[1] > p[2]
 
 
-@pytest.mark.parametrize("temperature", [0.5, 0.1])
-def test_negative_weights_have_no_power_but_the_first(temperature):
+@pytest.mark.parametrize("exponent", [0.5, 0.1])
+def test_negative_weights_have_no_power_but_the_first(exponent):
     weights = torch.tensor([0.5, 0.0, -2.0])[None, None, None]
     none = MASKS["none"]
     p = as_distributions(weights, none, 1.0)[0, 0, 0]
     torch.testing.assert_close(p[:3], torch.softmax(weights[0, 0, 0], -1))
     with pytest.raises(ValueError, match="below 0 .* 1"):
-        as_distributions(weights, none, temperature)
+        as_distributions(weights, none, exponent)
     # A masked negative weight does not count.
     masked = torch.tensor([[[False, False, True]]])
-    assert as_distributions(weights, masked, temperature).isfinite().all()
+    assert as_distributions(weights, masked, exponent).isfinite().all()
 
 
 def test_heads_that_attend_to_nothing_differ_from_those_that_attend_to_something():
@@ -160,17 +158,17 @@ def test_heads_that_attend_to_nothing_differ_from_those_that_attend_to_something
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_fp32(dtype):
     weights = weights_of("rela_g", CAUSAL).to(dtype)
-    for temperature in (None, 0.1):
-        rounded = sum_of_divergences(weights, CAUSAL, NOTHING, temperature)
-        exact = sum_of_divergences(weights.double(), CAUSAL, NOTHING, temperature)
+    for exponent in (None, 0.1):
+        rounded = sum_of_divergences(weights, CAUSAL, NOTHING, exponent)
+        exact = sum_of_divergences(weights.double(), CAUSAL, NOTHING, exponent)
         assert float(rounded) == pytest.approx(float(exact), rel=1e-5)
 
 
 def test_large_weights_stay_finite():
-    for case, temperature in (("rela_g", 0.1), ("rela_g", 1.0), ("rela_g_leaky_relu", 1.0)):
+    for case, exponent in (("rela_g", 0.1), ("rela_g", 1.0), ("rela_g_leaky_relu", 1.0)):
         weights = 1e4 * weights_of(case, MASKS["both"])
-        expected = divergence_by_loops(weights, MASKS["both"], PADDED, temperature)
-        found = sum_of_divergences(weights.float(), MASKS["both"], PADDED, temperature)
+        expected = divergence_by_loops(weights, MASKS["both"], PADDED, exponent)
+        found = sum_of_divergences(weights.float(), MASKS["both"], PADDED, exponent)
         assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
@@ -178,7 +176,7 @@ def test_large_weights_stay_finite():
 @pytest.mark.parametrize("case", ["softmax", "entmax15", "rela_g", "rela_g_gelu"])
 def test_gpu_gives_the_same(case):
     weights, masked = weights_of(case, MASKS["both"]).float(), MASKS["both"]
-    for temperature in temperatures_of(case):
-        here = sum_of_divergences(weights, masked, PADDED, temperature)
-        there = sum_of_divergences(weights.cuda(), masked.cuda(), PADDED.cuda(), temperature)
+    for exponent in exponents_of(case):
+        here = sum_of_divergences(weights, masked, PADDED, exponent)
+        there = sum_of_divergences(weights.cuda(), masked.cuda(), PADDED.cuda(), exponent)
         assert there.is_cuda and float(there) == pytest.approx(float(here), rel=1e-5)

@@ -11,18 +11,17 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.output.alternatives import (
     describe_step,
     find_alternatives,
-    number_text,
 )
-from fairseq_sparse.measure.translator import AnalysisTask, Translator
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+from fairseq_sparse.measure.translator import Translator, with_best_translations
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 from finite_tables import WORDS, translator_of
 
 A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
 
 
-def step_of(probabilities, token, most):
+def step_of(probabilities, token, top):
     log_p = torch.tensor(probabilities).log()
-    return describe_step(log_p, token, [f"t{index}" for index in range(len(log_p))], most)
+    return describe_step(log_p, token, [f"t{index}" for index in range(len(log_p))], top)
 
 
 def listed(step):
@@ -33,7 +32,7 @@ def listed(step):
 
 
 def test_alternatives_are_the_most_probable_tokens():
-    step = step_of([0.1, 0.5, 0.0, 0.4], 3, most=10)
+    step = step_of([0.1, 0.5, 0.0, 0.4], 3, top=10)
     assert listed(step) == [
         ("t1", 0.5, 1, False),
         ("t3", 0.4, 2, True),
@@ -44,22 +43,22 @@ def test_alternatives_are_the_most_probable_tokens():
 
 
 def test_what_is_left_out_is_counted_and_the_given_token_is_not():
-    step = step_of([0.1, 0.3, 0.05, 0.25, 0.2, 0.1], 2, most=2)
+    step = step_of([0.1, 0.3, 0.05, 0.25, 0.2, 0.1], 2, top=2)
     assert listed(step) == [("t1", 0.3, 1, False), ("t3", 0.25, 2, False), ("t2", 0.05, 6, True)]
     assert (step["left_out"], step["left_out_p"]) == (3, pytest.approx(0.4))
 
 
 def test_an_impossible_token_has_no_rank():
-    step = step_of([0.0, 0.75, 0.25], 0, most=1)
+    step = step_of([0.0, 0.75, 0.25], 0, top=1)
     assert listed(step) == [("t1", 0.75, 1, False), ("t0", 0.0, None, True)]
     assert (step["left_out"], step["nonzeros"]) == (1, 2)
     # If no token is possible, the given one is listed alone.
-    step = step_of([0.0, 0.0], 1, most=5)
+    step = step_of([0.0, 0.0], 1, top=5)
     assert listed(step) == [("t1", 0.0, None, True)] and step["left_out"] == 0
 
 
 def test_ties_come_in_the_order_of_the_dictionary():
-    step = step_of([0.25] * 4, 3, most=2)
+    step = step_of([0.25] * 4, 3, top=2)
     assert [entry["rank"] for entry in step["alternatives"]] == [1, 2, 4]
     assert [entry["token"] for entry in step["alternatives"]] == ["t0", "t1", "t3"]
 
@@ -67,7 +66,9 @@ def test_ties_come_in_the_order_of_the_dictionary():
 def toy_translator(*flags):
     words = toy.dictionary()
     model = toy.model(*flags).eval()
-    return Translator("toy", [], [model], AnalysisTask(TranslationSparseConfig(), words, words))
+    return Translator(
+        "toy", [], [model], TranslationSparseTask(TranslationSparseConfig(), words, words)
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_sentences_are_described_as_they_are(flags):
     translator, words = toy_translator(*flags), toy.dictionary()
     batch = toy.batch(words)
     batch["id"] = torch.tensor([7, 2, 9])
-    sentences = find_alternatives(translator, [batch], "test", most=20)
+    sentences = find_alternatives(translator, [batch], "test", top=20)
     assert [sentence["sentence"] for sentence in sentences] == [2, 7, 9]
     order = [1, 0, 2]
     for row, sentence in zip(order, sentences, strict=True):
@@ -109,14 +110,8 @@ def test_a_hypothesis_is_the_best_of_the_beam():
     translator = translator_of(Script(follow, WORDS))
     batch = {**make_sample([A, B]), "target": None}
     for beam, best in [(1, "w1 </s>"), (2, "w0 </s>")]:
-        for sentence in find_alternatives(translator, [batch], "test", most=5, beam=beam):
-            assert sentence["target"] == best
-            assert sentence["given"] == f"best translation, beam {beam}"
-    with pytest.raises(AnalysisError, match="no references; use --hypothesis"):
-        find_alternatives(translator, [batch], "test", most=5)
-
-
-def test_numbers_do_not_pretend():
-    assert [number_text(p) for p in (0.0, 1e-9, 0.5, 0.99999, 1.0, 1.5)] == [
-        *("0", "1e-09", "0.500", ">.999", "1.000", "1.500")
-    ]
+        batches = with_best_translations(translator, [batch], beam)
+        for sentence in find_alternatives(translator, batches, "test", top=5, given="own"):
+            assert (sentence["target"], sentence["given"]) == (best, "own")
+    with pytest.raises(AnalysisError, match="--subset test: there are no references"):
+        find_alternatives(translator, [batch], "test", top=5)

@@ -11,10 +11,9 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.output.empty_translations import (
     compare,
     count_empty_translations,
-    empty_table,
 )
-from fairseq_sparse.measure.translator import AnalysisTask, Translator
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+from fairseq_sparse.measure.translator import Translator
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 from finite_tables import SEEDS, WIDE, WORDS, finite_table, samples, strings_of, translator_of
 
 A, B = FIRST_WORD, FIRST_WORD + 1
@@ -102,7 +101,7 @@ def test_weights_above_1_are_compared_as_they_are():
 def test_a_softmax_model_never_has_an_impossible_empty_translation():
     words = toy.dictionary()
     model = toy.model(arch="transformer_sparse_tiny").eval()
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     translator = Translator("toy", [], [model], task)
     result = count_empty_translations(translator, [toy.batch(words)], beam=2)
     assert (result["empty_is_impossible"], result["nothing_found"]) == (0, 0)
@@ -125,13 +124,3 @@ def test_compare():
         compare(empty, torch.full((5,), math.nan, dtype=torch.float64))
     with pytest.raises(AnalysisError, match="no sentence"):
         count_empty_translations(translator_of(finite_table(1)), [], beam=1)
-
-
-def test_the_table_shows_the_results():
-    result = compare(torch.tensor([-1.25, -math.inf, -math.inf]), torch.tensor([-2.0, -1.0, -1.0]))
-    row = {"name": "a", "output": "entmax15", "subset": "test", "scores": "p", **result}
-    header, (cells,) = empty_table([row])
-    assert len(cells) == len(header)
-    assert cells == ["a", "entmax15", "test", "3", "p", "33.33", "66.67", "-1.25", "-1.33"]
-    row.update(log_p_empty=None)
-    assert empty_table([row])[1][0][-2] == "-"

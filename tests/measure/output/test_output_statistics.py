@@ -13,18 +13,23 @@ from automata import EOS, FIRST_WORD, Distributions, Script
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.output.output_statistics import (
+    POSITIONS,
     QUANTILES,
     SUM_BINS,
     SUM_WIDTH,
     OutputStatistics,
     count_certified,
     doubling_histogram,
-    follow_translations,
-    force_references,
+    measure_steps,
     quantile,
 )
-from fairseq_sparse.measure.translator import AnalysisTask, ForcedSteps, Translator, search
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
+from fairseq_sparse.measure.translator import (
+    ForcedSteps,
+    Translator,
+    search,
+    with_best_translations,
+)
+from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 from finite_tables import WIDE, WORDS, finite_table, samples, strings_of, translator_of
 
 A, B = FIRST_WORD, FIRST_WORD + 1
@@ -41,7 +46,8 @@ def random_steps(rows, vocabulary, seed=0, scale=1.0):
     possible[0], possible[1] = False, True
     token = torch.randint(vocabulary, (rows,), generator=generator)
     log_p = log_p.masked_fill(~possible, -math.inf)
-    return ForcedSteps(log_p, token, torch.zeros(rows, dtype=torch.long))
+    position = torch.arange(rows) % (POSITIONS + 9)
+    return ForcedSteps(log_p, token, torch.zeros(rows, dtype=torch.long), position)
 
 
 def statistics_of(vocabulary, *parts):
@@ -78,10 +84,30 @@ def test_numbers_are_those_that_are_counted_by_hand():
         assert sum(histogram["counts"]) == 200
 
 
+@pytest.mark.parametrize("vocabulary", [3, 10, 11, 100, 120])
+def test_nonzeros_by_position_and_by_rank_are_those_counted_one_by_one(vocabulary):
+    steps = random_steps(300, vocabulary)
+    result = statistics_of(vocabulary, steps)
+    nonzeros: dict = {}
+    for row, position in zip(steps.log_p.tolist(), steps.position.tolist(), strict=True):
+        nonzeros.setdefault(position, []).append(sum(x > -math.inf for x in row))
+    seen = [nonzeros[position] for position in range(POSITIONS)]
+    assert result["by_position"]["steps"] == list(map(len, seen))
+    assert result["by_position"]["nonzeros"] == pytest.approx(list(map(np.mean, seen)), rel=1e-6)
+    edges = result["by_rank"]["edges"]
+    assert edges == [0, *(edge for edge in (10, 100) if edge < vocabulary), vocabulary]
+    parts = zip(edges, edges[1:], result["by_rank"]["nonzeros"], strict=False)
+    for low, high, mean in parts:
+        counts = [sum(x > -math.inf for x in row[low:high]) for row in steps.log_p.tolist()]
+        assert mean == pytest.approx(np.mean(counts))
+
+
 def test_parts_add_up_to_the_whole():
     steps = random_steps(90, 20)
     parts = [
-        ForcedSteps(steps.log_p[part], steps.token[part], steps.sentence[part])
+        ForcedSteps(
+            steps.log_p[part], steps.token[part], steps.sentence[part], steps.position[part]
+        )
         for part in (slice(0, 1), slice(1, 40), slice(40, 90))
     ]
     whole, added = statistics_of(20, steps), statistics_of(20, *parts)
@@ -109,7 +135,7 @@ def test_doubling_bins_hold_every_possible_number(vocabulary):
 
 def test_a_sum_that_is_rounded_to_either_side_of_1_stays_in_one_bin():
     p = torch.tensor([[1 + 1e-6], [1 - 1e-6], [1.0]])
-    steps = ForcedSteps(p.log(), torch.zeros(3, dtype=torch.long), torch.zeros(3))
+    steps = ForcedSteps(p.log(), *torch.zeros(3, 3, dtype=torch.long))
     sums = statistics_of(1, steps)["prob_sum"]
     edges = [1 - SUM_WIDTH / 2, 1 + SUM_WIDTH / 2]
     assert sums["histogram"] == {"edges": pytest.approx(edges), "counts": [3]}
@@ -118,7 +144,7 @@ def test_a_sum_that_is_rounded_to_either_side_of_1_stays_in_one_bin():
 
 def test_sums_beyond_the_last_bin_are_counted_in_it():
     p = torch.tensor([[2.0 * SUM_BINS * SUM_WIDTH], [SUM_WIDTH]])
-    steps = ForcedSteps(p.log(), torch.zeros(2, dtype=torch.long), torch.zeros(2))
+    steps = ForcedSteps(p.log(), *torch.zeros(3, 2, dtype=torch.long))
     histogram = statistics_of(1, steps)["prob_sum"]["histogram"]
     assert histogram["counts"][0] == histogram["counts"][-1] == 1
     assert histogram["edges"][-1] == pytest.approx(p.max().item())
@@ -136,11 +162,14 @@ def test_nan_and_nothing_are_refused():
 def test_references_are_forced_whatever_the_batches():
     words = toy.dictionary()
     model = toy.model("--output-transform", "entmax15").eval()
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     translator = Translator("toy", [], [model], task)
     whole = toy.batch(words)
-    result, sentences = force_references(translator, [whole], "test")
-    assert (sentences, result["steps"]) == (3, whole["ntokens"])
+    result = measure_steps(translator, [whole], "test")
+    assert (result["sentences"], result["steps"]) == (3, whole["ntokens"])
+    lengths = (whole["target"] != words.pad()).sum(1)
+    steps = [int((lengths > position).sum()) for position in range(int(lengths.max()))]
+    assert result["by_position"]["steps"] == steps
     parts = []
     for row in range(3):
         part = {**whole, "target": whole["target"][row : row + 1]}
@@ -148,12 +177,11 @@ def test_references_are_forced_whatever_the_batches():
             name: value[row : row + 1] for name, value in whole["net_input"].items()
         }
         parts.append(part)
-    split, sentences = force_references(translator, parts, "test")
-    assert sentences == 3
-    assert split["nonzeros"] == result["nonzeros"]
-    assert split["gold_zero"] == result["gold_zero"]
-    with pytest.raises(AnalysisError, match="--subset test: there are no reference"):
-        force_references(translator, [{**whole, "target": None}], "test")
+    split = measure_steps(translator, parts, "test")
+    for name in ("sentences", "nonzeros", "gold_zero", "by_position", "by_rank"):
+        assert split[name] == result[name]
+    with pytest.raises(AnalysisError, match="--subset test: there are no references"):
+        measure_steps(translator, [{**whole, "target": None}], "test")
 
 
 @pytest.mark.parametrize("ensemble", [1, 2])
@@ -226,8 +254,8 @@ def test_attended_positions_are_those_of_cross_attention(arch):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
-    found, _ = force_references(Translator("toy", [], [model], task), [batch], "test")
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
+    found = measure_steps(Translator("toy", [], [model], task), [batch], "test")
     nonzeros = []
     for pair in forced_attention(model, batch, words.pad()):
         weights = pair.weights["cross"]  # [layers, heads, queries, keys]
@@ -237,16 +265,16 @@ def test_attended_positions_are_those_of_cross_attention(arch):
     if flags:
         assert 1 <= found["attended"] < np.mean([7, 5, 3])
     ensemble = Translator("toy", [], [model, model], task)
-    assert force_references(ensemble, [batch], "test")[0]["attended"] is None
+    assert measure_steps(ensemble, [batch], "test")["attended"] is None
 
 
 @pytest.mark.parametrize("flags", [["--decoder-attention", "0"], ["--no-cross-attention"]])
 def test_what_does_not_attend_to_the_source_has_no_such_number(flags):
     arch = "lstm_sparse" if "--decoder-attention" in flags else "transformer_sparse_tiny"
     words, model = toy.dictionary(), toy.model(*flags, arch=arch, criterion="").eval()
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
-    found, _ = force_references(Translator("toy", [], [model], task), [batch], "test")
+    found = measure_steps(Translator("toy", [], [model], task), [batch], "test")
     assert found["attended"] is None and found["steps"] == 18
 
 
@@ -255,13 +283,13 @@ def test_steps_of_decoding_are_those_of_the_translations_that_search_finds():
     model = toy.model(
         "--output-transform", "alpha_relu", "--output-tau", "0.2", criterion=""
     ).eval()
-    task = AnalysisTask(TranslationSparseConfig(), words, words)
+    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     translator = Translator("toy", [], [model], task)
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
-    found, sentences = follow_translations(translator, [batch], "test", beam=3)
+    found = measure_steps(translator, with_best_translations(translator, [batch], 3), "test")
     ((_, hypotheses),) = search(translator, [batch], 3)
     best = [hypos[0]["tokens"] for hypos in hypotheses]
-    assert sentences == len(best) == 3
+    assert found["sentences"] == len(best) == 3
     assert found["steps"] == sum(map(len, best)) != int(batch["ntokens"])
     # The same sums without forced_steps, from one call of the model per translation.
     sums = []
@@ -272,5 +300,5 @@ def test_steps_of_decoding_are_those_of_the_translations_that_search_finds():
         sums += model.get_normalized_probs(output, log_probs=False)[0].sum(-1).tolist()
     assert found["prob_sum"]["mean"] == pytest.approx(np.mean(sums), rel=1e-4)
     assert found["prob_sum"]["max"] == pytest.approx(max(sums), rel=1e-4)
-    references, _ = force_references(translator, [batch], "test")
+    references = measure_steps(translator, [batch], "test")
     assert references["prob_sum"]["mean"] != pytest.approx(np.mean(sums), rel=1e-3)

@@ -1,8 +1,9 @@
-"""fairseq-sparse analyze output on checkpoints and data as fairseq's commands make them."""
+"""analyze support, empty and alternatives, and draw tree, on what fairseq's commands make."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ import torch
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_output, common
+from fairseq_sparse.commands import (
+    analyze_alternatives,
+    analyze_empty,
+    analyze_support,
+    common,
+    draw_tree,
+)
+
+COMMANDS = {
+    "support": analyze_support,
+    "empty": analyze_empty,
+    "alternatives": analyze_alternatives,
+    "tree": draw_tree,
+}
 
 FLAGS = {
     "alpha_relu": ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
@@ -40,9 +54,16 @@ def paths(runs: dict[str, Path]) -> list[Path]:
     return [folder / "checkpoint_last.pt" for folder in runs.values()]
 
 
-def call_here(*arguments: object) -> int:
-    """Run the script in this process, which saves the time of importing fairseq."""
-    return analyze_output.main([*map(str, arguments), "--cpu"])
+@pytest.fixture(autouse=True)
+def nothing_kept(runs: dict[str, Path]) -> None:
+    """Remove the measurements of other tests."""
+    for folder in runs.values():
+        shutil.rmtree(folder / "measurements-checkpoint_last", ignore_errors=True)
+
+
+def call_here(command: str, *arguments: object) -> int:
+    """Run a command in this process, which saves the time of importing fairseq."""
+    return COMMANDS[command].main([*map(str, arguments), "--cpu"])
 
 
 def tables_in(text: str) -> list[list[list[str]]]:
@@ -62,9 +83,9 @@ def read(path: Path) -> dict:
 def test_empty(data: Path, paths: list[Path], tmp_path: Path) -> None:
     ensemble = ":".join(map(str, paths))
     flags = ("--cpu", "--beam", 3, "--max-tokens", 60, "--json", tmp_path / "out.json")
-    result = toy.command("analyze output", "empty", data, "--path", *paths, ensemble, *flags)
+    result = toy.command("analyze empty", data, "--path", *paths, ensemble, *flags)
     written = read(tmp_path / "out.json")
-    assert (written["command"], written["beam"]) == ("empty", 3)
+    assert written["beam"] == 3
     (table,) = tables_in(result.stdout)
     for row, cells in zip(written["rows"], table, strict=True):
         assert cells[:5] == [row["name"], row["output"], "test", "30", row["scores"]]
@@ -89,8 +110,8 @@ def test_support(
     assert not call_here(
         *("support", data, "--path", f"1.5-ReLU={paths[0]}", f"softmax={paths[1]}"),
         *("--log", *logs),
-        *("--subset", "test,train", "--subset", "valid", "--sentences", 25, "--beams", "1,2"),
-        *("--json", tmp_path / "out.json", "--plots", tmp_path / "plots", "--max-tokens", 60),
+        *("--subset", "test,train,valid", "--sentences", 25, "--beams", "1,2"),
+        *("--json", tmp_path / "out.json", "--plots", tmp_path / "plot.svg", "--max-tokens", 60),
     )
     printed = capfd.readouterr()
     forced, searched, training = tables_in(printed.out)
@@ -114,8 +135,9 @@ def test_support(
     assert (curve["name"], curve["updates"]) == ("1.5-ReLU", [1, 2, 3])
     assert len(set(curve["tau"])) == 1 and len(curve["logit_norm"]) == 3
     assert training[0][0] == "1.5-ReLU" and str(logs[1]) in printed.err
-    pictures = {path.stem for path in (tmp_path / "plots").iterdir()}
-    assert pictures == {"nonzeros", "zeros", "prob_sum", "training"}
+    for name in ("nonzeros", "zeros", "prob_sum", "training"):
+        assert str(tmp_path / f"plot-{name}.svg") in printed.err
+        assert (tmp_path / f"plot-{name}.svg").is_file()
 
 
 @pytest.mark.slow
@@ -145,9 +167,23 @@ def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
     assert one["searched"] == other["searched"]
     assert not call_here("empty", data, "--path", *models, "--beam", 2)
     assert len(tables_in(capfd.readouterr().out)[0]) == 4
-    for command in (["alternatives"], ["alternatives", "--hypothesis"], ["tree", "--nodes", 20]):
-        assert not call_here(*command, data, "--path", *models, "--sentence", "2-4")
+    own = ("--steps", "translations")
+    for command, *flags in (["alternatives"], ["alternatives", *own], ["tree", "--nodes", 20]):
+        assert not call_here(command, data, "--path", *models, "--sentence", "2-4", *flags)
         assert capfd.readouterr().out
+
+
+def test_a_second_call_reads_and_prints_the_same(data: Path, paths: list[Path], capfd) -> None:
+    arguments = [data, "--path", *paths, "--steps", "both", "--beams", 1, "--format", "json"]
+    printed = []
+    for _ in range(2):
+        assert not call_here("support", *arguments)
+        printed.append(capfd.readouterr())
+    assert json.loads(printed[0].out) == json.loads(printed[1].out)
+    assert "read " not in printed[0].err and "batch" not in printed[1].err
+    for name in ("output", "decoded", "certified"):
+        path = paths[0].parent / "measurements-checkpoint_last" / f"{name}-test.json"
+        assert f"read {path}" in printed[1].err
 
 
 def test_first_sentences_are_the_same_in_any_batches(
@@ -169,7 +205,7 @@ def test_first_sentences_are_the_same_in_any_batches(
 
 
 def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
-    arguments = ["alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--most", 4]
+    arguments = ["alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--top", 4]
     assert not call_here(*arguments, "--json", tmp_path / "out.json")
     sentences = read(tmp_path / "out.json")["sentences"]
     found = [(sentence["sentence"], sentence["name"]) for sentence in sentences]
@@ -182,7 +218,7 @@ def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
         assert sentence["target"] == f"{target[number]} </s>"
         assert len(sentence["steps"]) == len(sentence["target"].split())
         assert all(len(step["alternatives"]) <= 5 for step in sentence["steps"])
-    assert not call_here(*arguments, "--hypothesis", "--beam", 2)
+    assert not call_here(*arguments, "--steps", "translations", "--beam", 2)
 
 
 def test_bad_input_is_one_line(
@@ -206,7 +242,7 @@ def test_bad_input_is_one_line(
         ([*support, "--log", "a", "b"], "--path"),
         ([*support, "--beams", "1,0"], "--beams"),
         ([*support, "--beam", "3"], "--beam"),
-        ([*alternatives, "2", "--beam", "3"], "--hypothesis"),
+        ([*alternatives, "2", "--beam", "3"], "--steps translations"),
     ]:
         assert_refused(capfd, named, call_here, *arguments, "--json", output)
         assert not output.exists()
@@ -219,8 +255,9 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
     for command in (["support", "--beams", 1], ["empty", "--sentences", 2]):
         output = tmp_path / f"{command[0]}.json"
         arguments = [command[0], long, "--path", paths[1], *command[1:]]
-        assert not call_here(*arguments, "--json", output)
-        assert "left out 1 sentences" in capfd.readouterr().err
+        for _ in range(2):  # measured, and perhaps read
+            assert not call_here(*arguments, "--json", output)
+            assert "left out 1 sentences" in capfd.readouterr().err
         (row,) = read(output).get("forced") or read(output)["rows"]
         assert (row["left_out"], row["sentences"]) == (1, 2 if command[0] == "support" else 1)
     alternatives = ["alternatives", long, "--path", paths[1], "--sentence"]
@@ -229,8 +266,8 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
     for path in long.glob("test.de-en.en.*"):
         path.unlink()
     assert_refused(capfd, "--subset test", call_here, "support", long, "--path", paths[1])
-    assert_refused(capfd, "--hypothesis", call_here, *alternatives, "2")
-    assert not call_here(*alternatives, "2", "--hypothesis")
+    assert_refused(capfd, "--subset test", call_here, *alternatives, "2")
+    assert not call_here(*alternatives, "2", "--steps", "translations")
     assert not call_here("empty", long, "--path", paths[1])
 
 
@@ -243,7 +280,7 @@ def test_names_are_what_differs() -> None:
 
 
 def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
-    options = ["--sentence", "0,2", "--nodes", "30", "--plots", tmp_path / "plots"]
+    options = ["--sentence", "0,2", "--nodes", "30", "--plots", tmp_path / "plot.png"]
     json_path = tmp_path / "out.json"
     assert call_here("tree", data, "--path", *paths, *options, "--json", json_path) == 0
     capsys.readouterr()
@@ -255,8 +292,7 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
             assert not tree["complete"]
             total = sum(child["probability"] for child in tree["root"]["children"])
             assert 0.9 < total <= 1 + 1e-4  # all but the padding's
-    pictures = {path.suffix for path in (tmp_path / "plots").iterdir()}
-    assert pictures == {".png", ".svg"}
-    assert len(list((tmp_path / "plots").iterdir())) == 2 * len(trees)
+    names = {f"plot-{name}-test-{number}.png" for name in FLAGS for number in (0, 2)}
+    assert {path.name for path in tmp_path.glob("*.png")} == names
     arguments = ["tree", data, "--path", paths[0], "--sentence", 999]
     assert_refused(capsys, "--sentence 999", call_here, *arguments)

@@ -1,0 +1,80 @@
+"""Tables of the output: support, certified search, empty translations, thresholds in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+Table = tuple[list[str], list[list[object]]]
+
+_MODEL = ["model", "output", "subset"]
+
+
+def output_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for statistics of steps, as of ``Measurements.output``."""
+    header = [*_MODEL, "of", "steps", "nonzeros per step", "5 / 50 / 95 %"]
+    header += ["zeros (%)", "gold at p=0 (%)", "Σp (sd)", "attended per step"]
+    lines = []
+    for row in rows:
+        nonzeros, sums = row["nonzeros"], row["prob_sum"]
+        quantiles = " / ".join(f"{nonzeros['quantiles'][q]:,}" for q in ("0.05", "0.5", "0.95"))
+        lines.append(
+            [*_model(row), row["of"], f"{row['steps']:,}"]
+            + [f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
+            + [_percent(row["zeros"]), _percent(row["gold_zero"])]
+            + [f"{sums['mean']:.3f} ({sums['sd']:.3f})", _number(row["attended"])]
+        )
+    return header, lines
+
+
+def certified_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for ``Measurements.certified`` with the same beams."""
+    beams = list(rows[0]["beams"])
+    header = [*_MODEL, *(f"exact, beam {beam} (%)" for beam in beams), "one hypothesis only (%)"]
+    lines = []
+    for row in rows:
+        # From the widest beam, which can follow more prefixes until they prove to be dead ends.
+        single = row["beams"][max(beams, key=int)]["single"]
+        shares = [*(row["beams"][beam]["exact"] for beam in beams), single]
+        lines.append([*_model(row), *map(_percent, shares)])
+    return header, lines
+
+
+def empty_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for ``Measurements.empty``."""
+    header = [*_MODEL, "sentences", "scores", "p(empty) > p(best) (%)", "p(empty) = 0 (%)"]
+    header += ["mean log p(empty)", "mean log p(best)"]
+    lines = [
+        [*_model(row), f"{row['sentences']:,}", row["scores"]]
+        + [_percent(row["empty_is_best"]), _percent(row["empty_is_impossible"])]
+        + [_number(row["log_p_empty"]), _number(row["log_p_found"])]
+        for row in rows
+    ]
+    return header, lines
+
+
+def training_table(curves: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for first and last values of ``threshold_curve``."""
+
+    def ends(values: Sequence[Optional[float]], digits: int) -> str:
+        known = [value for value in values if value is not None]
+        return f"{known[0]:.{digits}f} to {known[-1]:.{digits}f}" if known else "-"
+
+    lines = [
+        [curve["name"], f"{curve['updates'][0]} to {curve['updates'][-1]}"]
+        + [ends(curve["tau"], 3), ends(curve["logit_norm"], 1)]
+        for curve in curves
+    ]
+    return ["model", "updates", "τ", "norm of the logits"], lines
+
+
+def _model(row: dict[str, Any]) -> list[object]:
+    return [row["name"], row["output"], row["subset"]]
+
+
+def _number(value: Optional[float]) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(share: Optional[float]) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"

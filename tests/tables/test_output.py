@@ -1,0 +1,27 @@
+"""Tables of the output's statistics."""
+
+from fairseq_sparse.tables.output import certified_table, empty_table, training_table
+
+MODEL = {"name": "a", "output": "entmax15", "subset": "test"}
+
+
+def test_the_empty_translation():
+    row = {**MODEL, "scores": "p", "sentences": 3, "empty_is_best": 1 / 3}
+    row |= {"empty_is_impossible": 2 / 3, "log_p_empty": -1.25, "log_p_found": -4 / 3}
+    header, (cells,) = empty_table([row])
+    assert len(cells) == len(header)
+    assert cells == ["a", "entmax15", "test", "3", "p", "33.33", "66.67", "-1.25", "-1.33"]
+    row.update(log_p_empty=None)
+    assert empty_table([row])[1][0][-2] == "-"
+
+
+def test_the_share_of_single_hypotheses_is_that_of_the_widest_beam():
+    shares = {beam: {"exact": n / 8, "single": n / 16} for n, beam in enumerate(("10", "2"), 1)}
+    header, (cells,) = certified_table([{**MODEL, "beams": shares}])
+    assert header[3:] == ["exact, beam 10 (%)", "exact, beam 2 (%)", "one hypothesis only (%)"]
+    assert cells[3:] == ["12.50", "25.00", "6.25"]
+
+
+def test_a_curve_is_shown_by_its_ends():
+    curve = {"name": "a", "updates": [1, 2, 9], "tau": [None, 0.5, 0.25], "logit_norm": [None] * 3}
+    assert training_table([curve])[1] == [["a", "1 to 9", "0.500 to 0.250", "-"]]
