@@ -89,8 +89,11 @@ fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test
   --output "$RUN/alignments" --max-tokens 4096
 
 # Statistics of output and attention on the references
+mkdir -p "$RUN/measurements"
 fairseq-validate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/average.pt" \
   --valid-subset test --max-tokens 4096 --distributed-world-size 1 --log-format json \
   --task translation_sparse --source-lang de --target-lang en > "$RUN/validate-test.txt" 2>&1
+fairseq-sparse analyze support "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
+  --no-search --max-tokens 4096
 fairseq-sparse analyze attention "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --subwords subword_nmt --max-tokens 4096 --json "$RUN/attention.json"
+  --subwords subword_nmt --max-tokens 4096

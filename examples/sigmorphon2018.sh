@@ -47,18 +47,23 @@ fairseq-sparse score-inflection "$RUN/generate-test.txt" \
   --json "$RUN/accuracy.json"
 
 # Statistics of output and attention on the references
+mkdir -p "$RUN/measurements"
 fairseq-validate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/average.pt" \
   --valid-subset test --max-tokens 4000 --distributed-world-size 1 --log-format json \
   --task translation_sparse --source-lang lemma --target-lang form \
   > "$RUN/validate-test.txt" 2>&1
+fairseq-sparse analyze support "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
+  --no-search --max-tokens 4000
 fairseq-sparse analyze attention "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --subwords none --max-tokens 4000 --json "$RUN/attention.json"
+  --subwords none --max-tokens 4000
 fairseq-validate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/average.pt" \
   --valid-subset valid --max-tokens 4000 --distributed-world-size 1 --log-format json \
   --task translation_sparse --source-lang lemma --target-lang form \
   > "$RUN/validate-valid.txt" 2>&1
+fairseq-sparse analyze support "$DATA/prepared/bin" --path "$RUN/average.pt" --subset valid \
+  --no-search --max-tokens 4000
 fairseq-sparse analyze attention "$DATA/prepared/bin" --path "$RUN/average.pt" --subset valid \
-  --subwords none --max-tokens 4000 --json "$RUN/attention-valid.json"
+  --subwords none --max-tokens 4000
 fairseq-generate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/average.pt" \
   --gen-subset valid --quiet --log-format simple --task translation_sparse --source-lang lemma \
   --target-lang form --beam 5 --max-tokens 8000 --nbest 5 \

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairseq_sparse.files import write_json
+from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes import summaries
 from fairseq_sparse.recipes.parts import (
     USER_DIR,
@@ -229,23 +230,30 @@ def analyze(recipe: Recipe) -> Stage:
     )
 
 
-def _statistics_files(recipe: Recipe, subset: str) -> tuple[Path, Path]:
-    attention = "attention.json" if subset == "test" else f"attention-{subset}.json"
-    return recipe.run_dir / f"validate-{subset}.txt", recipe.run_dir / attention
+def _statistics_files(recipe: Recipe, subset: str) -> tuple[Path, Path, Path]:
+    measured = (
+        measurement_file(recipe.run_dir / "average.pt", name, subset)
+        for name in ("output", "attention")
+    )
+    return recipe.run_dir / f"validate-{subset}.txt", *measured
 
 
 def _statistics(recipe: Recipe, subset: str, subwords: str) -> Iterable[Command]:
     """Yield the commands that measure output and attention on the references of a subset."""
     limit = ["--max-tokens", str(recipe.decoding.max_tokens)]
-    output, attention = _statistics_files(recipe, subset)
+    validated, output, attention = _statistics_files(recipe, subset)
     argv = _fairseq(recipe, "fairseq-validate", "--valid-subset", subset, *limit)
     argv += ["--distributed-world-size", "1", "--log-format", "json"]
     argv += as_arguments(recipe.task)
-    yield Command(tuple(argv), stdout=output, with_errors=True)
-    argv = ["fairseq-sparse", "analyze", "attention", binary(recipe)]
-    argv += ["--path", recipe.run_dir / "average.pt", "--subset", subset, "--subwords", subwords]
-    argv += [*limit, *device(recipe), "--json", attention]
-    yield Command(tuple(argv), outputs=(attention,))
+    yield Command(tuple(argv), stdout=validated, with_errors=True)
+    for name, flag, file in (
+        ("support", ["--no-search"], output),
+        ("attention", ["--subwords", subwords], attention),
+    ):
+        argv = ["fairseq-sparse", "analyze", name, binary(recipe)]
+        argv += ["--path", recipe.run_dir / "average.pt", "--subset", subset, *flag]
+        # The command keeps what it measures in this file.
+        yield Command((*argv, *limit, *device(recipe)), outputs=(file,))
 
 
 def _certify(recipe: Recipe, report: Path) -> Command:

@@ -15,6 +15,7 @@ from typing import Any
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, read_text, write_text
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
+from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes.recipe import Recipe
 
 GENERATE_SPEED = re.compile(
@@ -186,9 +187,17 @@ def read_score(run: Path) -> dict[str, object]:
     return {name: read_json(path) for name, path in found.items()}
 
 
+def attention_file(run: Path, subset: str) -> Path:
+    """Return the file of a run's attention, where it is kept or where older recipes wrote it."""
+    path = measurement_file(run / "average.pt", "attention", subset)
+    older = run / ("attention.json" if subset == "test" else f"attention-{subset}.json")
+    return path if path.is_file() else older
+
+
 def summarize_attention(path: Path) -> dict[str, object]:
     """Summarize the mean rates of each place of attention over layers and heads."""
-    rates = read_json(path).get("attention")
+    content = read_json(path)
+    rates = content.get("result", content).get("attention")
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     return {
@@ -253,7 +262,7 @@ def summarize_validation_set(run: Path) -> dict[str, object]:
     if not report.is_file():
         return {}
     statistics = statistics_of(run, "valid")
-    attention = summarize_attention(run / "attention-valid.json")
+    attention = summarize_attention(attention_file(run, "valid"))
     return {"valid": {**statistics, "attention": attention, "search": summarize_search(report)}}
 
 
@@ -288,7 +297,7 @@ def summarize_all(run: Path, names: dict[str, object]) -> dict[str, object]:
         **read_score(run),
         "generation": summarize_generation(run),
         "test": test,
-        "attention": summarize_attention(run / "attention.json"),
+        "attention": summarize_attention(attention_file(run, "test")),
         **summarize_alignment(run),
         **summarize_validation_set(run),
         "training": train,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes import catalogue
 from fairseq_sparse.recipes.launch import Launch
 from fairseq_sparse.recipes.plan import Command, OutputOf, Stage
@@ -140,6 +141,14 @@ def test_what_runs_again(change: str, recipe: Recipe) -> None:
     differing = {name for name in before if before[name].settings != after[name].settings}
     assert differing == expected
     json.dumps([stage.settings for stage in after.values()])
+
+
+def test_the_last_stage_makes_what_the_report_reads(recipe: Recipe) -> None:
+    stage = stages_of(recipe)["analyze"]
+    for name, command in (("output", "support"), ("attention", "attention")):
+        file = measurement_file(recipe.run_dir / "average.pt", name, "test")
+        (made,) = [each for each in stage.commands if each.outputs == (file,)]
+        assert file in stage.outputs and made.argv[:3] == ("fairseq-sparse", "analyze", command)
 
 
 def test_gold_links_are_inputs_and_the_rates_a_result(recipe: Recipe, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import toy
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json
+from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes import summaries
 from fairseq_sparse.recipes.recipe import Recipe
 
@@ -120,6 +121,12 @@ def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None
     rates = {"encoder": (0.5, 0), "decoder": (0.125, 0), "cross": (0.75, 0.25)}
     places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
     (run / "attention.json").write_text(json.dumps({"attention": places}))
+    assert summaries.attention_file(run, "test") == run / "attention.json"  # of an older recipe
+    if loose:
+        kept = measurement_file(run / "average.pt", "attention", "test")
+        kept.parent.mkdir()
+        (run / "attention.json").rename(kept)
+        kept.write_text(json.dumps({"made_from": {}, "result": json.loads(kept.read_text())}))
     alignment = {
         kind: {"layers": [{"average": rate} for rate in rates], "aol": sum(rates) / 2}
         for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
