@@ -11,6 +11,6 @@ export MALLOC_TRIM_THRESHOLD_=4000000000
 # Word alignments from the cross-attention
 mkdir -p "$RUN"
 fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --output "$RUN/alignments" --max-tokens 1024 --cpu
+  --output-folder "$RUN/alignments" --max-tokens 1024 --cpu
 fairseq-sparse analyze alignment "$DATA/raw/test.talp" "$RUN/alignments" \
   --words "$DATA/raw/test.tok.de" "$DATA/raw/test.tok.en" --json "$RUN/alignment.json"

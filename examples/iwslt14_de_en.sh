@@ -15,7 +15,8 @@ mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokens" "$DATA/prepared/tokenized
 fairseq-sparse corpus download https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz \
   "$DATA/raw/iwslt14.de-en.tgz" --md5 10936dfdf616504ddbd844e91b94ef4a
 # raw sentences, one a line
-fairseq-sparse corpus extract --raw "$DATA/raw" --output "$DATA/prepared/text" --languages de en \
+fairseq-sparse corpus extract --raw "$DATA/raw" --output-folder "$DATA/prepared/text" \
+  --languages de en \
   --take train talks 'iwslt14.de-en.tgz!de-en/train.tags.de-en.de' 'iwslt14.de-en.tgz!de-en/train.tags.de-en.en' \
   --take test seg 'iwslt14.de-en.tgz!de-en/IWSLT14.TED.dev2010.de-en.de.xml' 'iwslt14.de-en.tgz!de-en/IWSLT14.TED.dev2010.de-en.en.xml' \
   --take test seg 'iwslt14.de-en.tgz!de-en/IWSLT14.TEDX.dev2012.de-en.de.xml' 'iwslt14.de-en.tgz!de-en/IWSLT14.TEDX.dev2012.de-en.en.xml' \
@@ -32,8 +33,9 @@ sacremoses -l de -q tokenize -a < "$DATA/prepared/text/test.de" \
 sacremoses -l en -q tokenize -a < "$DATA/prepared/text/test.en" \
   > "$DATA/prepared/tokens/test.en"
 # leave out empty and overlong training pairs
-fairseq-sparse corpus clean --input "$DATA/prepared/tokens" --output "$DATA/prepared/tokenized" \
-  --languages de en --max-tokens 175 --max-ratio 1.5 --hold-out 23
+fairseq-sparse corpus clean --input "$DATA/prepared/tokens" \
+  --output-folder "$DATA/prepared/tokenized" --languages de en --max-tokens 175 --max-ratio 1.5 \
+  --hold-out 23
 # BPE
 cat "$DATA/prepared/tokenized/train.de" "$DATA/prepared/tokenized/train.en" \
   | subword-nmt learn-bpe -s 10000 > "$DATA/prepared/bpe.codes"
@@ -79,14 +81,13 @@ fairseq-generate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/averag
   --gen-subset test --log-format simple --num-workers 0 --task translation_sparse \
   --source-lang de --target-lang en --post-process subword_nmt --tokenizer moses --beam 5 \
   --lenpen 1.0 --max-tokens 8000 > "$RUN/generate-test.txt" 2>&1
-fairseq-sparse score --generated "$RUN/generate-test.txt" \
-  --reference "$DATA/prepared/text/test.en" \
-  --tokenized-reference "$DATA/prepared/tokenized/test.en" --hypotheses "$RUN/hyp.detok.txt" \
+fairseq-sparse score "$RUN/generate-test.txt" --reference "$DATA/prepared/text/test.en" \
+  --tokenized-reference "$DATA/prepared/tokenized/test.en" --output "$RUN/hyp.detok.txt" \
   --json "$RUN/bleu.json"
 
 # Word alignments from the cross-attention
 fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --output "$RUN/alignments" --max-tokens 4096
+  --output-folder "$RUN/alignments" --max-tokens 4096
 
 # Statistics of output and attention on the references
 mkdir -p "$RUN/measurements"

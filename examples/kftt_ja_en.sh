@@ -14,13 +14,14 @@ mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokenized" "$DATA/prepared" "$DAT
 fairseq-sparse corpus download http://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz \
   "$DATA/raw/kftt-data-1.0.tar.gz"
 # raw sentences, one a line
-fairseq-sparse corpus extract --raw "$DATA/raw" --output "$DATA/prepared/text" --languages ja en \
+fairseq-sparse corpus extract --raw "$DATA/raw" --output-folder "$DATA/prepared/text" \
+  --languages ja en \
   --take train text 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-train.cln.ja' 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-train.cln.en' \
   --take valid text 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-dev.ja' 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-dev.en' \
   --take test text 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-test.ja' 'kftt-data-1.0.tar.gz!kftt-data-1.0/data/tok/kyoto-test.en'
 # leave out empty and overlong training pairs
-fairseq-sparse corpus clean --input "$DATA/prepared/text" --output "$DATA/prepared/tokenized" \
-  --languages ja en
+fairseq-sparse corpus clean --input "$DATA/prepared/text" \
+  --output-folder "$DATA/prepared/tokenized" --languages ja en
 # BPE
 cat "$DATA/prepared/tokenized/train.ja" "$DATA/prepared/tokenized/train.en" \
   | subword-nmt learn-bpe -s 32000 > "$DATA/prepared/bpe.codes"
@@ -62,14 +63,13 @@ fairseq-generate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/averag
   --gen-subset test --log-format simple --num-workers 0 --task translation_sparse \
   --source-lang ja --target-lang en --post-process subword_nmt --tokenizer space --beam 5 \
   --max-tokens 8000 > "$RUN/generate-test.txt" 2>&1
-fairseq-sparse score --generated "$RUN/generate-test.txt" \
-  --reference "$DATA/prepared/text/test.en" \
-  --tokenized-reference "$DATA/prepared/tokenized/test.en" --hypotheses "$RUN/hyp.detok.txt" \
+fairseq-sparse score "$RUN/generate-test.txt" --reference "$DATA/prepared/text/test.en" \
+  --tokenized-reference "$DATA/prepared/tokenized/test.en" --output "$RUN/hyp.detok.txt" \
   --json "$RUN/bleu.json" --tokenize none
 
 # Word alignments from the cross-attention
 fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --output "$RUN/alignments" --max-tokens 4000
+  --output-folder "$RUN/alignments" --max-tokens 4000
 
 # Statistics of output and attention on the references
 mkdir -p "$RUN/measurements"

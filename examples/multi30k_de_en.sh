@@ -39,8 +39,9 @@ fairseq-sparse corpus download \
   "$DATA/raw/test_2016_flickr.en.gz" \
   --sha256 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9
 # raw sentences, one a line
-fairseq-sparse corpus extract --raw "$DATA/raw" --output "$DATA/prepared/text" --languages de en \
-  --take train text train.de.gz train.en.gz --take valid text val.de.gz val.en.gz \
+fairseq-sparse corpus extract --raw "$DATA/raw" --output-folder "$DATA/prepared/text" \
+  --languages de en --take train text train.de.gz train.en.gz \
+  --take valid text val.de.gz val.en.gz \
   --take test text test_2016_flickr.de.gz test_2016_flickr.en.gz
 # split the sentences into tokens
 sacremoses -l de -j "$CORES" -q tokenize -a < "$DATA/prepared/text/train.de" \
@@ -56,8 +57,8 @@ sacremoses -l de -q tokenize -a < "$DATA/prepared/text/test.de" \
 sacremoses -l en -q tokenize -a < "$DATA/prepared/text/test.en" \
   > "$DATA/prepared/tokens/test.en"
 # leave out empty and overlong training pairs
-fairseq-sparse corpus clean --input "$DATA/prepared/tokens" --output "$DATA/prepared/tokenized" \
-  --languages de en
+fairseq-sparse corpus clean --input "$DATA/prepared/tokens" \
+  --output-folder "$DATA/prepared/tokenized" --languages de en
 # BPE
 cat "$DATA/prepared/tokenized/train.de" "$DATA/prepared/tokenized/train.en" \
   | subword-nmt learn-bpe -s 8000 > "$DATA/prepared/bpe.codes"
@@ -101,14 +102,13 @@ fairseq-generate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/averag
   --gen-subset test --cpu --log-format simple --num-workers 0 --task translation_sparse \
   --source-lang de --target-lang en --post-process subword_nmt --tokenizer moses --beam 5 \
   --lenpen 1.0 --max-tokens 8000 > "$RUN/generate-test.txt" 2>&1
-fairseq-sparse score --generated "$RUN/generate-test.txt" \
-  --reference "$DATA/prepared/text/test.en" \
-  --tokenized-reference "$DATA/prepared/tokenized/test.en" --hypotheses "$RUN/hyp.detok.txt" \
+fairseq-sparse score "$RUN/generate-test.txt" --reference "$DATA/prepared/text/test.en" \
+  --tokenized-reference "$DATA/prepared/tokenized/test.en" --output "$RUN/hyp.detok.txt" \
   --json "$RUN/bleu.json"
 
 # Word alignments from the cross-attention
 fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --output "$RUN/alignments" --max-tokens 2048 --cpu
+  --output-folder "$RUN/alignments" --max-tokens 2048 --cpu
 
 # Statistics of output and attention on the references
 mkdir -p "$RUN/measurements"

@@ -15,8 +15,8 @@ fairseq-sparse corpus download \
   https://codeload.github.com/sigmorphon/conll2018/tar.gz/refs/heads/master \
   "$DATA/raw/conll2018.tar.gz"
 # one corpus of all languages: characters, with the language and tags in front
-fairseq-sparse corpus inflection --raw "$DATA/raw" --output "$DATA/prepared" --setting medium \
-  --language-count 102
+fairseq-sparse corpus inflection --raw "$DATA/raw" --output-folder "$DATA/prepared" \
+  --setting medium --language-count 102
 # the binary format of fairseq
 rm -rf "$DATA/prepared/bin"
 fairseq-preprocess --source-lang lemma --target-lang form \

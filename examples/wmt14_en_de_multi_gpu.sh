@@ -26,7 +26,8 @@ fairseq-sparse corpus download https://statmt.org/wmt13/test.tgz "$DATA/raw/wmt1
 fairseq-sparse corpus download https://statmt.org/wmt14/test-full.tgz \
   "$DATA/raw/wmt14-test-full.tgz" --md5 a8cd784e006feb32ac6f3d9ec7eb389a
 # raw sentences, one a line
-fairseq-sparse corpus extract --raw "$DATA/raw" --output "$DATA/prepared/text" --languages en de \
+fairseq-sparse corpus extract --raw "$DATA/raw" --output-folder "$DATA/prepared/text" \
+  --languages en de \
   --take train text 'training-parallel-europarl-v7.tgz!training/europarl-v7.de-en.en' 'training-parallel-europarl-v7.tgz!training/europarl-v7.de-en.de' \
   --take train text 'training-parallel-commoncrawl.tgz!commoncrawl.de-en.en' 'training-parallel-commoncrawl.tgz!commoncrawl.de-en.de' \
   --take train text 'training-parallel-nc-v9.tgz!training/news-commentary-v9.de-en.en' 'training-parallel-nc-v9.tgz!training/news-commentary-v9.de-en.de' \
@@ -46,8 +47,8 @@ sacremoses -l en -q tokenize -a < "$DATA/prepared/text/test.en" \
 sacremoses -l de -q tokenize -a < "$DATA/prepared/text/test.de" \
   > "$DATA/prepared/tokens/test.de"
 # leave out empty and overlong training pairs
-fairseq-sparse corpus clean --input "$DATA/prepared/tokens" --output "$DATA/prepared/tokenized" \
-  --languages en de --max-tokens 250
+fairseq-sparse corpus clean --input "$DATA/prepared/tokens" \
+  --output-folder "$DATA/prepared/tokenized" --languages en de --max-tokens 250
 # BPE
 cat "$DATA/prepared/tokenized/train.en" "$DATA/prepared/tokenized/train.de" \
   | subword-nmt learn-bpe -s 32000 > "$DATA/prepared/bpe.codes"
@@ -98,14 +99,13 @@ fairseq-generate "$DATA/prepared/bin" --user-dir "$USER_DIR" --path "$RUN/averag
   --gen-subset test --log-format simple --num-workers 0 --task translation_sparse \
   --source-lang en --target-lang de --post-process subword_nmt --tokenizer moses --beam 4 \
   --lenpen 0.6 --max-tokens 8000 > "$RUN/generate-test.txt" 2>&1
-fairseq-sparse score --generated "$RUN/generate-test.txt" \
-  --reference "$DATA/prepared/text/test.de" \
-  --tokenized-reference "$DATA/prepared/tokenized/test.de" --hypotheses "$RUN/hyp.detok.txt" \
+fairseq-sparse score "$RUN/generate-test.txt" --reference "$DATA/prepared/text/test.de" \
+  --tokenized-reference "$DATA/prepared/tokenized/test.de" --output "$RUN/hyp.detok.txt" \
   --json "$RUN/bleu.json"
 
 # Word alignments from the cross-attention
 fairseq-sparse align "$DATA/prepared/bin" --path "$RUN/average.pt" --subset test \
-  --output "$RUN/alignments" --max-tokens 3200
+  --output-folder "$RUN/alignments" --max-tokens 3200
 
 # Statistics of output and attention on the references
 mkdir -p "$RUN/measurements"

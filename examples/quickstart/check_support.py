@@ -244,7 +244,7 @@ def bleu(translations: list[str], part: Part) -> dict[str, Any]:
 
     detokenizer = MosesDetokenizer(lang="en")
     plain = [detokenizer.detokenize(text.split()) for text in translations]
-    return score(plain, part.references)
+    return score(plain, [part.references])
 
 
 def check_all(options: argparse.Namespace) -> dict[str, Any]:

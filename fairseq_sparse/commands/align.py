@@ -1,8 +1,8 @@
 """Extract word alignments from the cross-attention of a trained translation model.
 
 The model reads each source sentence of a prepared data set with its reference, or with its own
-translation. For each head of each layer, and for the mean of the heads, the command writes to the
-folder DIR a file of links in Pharaoh form, with one line per sentence in the order of the data:
+translation. For each head of each layer, and for the mean of the heads, the command writes to
+FOLDER a file of links in Pharaoh form, with one line per sentence in the order of the data:
 
   normal-layer1-head2.pharaoh   a target word is linked by the query that predicts it
   shifted-layer1-mean.pharaoh   a target word is linked by the query that has it as its input
@@ -38,6 +38,7 @@ from fairseq_sparse.commands.common import (
     add_hypothesis,
     add_max_tokens,
     add_model_arguments,
+    add_output_folder,
     add_subwords,
     check_hypothesis,
     command_parser,
@@ -79,7 +80,7 @@ def above_zero(text: str) -> float:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("align", __doc__)
     add_model_arguments(parser)
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to fill")
+    add_output_folder(parser)
     add_hypothesis(parser, "align the model's translations, not references")
     parser.add_argument(
         "--layers",
@@ -168,9 +169,9 @@ def extract(options: argparse.Namespace) -> str:
     if not options.hypothesis and len(dataset) and dataset[0].get("target") is None:
         raise AnalysisError(f"--subset {options.subset}: there are no references; use --hypothesis")
     settings = describe(options, translator, len(dataset))
-    folder = AlignmentFolder(options.output, settings)
+    folder = AlignmentFolder(options.output_folder, settings)
     if folder.finished:
-        return f"done already: {options.output}"
+        return f"done already: {options.output_folder}"
     parts = [
         range(first, min(first + PART, len(dataset))) for first in range(0, len(dataset), PART)
     ]

@@ -44,7 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.text.diversity import summarize, table
-    from fairseq_sparse.measure.text.fairseq_output import read_hypotheses
+    from fairseq_sparse.measure.text.fairseq_output import sort_hypotheses
 
     paths = list(find_systems([*options.samples, *options.text], reference=False).items())
     if options.json:
@@ -52,7 +52,9 @@ def run(options: argparse.Namespace) -> None:
     rows = []
     for index, (name, path) in enumerate(paths):
         if index < len(options.samples):
-            texts = [text for sentence in read_hypotheses(path, "H") for text in sentence]
+            texts = [
+                text for sentence in sort_hypotheses(path, lines_of(path), "H") for text in sentence
+            ]
         else:
             texts = lines_of(path)
         if not texts:

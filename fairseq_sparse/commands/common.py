@@ -27,6 +27,9 @@ PICTURES = (".png", ".svg", ".pdf")
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 # The translations in the folder of a recipe's run.
 HYPOTHESES = "hyp.detok.txt"
+METRICS = ("bleu", "chrf", "ter")
+# sacreBLEU's own default.
+TOKENIZE = "13a"
 
 
 def positive(text: str) -> int:
@@ -166,6 +169,24 @@ def picture_file(text: str) -> Path:
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"{text}: the name must end in {', '.join(PICTURES)}")
     return path
+
+
+def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the references, and how sacreBLEU scores and compares translations."""
+    add = parser.add_argument
+    text = "raw text, one per line; several files are several references"
+    add("--reference", nargs="+", type=Path, required=required, metavar="FILE", help=text)
+    text = "(default: bleu chrf)"
+    add("--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help=text)
+    text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
+    add("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
+    text = "number of draws of the paired bootstrap (default: 1000)"
+    add("--resamples", type=positive, default=1000, metavar="N", help=text)
+
+
+def add_by_frequency(parser: argparse.ArgumentParser) -> None:
+    text = "show the F1 of words by their frequency in this text"
+    parser.add_argument("--by-frequency", type=Path, metavar="TRAINING_TEXT", help=text)
 
 
 def add_output_folder(parser: argparse.ArgumentParser) -> None:
@@ -324,8 +345,13 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
         name = name or (whole.name if path.is_dir() else whole.stem)
         if name in systems or (reference and name == REFERENCE):
             raise AnalysisError(f"{text}: another one is called {name}; put NAME= before it")
-        systems[name] = path / HYPOTHESES if path.is_dir() else path
+        systems[name] = find_translations(path)
     return systems
+
+
+def find_translations(path: Path) -> Path:
+    """Return the file of the translations in the folder of a recipe's run, or any other path."""
+    return path / HYPOTHESES if path.is_dir() else path
 
 
 def _split_name(text: str) -> tuple[str, str]:

@@ -1,70 +1,92 @@
-"""Show sentences that one system translates better than another, side by side (SUE, Table 7).
+"""Compare the translations of several systems.
 
-A SYSTEM is a file with one translation per line, or the folder of a recipe's run, whose
-hyp.detok.txt is read; NAME= before it gives it a name. The sentences come in two lists: those for
-which the second system is better by sacreBLEU's chrF, and those for which the first is, with the
-largest differences first. Sentences with identical translations are left out.
+A SYSTEM is the output of fairseq-generate, a file with one translation per line, or the folder of a
+recipe's run, whose hyp.detok.txt is read; NAME= before it gives it a name. Each system is scored
+with sacreBLEU and tested against the first one by sacreBLEU's paired bootstrap: a small p means
+that the difference is more than chance, in either direction.
+
+With --sentences, sentences that one of two systems translates better are shown side by side (SUE,
+Table 7). They come in two lists: those for which the second system is better by sacreBLEU's chrF,
+and those for which the first is, with the largest differences first. Identical translations are
+left out.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fairseq_sparse.commands.common import (
+    add_by_frequency,
+    add_format,
+    add_json,
+    add_scoring,
     check_outputs,
     command_parser,
     find_systems,
     finish,
-    output_file,
     positive,
+    print_tables,
     refuse_overwriting,
 )
-from fairseq_sparse.files import lines_of, write_json
+from fairseq_sparse.files import write_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("compare", __doc__)
-    parser.add_argument("systems", nargs=2, metavar="[NAME=]SYSTEM", help="file or folder")
-    parser.add_argument("--source", required=True, type=Path, help="raw source of the test set")
-    parser.add_argument("--reference", required=True, type=Path, help="raw reference translations")
-    parser.add_argument(
-        "--most", type=positive, default=10, metavar="N", help="length of each list (default: 10)"
-    )
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all differing sentences to this file"
-    )
+    parser.add_argument("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
+    add_scoring(parser)
+    add_by_frequency(parser)
+    text = "show the N sentences with the largest differences, in each direction"
+    parser.add_argument("--sentences", type=positive, metavar="N", help=text)
+    text = "raw source, to be shown with --sentences"
+    parser.add_argument("--source", type=Path, metavar="FILE", help=text)
+    add_format(parser)
+    add_json(parser)
     options = parser.parse_args(arguments)
+    if options.sentences and len(options.systems) != 2:
+        parser.error(f"--sentences compares two systems, not {len(options.systems)}")
+    if options.source and not options.sentences:
+        parser.error("--source is shown with --sentences: give both")
     check_outputs(parser, options, "json")
     return options
 
 
-def compare(options: argparse.Namespace) -> str:
-    """Return both lists as text, and write the JSON."""
-    from dataclasses import asdict
-
-    from fairseq_sparse.sheets.side_by_side import as_text, compare
-
-    systems = find_systems(options.systems)
-    if options.json:
-        refuse_overwriting(options.json, systems.values())
-    paths = [options.source, options.reference, *systems.values()]
-    pairs = compare(*(lines_of(path) for path in paths))
-    names = list(systems)
-    if options.json:
-        rows = [{**asdict(pair), "difference": pair.difference} for pair in pairs]
-        write_json(options.json, {"systems": names, "metric": "chrF", "sentences": rows})
-    better = [pair for pair in pairs if pair.difference > 0]
-    worse = [pair for pair in reversed(pairs) if pair.difference < 0]
-    parts = [f"{len(pairs)} sentences differ"]
-    for first, second, found in ((names[1], names[0], better), (names[0], names[1], worse)):
-        parts.append(f"{first} is better than {second} in {len(found)}:")
-        parts.append(as_text(found[: options.most], names) or "(none)")
-    return "\n\n".join(parts)
-
-
 def run(options: argparse.Namespace) -> None:
-    print(compare(options))
+    from fairseq_sparse.commands.score import measure_frequencies
+    from fairseq_sparse.measure.text import scores, word_frequency
+    from fairseq_sparse.measure.text.fairseq_output import read_parallel, read_translations
+    from fairseq_sparse.sheets import side_by_side
+
+    paths = find_systems(options.systems)
+    if options.json:
+        refuse_overwriting(options.json, paths.values())
+    names, (first, *others) = list(paths), paths.values()
+    texts = [read_translations(first)]
+    count = len(texts[0])
+    texts += [read_parallel(path, count, first) for path in others]
+    references = [read_parallel(path, count, first) for path in options.reference]
+    metrics = [scores.make_metric(name, options.tokenize) for name in options.metrics]
+    found = scores.score_systems(texts, references, metrics, options.resamples)
+    result: dict[str, Any] = scores.as_json(names, found)
+    tables = scores.score_tables(names, found)
+    lists = ""
+    if options.by_frequency:
+        of_words = measure_frequencies(options.by_frequency, options.tokenize, references)
+        result["by_frequency"] = dict(zip(names, map(of_words, texts), strict=True))
+        tables.append(word_frequency.frequency_table(result["by_frequency"]))
+    if options.sentences:
+        source = read_parallel(options.source, count, first) if options.source else None
+        pairs = side_by_side.compare(source, references, *texts)
+        lists = side_by_side.as_lists(pairs, names, options.sentences)
+        result |= {"systems": names, "metric": "chrF"}
+        result["sentences"] = [side_by_side.as_row(pair) for pair in pairs]
+    if options.json:
+        write_json(options.json, result)
+    print_tables(tables, result, options.format)
+    if lists and options.format != "json":
+        print("\n" + lists)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,11 +1,11 @@
 """Clean and split tokenised text, before BPE.
 
-Reads INPUT/{train,valid,test}.LANG and writes the same files into OUTPUT.
+Reads INPUT/{train,valid,test}.LANG and writes the same files into FOLDER.
 
 With two languages, a training pair is left out, and counted, if a side is empty, has more than
 --max-tokens tokens, or more than --max-ratio times as many as the other; validation and test pairs
 are never left out. With --hold-out N, every N-th remaining training pair becomes a validation pair.
-With --long-test, the pairs that --max-tokens leaves out become a test set: OUTPUT/long.LANG and,
+With --long-test, the pairs that --max-tokens leaves out become a test set: FOLDER/long.LANG and,
 from the text before tokenisation, TEXT/long.LANG.
 
 With one language, nothing is left out. With --hold-out N, the last N-th of the training text is for
@@ -25,7 +25,9 @@ from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser("corpus clean", __doc__)
     parser.add_argument("--input", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
+    )
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANG", help="one or two")
     parser.add_argument("--hold-out", type=positive, default=0, metavar="N")
     pairs = parser.add_argument_group("for two languages")

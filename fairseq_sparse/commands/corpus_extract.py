@@ -11,7 +11,7 @@ is one of
 
 {formats}
 
-Writes OUTPUT/{{train,valid,test}}.LANG, in UTF-8. Any run of white space becomes one space. Pairs
+Writes FOLDER/{{train,valid,test}}.LANG, in UTF-8. Any run of white space becomes one space. Pairs
 with an empty side are kept.
 """
 
@@ -27,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     listed = formats.__doc__.partition("\n\n")[2].rstrip()
     parser = command_parser("corpus extract", __doc__.format(formats=listed))
     parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="with the files")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
+    )
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANG")
     takes = {"action": "append", "nargs": "+", "metavar": ("SPLIT", "FORMAT PLACE")}
     text = "train, valid or test; the format; a place for each of --languages"

@@ -4,9 +4,9 @@ Reads LANG-train-SETTING, LANG-dev and LANG-test (lemma, form and tags, separate
 copy of the shared task's repository, from its archive conll2018.tar.gz in a folder, or from a
 folder with these files. Writes
 
-    OUTPUT/characters/{train,valid,test}.lemma   lang=turkish tag=N tag=PL e v
-    OUTPUT/characters/{train,valid,test}.form    e v l e r
-    OUTPUT/text/test.tsv                         language, lemma, tags, form
+    FOLDER/characters/{train,valid,test}.lemma   lang=turkish tag=N tag=PL e v
+    FOLDER/characters/{train,valid,test}.form    e v l e r
+    FOLDER/text/test.tsv                         language, lemma, tags, form
 
 A space is written ▁, so that fairseq-generate --post-process sentencepiece restores words; what
 would be ambiguous is written as its code point, such as U+00A0, which score-inflection decodes.
@@ -23,7 +23,9 @@ from fairseq_sparse.recipes.corpora.inflection import SETTINGS, prepare
 def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("corpus inflection", __doc__)
     parser.add_argument("--raw", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
+    )
     parser.add_argument("--setting", required=True, choices=SETTINGS, help="of the training data")
     text = "default: all that have training data of the setting"
     parser.add_argument("--languages", nargs="+", default=[], metavar="LANG", help=text)

@@ -1,70 +1,113 @@
-"""Score the output of fairseq-generate with cased sacreBLEU, detokenised by default.
+"""Score translations with sacreBLEU.
 
-Reads the detokenised hypotheses (lines `D-ID`, so generate with `--post-process subword_nmt
---tokenizer moses`), puts them back in the order of the test set, checks that none is missing,
-writes them one per line, and prints BLEU and chrF2 against the raw reference with sacreBLEU's
-signatures. If the reference is already tokenised, generate with `--tokenizer space`, and score with
-`--tokenize none`.
+TRANSLATIONS is the output of fairseq-generate, plain text with one translation per line, the folder
+of a recipe's run, or - (the default) for standard input. Of fairseq-generate's output, the
+detokenised lines `D-ID` are read (so generate with `--post-process subword_nmt --tokenizer moses`)
+and put back in the order of the test set. If the reference is already tokenised, generate with
+`--tokenizer space`, and score with `--tokenize none`.
+
+With --baseline, p is that of sacreBLEU's paired bootstrap: a small p means that the difference from
+the baseline is more than chance, in either direction.
 
 With --tokenized-reference, the tokens of the hypotheses (lines `H-ID`, without the marks of BPE)
 are also scored against that reference, as multi-bleu.perl does: without smoothing, cased and in
 lower case.
+
+With --by-frequency, the F1 of words is shown by how often they occur in the training text (as in
+compare-mt). Words are made by BLEU's tokenizer; the training text must be raw, like the reference.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from sacrebleu.metrics import BLEU, CHRF
+from typing import Any
 
 from fairseq_sparse.commands.common import (
+    TOKENIZE,
+    add_by_frequency,
+    add_json,
+    add_scoring,
     check_outputs,
     command_parser,
+    find_translations,
     finish,
     output_file,
 )
-from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_json, write_text
-from fairseq_sparse.measure.text.fairseq_output import read_hypotheses
 
-# sacreBLEU's own default.
-TOKENIZE = "13a"
+# The output of fairseq-generate in the folder of a recipe's run.
+GENERATED = "generate-test.txt"
 
 
-def read_best(path: Path, kind: str = "D") -> list[str]:
-    """Read the best hypothesis of each sentence, which comes first, from lines of kind D or H."""
-    return [hypotheses[0] for hypotheses in read_hypotheses(path, kind)]
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = command_parser("score", __doc__)
+    text = "what to score (default: standard input)"
+    parser.add_argument("translations", nargs="?", type=Path, metavar="TRANSLATIONS", help=text)
+    add_scoring(parser)
+    add_by_frequency(parser)
+    add = parser.add_argument
+    text = "translations of another system, in any of these forms, to test the difference from"
+    add("--baseline", type=Path, metavar="TRANSLATIONS", help=text)
+    text = "tokenised references, for scores of the tokens"
+    add("--tokenized-reference", type=Path, metavar="FILE", help=text)
+    add("--format", choices=("text", "json"), default="text", help="(default: text)")
+    text = "write the translations to this file, one per line"
+    add("--output", type=output_file, metavar="FILE", help=text)
+    add_json(parser)
+    options = parser.parse_intermixed_args(arguments)
+    if options.translations is None:
+        options.translations = Path("-")
+    check_outputs(parser, options, "output", "json")
+    return options
 
 
 def score(
-    hypotheses: list[str], references: list[str], tokenize: str = TOKENIZE
-) -> dict[str, object]:
-    """Compute corpus BLEU and chrF2 with sacreBLEU's defaults, except for BLEU's tokenizer, as a
-    dictionary for JSON."""
-    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns about tokens
-    result = metric.corpus_score(hypotheses, [references])
-    of_characters = CHRF()
-    chrf = of_characters.corpus_score(hypotheses, [references])
-    return {
-        "bleu": result.score,
-        "signature": str(metric.get_signature()),
-        "chrf": chrf.score,
-        "chrf_signature": str(of_characters.get_signature()),
-        "precisions": list(result.precisions),
-        "brevity_penalty": result.bp,
-        "hypothesis_length": result.sys_len,
-        "reference_length": result.ref_len,
-        "sentences": len(hypotheses),
-        "empty_translations": sum(not text.strip() for text in hypotheses),
-    }
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    tokenize: str = TOKENIZE,
+    baseline: Sequence[str] | None = None,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """Compute corpus scores with sacreBLEU's defaults, as a dictionary for JSON.
+
+    Args:
+        hypotheses: the translations.
+        references: one or several references, each with a text for each translation.
+        metrics: ``bleu``, ``chrf`` or ``ter``.
+        tokenize: BLEU's tokenizer.
+        baseline: the translations of another system.
+        resamples: number of draws of the paired bootstrap.
+    """
+    from fairseq_sparse.measure.text.scores import make_metric, score_systems
+
+    systems = [hypotheses] if baseline is None else [baseline, hypotheses]
+    made = [make_metric(name, tokenize) for name in metrics]
+    found = dict(zip(metrics, score_systems(systems, references, made, resamples), strict=True))
+    result: dict[str, Any] = {}
+    for name, each in found.items():
+        result[name] = each.scores[-1]
+        result["signature" if name == "bleu" else f"{name}_signature"] = each.signature
+    if "bleu" in found:
+        bleu = made[metrics.index("bleu")].corpus_score(hypotheses, references)
+        result |= {"precisions": list(bleu.precisions), "brevity_penalty": bleu.bp}
+        result |= {"hypothesis_length": bleu.sys_len, "reference_length": bleu.ref_len}
+    result["sentences"] = len(hypotheses)
+    result["empty_translations"] = sum(not text.strip() for text in hypotheses)
+    if baseline is not None:
+        result["baseline"] = {name: each.scores[0] for name, each in found.items()}
+        result["p"] = {name: each.p[0] for name, each in found.items()}
+    return result
 
 
-def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+def score_tokens(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Compute corpus BLEU of tokens, cased and in lower case, as multi-bleu.perl does."""
-    found: dict[str, object] = {}
+    from sacrebleu.metrics import BLEU
+
+    found: dict[str, Any] = {}
     for name, lowercase in (("tokenized", False), ("lowercased", True)):
         metric = BLEU(lowercase, tokenize="none", smooth_method="none", force=True)
         found[f"{name}_bleu"] = metric.corpus_score(hypotheses, [references]).score
@@ -72,64 +115,81 @@ def score_tokens(hypotheses: list[str], references: list[str]) -> dict[str, obje
     return found
 
 
-def read_lines(path: Path, hypotheses: Sequence[object], generated: Path) -> list[str]:
-    """Read the lines of a file, which must have one line for each translated sentence."""
-    references = lines_of(path)
-    if len(hypotheses) != len(references):
-        raise AnalysisError(
-            f"{generated} has {len(hypotheses)} translations but {path} has {len(references)} "
-            "lines: they are not of the same test set"
-        )
-    return references
+def measure_frequencies(
+    training: Path, tokenize: str, references: Sequence[Sequence[str]]
+) -> Callable[[Sequence[str]], list[dict[str, Any]]]:
+    """Return a function that computes the F1 of a system's words by their training frequency.
 
+    Raises:
+        AnalysisError: there are several references.
+    """
+    from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.measure.text.scores import make_metric
+    from fairseq_sparse.measure.text.word_frequency import count_words, f1_by_frequency
 
-def check_subwords(hypotheses: list[str], references: list[str], generated: Path) -> None:
-    """Raise AnalysisError if only the hypotheses have marks of subwords."""
-    marks = re.compile("@@( |$)|(^| )\u2581")
-    if any(map(marks.search, hypotheses)) and not any(map(marks.search, references)):
-        raise AnalysisError(
-            f"{generated} has subwords, not words (@@ or \u2581): generate with "
-            "--post-process subword_nmt or sentencepiece"
-        )
-
-
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = command_parser("score", __doc__)
-    parser.add_argument("--generated", type=Path, required=True, help="output of fairseq-generate")
-    parser.add_argument("--reference", type=Path, required=True, help="raw text, one per line")
-    parser.add_argument(
-        "--tokenized-reference", type=Path, help="tokenised references, for scores of the tokens"
+    if len(references) > 1:
+        raise AnalysisError("--by-frequency: give one --reference")
+    split = make_metric("bleu", tokenize).tokenizer
+    frequencies = count_words(split(line).split() for line in lines_of(training))
+    expected = [split(text).split() for text in references[0]]
+    return lambda texts: f1_by_frequency(
+        [split(text).split() for text in texts], expected, frequencies
     )
-    parser.add_argument(
-        "--hypotheses", type=output_file, required=True, help="file for the translations"
-    )
-    parser.add_argument("--json", type=output_file, required=True, help="file for the scores")
-    parser.add_argument(
-        "--tokenize",
-        choices=BLEU.TOKENIZERS,
-        default=TOKENIZE,
-        help=f"sacreBLEU's tokenizer (default: {TOKENIZE}; none: the text is tokenised already)",
-    )
-    options = parser.parse_args(arguments)
-    check_outputs(parser, options, "hypotheses", "json")
-    return options
+
+
+def describe(result: dict[str, Any]) -> str:
+    """Return scores, as :func:`score` and :func:`score_tokens` compute them, as text."""
+    lines = []
+    for key, label in (("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")):
+        if key in result:
+            signature = result["signature" if key == "bleu" else f"{key}_signature"]
+            versus = ""
+            if "p" in result:
+                versus = f", baseline {result['baseline'][key]:.2f}, p = {result['p'][key]:.4f}"
+            lines.append(f"{label} = {result[key]:.2f}{versus}  {signature}")
+    if "tokenized_bleu" in result:
+        score, signature = result["tokenized_bleu"], result["tokenized_signature"]
+        lines.append(f"BLEU of tokens = {score:.2f}  {signature}")
+    return "\n".join(lines)
 
 
 def run(options: argparse.Namespace) -> None:
-    hypotheses = read_best(options.generated)
-    texts = read_lines(options.reference, hypotheses, options.generated)
-    check_subwords(hypotheses, texts, options.generated)
-    result = score(hypotheses, texts, options.tokenize)
+    from fairseq_sparse.measure.text import fairseq_output, word_frequency
+    from fairseq_sparse.tables.formats import format_table
+
+    given = fairseq_output.STDIN if str(options.translations) == "-" else options.translations
+    path = find_translations(given)
+    lines = lines_of(path)
+    hypotheses = fairseq_output.best_translations(path, lines)
+
+    def read(other: Path) -> list[str]:
+        return fairseq_output.read_parallel(find_translations(other), len(hypotheses), path)
+
+    references = list(map(read, options.reference))
+    fairseq_output.check_subwords(path, hypotheses, references[0])
+    baseline = options.baseline and read(options.baseline)
+    how = (options.metrics, options.tokenize, baseline, options.resamples)
+    result = score(hypotheses, references, *how)
     if options.tokenized_reference:
-        tokens = read_best(options.generated, "H")
-        references = read_lines(options.tokenized_reference, tokens, options.generated)
-        result |= score_tokens(tokens, references)
-    write_text(options.hypotheses, "".join(text + "\n" for text in hypotheses))
-    write_json(options.json, result)
-    print(f"BLEU = {result['bleu']:.2f}  {result['signature']}")
-    print(f"chrF2 = {result['chrf']:.2f}  {result['chrf_signature']}")
-    if options.tokenized_reference:
-        print(f"BLEU of tokens = {result['tokenized_bleu']:.2f}  {result['tokenized_signature']}")
+        if given.is_dir():
+            path = given / GENERATED
+            lines = lines_of(path)
+        tokens = [texts[0] for texts in fairseq_output.sort_hypotheses(path, lines, "H")]
+        result |= score_tokens(tokens, read(options.tokenized_reference))
+    if options.by_frequency:
+        of_words = measure_frequencies(options.by_frequency, options.tokenize, references)
+        result["by_frequency"] = of_words(hypotheses)
+    if options.output:
+        write_text(options.output, "".join(text + "\n" for text in hypotheses))
+    if options.json:
+        write_json(options.json, result)
+    if options.format == "json":
+        print(json.dumps(result, indent=1, ensure_ascii=False))
+        return
+    print(describe(result))
+    if options.by_frequency:
+        table = word_frequency.frequency_table({"translations": result["by_frequency"]})
+        print("\n" + format_table(*table))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,10 +1,10 @@
 """Make the sheets on which two annotators judge translations of several systems (SUE, Table 4).
 
-A SYSTEM is a file with one translation per line, or the folder of a recipe's run, whose
-hyp.detok.txt is read; NAME= before it gives it a name (default: that of the file or folder). Test
-sentences are drawn at random, some of them for both annotators. The reference is one of the
-candidates, and nothing in a sheet tells which. A translation that several systems gave is judged
-once, and counts for each of them. The command writes to the folder
+A SYSTEM is a file with one translation per line, the output of fairseq-generate, or the folder of a
+recipe's run, whose hyp.detok.txt is read; NAME= before it gives it a name (default: that of the
+file or folder). Test sentences are drawn at random, some of them for both annotators. The reference
+is one of the candidates, and nothing in a sheet tells which. A translation that several systems
+gave is judged once, and counts for each of them. The command writes to the folder
 
   annotator_1.csv, annotator_2.csv, instructions.txt   for the annotators
   key.json            says which system gave each translation; keep it from the annotators, and
@@ -98,6 +98,7 @@ def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> Non
 
 def make(options: argparse.Namespace) -> str:
     """Write the files, and return a message for the user."""
+    from fairseq_sparse.measure.text.fairseq_output import read_translations
     from fairseq_sparse.sheets import annotation_sheets
 
     paths = find_systems(options.systems)
@@ -105,7 +106,7 @@ def make(options: argparse.Namespace) -> str:
     source = lines_of(options.source)
     sheets = annotation_sheets.draw_sheets(
         source,
-        {name: lines_of(path) for name, path in paths.items()},
+        {name: read_translations(path) for name, path in paths.items()},
         options.sentences,
         options.shared,
         options.seed,

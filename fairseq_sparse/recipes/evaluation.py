@@ -105,7 +105,7 @@ def _references(recipe: Recipe, test: str) -> dict[str, Path]:
 def _score(recipe: Recipe, test: str, generated: Path) -> Command:
     """Return the command that scores what was decoded of a test set."""
     run, references = recipe.run_dir, _references(recipe, test)
-    argv: list[Argument] = ["fairseq-sparse", "score", "--generated", generated]
+    argv: list[Argument] = ["fairseq-sparse", "score", generated]
     outputs: tuple[Path, ...]
     if recipe.decoding.score == "accuracy":
         outputs = (run / "guesses", run / "accuracy.json")
@@ -114,7 +114,7 @@ def _score(recipe: Recipe, test: str, generated: Path) -> Command:
     else:
         suffix = "" if test == "test" else f"-{test}"
         outputs = (run / f"hyp{suffix}.detok.txt", run / f"bleu{suffix}.json")
-        where = ["--hypotheses", outputs[0], "--json", outputs[1]]
+        where = ["--output", outputs[0], "--json", outputs[1]]
     for pair in references.items():
         argv += pair
     argv += [*where, *as_arguments(recipe.decoding.score_flags)]
@@ -167,7 +167,7 @@ def align(recipe: Recipe) -> Stage:
     alignments = run / "alignments"
     # Without outputs, so that it always runs: it goes on with the parts that are there.
     argv: list[Argument] = ["fairseq-sparse", "align", binary(recipe)]
-    argv += ["--path", run / "average.pt", "--subset", "test", "--output", alignments]
+    argv += ["--path", run / "average.pt", "--subset", "test", "--output-folder", alignments]
     argv += ["--max-tokens", str(recipe.decoding.max_tokens), *device(recipe)]
     commands = [Command(tuple(argv))]
     gold: tuple[Path, ...] = ()

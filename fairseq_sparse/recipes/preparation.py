@@ -145,7 +145,7 @@ def _inflection(recipe: Recipe) -> Iterable[Command]:
     """Yield the command that makes characters of the shared task's files."""
     corpus, folder = recipe.corpus, prepared(recipe)
     argv: list[Argument] = ["fairseq-sparse", "corpus", "inflection", "--raw", raw(recipe)]
-    argv += ["--output", folder, "--setting", corpus.setting]
+    argv += ["--output-folder", folder, "--setting", corpus.setting]
     if corpus.languages:
         argv += ["--languages", *corpus.languages]
     if corpus.language_count:
@@ -189,7 +189,7 @@ def _extract(recipe: Recipe, text: Path, taken: list[str]) -> Command:
     corpus = recipe.corpus
     sides = languages(corpus)
     argv: list[Argument] = ["fairseq-sparse", "corpus", "extract", "--raw", raw(recipe)]
-    argv += ["--output", text, "--languages", *sides]
+    argv += ["--output-folder", text, "--languages", *sides]
     if corpus.remove_diacritics:
         argv += ["--remove-diacritics", *corpus.remove_diacritics]
     for take in corpus.take:
@@ -235,7 +235,7 @@ def _clean(corpus: Corpus, text: Path, tokens: Path, clean: Path) -> Command:
     """Return the command that leaves out and holds out sentences."""
     sides = languages(corpus)
     argv: list[Argument] = ["fairseq-sparse", "corpus", "clean", "--input", tokens]
-    argv += ["--output", clean, "--languages", *sides]
+    argv += ["--output-folder", clean, "--languages", *sides]
     if corpus.max_tokens:
         argv += ["--max-tokens", str(corpus.max_tokens)]
     if corpus.max_ratio:

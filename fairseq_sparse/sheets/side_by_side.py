@@ -5,12 +5,13 @@ Here, sentences are found by sacreBLEU's chrF of each translation, which suits s
 better than BLEU.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sacrebleu.metrics import CHRF
-
-from fairseq_sparse.errors import AnalysisError
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,13 @@ class Comparison:
 
     Attributes:
         number: from 1, as in the file.
-        source, reference, first, second: texts.
+        source: the source text, if known.
+        reference, first, second: texts; ``reference`` is the first one if there are several.
         scores: chrF of the first and of the second system's translation.
     """
 
     number: int
-    source: str
+    source: str | None
     reference: str
     first: str
     second: str
@@ -37,44 +39,68 @@ class Comparison:
 
 
 def compare(
-    source: Sequence[str], reference: Sequence[str], first: Sequence[str], second: Sequence[str]
+    source: Sequence[str] | None,
+    references: Sequence[Sequence[str]],
+    first: Sequence[str],
+    second: Sequence[str],
 ) -> list[Comparison]:
     """Compare two systems sentence by sentence.
 
+    Args:
+        source: the source texts, if known.
+        references: one or several references, each with a text for each sentence.
+        first: the translations of the first system.
+        second: the translations of the second system.
+
     Returns:
         The sentences in which they differ, sorted by the second system's advantage, largest first.
-
-    Raises:
-        AnalysisError: the texts differ in their number of lines.
     """
-    counts = [len(lines) for lines in (source, reference, first, second)]
-    if len(set(counts)) > 1:
-        raise AnalysisError(
-            "source, reference and the two systems have "
-            f"{', '.join(map(str, counts))} lines: they are not of one test set"
-        )
     metric = CHRF()
     found = []
-    for number, texts in enumerate(zip(source, reference, first, second, strict=True), start=1):
-        if texts[2] != texts[3]:
-            scores = [metric.sentence_score(text, [texts[1]]).score for text in texts[2:]]
-            found.append(Comparison(number, *texts, (scores[0], scores[1])))
+    sources = source if source is not None else [None] * len(first)
+    lines = zip(sources, zip(*references, strict=True), first, second, strict=True)
+    for number, (text, expected, one, two) in enumerate(lines, start=1):
+        if one != two:
+            scores = [metric.sentence_score(each, expected).score for each in (one, two)]
+            pair = Comparison(number, text, expected[0], one, two, (scores[0], scores[1]))
+            found.append(pair)
     return sorted(found, key=lambda pair: (-pair.difference, pair.number))
 
 
-def as_text(pairs: Sequence[Comparison], names: Sequence[str]) -> str:
-    """Return the sentences one below the other, each with both translations.
+def as_row(pair: Comparison) -> dict[str, Any]:
+    """Return a comparison for JSON, with its ``difference``."""
+    return {**asdict(pair), "difference": pair.difference}
+
+
+def as_lists(pairs: Sequence[Comparison], names: Sequence[str], most: int) -> str:
+    """Return the sentences for which the second system is better, then the others, as text.
 
     Args:
         pairs: the result of :func:`compare`.
         names: the names of the two systems.
+        most: the largest number of sentences in each list.
     """
+    better = [pair for pair in pairs if pair.difference > 0]
+    worse = [pair for pair in reversed(pairs) if pair.difference < 0]
+    parts = [f"{len(pairs)} sentences differ"]
+    for first, second, found in ((names[1], names[0], better), (names[0], names[1], worse)):
+        parts.append(f"{first} is better than {second} in {len(found)}:")
+        parts.append(as_text(found[:most], names) or "(none)")
+    return "\n\n".join(parts)
+
+
+def as_text(pairs: Sequence[Comparison], names: Sequence[str]) -> str:
+    """Return the sentences one below the other, each with both translations."""
     labels = ["source", "reference", *names]
     width = max(map(len, labels))
     blocks = []
     for pair in pairs:
         lines = [f"line {pair.number}, chrF {pair.scores[0]:.1f} and {pair.scores[1]:.1f}"]
         texts = (pair.source, pair.reference, pair.first, pair.second)
-        lines += [f"  {label:<{width}}  {text}" for label, text in zip(labels, texts, strict=True)]
+        lines += [
+            f"  {label:<{width}}  {text}"
+            for label, text in zip(labels, texts, strict=True)
+            if text is not None
+        ]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -59,7 +59,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def call_here(data: Path, checkpoint: Path, output: Path, *flags: object) -> int:
     """Run the script in this process, which saves the time of importing fairseq."""
-    arguments = [data, "--path", checkpoint, "--output", output, "--cpu", *flags]
+    arguments = [data, "--path", checkpoint, "--output-folder", output, "--cpu", *flags]
     return align.main(list(map(str, arguments)))
 
 
@@ -134,7 +134,7 @@ def test_command_line_and_sentence_that_is_too_long(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     output = tmp_path / "neuer Ordner" / "out"
-    arguments = [data, "--path", checkpoints["stock"], "--output", output, "--cpu"]
+    arguments = [data, "--path", checkpoints["stock"], "--output-folder", output, "--cpu"]
     arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
 
     result = toy.command("align", *arguments)

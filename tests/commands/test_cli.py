@@ -164,8 +164,9 @@ def test_models_have_names_and_those_of_one_name_are_seeds(tmp_path: Path, monke
 def test_what_is_not_installed_is_one_line(tmp_path: Path) -> None:
     program = (
         "import sys\nsys.modules['sacrebleu'] = None\nfrom fairseq_sparse.commands import cli\n"
-        "sys.exit(cli.main(['score', '--help']))\n"
+        "sys.exit(cli.main(['score', 'x', '--reference', 'x']))\n"
     )
+    (tmp_path / "x").write_text("x\n")
     result = start("-c", program, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()

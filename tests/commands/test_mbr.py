@@ -12,7 +12,8 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from bad_input import assert_refused
 from fairseq_sparse.commands import analyze_samples, mbr
-from fairseq_sparse.measure.text.paired_bootstrap import paired_test
+from fairseq_sparse.measure.text import scores
+from fairseq_sparse.measure.text.scores import score_systems
 
 WORDS = "the a big small red dog cat house , sees holds near . don't Über".split()
 
@@ -86,20 +87,20 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
         "chrF2": sacrebleu.corpus_chrf(hypotheses, [references]).score,
     }
     written = json.loads((tmp_path / "json").read_text())
-    assert written["scores"] == {"mbr": pytest.approx(expected)} and "p" not in written
-    assert f"BLEU = {expected['BLEU']:.2f}" in capsys.readouterr().out
+    assert written["scores"] == {"mbr": pytest.approx(expected)} and not written["p"]
+    assert f"| {expected['BLEU']:.2f} |" in capsys.readouterr().out
 
     arguments += ["--baseline", str(tmp_path / "base"), "--resamples", "50"]
     assert mbr.main(arguments) == 0
     written = json.loads((tmp_path / "json").read_text())
     metrics = [CHRF(), BLEU(force=True)]
-    found, signatures = paired_test([baseline, hypotheses], references, metrics, 50)
+    found = score_systems([baseline, hypotheses], [references], metrics, 50)
     for place, system in enumerate(("baseline", "mbr")):
-        scores = {name: results[place].score for name, results in found.items()}
-        assert written["scores"][system] == scores
+        assert written["scores"][system] == {each.metric: each.scores[place] for each in found}
     assert written["scores"]["mbr"] == pytest.approx(expected)
-    assert written["p"] == {name: results[1].p_value for name, results in found.items()}
-    assert written["signatures"] == signatures and "bs:50" in signatures["BLEU"]
+    assert written["p"] == {"mbr": {each.metric: each.p[0] for each in found}}
+    assert written["signatures"] == {each.metric: each.signature for each in found}
+    assert "bs:50" in written["signatures"]["BLEU"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_translations_are_kept_if_they_cannot_be_scored(samples, tmp_path, monke
     file, output, reference = printed(tmp_path / "a", samples), tmp_path / "out", tmp_path / "ref"
     reference.write_text("x\n" * len(samples))
     arguments = [str(file), "--output", str(output), "--reference", str(reference)]
-    monkeypatch.setattr(mbr, "compare", lambda *given: 1 / 0)
+    monkeypatch.setattr(scores, "score_systems", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         mbr.main(arguments)
     assert len(output.read_text("utf-8").splitlines()) == len(samples)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF
 
 import toy
+from fairseq_sparse.commands.score import main
+from fairseq_sparse.measure.text.scores import score_systems
 
 HYPOTHESES = ["A dog runs across the street.", "", "Two men\u2028sit; 'tis a bench.", "A red ball."]
 REFERENCES = ["A dog runs over the street.", "A man.", "Two men sit on a bench.", "A Red ball."]
@@ -30,8 +33,8 @@ def generated(order: list[int], hypotheses: list[str] = HYPOTHESES) -> str:
 def score(folder: Path, output: str, references: list[str] = REFERENCES, *options: str):
     (folder / "out").write_bytes(output.encode())
     (folder / "ref").write_bytes("".join(line + "\n" for line in references).encode())
-    files = ("--generated", folder / "out", "--reference", folder / "ref")
-    files += ("--hypotheses", folder / "hyp", "--json", folder / "bleu.json")
+    files = (folder / "out", "--reference", folder / "ref")
+    files += ("--output", folder / "hyp", "--json", folder / "bleu.json")
     return toy.command("score", *files, *options, check=False, together=True)
 
 
@@ -58,6 +61,86 @@ def test_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
     assert written["bleu"] == pytest.approx(expected.score)
     assert written["bleu"] < sacrebleu.corpus_bleu(HYPOTHESES, [references]).score
     assert "tok:none" in written["signature"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    """Write translations in each of their forms, and references; return the paths."""
+    lines = "".join(f"{line}\n" for line in HYPOTHESES)
+    contents = {
+        "generated": generated([2, 0, 3, 1]),
+        "plain": lines,
+        "run/hyp.detok.txt": lines,
+        "other": "A dog.\nA man.\nTwo men sit.\nA ball is red.\n",
+        "ref": "".join(f"{line}\n" for line in REFERENCES),
+        "second": "".join(f"{line} again\n" for line in REFERENCES),
+    }
+    (tmp_path / "run").mkdir()
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content, "utf-8")
+    return {name.split("/")[0]: str(tmp_path / name.split("/")[0]) for name in contents}
+
+
+def printed(capfd, *arguments: str) -> dict:
+    assert main([*arguments, "--format", "json"]) == 0
+    return json.loads(capfd.readouterr().out)
+
+
+def test_translations_have_several_forms_and_nothing_is_written_unasked(
+    texts, tmp_path, capfd
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    forms = [texts[name] for name in ("generated", "plain", "run")]
+    found = [printed(capfd, form, "--reference", texts["ref"]) for form in forms]
+    assert found[0]["bleu"] == pytest.approx(expected) and found[1:] == found[:2]
+    for more in ([], ["-"]):
+        command = ["score", *more, "--reference", texts["ref"]]
+        result = toy.command(*command, input=generated([2, 0, 3, 1]))
+        assert f"BLEU = {expected:.2f}  " in result.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+
+def test_metrics_and_several_references_are_those_of_sacrebleu(texts, capfd) -> None:
+    references = ["--reference", texts["ref"], texts["second"]]
+    command = [texts["plain"], *references, "--metrics", "ter", "bleu"]
+    found = printed(capfd, *command, "--tokenize", "intl")
+    both = [REFERENCES, [f"{line} again" for line in REFERENCES]]
+    assert found["ter"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, both).score)
+    bleu = sacrebleu.corpus_bleu(HYPOTHESES, both, tokenize="intl").score
+    assert found["bleu"] == pytest.approx(bleu) and "nrefs:2" in found["signature"]
+    assert "chrf" not in found
+    assert main([*command, "--tokenize", "nonsense"]) == 1
+    assert "13a" in capfd.readouterr().err
+
+
+def test_the_difference_from_a_baseline_is_tested(texts, capfd) -> None:
+    baseline = ["--baseline", texts["other"], "--resamples", "50"]
+    found = printed(capfd, texts["generated"], "--reference", texts["ref"], *baseline)
+    alone = printed(capfd, texts["other"], "--reference", texts["ref"])
+    names = ("bleu", "chrf")
+    assert found["baseline"] == {name: pytest.approx(alone[name]) for name in names}
+    others = Path(texts["other"]).read_text().splitlines()
+    metrics = [BLEU(), CHRF()]
+    tests = score_systems([others, HYPOTHESES], [REFERENCES], metrics, 50)
+    assert found["p"] == dict(zip(names, (test.p[0] for test in tests), strict=True))
+    assert "bs:50" in found["signature"]
+
+
+def test_f1_by_training_frequency(texts, tmp_path, capfd) -> None:
+    training = tmp_path / "train"
+    training.write_text("A dog runs. A man.\n" * 6)
+    options = ["--reference", texts["ref"], "--by-frequency", str(training)]
+    found = printed(capfd, texts["plain"], *options)["by_frequency"]
+    # "A" (12 times): all three translations that have it; "dog runs man" (6 times): "man" is
+    # missing; the full stop (12 times) is a word.
+    assert [bucket["least"] for bucket in found] == [0, 1, 2, 10, 100, 1000]
+    assert found[2] == {
+        **{"least": 2, "most": 9, "matched": 2, "translated": 2, "reference": 3, "f1": 0.8}
+    }
+    assert main([texts["plain"], *options]) == 0
+    assert "| 2 to 9 " in capfd.readouterr().out
+    assert main([texts["plain"], *options, "--reference", texts["ref"], texts["second"]]) == 1
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:

@@ -18,7 +18,7 @@ from fairseq_sparse.commands import (
 )
 
 COMMANDS = {
-    "align": (align, "DATA --path MODEL --output OUT"),
+    "align": (align, "DATA --path MODEL --output-folder OUT"),
     "analyze attention": (analyze_attention, "DATA --path MODEL --json OUT"),
     "analyze nulls": (analyze_nulls, "DATA --path MODEL --output OUT"),
     "analyze support": (analyze_support, "DATA --path MODEL --json OUT"),

@@ -182,8 +182,8 @@ def write_runs(folder: Path, data: Path) -> None:
         path.write_text(toy.run("fairseq_cli.generate", *flags, *more, together=True).stdout)
     toy.command(
         "score",
-        *("--generated", first / "generate-test.txt", "--reference", folder / "test.en"),
-        *("--hypotheses", first / "hyp.detok.txt", "--json", first / "bleu.json"),
+        *(first / "generate-test.txt", "--reference", folder / "test.en"),
+        *("--output", first / "hyp.detok.txt", "--json", first / "bleu.json"),
     )
     for name in RUNS[1:]:
         shutil.copytree(first, folder / "runs" / name, dirs_exist_ok=True)

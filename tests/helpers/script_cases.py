@@ -175,7 +175,7 @@ SCRIPTS = {
     "compare": Script(
         compare.main,
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
-        "--json {}/out/a.json",
+        "--sentences 3 --resamples 5 --json {}/out/a.json",
         sentences,
         texts=("source.txt", "reference.txt", "one.txt", "two.txt"),
         counted=("source.txt", "reference.txt", "one.txt", "two.txt"),
@@ -191,7 +191,7 @@ SCRIPTS = {
     ),
     "corpus clean": Script(
         corpus_clean.main,
-        "--input {} --output {}/out --languages de en",
+        "--input {} --output-folder {}/out --languages de en",
         parallel,
         texts=("train.de", "valid.en", "test.en"),
         counted=("train.en", "valid.de", "test.de"),
@@ -200,7 +200,7 @@ SCRIPTS = {
     ),
     "corpus extract": Script(
         corpus_extract.main,
-        "--raw {} --output {}/out --languages de en "
+        "--raw {} --output-folder {}/out --languages de en "
         "--take train text train.de train.en --take test text test.de test.en",
         parallel,
         binary=("train.de", "test.en"),  # lines that are not UTF-8 are read as Latin-1
@@ -210,7 +210,7 @@ SCRIPTS = {
     ),
     "corpus inflection": Script(
         corpus_inflection.main,
-        "--raw {} --setting low --output {}/out",
+        "--raw {} --setting low --output-folder {}/out",
         inflection,
         says=("LANG-train-low",),
         texts=("turkish-train-low", "turkish-dev", "turkish-test"),
@@ -233,7 +233,7 @@ SCRIPTS = {
     ),
     "align": Script(
         align.main,
-        f"{ON_MODEL} --output {{}}/out/links",
+        f"{ON_MODEL} --output-folder {{}}/out/links",
         model_and_data,
         texts=DATA,
         binary=MODEL,
@@ -361,8 +361,7 @@ SCRIPTS = {
     ),
     "score": Script(
         score.main,
-        "--generated {}/generated.txt --reference {}/reference.txt "
-        "--hypotheses {}/out/h.txt --json {}/out/a.json",
+        "{}/generated.txt --reference {}/reference.txt --output {}/out/h.txt --json {}/out/a.json",
         generated,
         texts=("generated.txt", "reference.txt"),
         counted=("generated.txt", "reference.txt"),

@@ -89,7 +89,7 @@ def test_samples_are_chosen_from_and_compared(folder: Path, capfd) -> None:
     runs = [str(path) for path in sorted((folder / "runs" / "quickstart").glob("*-cpu"))]
     out = folder / "mbr"
     for said in ("finished in", "done already"):
-        assert compare_mbr.main([*runs, "--out", str(out), "--samples", "3"]) == 0
+        assert compare_mbr.main([*runs, "--output-folder", str(out), "--samples", "3"]) == 0
         printed = capfd.readouterr()
         assert said in printed.err
     for name in ("softmax-cpu", "alpha_relu-tau-0.5-cpu"):

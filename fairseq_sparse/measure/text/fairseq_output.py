@@ -1,4 +1,4 @@
-"""Hypotheses in the output of fairseq-generate."""
+"""Translations and samples in the output of fairseq-generate, or in plain text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from fairseq_sparse.files import lines_of
 
 # D-ID (as text) or H-ID (as tokens) <tab> score <tab> text
 HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
+STDIN = Path("/dev/stdin")
 
 
-def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
-    """Read all hypotheses of each sentence, in the order of the test set.
+def sort_hypotheses(path: Path, lines: Sequence[str], kind: str = "D") -> list[list[str]]:
+    """Return all hypotheses of each sentence, in the order of the test set.
 
     Args:
-        path: the output of one fairseq-generate, or of several, one after the other.
+        path: the file, for messages.
+        lines: the output of one fairseq-generate, or of several, one after the other.
         kind: ``D``, detokenised text, or ``H``, tokens.
 
     Returns:
@@ -25,12 +27,10 @@ def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
 
     Raises:
         AnalysisError: there are no hypotheses, or a sentence has none.
-        OSError: the file cannot be read.
-        ValueError: it is not in UTF-8.
     """
     found: dict[int, list[str]] = {}
-    for line in lines_of(path):
-        if match := HYPOTHESIS[kind].fullmatch(line.rstrip("\r")):
+    for line in lines:
+        if match := HYPOTHESIS[kind].fullmatch(line):
             found.setdefault(int(match[1]), []).append(match[2])
     if not found:
         raise AnalysisError(
@@ -44,6 +44,53 @@ def read_hypotheses(path: Path, kind: str = "D") -> list[list[str]]:
     return [found[number] for number in range(len(found))]
 
 
+def best_translations(path: Path, lines: Sequence[str]) -> list[str]:
+    """Return the translation of each sentence, which fairseq-generate prints first.
+
+    Lines without any ``D-ID`` are plain text, with one translation per line.
+
+    Raises:
+        AnalysisError: as :func:`sort_hypotheses`, or there are no lines.
+    """
+    if not lines:
+        raise AnalysisError(f"{path} is empty")
+    if any(map(HYPOTHESIS["D"].fullmatch, lines)):
+        return [hypotheses[0] for hypotheses in sort_hypotheses(path, lines)]
+    return list(lines)
+
+
+def read_translations(path: Path) -> list[str]:
+    """Read the translations of a system as :func:`best_translations` does.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not in UTF-8.
+        AnalysisError: as :func:`best_translations`.
+    """
+    return best_translations(path, lines_of(path))
+
+
+def read_parallel(path: Path, count: int, translations: Path) -> list[str]:
+    """Read the text that goes with translations, or other translations of the same sentences.
+
+    Args:
+        path: the file.
+        count: number of translations.
+        translations: their file, for the message.
+
+    Raises:
+        AnalysisError: there is another number of lines, or as :func:`read_translations`.
+        OSError, ValueError: as :func:`read_translations`.
+    """
+    lines = read_translations(path)
+    if len(lines) != count:
+        raise AnalysisError(
+            f"{translations} has {count} translations but {path} has {len(lines)} lines: they are "
+            "not of the same test set"
+        )
+    return lines
+
+
 def read_samples(paths: Sequence[Path]) -> list[list[str]]:
     """Read the samples of each sentence from several runs over the same sentences.
 
@@ -52,10 +99,10 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
 
     Raises:
         AnalysisError: two runs have the same samples, or different numbers of sentences; or as
-            :func:`read_hypotheses`.
-        OSError, ValueError: as :func:`read_hypotheses`.
+            :func:`sort_hypotheses`.
+        OSError, ValueError: as :func:`read_translations`.
     """
-    runs = [read_hypotheses(path) for path in paths]
+    runs = [sort_hypotheses(path, lines_of(path)) for path in paths]
     for number, run in enumerate(runs):
         if len(run) != len(runs[0]):
             raise AnalysisError(
@@ -68,3 +115,17 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
                 "sample with another --seed"
             )
     return [[text for texts in sentence for text in texts] for sentence in zip(*runs, strict=True)]
+
+
+def check_subwords(path: Path, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse translations with marks of subwords, unless the references have them too.
+
+    Raises:
+        AnalysisError: only the translations have them.
+    """
+    marks = re.compile("@@( |$)|(^| )\u2581")
+    if any(map(marks.search, hypotheses)) and not any(map(marks.search, references)):
+        raise AnalysisError(
+            f"{path} has subwords, not words (@@ or \u2581): generate with "
+            "--post-process subword_nmt or sentencepiece"
+        )

@@ -1,4 +1,4 @@
-"""sacreBLEU's paired test of whether translations differ in score by more than chance."""
+"""sacreBLEU's paired test of the translations in finished runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sacrebleu.metrics import BLEU
-from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest, Result
-
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
+from fairseq_sparse.measure.text.scores import make_metric, score_systems
 
 
 def paired_bootstrap(
     runs: Sequence[Path], reference: Path, samples: int
 ) -> tuple[list[float], str]:
-    """Compare the first run's translations with those of each other run by :func:`paired_test`.
+    """Compare the first run's translations with those of each other run by :func:`score_systems`.
 
     Args:
         runs: two or more folders with ``hyp.detok.txt`` and ``bleu.json``; the first is the
@@ -47,48 +44,14 @@ def paired_bootstrap(
             raise AnalysisError(
                 f"{run} has {len(translations)} translations, {reference} {len(references)} lines"
             )
-    metric = BLEU(tokenize=tokens.pop(), force=True)  # force: no warning that these are tokens
-    found, signatures = paired_test(systems, references, [metric], samples)
-    results = found["BLEU"]
-    for run, score, result in zip(runs, scores, results, strict=True):
-        if abs(result.score - score["bleu"]) > 1e-6:
+    (found,) = score_systems(systems, [references], [make_metric("bleu", tokens.pop())], samples)
+    for run, score, now in zip(runs, scores, found.scores, strict=True):
+        if abs(now - score["bleu"]) > 1e-6:
             raise AnalysisError(
-                f"{run} has BLEU {score['bleu']:.2f} in bleu.json but {result.score:.2f} with "
+                f"{run} has BLEU {score['bleu']:.2f} in bleu.json but {now:.2f} with "
                 f"{reference}: run its stage generate again"
             )
-    return [result.p_value for result in results[1:]], signatures["BLEU"]
-
-
-def paired_test(
-    systems: Sequence[Sequence[str]],
-    references: Sequence[str],
-    metrics: Sequence[Metric],
-    samples: int,
-) -> tuple[dict[str, list[Result]], dict[str, str]]:
-    """Compare the first system's translations with those of each other system.
-
-    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are resampled with
-    replacement, the same for both systems; p is the share of draws whose difference in score
-    exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). The
-    random numbers start at ``SACREBLEU_SEED``, 12345 by default.
-
-    Args:
-        systems: the translations of two or more systems; the first is the baseline.
-        references: one for each translation.
-        metrics: sacreBLEU's metrics.
-        samples: number of draws.
-
-    Returns:
-        sacreBLEU's results by the metric's name (``BLEU``, ``chrF2``), one per system, with
-        ``score`` and ``p_value``; and the signatures of the tests.
-    """
-    named = [(str(number), list(translations)) for number, translations in enumerate(systems)]
-    by_number = {str(number): metric for number, metric in enumerate(metrics)}
-    signatures, found = PairedTest(named, by_number, [references], "bs", samples)()
-    return (
-        {name: found[name] for name in signatures},
-        {name: str(signature) for name, signature in signatures.items()},
-    )
+    return found.p, found.signature
 
 
 def _tokens(signature: str) -> str:

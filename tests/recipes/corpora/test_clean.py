@@ -207,7 +207,7 @@ def test_flags_that_do_not_go_together_are_refused(flags: str, capsys) -> None:
 
 def test_command_line(tmp_path: Path) -> None:
     write(tmp_path, **FILES)
-    words = ["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--languages"]
+    words = ["--input", str(tmp_path), "--output-folder", str(tmp_path / "out"), "--languages"]
     long = ["--max-tokens", "2", "--long-test", "--text", str(tmp_path)]
     assert corpus_clean.main([*words, *LANGUAGES, *long]) == 0
     assert read(tmp_path / "out" / "train.en") == ["a"]

@@ -303,7 +303,7 @@ def test_memory_does_not_grow_with_the_corpus(raw: Path) -> None:
 
 
 def test_command_line(raw: Path, capsys) -> None:
-    words = ["--raw", str(raw), "--output", str(raw / "out"), "--languages", "de"]
+    words = ["--raw", str(raw), "--output-folder", str(raw / "out"), "--languages", "de"]
     take = ["--take", "train", "text", "small.de"]
     assert corpus_extract.main([*words, *take, *take]) == 0
     assert (raw / "out" / "train.de").read_text() == "eins\neins\n"

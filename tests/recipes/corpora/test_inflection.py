@@ -48,7 +48,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_source_has_language_tags_and_characters(corpus: Path, out: Path) -> None:
-    words = ["--raw", str(corpus), "--output", str(out), "--setting", "medium"]
+    words = ["--raw", str(corpus), "--output-folder", str(out), "--setting", "medium"]
     assert corpus_inflection.main([*words, "--language-count", "2"]) == 0
     for split in ("train", "valid", "test"):
         assert read(out, f"characters/{split}.lemma") == [

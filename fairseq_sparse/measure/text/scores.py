@@ -1,0 +1,117 @@
+"""Corpus scores of translations by sacreBLEU, with its paired test of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest
+
+from fairseq_sparse.errors import AnalysisError
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of several systems by one metric.
+
+    Attributes:
+        metric: sacreBLEU's name of the metric, such as ``chrF2``.
+        signature: sacreBLEU's signature, with the settings of the paired test if there was one.
+        scores: one for each system.
+        p: the p-value of each system but the first, tested against the first.
+    """
+
+    metric: str
+    signature: str
+    scores: list[float]
+    p: list[float]
+
+
+def make_metric(name: str, tokenize: str = BLEU.TOKENIZER_DEFAULT) -> Metric:
+    """Return a metric with sacreBLEU's defaults.
+
+    Args:
+        name: ``bleu``, ``chrf`` or ``ter``.
+        tokenize: BLEU's tokenizer; ``none`` takes the text as it is.
+
+    Raises:
+        AnalysisError: sacreBLEU has no such tokenizer.
+    """
+    if tokenize not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise AnalysisError(f"--tokenize {tokenize}: sacreBLEU has {known}")
+    if name == "bleu":  # force: no warning that these are tokens
+        return BLEU(tokenize=tokenize, force=tokenize == "none")
+    return CHRF() if name == "chrf" else TER()
+
+
+def score_systems(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[Metric],
+    samples: int = 1000,
+) -> list[Scores]:
+    """Score systems by each metric, and test each of them against the first.
+
+    The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are resampled with
+    replacement, the same for both systems; p is the share of draws whose difference in score
+    exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). The
+    random numbers start at ``SACREBLEU_SEED``, 12345 by default.
+
+    Args:
+        systems: the translations of each system.
+        references: one or several references, each with a text for each translation.
+        metrics: sacreBLEU's metrics.
+        samples: number of draws.
+    """
+    if len(systems) == 1:
+        scores = [metric.corpus_score(systems[0], references) for metric in metrics]
+        return [
+            Scores(score.name, str(metric.get_signature()), [score.score], [])
+            for metric, score in zip(metrics, scores, strict=True)
+        ]
+    named = [(str(number), list(texts)) for number, texts in enumerate(systems)]
+    keyed = {str(number): metric for number, metric in enumerate(metrics)}
+    signatures, found = PairedTest(named, keyed, references, "bs", samples)()
+    return [
+        Scores(
+            name,
+            str(signature),
+            [result.score for result in found[name]],
+            [result.p_value for result in found[name][1:]],
+        )
+        for name, signature in signatures.items()
+    ]
+
+
+def as_json(names: Sequence[str], found: Sequence[Scores]) -> dict[str, Any]:
+    """Return scores and p-values by system and metric, and signatures by metric."""
+    return {
+        "scores": {
+            name: {each.metric: each.scores[place] for each in found}
+            for place, name in enumerate(names)
+        },
+        "p": {
+            name: {each.metric: each.p[place] for each in found}
+            for place, name in enumerate(names[1:])
+        },
+        "signatures": {each.metric: each.signature for each in found},
+    }
+
+
+def score_tables(
+    names: Sequence[str], found: Sequence[Scores]
+) -> list[tuple[list[str], list[list[str]]]]:
+    """Return header and rows of the scores, with p beside each, and of the signatures."""
+    header, rows = ["system"], [[name] for name in names]
+    for each in found:
+        header += [each.metric, "p"] if each.p else [each.metric]
+        for row, score, p in zip(rows, each.scores, [None, *each.p, None], strict=False):
+            row.append(f"{score:.2f}")
+            if each.p:
+                row.append("" if p is None else f"{p:.4f}")
+    signatures = [[each.metric, each.signature] for each in found]
+    return [(header, rows), (["metric", "signature"], signatures)]
