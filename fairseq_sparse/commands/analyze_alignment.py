@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
+    Table,
+    add_format,
     add_json,
     check_outputs,
     command_parser,
     finish,
+    print_tables,
 )
 from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
@@ -63,6 +66,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="the tokenised sentences that the links in GOLD refer to: they must have as many "
         "words as those of the folders",
     )
+    add_format(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
     if options.words and not any(path.is_dir() for path in options.hypotheses):
@@ -199,42 +203,41 @@ def percent(rate: float | None) -> str:
     return "-" if rate is None else f"{100 * rate:.1f}"
 
 
-def file_table(files: list[dict[str, Any]]) -> str:
-    from fairseq_sparse.tables.formats import format_table
-
+def file_table(files: list[dict[str, Any]]) -> Table:
+    """Return header and rows of the scores of files."""
     rows = [
         [row["hypothesis"], row["links"], *(percent(row[name]) for name in MEASURES)]
         for row in files
     ]
-    return format_table(["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"], rows)
+    return ["hypothesis", "links", "precision (%)", "recall (%)", "AER (%)"], rows
 
 
-def folder_table(folder: dict[str, Any]) -> str:
-    from fairseq_sparse.tables.formats import format_table
-
+def folder_table(folders: list[dict[str, Any]]) -> Table:
+    """Return header and rows of the error rates of folders, by layer and kind of attention."""
     rows = []
-    for kind in ALIGNMENT_KINDS:
-        if kind not in folder:
-            continue
-        for layer in folder[kind]["layers"]:
-            numbers = (percent(layer[name]) for name in ("best", "average"))
-            rows.append([kind, layer["layer"], layer["best_head"] or "-", *numbers])
-        means = (percent(folder[kind][name]) for name in ("aoh", "aol"))
-        rows.append([kind, "average: AoH, AoL", "", *means])
-    header = ["attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"]
-    return f"{folder['hypothesis']}\n\n{format_table(header, rows)}"
+    for folder in folders:
+        for kind in filter(folder.__contains__, ALIGNMENT_KINDS):
+            place = [folder["hypothesis"], kind]
+            for layer in folder[kind]["layers"]:
+                numbers = (percent(layer[name]) for name in ("best", "average"))
+                rows.append([*place, layer["layer"], layer["best_head"] or "-", *numbers])
+            means = (percent(folder[kind][name]) for name in ("aoh", "aol"))
+            rows.append([*place, "average: AoH, AoL", "", *means])
+    header = ["folder", "attention", "layer", "best head", "its AER (%)", "AER of the mean (%)"]
+    return header, rows
 
 
 def run(options: argparse.Namespace) -> None:
     result = score(options)
     if options.json:
         write_json(options.json, result)
-    tables = [folder_table(folder) for folder in result["folders"]]
+    tables = [folder_table(result["folders"])] if result["folders"] else []
     if result["files"]:
         tables.append(file_table(result["files"]))
     gold = result["gold"]
     counts = f"{gold['sure']} sure and {gold['possible']} possible links of {gold['path']}"
-    print("\n\n".join([*tables, f"{result['sentences']} sentences; {counts}"]))
+    note = f"{result['sentences']} sentences; {counts}"
+    print_tables(tables, result, options.format, [note])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 
 from fairseq_sparse.commands.common import (
+    add_format,
     add_json,
     check_outputs,
     command_parser,
     find_systems,
     finish,
+    print_tables,
     refuse_overwriting,
 )
 from fairseq_sparse.errors import AnalysisError
@@ -34,6 +36,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", nargs="+", default=[], metavar="[NAME=]FILE", help="plain text, a sample a line"
     )
+    add_format(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
     if not options.samples and not options.text:
@@ -62,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         rows.append({"name": name, **summarize([text.split() for text in texts])})
     if options.json:
         write_json(options.json, {"rows": rows})
-    print(table(rows))
+    print_tables([table(rows)], {"rows": rows}, options.format)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
+from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError, in_words
 from fairseq_sparse.measure.alignment import SUBWORDS
 
 if TYPE_CHECKING:
@@ -134,13 +134,16 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_tables(tables: Sequence[Table], numbers: Any, style: str) -> None:
+def print_tables(
+    tables: Sequence[Table], numbers: Any, style: str, notes: Sequence[str] = ()
+) -> None:
     """Print the tables of a result, or all its numbers.
 
     Args:
         tables: header and rows of each.
         numbers: the whole result, for JSON.
         style: the value of --format.
+        notes: paragraphs below the tables, in Markdown alone.
     """
     import json
 
@@ -149,7 +152,8 @@ def print_tables(tables: Sequence[Table], numbers: Any, style: str) -> None:
     if style == "json":
         print(json.dumps(numbers, ensure_ascii=False, indent=1))
     else:
-        print("\n\n".join(format_table(header, rows, style) for header, rows in tables))
+        parts = [format_table(header, rows, style) for header, rows in tables]
+        print("\n\n".join([*parts, *(notes if style == "md" else [])]))
 
 
 def add_plots(parser: argparse.ArgumentParser) -> None:
@@ -459,7 +463,7 @@ def exit_status(main: Callable[[], int], quiet: Sequence[str] = (), name: str = 
 
 def one_line(error: Exception) -> str:
     """Return the message of an exception, in one line of readable length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(in_words(error).split())
     return text if len(text) <= 500 else text[:500] + "..."
 
 

@@ -3,18 +3,32 @@
 Reads the output of fairseq-generate --post-process sentencepiece (lines T-ID and D-ID) on the data
 of fairseq-sparse corpus inflection. An item without a guess counts as an empty guess. The same
 lemma and tags in a language are one item, even if repeated, and the last form counts. The figures
-for all languages are the means over them.
-
-Prints a Markdown table, and writes the figures as JSON and, in a folder, the guesses in the shared
-task's own format: LANG-out, with lemma, guess and tags.
+for all languages are the means over them. The guesses are written to a folder in the shared task's
+own format: LANG-out, with lemma, guess and tags.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
-from fairseq_sparse.recipes.corpora.inflection_score import score_files
+from fairseq_sparse.commands.common import (
+    add_format,
+    add_json,
+    check_outputs,
+    command_parser,
+    finish,
+    print_tables,
+)
+from fairseq_sparse.files import write_json
+from fairseq_sparse.recipes.corpora.inflection_score import figures_table, score_files
+
+
+def run(options: argparse.Namespace) -> None:
+    result = score_files(options.generated, options.reference, options.guesses)
+    if options.json:
+        write_json(options.json, result)
+    print_tables([figures_table(result)], result, options.format)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,8 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
     text = "output of fairseq-generate"
     parser.add_argument("generated", type=Path, metavar="GENERATED", help=text)
     parser.add_argument("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
-    parser.add_argument("--guesses", type=Path, required=True, metavar="DIR", help="for LANG-out")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="figures")
+    parser.add_argument(
+        "--guesses", type=Path, required=True, metavar="FOLDER", help="for LANG-out"
+    )
+    add_format(parser)
+    add_json(parser)
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "json")
-    return finish("score-inflection", lambda: print(score_files(**vars(options))))
+    return finish("score-inflection", run, options)

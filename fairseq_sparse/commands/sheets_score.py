@@ -1,6 +1,6 @@
 """Score the sheets of "fairseq-sparse sheets make" that annotators have filled in.
 
-Prints, in Markdown, the mean and standard deviation of each system's scores, for each annotator and
+Prints the mean and standard deviation of each system's scores, for each annotator and
 for both (a sentence that both judged counts twice), and how much the annotators agree on the
 sentences that both judged: Cohen's κ, plain and with quadratic weights. These figures ignore the +
 and - of scores; figures that include them are printed beside. Scores may be empty; their number is
@@ -13,7 +13,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.commands.common import check_outputs, command_parser, finish, output_file
+from fairseq_sparse.commands.common import (
+    add_format,
+    add_json,
+    check_outputs,
+    command_parser,
+    finish,
+    print_tables,
+)
 from fairseq_sparse.files import read_json, write_json
 
 
@@ -26,7 +33,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--partial", action="store_true", help="score one sheet while the other is still missing"
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="file for the figures")
+    add_format(parser)
+    add_json(parser)
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "json")
     return options
@@ -63,12 +71,12 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.sheets.human_evaluation import markdown
+    from fairseq_sparse.sheets.human_evaluation import notes, scores_table
 
     summary = score(options)
     if options.json:
         write_json(options.json, summary)
-    print(markdown(summary))
+    print_tables([scores_table(summary)], summary, options.format, notes(summary))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 from fairseq_sparse.checkpoints.loading import load_checkpoint
-from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.errors import AnalysisError, in_words
 
 
 def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
@@ -35,7 +35,7 @@ def load_models(paths: Sequence[Union[str, Path]], data: str) -> tuple:
     except Exception as error:  # fairseq checks nothing, so any exception can occur
         names = ", ".join(map(str, paths))
         raise AnalysisError(
-            f"{names} could not be loaded for the data in {data}: {error}"
+            f"{names} could not be loaded for the data in {data}: {in_words(error)}"
         ) from error
     for model in models:
         for layer in getattr(getattr(model, "encoder", None), "layers", []):

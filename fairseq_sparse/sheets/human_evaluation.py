@@ -12,7 +12,6 @@ from fairseq_sparse.sheets.annotation_sheets import (
     Judgement,
     Sheets,
 )
-from fairseq_sparse.tables.formats import format_table
 
 Scores = Mapping[str, Mapping[str, Optional[Judgement]]]  # annotator -> id of a row -> score
 # The value of a plus or minus behind a grade, where marks count.
@@ -105,26 +104,25 @@ def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
     }
 
 
-def markdown(summary: Mapping[str, Any]) -> str:
-    """Return the figures as a report shows them."""
+def scores_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
+    """Return header and rows of the systems' scores."""
     rows = []
     for system, figures in summary["systems"].items():
         cells = [figures[who] for who in (*ANNOTATORS, "both")]
         rows.append([system, *map(_mean_and_deviation, cells), figures["both"]["judgements"]])
-    header = ["system", "annotator 1", "annotator 2", "both", "judgements"]
+    return ["system", "annotator 1", "annotator 2", "both", "judgements"], rows
+
+
+def notes(summary: Mapping[str, Any]) -> list[str]:
+    """Return paragraphs on the scores, on the agreement of the annotators and on empty rows."""
     agreement = summary["agreement"]
     lines = [
-        format_table(header, rows),
-        "",
         f"Mean score ± standard deviation, from {min(SCALE)} (worst) to {max(SCALE)}, without + "
         "and -; in brackets the mean if these count a third.",
-        "",
         _agreement_text(agreement) if agreement["translations"] else "Nothing was judged by both.",
     ]
     missing = [f"{count} of {name}" for name, count in summary["missing"].items() if count]
-    if missing:
-        lines += ["", f"Rows without a score: {', '.join(missing)}."]
-    return "\n".join(lines)
+    return [*lines, f"Rows without a score: {', '.join(missing)}."] if missing else lines
 
 
 def _statistics(scores: Sequence[Judgement]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> No
     file.write_text("\n".join(HALF) + "\n")
     result = toy.command("analyze alignment", gold, file, folder, "--json", tmp_path / "out.json")
     table = rows(result.stdout)
-    assert table[2] == ["normal", "1", "2", "60.0", "100.0"]
+    assert table[2] == [str(folder), "normal", "1", "2", "60.0", "100.0"]
     assert table[7][-2:] == ["100.0", "100.0"] and table[4][-2:] == ["30.0", "80.0"]
     assert table[10] == [str(file), "2", "50.0", "33.3", "60.0"]
     written = json.loads((tmp_path / "out.json").read_text())
@@ -107,11 +107,14 @@ def test_some_heads_or_the_mean_alone(gold: Path, tmp_path: Path, capsys) -> Non
     only_mean = make_folder(tmp_path / "mean", heads=["mean"], attention=["normal"])
     one_head = make_folder(tmp_path / "head", heads=[2], layers=[1], attention=["normal"])
     assert call_here(gold, only_mean, one_head) == 0
-    table = rows(capsys.readouterr().out)
-    assert [row[2:] for row in table[2:5]] == [
-        *(["-", "-", "100.0"], ["-", "-", "60.0"], ["", "-", "80.0"])
+    table = rows(capsys.readouterr().out)[2:]
+    assert [[row[0], *row[3:]] for row in table] == [
+        [str(only_mean), "-", "-", "100.0"],
+        [str(only_mean), "-", "-", "60.0"],
+        [str(only_mean), "", "-", "80.0"],
+        [str(one_head), "2", "60.0", "-"],
+        [str(one_head), "", "60.0", "-"],
     ]
-    assert [row[2:] for row in table[7:]] == [["2", "60.0", "-"], ["", "60.0", "-"]]
 
 
 def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:

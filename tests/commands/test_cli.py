@@ -16,6 +16,7 @@ import pytest
 import fairseq_sparse
 import script_cases
 from bad_input import assert_refused
+from fairseq_sparse import files
 from fairseq_sparse.commands import cli, common
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
@@ -100,6 +101,19 @@ def test_an_error_of_the_user_is_one_line_and_a_status(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("fairseq-sparse analyze alignment: error: ") and missing in line
+
+
+def test_errors_say_which_file_is_missing_and_what_makes_it(tmp_path: Path, capsys) -> None:
+    (tmp_path / "locked").mkdir()
+    for path, maker in (
+        (tmp_path / "run/hyp.detok.txt", "fairseq-sparse score"),
+        (tmp_path / "dict.de.txt", "fairseq-preprocess makes it"),
+        (tmp_path / "other", ""),
+        (tmp_path / "locked", "Is a directory"),
+    ):
+        assert common.report_errors("it", files.lines_of, path) == 1
+        message = capsys.readouterr().err
+        assert str(path) in message and maker in message and "Errno" not in message
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fairseq_sparse.sheets.annotation_sheets import (
     Judgement,
     Row,
 )
-from fairseq_sparse.sheets.human_evaluation import cohen_kappa, markdown, summarize
+from fairseq_sparse.sheets.human_evaluation import cohen_kappa, notes, scores_table, summarize
 
 SCORES = sorted(SCALE)
 SYSTEMS = ("one", "two", "three", REFERENCE)
@@ -108,9 +108,11 @@ def test_figures_of_each_system():
     quadratic = naive_kappa([1, 2, 4, 3], [2, 3, 4, 4], True)
     assert agreement["marked_kappa"] == 0  # the annotators have no marked score in common
     assert agreement["quadratic_kappa"] == pytest.approx(quadratic)
-    text = markdown(summary)
-    row = "| one       | 1.00 ± 0.00 (1.00) | 2.00 ± 0.00 (1.67) | 1.50 ± 0.55 (1.33) | 6"
-    assert row in text
+    _, rows = scores_table(summary)
+    assert next(row for row in rows if row[0] == "one") == [
+        *("one", "1.00 ± 0.00 (1.00)", "2.00 ± 0.00 (1.67)", "1.50 ± 0.55 (1.33)", 6),
+    ]
+    text = notes(summary)[1]
     assert f"Cohen's κ {agreement['kappa']:.3f}, with quadratic weights {quadratic:.3f}, of" in text
 
 
@@ -139,10 +141,10 @@ def test_scores_that_are_missing():
     figures = {"annotator_1": only, "annotator_2": nothing, "both": only}
     assert summary["systems"] == {"one": figures}
     assert summary["agreement"]["translations"] == 0
-    text = markdown(summary)
+    text = notes(summary)
     assert "Nothing was judged by both." in text
     assert "Rows without a score: 1 of annotator_1, 2 of annotator_2." in text
-    assert "| one    | 4.00 (4.00) | -           | 4.00 (4.00) | 1" in text
+    assert scores_table(summary)[1] == [["one", "4.00 (4.00)", "-", "4.00 (4.00)", 1]]
 
 
 def test_translation_of_several_systems_counts_for_each_and_once_for_agreement():
@@ -167,7 +169,7 @@ def test_translation_of_several_systems_counts_for_each_and_once_for_agreement()
     assert summary["agreement"] == {"translations": 12, **kappas}
 
 
-def test_markdown_of_agreement_on_one_score():
+def test_words_for_agreement_on_one_score():
     sheets = make_sheets(range(4), range(4))
     scores = {
         annotator: {row.id: Judgement(4) for row in rows} for annotator, rows in sheets.items()
@@ -175,7 +177,7 @@ def test_markdown_of_agreement_on_one_score():
     summary = summarize(sheets, scores)
     assert summary["agreement"]["same"] == 1 and summary["agreement"]["kappa"] is None
     text = "100.0%. Cohen's κ is not defined, because every grade is the same."
-    assert text in markdown(summary)
+    assert text in notes(summary)[1]
 
 
 def test_marks_have_a_kappa_where_the_grades_have_none():
@@ -187,4 +189,4 @@ def test_marks_have_a_kappa_where_the_grades_have_none():
     agreement = summarize(sheets, scores)["agreement"]
     assert agreement["kappa"] is None and agreement["marked_kappa"] is not None
     expected = f"the same, of the scores with + and - {agreement['marked_kappa']:.3f}."
-    assert expected in markdown(summarize(sheets, scores))
+    assert expected in notes(summarize(sheets, scores))[1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq_sparse.tables.formats import format_table
-
 # The windows over which Welleck et al. (2020) and Martins et al. (2020) average repetition.
 WINDOWS = (16, 32, 128, 512)
 ORDERS = (1, 2, 3, 4)
@@ -70,8 +68,8 @@ def summarize(samples: Sequence[Sequence[str]]) -> dict[str, float]:
     }
 
 
-def table(rows: Sequence[dict]) -> str:
-    """Return a table of summaries, each with its ``name``."""
+def table(rows: Sequence[dict]) -> tuple[list[str], list[list[object]]]:
+    """Return header and rows of a table of summaries, each with its ``name``."""
     header = ["samples of", "number", "tokens", "vocabulary", "repetition (%)", "seq-rep-4 (%)"]
     header += [f"distinct-{order}" for order in ORDERS]
     lines = []
@@ -79,7 +77,7 @@ def table(rows: Sequence[dict]) -> str:
         counts = [row[key] for key in ("name", "samples", "tokens", "vocabulary")]
         shares = [f"{100 * row[key]:.2f}" for key in ("repetition", "seq_rep_4")]
         lines.append([*counts, *shares, *(f"{row[f'distinct_{order}']:.3f}" for order in ORDERS)])
-    return format_table(header, lines)
+    return header, lines
 
 
 def _ngrams(tokens: Sequence[str], order: int) -> list[tuple[str, ...]]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.files import lines_of, write_json
+from fairseq_sparse.files import lines_of
 from fairseq_sparse.recipes.corpora.inflection import from_units
 from fairseq_sparse.recipes.corpora.reading import log, open_all
-from fairseq_sparse.tables.formats import format_table
 
 _UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 _TARGET = re.compile(r"T-(\d+)\t(.*)")
@@ -50,15 +49,14 @@ def edit_distance(first: str, second: str) -> int:
     return row[-1]
 
 
-def score_files(generated: Path, reference: Path, guesses: Path, json: Path) -> str:
-    """Score fairseq-generate's output, and return a Markdown table of the figures.
+def score_files(generated: Path, reference: Path, guesses: Path) -> dict[str, Any]:
+    """Score fairseq-generate's output, write the guesses, and return the figures.
 
     Args:
         generated: output of ``fairseq-generate --post-process sentencepiece`` (lines T-ID, D-ID).
         reference: ``text/test.tsv`` of the prepared data.
         guesses: folder for the guesses in the shared task's own format: ``LANG-out``, with lemma,
             guess and tags.
-        json: file for the figures.
 
     Raises:
         RecipeError: the output is not of this test set, not complete or not joined to words.
@@ -72,17 +70,21 @@ def score_files(generated: Path, reference: Path, guesses: Path, json: Path) -> 
     for language, own in lines.items():
         with open_all([guesses / f"{language}-out"]) as (handle,):
             handle.writelines(own)
-    write_json(json, result)
     missing = [" ".join(slot) for number, (slot, _) in enumerate(items) if number not in found]
     if missing:
         log(f"no guess for {len(missing)} items, such as {missing[0]}")
+    return result
+
+
+def figures_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
+    """Return header and rows of the figures of each language, and of all."""
     rows = [
         [name, f"{row['accuracy']:.2f}", f"{row['edit_distance']:.2f}"]
         + [f"{row['items']:,}", row["without_guess"]]
         for name, row in [*result["languages"].items(), ("all", result)]
     ]
     header = ["language", "word accuracy (%)", "edit distance", "items", "without a guess"]
-    return format_table(header, rows)
+    return header, rows
 
 
 def score(items: Items, guesses: Guesses) -> dict[str, Any]:
