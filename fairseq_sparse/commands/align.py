@@ -35,12 +35,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
-    add_hypothesis,
     add_max_tokens,
     add_model_arguments,
     add_output_folder,
+    add_steps,
     add_subwords,
-    check_hypothesis,
+    check_steps,
     command_parser,
     finish,
     load_one_model,
@@ -81,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("align", __doc__)
     add_model_arguments(parser)
     add_output_folder(parser)
-    add_hypothesis(parser, "align the model's translations, not references")
+    add_steps(parser)
     parser.add_argument(
         "--layers",
         type=layers,
@@ -114,7 +114,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--npz", action="store_true", help="save the attention as well")
     add_max_tokens(parser)
     options = parser.parse_args(arguments)
-    check_hypothesis(parser, options)
+    check_steps(parser, options)
     return options
 
 
@@ -141,7 +141,7 @@ def describe(options: argparse.Namespace, translator: Translator, sentences: int
     sums = "".join(f"{sha256_of(path)} {path.name}\n" for path in files)
     return {
         "subset": options.subset,
-        "hypothesis": options.hypothesis,
+        "hypothesis": options.steps == "translations",
         "beam": options.beam,
         "attention": list(ALIGNMENT_KINDS) if options.attention == "both" else [options.attention],
         "layers": choose(options.layers, len(modules), "--layers"),
@@ -166,8 +166,10 @@ def extract(options: argparse.Namespace) -> str:
     # Load the data, and refuse a --max-tokens that is too small before the folder is made.
     translator.batches(options.subset, options.max_tokens)
     dataset = translator.task.dataset(options.subset)
-    if not options.hypothesis and len(dataset) and dataset[0].get("target") is None:
-        raise AnalysisError(f"--subset {options.subset}: there are no references; use --hypothesis")
+    if options.steps == "references" and len(dataset) and dataset[0].get("target") is None:
+        raise AnalysisError(
+            f"--subset {options.subset}: there are no references; use --steps translations"
+        )
     settings = describe(options, translator, len(dataset))
     folder = AlignmentFolder(options.output_folder, settings)
     if folder.finished:

@@ -144,7 +144,9 @@ def score_folder(path: Path, gold: list[GoldLinks], options: argparse.Namespace)
 
     manifest = read_manifest(path)
     if manifest["hypothesis"]:
-        raise ValueError(f"{path} was made with --hypothesis: its words are not those of the gold")
+        raise ValueError(
+            f"{path} was made with --steps translations: its words are not those of the gold"
+        )
     check_length(options.gold, gold, path, manifest["sentences"])
     if manifest["too_long"]:
         raise ValueError(

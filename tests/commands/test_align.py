@@ -217,7 +217,7 @@ def test_other_settings_are_refused_by_name(
 
 def test_own_translations(data: Path, checkpoints: dict[str, Path], tmp_path: Path) -> None:
     checkpoint = checkpoints["rela_g"]
-    flags = ["--hypothesis", "--beam", 2, "--subwords", "none"]
+    flags = ["--steps", "translations", "--beam", 2, "--subwords", "none"]
     assert call_here(data, checkpoint, tmp_path, *flags) == 0
     files = {name: content.decode().split("\n") for name, content in read(tmp_path).items()}
     translator = load_translator(str(checkpoint), str(data), True)
@@ -258,7 +258,7 @@ def test_bad_input_is_one_line(
     for folder, named, *flags in (
         (data, "--layers 3", "--layers", "1,3"),
         (data, "--heads 5", "--heads", "5,mean"),
-        (sources, "--hypothesis"),
+        (sources, "--steps translations"),
         (data, "--threshold", "--threshold", 0),
         (data, "--heads", "--heads", "0"),
         (data, "--layers", "--layers", "mean"),
@@ -266,4 +266,4 @@ def test_bad_input_is_one_line(
     ):
         assert_refused(capfd, named, call_here, folder, checkpoint, output, *flags)
         assert not output.exists()
-    assert call_here(sources, checkpoint, output, "--hypothesis", "--heads", "mean") == 0
+    assert call_here(sources, checkpoint, output, "--steps", "translations", "--heads", "mean") == 0

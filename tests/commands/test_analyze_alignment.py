@@ -211,7 +211,7 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         ([gold, two], two),
         ([gold, wrong], f"{wrong}, line 3"),
         ([gold, cut], cut),
-        ([gold, own], "--hypothesis"),
+        ([gold, own], "--steps translations"),
         ([gold, unfinished], unfinished),
         ([gold, empty], empty),
         ([gold, shorter], f"{gold}, line 1"),
