@@ -143,7 +143,10 @@ def write_texts(folder: Path, data: Path) -> None:
         for split in ("train", "valid", "test")
         for new, old in (("ja", "de"), ("en", "en"))
     }
-    names |= {name: name for name in ("test.de", "test.en")} | {"raw/test.en": "test.en"}
+    names |= {name: name for name in ("test.de", "test.en", "train.en")} | {
+        "raw/test.en": "test.en",
+        "beam.txt": "test.en",
+    }
     many = {f"data/multi30k_de_en/prepared/text/test.{side}": side for side in ("de", "en")}
     many |= {"alpha_relu.txt": "en", "test.tok.en": "en"}
     many |= {f"data/quickstart/prepared/test.{side}": side for side in ("de", "en")}
@@ -188,7 +191,6 @@ def write_runs(folder: Path, data: Path) -> None:
     for name in RUNS[1:]:
         shutil.copytree(first, folder / "runs" / name, dirs_exist_ok=True)
     translations = (first / "hyp.detok.txt").read_text()
-    (folder / "beam.txt").write_text(translations)
     for name in ("softmax", "entmax15"):
         path = folder / f"runs/multi30k_de_en/{name}-cpu/hyp.detok.txt"
         path.write_text(translations * 20)
