@@ -51,7 +51,8 @@ from command_line import (
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
-    from fairseq_sparse.measure.alignment.alignment_gold import GoldPairs
+    from gold_alignment import GoldPairs
+
     from fairseq_sparse.measure.alignment.word_alignment import Words
 
 SUBSET = "test"
@@ -81,7 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def find_gold(options: argparse.Namespace) -> Path:
     """Return the folder of the gold set, unpacking the archive if necessary."""
-    from fairseq_sparse.measure.alignment.alignment_gold import ARCHIVE, FOLDER, HOME, unpack
+    from gold_alignment import ARCHIVE, FOLDER, HOME, unpack
 
     places = [options.gold] if options.gold else []
     if not places and os.environ.get("RAW_DIR"):
@@ -150,7 +151,7 @@ def load_units(codes: Path) -> Callable[[str], str]:
 
 def split_words(pairs: GoldPairs, made: Preparation, output: Path) -> Sides:
     """Write the pieces of the sentences to OUT/pieces.LANG, and return the words of each side."""
-    from fairseq_sparse.measure.alignment.alignment_gold import segment
+    from gold_alignment import segment
 
     result = []
     for language, sentences in zip(made.languages, (pairs.source, pairs.target), strict=True):
@@ -180,7 +181,7 @@ def binarise(made: Preparation, options: argparse.Namespace) -> None:
 
 def measure(path: str, name: str, pairs: GoldPairs, words: Sides, options) -> dict[str, Any]:
     """Measure the error rates of a model by kind of attention, layer and head."""
-    from fairseq_sparse.measure.alignment.alignment_gold import score_model
+    from gold_alignment import score_model
 
     translator = load_one_model(path, options, name=name)
     batches = with_progress(translator.batches(SUBSET, options.max_tokens), name)
@@ -226,8 +227,9 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
 
 def compare(options: argparse.Namespace) -> str:
     """Write all files, and return the text to print."""
+    from gold_alignment import read_pairs
+
     from fairseq_sparse.files import write_json
-    from fairseq_sparse.measure.alignment.alignment_gold import read_pairs
     from fairseq_sparse.plots.attention_curves import draw_alignment_error
     from fairseq_sparse.plots.pictures import require_matplotlib, save_png_and_svg
 

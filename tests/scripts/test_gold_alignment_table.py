@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from gold_alignment import read_pairs, segment, unpack
 from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
@@ -19,7 +20,6 @@ import gold_alignment_table
 import references
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.measure.alignment.alignment_gold import read_pairs, segment, unpack
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import load_translator
 from script_input import record_preparation

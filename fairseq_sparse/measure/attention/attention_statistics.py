@@ -38,7 +38,6 @@ from fairseq_sparse.ops.attention import MASKED
 
 # The three places of attention in a Transformer, as reports call them.
 PLACES = ("encoder", "decoder", "cross")
-_RATES = ("sparsity", "null")
 _BY_EXPONENT = "diversity_by_exponent"
 
 # One layer of a Transformer, or the attention of an LSTM.
@@ -73,18 +72,13 @@ class AttentionStatistics:
     ):
         self.model = model.eval()
         self.padding_index, self.merger = padding_index, merger
-        modules = attention_modules(model)
-        self.modules = {place: modules[place] for place in PLACES if place in places}
-        if not any(self.modules.values()):
-            raise ValueError(f"the model has no attention ({', '.join(self.modules)})")
-        self.counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
-        self.layer_counts = {place: [0] * len(layers) for place, layers in self.modules.items()}
-        self.sinks = {place: [0] * len(layers) for place, layers in self.modules.items()}
-        # place -> layer -> exponent -> sum over the queries
-        self.divergences = {
-            place: [dict.fromkeys(_exponents(layer) if diversity else (), 0) for layer in layers]
-            for place, layers in self.modules.items()
+        self.layers = {
+            place: [_Layer(place, module, diversity) for module in modules]
+            for place, modules in attention_modules(model).items()
+            if place in places
         }
+        if not any(self.layers.values()):
+            raise ValueError(f"the model has no attention ({', '.join(self.layers)})")
         self.sentences = 0
 
     @torch.no_grad()
@@ -109,15 +103,9 @@ class AttentionStatistics:
             padding = source if place == "encoder" else target
             if words:
                 weights, masked, padding = words.merge(place, weights, masked)
-            self.counts[place][layer] += count_zeros(weights, masked, padding)
-            self.sinks[place][layer] += sum_of_shares(weights, masked, padding, place)
-            mean = weights.mean(0, keepdim=True)
-            self.layer_counts[place][layer] += count_zeros(mean, masked, padding)
-            sums = self.divergences[place][layer]
-            for exponent in sums:
-                sums[exponent] += sum_of_divergences(weights, masked, padding, exponent)
+            self.layers[place][layer].add(weights, masked, padding)
 
-        with watch_attention(self.model, count, self.modules):
+        with watch_attention(self.model, count, self.layers):
             yield
         self.sentences += len(source)
 
@@ -149,22 +137,65 @@ class AttentionStatistics:
         """
         if self.sentences == 0:
             raise ValueError("no sentence was counted")
-        result = {}
-        for place, modules in self.modules.items():
-            layers = [
-                {"attention": attention_kind(module), **_layer_measures(*measured)}
-                for module, *measured in zip(
-                    modules,
-                    self.counts[place],
-                    self.layer_counts[place],
-                    self.sinks[place],
-                    self.divergences[place],
-                    strict=True,
+        measures = {place: [x.measures() for x in layers] for place, layers in self.layers.items()}
+        return {
+            place: {**_mean_of_layers(layers), "layers": layers}
+            for place, layers in measures.items()
+            if layers
+        }
+
+
+class _Layer:
+    """The counts of one layer of attention; sums over queries."""
+
+    def __init__(self, place: str, module: Attention, diversity: bool):
+        self.place, self.kind = place, attention_kind(module)
+        self.zeros = self.zeros_of_mean = self.sinks = torch.tensor(0)
+        self.divergences = dict.fromkeys(_exponents(module) if diversity else (), 0.0)
+
+    def add(self, weights: Tensor, masked: Tensor, padding: Tensor) -> None:
+        """Count a batch; the arguments are those of :func:`count_zeros`."""
+        self.zeros = self.zeros + count_zeros(weights, masked, padding)
+        mean = weights.mean(0, keepdim=True)
+        self.zeros_of_mean = self.zeros_of_mean + count_zeros(mean, masked, padding)
+        self.sinks = self.sinks + sum_of_shares(weights, masked, padding, self.place)
+        for exponent in self.divergences:
+            self.divergences[exponent] += sum_of_divergences(weights, masked, padding, exponent)
+
+    def measures(self) -> dict[str, Any]:
+        """Return the measures of the layer, see :meth:`AttentionStatistics.rates`.
+
+        Raises:
+            ValueError: weights were NaN.
+        """
+        heads = []
+        for (zeros, pairs, nulls, queries, nans), (*shares, attending) in zip(
+            self.zeros.tolist(), self.sinks.tolist(), strict=True
+        ):
+            if nans > 0:
+                raise ValueError(
+                    "attention weights are NaN: the model's parameters are NaN or infinite"
                 )
-            ]
-            if layers:
-                result[place] = {**_mean_of_layers(layers), "layers": layers}
-        return result
+            nonzeros = (pairs - zeros) / queries
+            head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
+            means = [share / attending if attending else 0.0 for share in shares]
+            heads.append({**head, **dict(zip(SINKS, means, strict=True))})
+        result: dict[str, Any] = {"attention": self.kind}
+        for name in ("sparsity", "null"):
+            rates = [head[name] for head in heads]
+            result[name] = fmean(rates)
+            if len(heads) > 1:
+                result[f"{name}_variance"] = variance(rates)
+        queries = int(self.zeros[0, 3])
+        result["layer_null"] = int(self.zeros_of_mean[0, 2]) / queries
+        for name in ("nonzeros", *SINKS):
+            result[name] = fmean(head[name] for head in heads)
+        diversity = {exponent: float(x) / queries for exponent, x in self.divergences.items()}
+        if diversity:
+            result["diversity"] = next(iter(diversity.values()))
+        if diversity and None not in diversity:
+            result[_BY_EXPONENT] = {str(name): value for name, value in diversity.items()}
+        return {**result, "heads": heads}
 
 
 def attention_kind(module: Attention) -> str:
@@ -351,38 +382,6 @@ def _exponents(module: Attention) -> tuple[Optional[float], ...]:
     if kind.sums_to_one:
         return (None,)
     return EXPONENTS[:1] if kind.weights.signed else EXPONENTS
-
-
-def _layer_measures(
-    counts: Tensor, layer_counts: Tensor, sinks: Tensor, sums: Mapping[Optional[float], Tensor]
-) -> dict[str, Any]:
-    heads, result = [], {}
-    for (zeros, pairs, nulls, queries, nans), (*shares, attending) in zip(
-        counts.tolist(), sinks.tolist(), strict=True
-    ):
-        if nans > 0:
-            raise ValueError(
-                "attention weights are NaN: the model's parameters are NaN or infinite"
-            )
-        nonzeros = (pairs - zeros) / queries
-        head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
-        means = [share / attending if attending else 0.0 for share in shares]
-        heads.append({**head, **dict(zip(SINKS, means, strict=True))})
-    for name in _RATES:
-        rates = [head[name] for head in heads]
-        result[name] = fmean(rates)
-        if len(heads) > 1:
-            result[f"{name}_variance"] = variance(rates)
-    queries = int(counts[0, 3])
-    result["layer_null"] = int(layer_counts[0, 2]) / queries
-    for name in ("nonzeros", *SINKS):
-        result[name] = fmean(head[name] for head in heads)
-    diversity = {exponent: float(total) / queries for exponent, total in sums.items()}
-    if diversity:
-        result["diversity"] = next(iter(diversity.values()))
-    if diversity and None not in diversity:
-        result[_BY_EXPONENT] = {str(name): value for name, value in diversity.items()}
-    return {**result, "heads": heads}
 
 
 def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
