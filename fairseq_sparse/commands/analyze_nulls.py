@@ -108,15 +108,15 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """Measure the null rate of each pair, by its number."""
     from fairseq_sparse.measure.attention.null_ranking import check_layers, null_rates
-    from fairseq_sparse.measure.attention.subword_merging import subword_merger
+    from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
     from fairseq_sparse.measure.translator import with_references
 
     model, task = translator.model, translator.task
     layers = check_layers(model, options.layers)
     batches = translator.batches(options.subset, options.max_tokens)
     batches = with_references(with_progress(batches, options.subset), options.subset)
-    merger = subword_merger(task, options.subwords)
-    rates = dict(null_rates(model, batches, task.source_dictionary.pad(), layers, merger))
+    merger = SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
+    rates = dict(null_rates(model, batches, layers, merger))
     print_left_out(len(task.dataset(options.subset)) - len(rates))
     return rates
 

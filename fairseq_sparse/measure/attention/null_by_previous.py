@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.attention.attention_statistics import (
-    attention_modules,
-    watch_attention,
-)
+from fairseq_sparse.measure.attention.attention_statistics import attention_modules
+from fairseq_sparse.measure.attention.null_ranking import null_rows
 from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
 
 # The name of the position before the first word.
@@ -48,7 +45,6 @@ class NullByPrevious:
         self.nulls: dict[str, np.ndarray] = {}  # [layers, heads]
         self.queries: dict[str, int] = {}
 
-    @torch.no_grad()
     def add_batch(self, sample: Mapping[str, Any]) -> None:
         """Run the model on a batch, teacher-forced, and count.
 
@@ -59,15 +55,7 @@ class NullByPrevious:
             AnalysisError: a sentence has different numbers of words and tags.
         """
         words = self.merger.batch(sample["net_input"])
-        layers: dict[int, Tensor] = {}
-
-        def keep(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
-            merged, _, _ = words.merge(place, weights, masked)
-            layers[layer] = (merged == 0).all(-1)  # [heads, batch, words]
-
-        with watch_attention(self.model, keep, ["cross"]):
-            self.model.extract_features(**sample["net_input"])
-        nulls = torch.stack([layers[layer] for layer in sorted(layers)]).cpu().numpy()
+        nulls = null_rows(self.model, sample["net_input"], words).cpu().numpy()
         for row, (number, text) in enumerate(
             zip(sample["id"].tolist(), words.targets, strict=True)
         ):

@@ -20,7 +20,7 @@ from fairseq_sparse.measure.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
+from fairseq_sparse.measure.attention.subword_merging import BatchWords, SubwordMerger
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 
 # Ranks down to which precision is reported, beside the number of bad pairs.
@@ -52,33 +52,58 @@ def check_layers(model: nn.Module, layers: Optional[Sequence[int]]) -> list[int]
 
 
 @torch.no_grad()
+def null_rows(model: nn.Module, net_input: Mapping[str, Tensor], words: BatchWords) -> Tensor:
+    """Run a model on a batch, teacher-forced, and find the null queries of its cross-attention.
+
+    Args:
+        model: in eval mode.
+        net_input: fairseq's.
+        words: of the batch. The query of a word is null if those of all its subwords are.
+
+    Returns:
+        Boolean, ``[layers, heads, batch, words]``; EOS is the last word, and padding is null, too.
+    """
+    layers: dict[int, Tensor] = {}
+
+    def keep(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
+        merged, _, _ = words.merge(place, weights, masked)
+        layers[layer] = (merged == 0).all(-1)
+
+    with watch_attention(model, keep, ["cross"]):
+        model.extract_features(**net_input)
+    return torch.stack([layers[layer] for layer in sorted(layers)])
+
+
 def null_rates(
     model: nn.Module,
     samples: Iterable[Mapping[str, Any]],
-    padding_index: int,
     layers: Sequence[int],
-    merger: Optional[SubwordMerger] = None,
+    merger: SubwordMerger,
 ) -> Iterator[tuple[int, float]]:
     """Yield the null rate of the cross-attention of each sentence pair.
 
     It is the share of queries whose weights are all 0, over all heads of the layers and all target
-    tokens or words. EOS is one of them, so that the mean of the rates of equally long pairs is the
-    rate that ``AttentionStatistics`` reports.
+    words. EOS is one of them, so that the mean of the rates of equally long pairs is the rate that
+    ``AttentionStatistics`` reports.
 
     Args:
         model: in eval mode.
         samples: batches of fairseq's, with ``id`` and ``net_input``.
-        padding_index: of source and target dictionary.
         layers: numbers from 1, as :func:`check_layers` gives them.
-        merger: merges subwords, so that words are counted; None for tokens.
+        merger: finds the words.
 
     Yields:
         The number of each pair in its data set, and its rate, in the order of the batches.
     """
     for sample in samples:
-        nulls, rows = _count(model, sample["net_input"], padding_index, layers, merger)
-        for number, null, total in zip(sample["id"].tolist(), nulls, rows, strict=True):
-            yield number, null / total
+        words = merger.batch(sample["net_input"])
+        nulls = null_rows(model, sample["net_input"], words)[[number - 1 for number in layers]]
+        nulls = nulls.flatten(0, 1).cpu()  # [layers and heads, batch, words]
+        for row, (number, text) in enumerate(
+            zip(sample["id"].tolist(), words.targets, strict=True)
+        ):
+            rows = nulls[:, row, : len(text) + 1]  # and EOS
+            yield number, int(rows.sum()) / rows.numel()
 
 
 def rank(rates: Mapping[int, float]) -> list[int]:
@@ -146,34 +171,6 @@ def read_labels(path: Path, sentences: int) -> set[int]:
     if len(lines) != sentences:
         raise AnalysisError(f"{path} has {len(lines)} lines for {sentences} sentence pairs")
     return {number for number, line in enumerate(lines) if _is_bad(line.strip(), path, number)}
-
-
-def _count(
-    model: nn.Module,
-    net_input: Mapping[str, Tensor],
-    padding_index: int,
-    layers: Sequence[int],
-    merger: Optional[SubwordMerger],
-) -> tuple[list[int], list[int]]:
-    """Return, for each pair of a batch, the number of null rows of weights, and of all rows."""
-    target = net_input["prev_output_tokens"].ne(padding_index)
-    nulls = rows = torch.zeros(len(target), dtype=torch.long, device=target.device)
-    words = merger and merger.batch(net_input)
-
-    def count(place: str, layer: int, weights: Tensor, masked: Tensor) -> None:
-        nonlocal nulls, rows
-        if layer + 1 in layers:
-            queries = target
-            if words:
-                weights, _, padding = words.merge(place, weights, masked)
-                queries = ~padding
-            null = (weights == 0).all(-1)  # [heads, batch, queries]; masked keys have 0
-            nulls = nulls + (null & queries).sum((0, 2))
-            rows = rows + len(weights) * queries.sum(1)
-
-    with watch_attention(model, count, ["cross"]):
-        model.extract_features(**net_input)
-    return nulls.tolist(), rows.tolist()
 
 
 def _is_bad(line: str, path: Path, number: int) -> bool:

@@ -42,7 +42,8 @@ def model_of(kind, *flags):
 
 
 def rates_of(model, *samples, layers=(1, 2, 3)):
-    return dict(null_rates(model, samples, PAD, layers))
+    words = toy.dictionary()
+    return dict(null_rates(model, samples, layers, SubwordMerger(words, words, "none")))
 
 
 def pairs_of(sample):
@@ -86,7 +87,7 @@ def test_rates_of_words_are_those_of_the_statistics():
         words.add_symbol(f"w{number}" + "@@" * (number % 2))  # every other is continued
     model, merger = model_of("rela_g"), SubwordMerger(words, words, "subword_nmt")
     sample = toy.batch(words, SIZES)
-    rates = dict(null_rates(model, [sample], PAD, (1, 2, 3), merger))
+    rates = dict(null_rates(model, [sample], (1, 2, 3), merger))
     assert rates != rates_of(model, sample)
     for pair in pairs_of(sample):
         counted = AttentionStatistics(model, PAD, merger=merger)
