@@ -190,8 +190,7 @@ class BeamSearch:
             is_forced = (forced != self.pad).repeat(self.scores.shape[1])
             tokens, rows = self.tokens[:, : step + 1], log_probs.view(len(is_forced), -1)
             mask_repeats(settings.no_repeat_ngram_size, tokens, rows, is_forced)
-        padding = log_probs[:, :, self.pad, None]
-        self.certificate.record_masked(self.sentences, padding, self.scores)
+        self.certificate.record_padding(self.sentences, log_probs[:, :, self.pad], self.scores)
         log_probs[:, :, self.pad] = -math.inf
 
     def _forced(self, step: int) -> np.ndarray:
@@ -209,7 +208,8 @@ class BeamSearch:
             log_probs[row] = -math.inf
             log_probs[row, :, self.eos] = cut[:, :, self.eos]
             cut[:, :, self.eos] = -math.inf
-            self.certificate.record_cut(self.sentences[rows], cut, self.scores[rows])
+            prefix_scores = self._tensor(self.scores[rows])
+            self.certificate.record_cut(self.sentences[rows], cut, prefix_scores)
 
     def _candidates(self, step: int, log_probs: Tensor) -> Candidates:
         """Return the best continuations of each sentence; *log_probs* is changed in place."""

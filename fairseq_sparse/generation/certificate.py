@@ -96,42 +96,40 @@ class Certificate:
         self.add_up_mass = add_up_mass
         # For each step: the sentences, and scores and masks of their candidates.
         self.recorded: list[tuple[np.ndarray, ...]] = []
-        # Numbers of steps, with sentences and their masses.
+        # Numbers of steps, sentences, and the probability of their continuations.
         self.totals: list[tuple[int, np.ndarray, np.ndarray]] = []
         self.masked: list[tuple[int, np.ndarray, np.ndarray]] = []
         self.unlisted: list[tuple[int, np.ndarray]] = []
         self.is_cut = np.zeros(batch, dtype=bool)
         self.is_unknown = np.zeros(batch, dtype=bool)
 
-    def record_masked(
+    def record_padding(
         self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: np.ndarray
     ) -> None:
-        """Record continuations at a step that were masked: they are dropped.
+        """Record the probability of padding at a step: it is dropped, because no search chooses it.
 
         Args:
             sentences: batch indices of the sentences, ``[sentences]``.
-            log_probs: log-probabilities of masked tokens after their hypotheses,
-                ``[sentences, beam, tokens]``.
+            log_probs: log-probabilities of padding after their hypotheses, ``[sentences, beam]``.
             prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
         """
         if self.add_up_mass:
-            scores = log_probs.double().numpy(force=True) + prefix_scores[:, :, None]
-            mass = np.exp(scores).sum(axis=(1, 2))
-            self.masked.append((len(self.recorded), sentences, mass))
+            scores = log_probs.double().numpy(force=True) + prefix_scores
+            self.masked.append((len(self.recorded), sentences, np.exp(scores).sum(axis=1)))
 
-    def record_cut(
-        self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: np.ndarray
-    ) -> None:
+    def record_cut(self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: Tensor) -> None:
         """Record continuations that were masked because a sentence has reached its limit.
 
         They are dropped, but do not count for the bound, because they are too long.
 
         Args:
-            sentences, log_probs, prefix_scores: as for :meth:`record_masked`.
+            sentences, log_probs, prefix_scores: as for :meth:`record_total`.
         """
-        is_possible = (log_probs > -math.inf).flatten(1).any(dim=1)
-        self.is_cut[sentences] = is_possible.numpy(force=True)
-        self.record_masked(sentences, log_probs, prefix_scores)
+        is_possible = (log_probs > -math.inf).flatten(1).any(dim=1).numpy(force=True)
+        self.is_cut[sentences] = is_possible
+        if self.add_up_mass:
+            mass = np.where(is_possible, _mass(log_probs, prefix_scores), 0.0)
+            self.masked.append((len(self.recorded), sentences, mass))
 
     def record_total(self, sentences: np.ndarray, log_probs: Tensor, prefix_scores: Tensor) -> None:
         """Add up the continuations at a step; needed if probabilities may not sum to 1.
@@ -143,10 +141,8 @@ class Certificate:
             prefix_scores: log-probabilities of these hypotheses, ``[sentences, beam]``.
         """
         if self.add_up_mass:
-            # exp(-inf) is slow on a CPU; exp(_NEGLIGIBLE) is as good as 0
-            mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
-            mass = (mass.double() * prefix_scores.double().exp()).sum(dim=-1)
-            self.totals.append((len(self.recorded), sentences, mass.numpy(force=True)))
+            mass = _mass(log_probs, prefix_scores)
+            self.totals.append((len(self.recorded), sentences, mass))
 
     def record(
         self,
@@ -232,3 +228,10 @@ class Certificate:
 def _best(scores: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Return the best score of the selected candidates of each sentence; -inf without any."""
     return np.where(which, scores, np.float32(-np.inf)).max(axis=-1)
+
+
+def _mass(log_probs: Tensor, prefix_scores: Tensor) -> np.ndarray:
+    """Sum the probabilities of all continuations, ``[sentences]``."""
+    # exp(-inf) is slow on a CPU; exp(_NEGLIGIBLE) is as good as 0
+    mass = log_probs.clamp(min=_NEGLIGIBLE).exp_().sum(dim=-1)  # [sentences, beam]
+    return (mass.double() * prefix_scores.double().exp()).sum(dim=-1).numpy(force=True)
