@@ -47,14 +47,11 @@ GROUPS = {
     "Draw": {
         "draw attention": "draw the attention in one sentence",
         "draw tree": "draw all translations of nonzero probability of a sentence as a tree",
-        "draw mappings": "draw alpha-ReLU or alpha-entmax for several alphas",
         "report": "compare trained models in one HTML page",
     },
     "Compare": {
         "compare": "score several systems, and show sentences that one translates better",
         "table results": "print one table of the results of several runs",
-        "table sizes": "count parameters and operations of models, by kind of attention",
-        "table thresholds": "print thresholds of 1.5-entmax in untrained models",
     },
     "Checkpoints": {
         "average": "average the parameters of several checkpoints into one",

@@ -149,7 +149,7 @@ def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
     """Make jobs: a training step of ``transformer_sparse`` without the optimizer."""
     import torch.nn.functional as F
 
-    from fairseq_sparse.measure.random_models import translation_task
+    from random_models import translation_task
 
     def job(model):
         def run():
@@ -170,7 +170,7 @@ def step_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 
 def decode_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
     """Make jobs of beam search, each sentence to the same length; they return the hypotheses."""
-    from fairseq_sparse.measure.random_models import translation_task
+    from random_models import translation_task
 
     def job(model):
         model.make_generation_fast_(beamable_mm_beam_size=options.beam, need_attn=False)
@@ -190,14 +190,14 @@ def decode_jobs(options: Namespace, length: int, batch: int, dtype) -> Jobs:
 def random_sample(options: Namespace, task, batch: int, length: int) -> dict:
     from fairseq import utils
 
-    from fairseq_sparse.measure.random_models import random_batch
+    from random_models import random_batch
 
     sample = random_batch(task, batch, length)
     return utils.apply_to_sample(lambda tensor: tensor.to(options.device), sample)
 
 
 def build_transformer(options: Namespace, kind: str, task):
-    from fairseq_sparse.measure.random_models import build_model
+    from random_models import build_model
 
     flags = ["--share-all-embeddings", "--attention-dropout", options.attention_dropout]
     for part in ("encoder", "decoder"):

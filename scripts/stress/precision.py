@@ -179,7 +179,7 @@ class Training:
         from fairseq import options as fairseq_options
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-        from fairseq_sparse.measure.random_models import translation_task
+        from random_models import translation_task
 
         parser = fairseq_options.get_training_parser()
         arguments = fairseq_options.parse_args_and_arch(parser, training_flags(run, options))

@@ -26,7 +26,6 @@ from fairseq_sparse.commands import (
     corpus_extract,
     corpus_inflection,
     draw_attention,
-    draw_mappings,
     draw_tree,
     mbr,
     report,
@@ -37,8 +36,6 @@ from fairseq_sparse.commands import (
     sheets_score,
     sheets_score_pairs,
     table_results,
-    table_sizes,
-    table_thresholds,
 )
 from script_input import (
     DRAW_PAIRS,
@@ -225,12 +222,6 @@ SCRIPTS = {
         written=("out/a.svg",),
         chosen=("out/a.svg",),
     ),
-    "draw mappings": Script(
-        draw_mappings.main,
-        "entmax --output {}/out/a.png {}/out/a.svg",
-        nothing,
-        written=("out/a.png", "out/a.svg"),
-    ),
     "align": Script(
         align.main,
         f"{ON_MODEL} --output-folder {{}}/out/links",
@@ -274,14 +265,6 @@ SCRIPTS = {
         counted=("reference.txt",),
         written=("out/h.txt", "out/a.json"),
         chosen=("out/h.txt", "out/a.json"),
-    ),
-    "table sizes": Script(
-        table_sizes.main,
-        "--arch transformer_sparse_tiny --source-vocabulary 9 --target-vocabulary 9 "
-        "--kinds rela_g --json {}/out/a.json",
-        nothing,
-        written=("out/a.json",),
-        chosen=("out/a.json",),
     ),
     "analyze nulls": Script(
         analyze_nulls.main,
@@ -367,17 +350,5 @@ SCRIPTS = {
         counted=("generated.txt", "reference.txt"),
         written=("out/h.txt", "out/a.json"),
         chosen=("out/h.txt", "out/a.json"),
-    ),
-    "table thresholds": Script(
-        table_thresholds.main,
-        "--data {}/bin --arch transformer_sparse_tiny --tokens 100 --json {}/out/a.json",
-        lambda folder, common: (
-            shutil.copytree(common / "bin", folder / "bin"),
-            (folder / "out").mkdir(),
-        ),
-        texts=DATA,
-        binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.bin"),
-        written=("out/a.json",),
-        chosen=("out/a.json",),
     ),
 }

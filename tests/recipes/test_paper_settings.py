@@ -9,11 +9,11 @@ import pytest
 import torch
 from fairseq import options as fairseq_options
 
-from fairseq_sparse.measure.random_models import translation_task
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES, TransformerSparseModel
 from fairseq_sparse.recipes.parts import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
+from random_models import translation_task
 from toy import USER_DIR
 
 SUE = ("iwslt14_de_en", "wmt14_en_de", "wmt13_en_ru")

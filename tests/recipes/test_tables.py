@@ -85,9 +85,10 @@ def test_an_unknown_table_is_refused_and_all_are_listed() -> None:
 def test_the_page_has_every_table_and_names_what_there_is() -> None:
     found = {" ".join(names) for names in re.findall(r"`reproduce (\w+) (\w+)`", PAGE)}
     assert found == set(TABLES) - {"rela ablation", "attention controls"}  # not from a paper
-    scripts = re.findall(r"`((?:benchmark/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
+    scripts = re.findall(r"`(?:scripts/)?((?:\w+/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
     commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)
-    assert ("benchmark/losses.py", "") in scripts and ("table thresholds ", "--data") in commands
+    assert ("benchmark/losses.py", "") in scripts and ("paper/thresholds.py", "--data") in scripts
+    assert ("draw attention ", "--subset") in commands
     shared = (ROOT / "fairseq_sparse/commands/common.py").read_text(encoding="utf-8")
     for name, option in scripts + commands:
         if name.endswith(".py"):

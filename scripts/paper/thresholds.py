@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Print thresholds of 1.5-entmax in untrained Transformers: Table 3 of Speeding Up Entmax.
 
 For each vocabulary size, or each folder of prepared data, an untrained model with a 1.5-entmax
@@ -20,11 +21,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.commands.common import command_parser, finish, output_file, positive
-from fairseq_sparse.files import write_json
+# scripts/ is the import path of the helpers
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import exit_status, output_file, positive, report_errors, script_parser  # noqa: E402
+from fairseq_sparse.files import write_json  # noqa: E402
+from fairseq_sparse.tables.formats import format_table  # noqa: E402
 
 ALPHA = 1.5
 # The sizes of the paper's three vocabularies.
@@ -44,7 +50,7 @@ COLUMNS = {
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = command_parser("table thresholds", __doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--vocabulary",
         type=positive,
@@ -116,13 +122,13 @@ def measure(task, batch: dict, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one row of the table, without its name."""
     import torch
 
-    from fairseq_sparse.measure.random_models import build_model
     from fairseq_sparse.ops.tau import (
         expected_support_share,
         tau_from_formula,
         tau_from_logits,
         tau_from_weights,
     )
+    from random_models import build_model
 
     torch.manual_seed(options.seed)
     flags = ["--output-transform", "entmax15", *shlex.split(options.model_flags)]
@@ -162,7 +168,7 @@ def test_for_normality(rows) -> dict[str, float]:
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
-    from fairseq_sparse.measure.random_models import random_batch, translation_task
+    from random_models import random_batch, translation_task
 
     rows = []
     for size in options.vocabulary:
@@ -177,8 +183,6 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.tables.formats import format_table
-
     rows = rows_of(options)
     if options.json:
         write_json(options.json, {"rows": rows})
@@ -188,4 +192,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("table thresholds", run, parse_arguments(arguments))
+    return report_errors("thresholds", run, parse_arguments(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main, quiet=["fairseq", "fairseq_sparse"]))

@@ -1,4 +1,4 @@
-"""Table 3 of Speeding Up Entmax, printed by fairseq-sparse table thresholds."""
+"""Table 3 of Speeding Up Entmax, printed by scripts/paper/thresholds.py."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import table_thresholds
+from paper import thresholds
 
 pytest.importorskip("scipy")
 PAPER = {10_000: (0.0184, 0.33), 40_000: (0.0171, 0.17), 60_000: (0.0169, 0.14)}
@@ -16,7 +16,7 @@ LAYERS += " --encoder-normalize-before --decoder-normalize-before"
 
 
 def rows(folder, *arguments):
-    assert table_thresholds.main([*map(str, arguments), "--json", str(folder / "rows.json")]) == 0
+    assert thresholds.main([*map(str, arguments), "--json", str(folder / "rows.json")]) == 0
     return json.loads((folder / "rows.json").read_text())["rows"]
 
 
@@ -56,7 +56,7 @@ def test_the_first_batch_of_prepared_data(tmp_path):
 
 def test_bad_input_is_refused_by_name(tmp_path, capsys):
     data = toy.binarised_text(tmp_path, pairs=4)
-    main = table_thresholds.main
+    main = thresholds.main
     assert_refused(capsys, "--tokens 2", main, ["--data", str(data), "--tokens", "2"])
     for path in data.glob("train.*"):
         path.unlink()

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Count parameters and floating-point operations of a Transformer, by kind of attention.
 
 Both are counted on modules that are built and run, not by formulas.
@@ -23,26 +24,21 @@ which softmax needs no more operations than ReLA-g.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from argparse import Namespace
+from pathlib import Path
 
-from fairseq_sparse.commands.common import (
-    add_json,
-    command_parser,
-    finish,
-    positive,
-)
-from fairseq_sparse.files import write_json
+# scripts/ is the import path of the helpers
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import exit_status, output_file, positive, report_errors, script_parser  # noqa: E402
+from fairseq_sparse.files import write_json  # noqa: E402
+from fairseq_sparse.tables.formats import format_table  # noqa: E402
 
 BASELINE = "softmax"
 # `entmax` with its alpha learned for each head.
 LEARNED = "entmax_learned"
-SHARING = {
-    "target": ["--share-decoder-input-output-embed"],
-    "all": ["--share-all-embeddings"],
-    "none": [],
-}
+EMBEDDINGS = "--share-decoder-input-output-embed"
 
 # ReLA, Table 4: operations for H heads, T tokens and width d.
 CLOSED_FORMS = {
@@ -59,21 +55,15 @@ FUSED = {"_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8}
 FUSED_ATTENTION = "_scaled_dot_product_flash_attention"
 
 
-def parse_arguments(arguments: list[str] | None) -> Namespace:
-    parser = command_parser("table sizes", __doc__)
+def parse_arguments(arguments: list[str] | None = None) -> Namespace:
+    parser = script_parser(__doc__)
 
     def add(flag, default, help, **options):
         parser.add_argument(flag, default=default, help=f"{help} (default: {default})", **options)
 
-    add(
-        "--arch",
-        "transformer_sparse_wmt_en_de",
-        "architecture of transformer_sparse or transformer",
-    )
-    add("--source-vocabulary", 27510, "size of the source vocabulary", type=positive, metavar="N")
-    add("--target-vocabulary", 27510, "size of the target vocabulary", type=positive, metavar="N")
-    add("--share", "target", "embeddings that are shared: input and output", choices=SHARING)
-    add("--model-flags", "", "more flags of the architecture, as one argument: --model-flags='...'")
+    add("--arch", "transformer_sparse_wmt_en_de", "of transformer_sparse or transformer")
+    add("--source-vocabulary", 27510, "entries of the source's", type=positive, metavar="N")
+    add("--target-vocabulary", 27510, "entries of the target's", type=positive, metavar="N")
     add("--length", 25, "tokens per sentence", type=positive, metavar="N")
     parser.add_argument(
         "--activation-lengths",
@@ -86,11 +76,8 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--kinds", help=f"values of --attention, or {LEARNED}, comma-separated (default: all)"
     )
-    add_json(parser)
-    options = parser.parse_args(arguments)
-    if options.share == "all" and options.source_vocabulary != options.target_vocabulary:
-        parser.error("--share all needs one vocabulary: give both the same number of entries")
-    return options
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="for all numbers")
+    return parser.parse_args(arguments)
 
 
 def chosen_kinds(options: Namespace) -> list[str]:
@@ -106,10 +93,9 @@ def chosen_kinds(options: Namespace) -> list[str]:
 
 
 def build(options: Namespace, kind: str, task):
-    from fairseq_sparse.measure.random_models import build_model
+    from random_models import build_model
 
-    flags = [*SHARING[options.share], *shlex.split(options.model_flags)]
-    flags += ["--attention", "entmax" if kind == LEARNED else kind]
+    flags = [EMBEDDINGS, "--attention", "entmax" if kind == LEARNED else kind]
     flags += ["--attention-alpha-learnable"] if kind == LEARNED else []
     return build_model(options.arch, flags, task)
 
@@ -243,11 +229,10 @@ def results_of(options: Namespace) -> list[dict]:
     """Return the results of each kind of attention, softmax first."""
     import torch
 
-    from fairseq_sparse.measure.random_models import random_batch, translation_task
+    from random_models import random_batch, translation_task
 
     kinds = chosen_kinds(options)
-    target_size = None if options.share == "all" else options.target_vocabulary
-    task = translation_task(options.source_vocabulary, target_size)
+    task = translation_task(options.source_vocabulary, options.target_vocabulary)
     results = []
     for kind in kinds:
         torch.manual_seed(1)
@@ -274,8 +259,6 @@ def results_of(options: Namespace) -> list[dict]:
 
 
 def table(results: list[dict]) -> str:
-    from fairseq_sparse.tables.formats import format_table
-
     header = ["attention", "parameters", "million", "added"]
     header += ["module: products (M)", "others (M)", "ratio"]
     header += ["sentence: products (M)", "others (M)", "ratio"]
@@ -293,8 +276,6 @@ def table(results: list[dict]) -> str:
 
 
 def activation_table(found: dict) -> str:
-    from fairseq_sparse.tables.formats import format_table
-
     header = ["activation", "closed form"]
     for counts in found["operations"]:
         header += [f"T = {counts['tokens']}: formula", "counted"]
@@ -322,7 +303,7 @@ def run(options: Namespace) -> None:
         write_json(options.json, {**content, "activations": found})
     print(table(results))
     print(
-        f"\n{options.arch} {' '.join([*SHARING[options.share], options.model_flags])}; "
+        f"\n{options.arch} {EMBEDDINGS}; "
         f"vocabularies of {options.source_vocabulary:,} and {options.target_vocabulary:,} entries; "
         f"sentences of {options.length} tokens; ratios to {BASELINE}"
     )
@@ -330,4 +311,8 @@ def run(options: Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("table sizes", run, parse_arguments(arguments))
+    return report_errors("sizes", run, parse_arguments(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main, quiet=["fairseq", "fairseq_sparse"]))

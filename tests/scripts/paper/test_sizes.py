@@ -1,4 +1,4 @@
-"""fairseq-sparse table sizes against counting on paper, for a small Transformer."""
+"""Parameters and operations against counting on paper, for a small Transformer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import table_sizes
+from paper import sizes
 
 SMALL = (
     "--arch transformer_sparse_tiny --source-vocabulary 30 --target-vocabulary 20 --length 7"
@@ -23,7 +22,7 @@ SCORES = HEADS * LENGTH**2
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict]:
-    found = table_sizes.results_of(table_sizes.parse_arguments([*SMALL, "--kinds", KINDS]))
+    found = sizes.results_of(sizes.parse_arguments([*SMALL, "--kinds", KINDS]))
     return {result["attention"]: result for result in found}
 
 
@@ -81,10 +80,10 @@ def test_operations_of_single_functions() -> None:
         (lambda: torch.softmax(x, -1), 60),
         (lambda: torch.nn.functional.leaky_relu(x), 12),
     ]:
-        assert table_sizes.operations(run) == {"products": 0, "others": expected}
-    assert table_sizes.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
+        assert sizes.operations(run) == {"products": 0, "others": expected}
+    assert sizes.operations(lambda: x @ x.t()) == {"products": 2 * 3 * 4 * 3, "others": 0}
     query, key = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 7, 8)
-    attention = table_sizes.operations(
+    attention = sizes.operations(
         lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key)
     )
     assert attention == {"products": 2 * 2 * 5 * 7 * (8 + 8), "others": 5 * 2 * 5 * 7 + 80}
@@ -92,8 +91,8 @@ def test_operations_of_single_functions() -> None:
 
 def test_closed_forms_are_those_of_the_paper() -> None:
     """ReLA, Table 4, and the figures in its text: 239K and 592K, 23.99M and 13.12M."""
-    options = table_sizes.parse_arguments([])
-    found = table_sizes.activations(options, heads=8, width=512)
+    options = sizes.parse_arguments([])
+    found = sizes.activations(options, heads=8, width=512)
     short, long = found["operations"]
     assert (short["tokens"], long["tokens"]) == (100, 1000)
     assert [short[kind]["formula"] for kind in ("softmax", "rela_g")] == [239_200, 592_100]
@@ -104,8 +103,8 @@ def test_closed_forms_are_those_of_the_paper() -> None:
 
 def test_counts_of_an_activation() -> None:
     heads, width = 4, 32
-    options = table_sizes.parse_arguments(["--activation-lengths", "3", "50"])
-    found = table_sizes.activations(options, heads, width)
+    options = sizes.parse_arguments(["--activation-lengths", "3", "50"])
+    found = sizes.activations(options, heads, width)
     counted = [entry["rela_g"]["counted"] for entry in found["operations"]]
     for tokens, entry in zip((3, 50), found["operations"], strict=True):
         assert entry["softmax"]["counted"] == 5 * heads * tokens**2
@@ -117,18 +116,17 @@ def test_counts_of_an_activation() -> None:
     last = found["softmax_up_to"]["counted"]
     for tokens, expected in ((last, True), (last + 1, False)):
         softmax, rela = (
-            table_sizes.activation_operations(kind, heads, tokens, width)
+            sizes.activation_operations(kind, heads, tokens, width)
             for kind in ("softmax", "rela_g")
         )
         assert (softmax <= rela) == expected
 
 
-def test_command_line(tmp_path: Path) -> None:
-    result = toy.command(
-        "table sizes", *SMALL, "--kinds", "rela_g", "--json", tmp_path / "out.json"
-    )
-    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
-    first = result.stdout.partition("closed form")[0]
+def test_command_line(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "out.json"
+    assert sizes.main([*SMALL, "--kinds", "rela_g", "--json", str(path)]) == 0
+    written = json.loads(path.read_text(encoding="utf-8"))["results"]
+    first = capsys.readouterr().out.partition("closed form")[0]
     lines = [line for line in first.splitlines() if line.startswith("|")][:-1]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert [row[0] for row in cells] == ["softmax", "rela_g"]
@@ -142,20 +140,8 @@ def test_command_line(tmp_path: Path) -> None:
         (["--arch", "nothing"], "nothing"),
         (["--arch", "lstm_sparse"], "lstm_sparse"),
         (["--arch", "transformer_lm_sparse"], "transformer_lm_sparse"),
-        (["--model-flags", "--no-such-flag 1"], "--no-such-flag"),
         (["--target-vocabulary", "3"], "3"),
-        (["--share", "all"], "--share all"),
     ],
 )
 def test_bad_values_are_one_line(flags, named, capsys) -> None:
-    assert_refused(capsys, named, table_sizes.main, [*SMALL, *flags])
-
-
-def test_one_vocabulary_for_all_embeddings() -> None:
-    flags = [*SMALL, "--source-vocabulary", "20", "--kinds", "relu"]
-    counts = {
-        share: table_sizes.results_of(table_sizes.parse_arguments([*flags, "--share", share]))[0]
-        for share in ("all", "target", "none")
-    }
-    sizes = [counts[share]["parameters"] for share in ("all", "target", "none")]
-    assert [b - a for a, b in zip(sizes, sizes[1:], strict=False)] == [20 * WIDTH, 20 * WIDTH]
+    assert_refused(capsys, named, sizes.main, [*SMALL, *flags])

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fairseq_sparse.commands import draw_mappings
-from fairseq_sparse.plots.mapping_plots import draw_alpha_relu, draw_entmax
+from paper import mappings
 
 
 def lines_of(figure):
@@ -13,7 +12,7 @@ def lines_of(figure):
 
 def test_alpha_relu_has_a_line_for_each_alpha() -> None:
     alphas = [1.25, 1.5, 2.0]
-    figure = draw_alpha_relu(alphas)
+    figure = mappings.draw("alpha-relu", alphas)
     for alpha, (x, y) in zip(alphas, lines_of(figure), strict=True):
         expected = np.maximum((alpha - 1) * x, 0) ** (1 / (alpha - 1))
         assert y == pytest.approx(expected, abs=1e-12) and y.max() > 0 == y.min()
@@ -23,7 +22,7 @@ def test_alpha_relu_has_a_line_for_each_alpha() -> None:
 
 def test_entmax_of_two_scores_saturates_where_the_paper_says() -> None:
     alphas = [1.0, 1.25, 1.5, 2.0, 4.0]
-    figure = draw_entmax(alphas)
+    figure = mappings.draw("entmax", alphas)
     for alpha, (t, p) in zip(alphas, lines_of(figure), strict=True):
         assert p + p[::-1] == pytest.approx(np.ones_like(p))  # of [t, 0] and of [0, t]
         assert (np.diff(p) >= -1e-12).all()
@@ -46,7 +45,11 @@ def test_the_script_refuses_what_has_no_formula(tmp_path, capsys) -> None:
         (["softmax"], "invalid choice"),
     ):
         with pytest.raises(SystemExit):
-            draw_mappings.main([*arguments, "--output", str(tmp_path / "a.png")])
+            mappings.main([*arguments, "--output", str(tmp_path / "a.png")])
         assert message in capsys.readouterr().err
-    assert draw_mappings.main(["entmax", "--output", str(tmp_path / "a.xyz")]) == 1
+    arguments = ["entmax", "--alphas", "1,2", "--output"]
+    assert mappings.main([*arguments, str(tmp_path / "a.png"), str(tmp_path / "a.svg")]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "a.svg"}
+    capsys.readouterr()
+    assert mappings.main([*arguments, str(tmp_path / "a.xyz")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
