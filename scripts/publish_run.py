@@ -41,11 +41,10 @@ def texts_of(run: Path) -> dict[Path, str]:
     return {path: kept for path, kept in names.items() if path.is_file()}
 
 
-def training_table(log: str) -> str:
-    """Return the validation results as tab-separated values, one line per validation."""
-    from fairseq_sparse.measure.training_log import read_records, validation_curve
+def training_table(records: list) -> str:
+    """Return the validations in a training log as tab-separated values, one line for each."""
+    from fairseq_sparse.measure.training_log import validation_curve
 
-    records = read_records(log)
     curve = validation_curve(records, "epoch")
     hours = dict(zip(curve["updates"], curve["hours"], strict=True))
     # A validation that was repeated after an interruption counts once, by its last record.
@@ -72,8 +71,8 @@ def publish(run: Path, results: Path, commit: str) -> Path:
     """
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.files import read_json, write_json
-    from fairseq_sparse.measure.training_log import log_text
-    from fairseq_sparse.tables.rows import read_summary
+    from fairseq_sparse.measure.training_log import read_log
+    from fairseq_sparse.tables.summaries import read_summary
 
     texts = texts_of(run)
     summary = read_summary(run)
@@ -85,7 +84,7 @@ def publish(run: Path, results: Path, commit: str) -> Path:
         parts.append(
             "\n".join([f"# {path.stem}", *(f"{flag} {value}" for flag, value in settings)])
         )
-    training = training_table(log_text(run / "logs" / "train.log"))
+    training = training_table(read_log(run / "logs" / "train.log"))
     # All is read before anything is written: a folder without its run would enter the tables.
     folder = results / "runs" / summary["dataset"] / run.resolve().name
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""Print one Markdown table of the results of several runs.
+"""Print one table of the results of several runs.
 
 A RUN is a folder of fairseq-sparse run, which has all results in its summary.json; a --save-dir
-of fairseq-train; or a checkpoint. For the last two, an unknown result is shown as "-", and the
-command that provides it is named.
+of fairseq-train; or a checkpoint. For the last two, the command that provides a missing result is
+named. Speeds are shown only if asked for, or if --speeds has them: those of the logs are of a
+machine that may have had other work to do.
 """
 
 from __future__ import annotations
@@ -12,47 +13,40 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.commands.common import command_parser, finish, one_line, program
-from fairseq_sparse.errors import AnalysisError, CheckpointError
-from fairseq_sparse.files import read_json
-from fairseq_sparse.recipes.summaries import (
-    SCORES,
-    read_score,
-    statistics_of,
-    summarize_attention,
-    summarize_generation,
-    summarize_training,
+from fairseq_sparse.commands.common import (
+    add_format,
+    command_parser,
+    finish,
+    one_line,
+    print_tables,
+    program,
 )
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json
 from fairseq_sparse.tables.columns import (
     COLUMNS,
     SPEEDS,
+    Summary,
     cell,
     columns_of,
     conditions,
-    read_summary_file,
+    values_of,
 )
-from fairseq_sparse.tables.formats import format_table
+from fairseq_sparse.tables.summaries import missing_parts, read_run
 
 COMMAND = "table results"
 # The benchmarks whose results have speeds of models.
 BENCHMARKS = ("training_step", "decoding")
 
 
-def table(summaries: list[dict], columns: list[str], baseline: dict | None = None) -> str:
-    """Return the Markdown table, and below it the conditions of the measurements."""
-    header = [COLUMNS[name].heading for name in columns]
-    rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
-    lines = [f"\n{label}: {text}" for label, text in conditions(summaries)]
-    return "\n".join([format_table(header, rows), *lines])
-
-
-def model_name(summary: dict) -> str:
+def model_name(summary: Summary) -> str:
     """Return VARIANT or VARIANT+ATTENTION, as the command run names a model."""
     attention = summary.get("model", {}).get("attention", "softmax")
-    return summary.get("variant", "") + ("" if attention == "softmax" else f"+{attention}")
+    name = summary.get("variant", summary["run"])
+    return name if attention == "softmax" else f"{name}+{attention}"
 
 
-def add_speeds(summaries: list[dict], results: list[dict]) -> None:
+def add_speeds(summaries: list[Summary], results: list[dict]) -> None:
     """Add to each summary the measured speeds of its variant.
 
     Raises:
@@ -69,79 +63,26 @@ def add_speeds(summaries: list[dict], results: list[dict]) -> None:
             ]
             if len(found) > 1:
                 raise AnalysisError(
-                    f"--speeds has {len(found)} speeds of {summary['variant']} ({part}): give the "
+                    f"--speeds has {len(found)} speeds of {model_name(summary)} ({part}): give the "
                     "results of one beam, batch size and precision"
                 )
             if found:
                 summary["measured"][name] = found[0]
 
 
-# The parts of the summary of a run without recipes, and the source of each.
-PLAIN_PARTS = {
-    "training": "speed and updates: --log FILE, the output of fairseq-train",
-    "other": "results beside those of training: give the folder of its run",
-    "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
-    "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
-    "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
-    "> RUN/validate-test.txt 2>&1",
-    "attention": "zeros in attention: fairseq-sparse analyze attention --json RUN/attention.json",
-}
-
-
-def summarize_plain(run: Path, name: str, log: Path | None) -> tuple[dict, list[str]]:
-    """Summarize a run without recipes; return the summary, and the names of the missing parts.
-
-    Raises:
-        AnalysisError: the folder has no checkpoint, or the log no numbers.
-        OSError, ValueError: a file cannot be read.
-    """
-    from fairseq_sparse.measure.run_folders import find_checkpoint, read_log
-
-    find_checkpoint(run)
-    summary: dict = {"variant": name}
-    if log is not None:
-        read_log(log)
-        summary["training"] = summarize_training(log)
-    if run.is_file():  # the other files in its folder may be those of another checkpoint
-        return summary, ["other"] if log else ["training", "other"]
-    files = {
-        "generation": ("generate-test.txt", lambda path: summarize_generation(run)),
-        "test": ("validate-test.txt", lambda path: statistics_of(run, "test")),
-        "attention": ("attention.json", summarize_attention),
-    }
-    for part, (file, summarize) in files.items():
-        if (run / file).is_file():
-            try:
-                summary[part] = summarize(run / file)
-            except AnalysisError as error:  # the other parts can still be shown
-                print(f"{program(COMMAND)}: {one_line(error)}", file=sys.stderr)
-    if any((run / file).is_file() for file in SCORES.values()):
-        summary |= read_score(run)
-    found = {*summary, "other", *(["score"] if summary.keys() & SCORES.keys() else [])}
-    return summary, [part for part in PLAIN_PARTS if part not in found]
-
-
-def read_summaries(runs: list[Path], logs: list[Path]) -> list[dict]:
+def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
     """Read the summaries of all readable runs; report left-out runs and missing parts on stderr."""
-    summaries: list[dict] = []
-    lacking: dict[str, list[str]] = {}
+    summaries: list[Summary] = []
     for run, log in zip(runs, logs or [None] * len(runs), strict=True):
-        name = f"{run.resolve().parent.name}/{run.name}" if run.is_file() else run.resolve().name
         try:
-            if (run / "summary.json").is_file():
-                summary, missing = read_summary_file(run / "summary.json"), []
-            else:
-                summary, missing = summarize_plain(run, name, log)
-        except (AnalysisError, CheckpointError, OSError, ValueError) as error:
-            found = (run / "summary.json").is_file()
-            why = one_line(error) if found else f"no {run / 'summary.json'}; {one_line(error)}"
-            print(f"{program(COMMAND)}: left out {run}: {why}", file=sys.stderr)
-            continue
-        summaries.append(summary)
-        for part in missing:
-            lacking.setdefault(part, []).append(name)
-    for part, names in lacking.items():
-        print(f"{program(COMMAND)}: no {PLAIN_PARTS[part]} ({', '.join(names)})", file=sys.stderr)
+            summary, _ = read_run(run, log)
+            if summary.keys() == {"run"}:
+                raise AnalysisError("no summary.json, which the stage analyze writes, and no log")
+            summaries.append(summary)
+        except (AnalysisError, OSError, ValueError) as error:
+            print(f"{program(COMMAND)}: left out {run}: {one_line(error)}", file=sys.stderr)
+    for message in missing_parts(summaries):
+        print(f"{program(COMMAND)}: {message}", file=sys.stderr)
     return summaries
 
 
@@ -154,14 +95,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         default=[],
         metavar="FILE",
-        help="output of fairseq-train, or its --log-file, for each RUN in order; ignored for runs "
-        "of the recipes, which have their own",
+        help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
+        "RUN/logs/train.log, where the recipes put it, or RUN/train.log)",
     )
     parser.add_argument(
         "--columns",
         type=lambda text: text.split(","),
         metavar="NAME,...",
-        help="columns to show (default: all that fit the runs); an unknown name lists the choices",
+        help="columns to show (default: all that the runs have); an unknown name lists the choices",
     )
     parser.add_argument(
         "--baseline",
@@ -178,6 +119,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="results of scripts/benchmark/training_step.py or decoding.py: their speeds replace "
         "those of the runs' logs; the models must be named like the variants",
     )
+    add_format(parser)
     options = parser.parse_args(arguments)
     if options.log and len(options.log) != len(options.runs):
         runs, logs = len(options.runs), len(options.log)
@@ -219,7 +161,19 @@ def run(options: argparse.Namespace) -> None:
         raise AnalysisError(f"--baseline {options.baseline}: {len(found)} runs")
     add_speeds(summaries, read_speeds(options.speeds))
     columns = options.columns or columns_of(summaries)
-    print(table(summaries, columns, found[0] if found else None))
+    baseline = found[0] if found else None
+    header = [COLUMNS[name].heading for name in columns]
+    rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
+    numbers = {
+        "runs": [{"run": part["run"], **values_of(part, columns)} for part in summaries],
+        "conditions": dict(conditions(summaries, columns)),
+    }
+    print_tables([(header, rows)], numbers, options.format)
+    if options.format != "json":
+        for label, text in numbers["conditions"].items():
+            # Below another form of table, it would have to be removed by hand.
+            file = sys.stdout if options.format == "md" else sys.stderr
+            print(f"\n{label}: {text}", file=file)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,7 +9,8 @@ from typing import Any, Optional
 from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
-from fairseq_sparse.measure.training_log import Records, log_text, read_records
+from fairseq_sparse.measure.training_log import Records
+from fairseq_sparse.tables.summaries import read_run
 
 # The models that a folder may have, in order of preference.
 _CHECKPOINTS = ("average.pt", "checkpoint_best.pt", LAST)
@@ -23,8 +24,7 @@ class Run:
         name: its name in the report, different from all others.
         folder: the folder of the run.
         checkpoint: the model.
-        summary: ``summary.json`` of the stage analyze; empty if there is none.
-        records: of the training log, see :func:`read_records`; empty if there is none.
+        summary, records: see :func:`read_run`.
         alignment: the results of ``fairseq-sparse analyze alignment --json`` for its alignments;
             None if its data have no gold alignments, or the stage align has not run.
     """
@@ -159,32 +159,11 @@ def name_of_data(runs: Sequence[Run], data: str) -> str:
 
 def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> Run:
     """Read the run in a folder; for a single checkpoint, the rest of its folder is ignored."""
+    summary, records = read_run(place, log)
     if place.is_file():
-        return Run(name, place.parent, checkpoint, {}, read_log(log) if log else [], None)
-    recipe_log = place / "logs" / "train.log"
-    if log is not None:
-        records = read_log(log)
-    else:
-        records = read_records(log_text(recipe_log)) if recipe_log.is_file() else []
+        return Run(name, place.parent, checkpoint, summary, records, None)
     aligned = _read_json(place / "alignment.json").get("folders")
-    summary = _read_json(place / "summary.json")
     return Run(name, place, checkpoint, summary, records, aligned[0] if aligned else None)
-
-
-def read_log(path: Path) -> Records:
-    """Read the log that a user names.
-
-    Raises:
-        AnalysisError: it has no numbers.
-        OSError: it cannot be read.
-    """
-    records = read_records(log_text(path))
-    if not records:
-        raise AnalysisError(
-            f"--log {path}: no numbers of a training; give what fairseq-train printed, or its "
-            "--log-file"
-        )
-    return records
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The numbers in a log of fairseq-train, in its formats ``json``, ``simple`` and ``tqdm``."""
 
+import csv
 import json
 import re
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
+from fairseq_sparse.errors import AnalysisError
 
 # "... | INFO | train_inner | {...}"; or "INFO:train_inner:{...}", if an optional package was
 # missing when fairseq set up its log.
@@ -17,6 +18,7 @@ _EPOCH_LINE = re.compile(
 )
 _STEP_LINE = re.compile(r"\bepoch (?P<epoch>\d+):\s+\d+ / \d+ (?P<fields>\w+=.*)$")
 _SUBSET = re.compile(r"valid on '(\w+)' subset")
+_SIZE = re.compile(r"num\. shared model params: [\d,]+ \(num\. trained: (?P<parameters>[\d,]+)\)")
 
 Records = list[tuple[str, dict[str, float]]]
 
@@ -26,15 +28,33 @@ def log_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def read_records(log: str) -> Records:
-    """Read the lines with numbers.
+def read_log(path: Path) -> Records:
+    """Read a log as :func:`read_records` does, or the validations in a published training.tsv.
 
-    Args:
-        log: the text of the log.
+    Raises:
+        AnalysisError: it has no numbers.
+        OSError: it cannot be read.
+    """
+    text = log_text(path)
+    if path.suffix == ".tsv":
+        rows = csv.DictReader(text.splitlines(), delimiter="\t")
+        records = [("valid", {k: float(v) for k, v in row.items() if v}) for row in rows]
+    else:
+        records = read_records(text)
+    if not records:
+        raise AnalysisError(
+            f"{path}: no numbers of a training; give what fairseq-train printed, or its --log-file"
+        )
+    return records
+
+
+def read_records(log: str) -> Records:
+    """Read the lines with numbers in the text of a log.
 
     Returns:
-        For each line its tag, which is ``train_inner`` (since the last such line), ``train`` or
-        ``valid`` (at the end of an epoch), and its numbers without the tag in front of each name.
+        For each line its tag and its numbers, without the tag in front of each name. The tag is
+        ``train_inner`` (since the last such line), ``train`` or ``valid`` (at the end of an epoch),
+        or ``model``, once a start, with the number of ``parameters``.
     """
     records = []
     for line in log.split("\n"):
@@ -65,6 +85,8 @@ def _read_line(line: str) -> tuple[str, dict[str, Any]]:
     if match := _STEP_LINE.search(line):
         fields = dict(part.split("=", 1) for part in match["fields"].split(", ") if "=" in part)
         return "train_inner", {"epoch": match["epoch"], **fields}
+    if match := _SIZE.search(line):
+        return "model", {"parameters": match["parameters"].replace(",", "")}
     return "", {}
 
 
@@ -126,6 +148,8 @@ def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
     Returns:
         ``updates``, ``hours`` of training, and ``values``, of the same length; empty if not logged.
     """
+    import numpy as np
+
     curve = curves(records, "valid")
     known = [
         (updates, value)
@@ -136,6 +160,21 @@ def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
     points = training_seconds(records)
     hours = np.interp(updates, *zip(*points, strict=True)) / 3600
     return {"updates": updates, "hours": hours.tolist(), "values": [value for _, value in known]}
+
+
+def still_improving(records: Records) -> Optional[str]:
+    """Return the metric that chose the best checkpoint if its last value is better than all before,
+    so that a longer training might have gained; else None.
+
+    fairseq logs the best value so far from the second validation on.
+    """
+    curve = curves(records, "valid")
+    for name in curve:
+        metric = name.removeprefix("best_")
+        if metric != name and metric in curve:
+            *before, last = curve[metric]
+            return metric if last == curve[name][-1] and last not in before else None
+    return None
 
 
 def threshold_curve(records: Records) -> dict[str, list[Optional[float]]]:

@@ -11,6 +11,7 @@ from fairseq_sparse.files import write_json
 from fairseq_sparse.recipes import stages, summaries
 from fairseq_sparse.recipes.plan import Plan
 from fairseq_sparse.recipes.recipe import Recipe
+from fairseq_sparse.tables.summaries import read_generation, read_score
 
 
 def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
@@ -51,8 +52,8 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
             **names,
             "seeds": sorted(each.seed for each in recipes),
             "members": [member.name for member in members],
-            **summaries.read_score(folder),
-            "generation": summaries.summarize_generation(folder),
+            **read_score(folder),
+            **read_generation(folder),
             **summaries.describe_environment(),
         }
         write_json(folder / "summary.json", summary)

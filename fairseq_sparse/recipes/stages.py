@@ -7,7 +7,7 @@ from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import write_json
-from fairseq_sparse.recipes import summaries
+from fairseq_sparse.measure.training_log import read_log
 from fairseq_sparse.recipes.evaluation import align, analyze, generate
 from fairseq_sparse.recipes.launch import Launch
 from fairseq_sparse.recipes.parts import (
@@ -28,6 +28,8 @@ from fairseq_sparse.recipes.preparation import (
     raw,
 )
 from fairseq_sparse.recipes.recipe import Flags, Recipe
+from fairseq_sparse.recipes.summaries import describe_environment
+from fairseq_sparse.tables.summaries import summarize_training
 
 # glibc returns every freed tensor to the system and requests the memory again, which costs a fifth
 # of the time on a CPU; with these it keeps the memory.
@@ -151,8 +153,8 @@ def _train(recipe: Recipe, launch: Launch) -> Stage:
             recover.run(recover.parse_arguments([str(checkpoints), "--quiet"]))
 
     def after() -> None:
-        summary = summaries.summarize_training(run / "logs" / "train.log", metric)
-        write_json(run / "train.json", summary)
+        summary = summarize_training(read_log(run / "logs" / "train.log"), metric)
+        write_json(run / "train.json", {**summary, **describe_environment()})
 
     return Stage(
         name="train",

@@ -26,12 +26,12 @@ from fairseq_sparse.tables.columns import (
 from fairseq_sparse.tables.models import model_of
 from fairseq_sparse.tables.output import empty_table, output_table
 from fairseq_sparse.tables.published import differences, published_text
+from fairseq_sparse.tables.summaries import missing_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Messages about missing parts, and how to make them.
-_NO_SUMMARY = "Without summary.json (scores, speeds), which the recipes' stage analyze writes"
 _NO_LOG = "No training log (the recipes keep one; for other trainings, --log)"
 _TOO_LONG = "Sentences left out, because they are too long for the model"
 _NO_ALIGNMENT = "No alignment error rates, which need gold alignments and the recipes' stage align"
@@ -287,7 +287,9 @@ def _terms(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _missing(runs: Sequence[Run]) -> str:
-    return _names_of([run.name for run in runs if not run.summary], _NO_SUMMARY)
+    """Return a paragraph for each part of the results that some runs lack, and what makes it."""
+    messages = missing_parts([{**run.summary, "run": run.name} for run in runs])
+    return "\n".join(f"<p>{escape(message)}</p>" for message in messages)
 
 
 def _names_of(names: Sequence[str], what: str) -> str:

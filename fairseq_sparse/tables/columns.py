@@ -2,15 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from fairseq_sparse.files import read_json
-
 Summary = dict[str, Any]
-
-_REMEDY = "make it again with the stage analyze"
 
 
 @dataclass(frozen=True)
@@ -42,147 +36,99 @@ METRICS = {
 }
 
 
-class Shown(Enum):
-    """When a table has a column that was not asked for."""
-
-    ALWAYS = "always"
-    IF_KNOWN = "if a run has a value"
-    NEVER = "never"
-
-
 class Column(NamedTuple):
     """A column of tables of runs.
 
     Attributes:
         heading: its heading.
-        path: where its value is in ``summary.json``; attention has one for each of its places.
+        path: where its value is in a summary; attention has one for each of its places.
         format: the format of the value.
-        shown: when a table has the column unasked.
-        of_texts: whether the default table of language models has it instead.
-        unit: the unit of the heading, as a multiple of that in ``summary.json``.
         metric: what it measures, if that is not the name of the column; see :class:`Quantity`.
         split: on what it is measured; see :class:`Quantity`.
+        default: whether a table has the column unasked, if a run has a value.
         spread: whether means over seeds have their deviation beside them.
+        unit: the unit of the heading, as a multiple of that in the summary.
     """
 
     heading: str
     path: str
     format: str
-    shown: Shown = Shown.ALWAYS
-    of_texts: bool = False
-    unit: int = 1
     metric: Optional[str] = None
     split: Optional[str] = "test"
+    default: bool = False
     spread: bool = False
-
-
-_IF_KNOWN, _NEVER = Shown.IF_KNOWN, Shown.NEVER
-
-
-def _of_validation(what: str, path: str, form: str, metric: str) -> Column:
-    """Return a column for a measure of the validation set."""
-    heading = f"{what}, validation set"
-    return Column(heading, f"valid.{path}", form, _NEVER, metric=metric, split="valid")
+    unit: int = 1
 
 
 COLUMNS = {
-    "variant": Column("variant", "variant", "{}", of_texts=True),
-    "bleu": Column("BLEU", "bleu.bleu", "{:.2f}", _IF_KNOWN, spread=True),
-    "chrf": Column("chrF2", "bleu.chrf", "{:.2f}", _NEVER, spread=True),
-    "tokenized_bleu": Column(
-        "BLEU of tokens", "bleu.tokenized_bleu", "{:.2f}", _NEVER, spread=True
-    ),
+    "variant": Column("variant", "variant", "", default=True),
+    "bleu": Column("BLEU", "bleu.bleu", ".2f", default=True, spread=True),
+    "chrf": Column("chrF2", "bleu.chrf", ".2f", spread=True),
+    "tokenized_bleu": Column("BLEU of tokens", "bleu.tokenized_bleu", ".2f", spread=True),
     "lowercased_bleu": Column(
-        "BLEU of lower-cased tokens", "bleu.lowercased_bleu", "{:.2f}", _NEVER, spread=True
+        "BLEU of lower-cased tokens", "bleu.lowercased_bleu", ".2f", spread=True
     ),
-    "long_bleu": Column("BLEU of long sentences", "long.bleu", "{:.2f}", _NEVER, spread=True),
+    "long_bleu": Column("BLEU of long sentences", "long.bleu", ".2f", spread=True),
     "valid_accuracy": Column(
-        "validation accuracy (%)",
-        "training.valid.accuracy",
-        "{:.2f}",
-        _NEVER,
-        metric="accuracy",
-        split="valid",
+        *("validation accuracy (%)", "training.valid.accuracy", ".2f", "accuracy", "valid"),
         spread=True,
     ),
     "word_accuracy": Column(
-        "word accuracy (%)", "inflection.accuracy", "{:.2f}", _IF_KNOWN, spread=True
+        "word accuracy (%)", "inflection.accuracy", ".2f", default=True, spread=True
     ),
     "edit_distance": Column(
-        "edit distance", "inflection.edit_distance", "{:.2f}", _IF_KNOWN, spread=True
+        "edit distance", "inflection.edit_distance", ".2f", default=True, spread=True
     ),
-    "eps_ppl": Column("ε-perplexity", "test.eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True),
-    "best_eps_ppl": Column(
-        "ε-perplexity, best ε", "test.best_eps_ppl", "{:.1f}", _IF_KNOWN, of_texts=True
+    "eps_ppl": Column("ε-perplexity", "test.eps_ppl", ".1f", default=True),
+    "best_eps_ppl": Column("ε-perplexity, best ε", "test.best_eps_ppl", ".1f", default=True),
+    "sparsemax_score": Column("sparsemax score", "test.sparsemax_score", ".4f", default=True),
+    "js_divergence": Column("JS divergence", "test.js_divergence", ".4f", default=True),
+    "nonzeros": Column("nonzeros", "test.nonzeros", ".1f", default=True),
+    "valid_nonzeros": Column(
+        "nonzeros, validation set", "valid.nonzeros", ".1f", "nonzeros", "valid"
     ),
-    "sparsemax_score": Column(
-        "sparsemax score", "test.sparsemax_score", "{:.4f}", _IF_KNOWN, of_texts=True
+    "valid_attended": Column(
+        *("attended positions, validation set", "valid.attention.cross.nonzeros", ".2f"),
+        *("attended", "valid"),
     ),
-    "js_divergence": Column(
-        "JS divergence", "test.js_divergence", "{:.4f}", _IF_KNOWN, of_texts=True
+    "valid_single": Column(
+        *("a single hypothesis, validation set", "valid.search.single", ".1%"),
+        *("single_hypothesis", "valid"),
     ),
-    "nonzeros": Column("nonzeros", "test.nonzeros", "{:.1f}", of_texts=True),
-    "valid_nonzeros": _of_validation("nonzeros", "nonzeros", "{:.1f}", "nonzeros"),
-    "valid_attended": _of_validation(
-        "attended positions", "attention.cross.nonzeros", "{:.2f}", "attended"
+    "valid_exact": Column(
+        *("beam proven exact, validation set", "valid.search.exact", ".1%"),
+        *("proven_exact", "valid"),
     ),
-    "valid_single": _of_validation(
-        "a single hypothesis", "search.single", "{:.1%}", "single_hypothesis"
+    "valid_optimal": Column(
+        *("first proven best, validation set", "valid.search.optimal", ".1%"),
+        *("proven_optimal", "valid"),
     ),
-    "valid_exact": _of_validation("beam proven exact", "search.exact", "{:.1%}", "proven_exact"),
-    "valid_optimal": _of_validation(
-        "first proven best", "search.optimal", "{:.1%}", "proven_optimal"
-    ),
-    "tau": Column("τ", "test.tau", "{:.3f}", _NEVER, split="train"),
-    "prob_sum": Column("Σp", "test.prob_sum", "{:.3f}"),
-    "gold_zero": Column("gold at p=0 (%)", "test.gold_zero", "{:.1f}", of_texts=True),
-    "accuracy": Column("accuracy (%)", "test.accuracy", "{:.1f}"),
-    "sparsity": Column("zeros in attention (%)", "attention.sparsity", "{:.1f}"),
-    "null": Column("null attention (%)", "attention.null", "{:.1f}"),
-    "first": Column("attention on the first token (%)", "attention.first", "{:.1f}", _NEVER),
-    "eos": Column("attention on EOS (%)", "attention.eos", "{:.1f}", _NEVER),
-    "aer": Column(
-        "AER, best layer by the test set", "alignment.aer", "{:.3f}", _NEVER, spread=True
-    ),
-    "aol": Column("AER, mean of layers", "alignment.aol", "{:.3f}", _NEVER, spread=True),
-    "optimal": Column(
-        "proven optimal", "generation.optimal", "{:.1%}", _NEVER, metric="proven_optimal"
-    ),
-    "empty": Column("empty", "bleu.empty_translations", "{:.4g}", _IF_KNOWN),
-    "empty_is_best": Column(
-        "p(empty) > p(best)", "empty.empty_is_best", "{:.2%}", _NEVER, spread=True
-    ),
-    "empty_is_impossible": Column(
-        "p(empty) = 0", "empty.empty_is_impossible", "{:.2%}", _NEVER, spread=True
-    ),
-    "parameters": Column(
-        "parameters", "training.parameters", "{:,.0f}", _NEVER, of_texts=True, split=None
-    ),
-    "updates": Column("updates", "training.updates", "{:,.0f}", of_texts=True, split="train"),
+    "tau": Column("τ", "test.tau", ".3f", split="train"),
+    "prob_sum": Column("Σp", "test.prob_sum", ".3f", default=True),
+    "gold_zero": Column("gold at p=0 (%)", "test.gold_zero", ".1f", default=True),
+    "accuracy": Column("accuracy (%)", "test.accuracy", ".1f", default=True),
+    "sparsity": Column("zeros in attention (%)", "attention.sparsity", ".1f", default=True),
+    "null": Column("null attention (%)", "attention.null", ".1f", default=True),
+    "first": Column("attention on the first token (%)", "attention.first", ".1f"),
+    "eos": Column("attention on EOS (%)", "attention.eos", ".1f"),
+    "aer": Column("AER, best layer by the test set", "alignment.aer", ".3f", spread=True),
+    "aol": Column("AER, mean of layers", "alignment.aol", ".3f", spread=True),
+    "optimal": Column("proven optimal", "generation.optimal", ".1%", "proven_optimal"),
+    "empty": Column("empty", "bleu.empty_translations", ".4g", default=True),
+    "empty_is_best": Column("p(empty) > p(best)", "empty.empty_is_best", ".2%", spread=True),
+    "empty_is_impossible": Column("p(empty) = 0", "empty.empty_is_impossible", ".2%", spread=True),
+    "parameters": Column("parameters", "training.parameters", ",.0f", split=None),
+    "updates": Column("updates", "training.updates", ",.0f", split="train", default=True),
     "words_per_second": Column(
-        "words/s",
-        "training.words_per_second",
-        "{:,.0f}",
-        of_texts=True,
-        metric="training_speed",
-        split="train",
+        "words/s", "training.words_per_second", ",.0f", "training_speed", "train"
     ),
     "training": Column(
-        "training (min)",
-        "training.seconds",
-        "{:.1f}",
-        of_texts=True,
-        unit=60,
-        metric="minutes",
-        split="train",
+        *("training (min)", "training.seconds", ".1f", "minutes", "train"), default=True, unit=60
     ),
-    "hours": Column("training (h)", "training.seconds", "{:.2f}", _NEVER, unit=3600, split="train"),
-    "watt_hours": Column("energy (Wh)", "training.watt_hours", "{:,.1f}", _IF_KNOWN, split="train"),
+    "hours": Column("training (h)", "training.seconds", ".2f", split="train", unit=3600),
+    "watt_hours": Column("energy (Wh)", "training.watt_hours", ",.1f", split="train", default=True),
     "sentences_per_second": Column(
-        "decoding (sentences/s)",
-        "generation.sentences_per_second",
-        "{:.1f}",
-        metric="decoding_speed",
+        "decoding (sentences/s)", "generation.sentences_per_second", ".1f", "decoding_speed"
     ),
 }
 # The parts of scripts/benchmark/training_step.py and decoding.py that measure these speeds.
@@ -199,39 +145,6 @@ _CONDITIONS = (
 )
 
 
-_TEXTS = ("variant", "variant_name", "settings", "dataset", "bleu.signature", "empty.subset")
-
-
-def read_summary_file(path: Path) -> Summary:
-    """Read a ``summary.json``; its figures are numbers.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not a summary; the message names the file and the field.
-    """
-    summary = read_json(path)
-    fields = dict.fromkeys(_TEXTS, str)
-    places = summary.get("attention")
-    for name in (column.path for column in COLUMNS.values()):
-        first, _, rest = name.partition(".")
-        if first == "attention":
-            fields["attention"] = dict
-            for place in places if isinstance(places, dict) else ():
-                fields[f"attention.{place}.{rest}"] = (int, float)
-        else:
-            fields.setdefault(name, (int, float))
-    fields["inflection.languages"] = (list, dict)
-    for field, kind in fields.items():
-        value: Any = summary
-        for name in field.split("."):
-            if value is not None and not isinstance(value, dict):
-                raise ValueError(f"{path}: {name} of {field} is missing: {_REMEDY}")
-            value = None if value is None else value.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            raise ValueError(f"{path}: {field} is {value!r:.40}, of another type: {_REMEDY}")
-    return summary
-
-
 def look_up(summary: Summary, path: str) -> Any:
     """Return the value at a dotted path, or None."""
     value: Any = summary
@@ -245,6 +158,18 @@ def number(summary: Summary, column: str) -> Any:
     value = look_up(summary, COLUMNS[column].path)
     unit = COLUMNS[column].unit
     return value / unit if unit != 1 and value is not None else value
+
+
+def values_of(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of a run; attention has one for each of its places."""
+    values = {}
+    for name in columns:
+        place, _, rate = COLUMNS[name].path.partition(".")
+        values[name] = number(summary, name)
+        if place == "attention":
+            places = summary.get("attention", {})
+            values[name] = {place: part.get(rate) for place, part in places.items()} or None
+    return values
 
 
 def quantity_of(summary: Summary, column: str) -> Quantity:
@@ -268,15 +193,15 @@ def quantity_of(summary: Summary, column: str) -> Quantity:
 
 
 def columns_of(summaries: Sequence[Summary]) -> list[str]:
-    """Return the names in ``COLUMNS`` of a table's default columns."""
-    if all(look_up(summary, "test.eps_ppl") is not None for summary in summaries):
-        return [name for name, column in COLUMNS.items() if column.of_texts]
+    """Return the names in ``COLUMNS`` of a table's default columns: those for which a run has a
+    value, and speeds only if they were measured side by side."""
     return [
         name
         for name, column in COLUMNS.items()
-        if column.shown is Shown.ALWAYS
-        or column.shown is Shown.IF_KNOWN
-        and any(look_up(summary, column.path) is not None for summary in summaries)
+        if any(
+            name in summary.get("measured", ()) or column.default and cell(summary, name) != "-"
+            for summary in summaries
+        )
     ]
 
 
@@ -289,41 +214,49 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         baseline: the summary that the speed is compared with.
     """
     path, form = COLUMNS[name].path, COLUMNS[name].format
+    if name == "variant":
+        value = summary.get("variant_name") or summary.get("variant") or summary.get("run", "-")
+        return f"{value}, settings of {summary['settings']}" if summary.get("settings") else value
     if path.startswith("attention."):
         rate = path.removeprefix("attention.")
         places = summary.get("attention", {}).values()
-        rates = [place[rate] for place in places if rate in place]
-        return " / ".join(form.format(100 * value) for value in rates) or "-"
+        return (
+            " / ".join(format(100 * place[rate], form) for place in places if rate in place) or "-"
+        )
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
-        text = form.format(measured["rate"])
-        if baseline is None:
-            return f"{text} ({measured['speed']:.2f})"
-        base = baseline["measured"].get(name)
+        base = baseline["measured"].get(name) if baseline else {**measured, "speed": 1}
+        text = format(measured["rate"], form)
         if base is None or base["file"] != measured["file"]:  # ratios to different models
             return text
         return f"{text} ({measured['speed'] / base['speed']:.2f})"
     value = number(summary, name)
     if value is None:
         return "-"
-    if name == "variant":
-        value = summary.get("variant_name") or value
-        if summary.get("settings"):
-            value = f"{value}, settings of {summary['settings']}"
-    text = form.format(value)
-    if name not in SPEEDS:
-        return text
-    base = look_up(baseline, path) if baseline else None
+    text = format(value, form)
+    base = number(baseline, name) if baseline and name in SPEEDS else None
     return f"{text} ({value / base:.2f})" if base else text
 
 
-def conditions(summaries: Sequence[Summary]) -> list[tuple[str, str]]:
-    """Return the known conditions of the figures as pairs of a name and a text."""
+def conditions(summaries: Sequence[Summary], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return the known conditions of the figures as pairs of a name and a text.
+
+    Args:
+        columns: those of the table; some need a remark.
+    """
     found = []
     for label, path in _CONDITIONS:
         values = {_describe(look_up(summary, path)) for summary in summaries} - {""}
         if values:
             found.append((label, "; ".join(sorted(values))))
+    improving = [part for part in summaries if look_up(part, "training.improving")]
+    if improving:
+        names = [f"{part.get('run')} ({part['training']['improving']})" for part in improving]
+        found.append(("validation was still improving at the last epoch", ", ".join(names)))
+    logged = [name for name in SPEEDS if name in columns]
+    if any(number(part, name) for part in summaries for name in logged if not part.get("measured")):
+        text = "from the logs: wall clock of a machine that may have had other work to do; "
+        found.append(("speeds", f"{text}scripts/benchmark measures side by side"))
     return found
 
 

@@ -16,15 +16,14 @@ from fairseq_sparse.tables.columns import (
     cell,
     look_up,
     number,
-    read_summary_file,
+    values_of,
 )
 from fairseq_sparse.tables.models import alphas_of, identity
+from fairseq_sparse.tables.summaries import read_summary
 
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.recipe import Recipe
 
-# The file of a run that fairseq-sparse analyze empty writes.
-EMPTY = "empty.json"
 # Fields of run.json that all seeds of a row have in common.
 _SHARED = ("dataset", "settings", "task", "corpus", "model", "training", "decoding")
 
@@ -87,7 +86,7 @@ class Row:
         text = cell(self.mean, column, baseline.mean)
         values = self.values(column)
         if COLUMNS[column].spread and len(values) > 1:
-            text += f" ± {COLUMNS[column].format.format(stdev(values))}"
+            text += f" ± {stdev(values):{COLUMNS[column].format}}"
         if 0 < len(values) < len(self.summaries):
             text += f" (n = {len(values)})"
         return text
@@ -146,10 +145,9 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
                     "of them away"
                 )
         row.summaries[recipe.seed] = summary
-    if ensemble and (ensemble / "summary.json").is_file():
-        together = read_summary_file(ensemble / "summary.json")
-        if together.get("seeds") == sorted(row.summaries):
-            row.ensemble = together
+    together = read_summary(ensemble) if ensemble else None
+    if together and together.get("seeds") == sorted(row.summaries):
+        row.ensemble = together
     return row
 
 
@@ -196,45 +194,18 @@ def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]
             "seeds": {
                 seed: {
                     "folder": str(folder),
-                    **{name: _value(row.summaries.get(seed, {}), name) for name in columns},
+                    **values_of(row.summaries.get(seed, {}), columns),
                     "p": row.p.get(seed),
                 }
                 for seed, folder in row.runs.items()
             },
-            "mean": {name: _value(row.mean, name) for name in columns},
+            "mean": values_of(row.mean, columns),
             "deviation": {
-                name: stdev(row.values(name)) for name in columns if _has_deviation(row, name)
+                name: stdev(values)
+                for name in columns
+                if len(values := row.values(name)) > 1 and not isinstance(values[0], str)
             },
-            "ensemble": {
-                name: _value(row.ensemble, name) for name in columns if row.ensemble is not None
-            },
+            "ensemble": values_of(row.ensemble, columns) if row.ensemble else {},
         }
         for row in rows
     ]
-
-
-def _has_deviation(row: Row, column: str) -> bool:
-    values = [] if COLUMNS[column].path.startswith("attention.") else row.values(column)
-    return len(values) > 1 and not isinstance(values[0], str)
-
-
-def _value(summary: Summary, column: str) -> Any:
-    path = COLUMNS[column].path
-    if path.startswith("attention."):
-        rate = path.removeprefix("attention.")
-        places = summary.get("attention", {})
-        return {place: part.get(rate) for place, part in places.items()} or None
-    return number(summary, column)
-
-
-def read_summary(folder: Path) -> Optional[dict[str, Any]]:
-    """Return the results of a finished run, with those on empty translations if measured."""
-    path = folder / "summary.json"
-    summary = read_summary_file(path) if path.is_file() else None
-    if summary is not None and (folder / EMPTY).is_file():
-        analysis = read_json(folder / EMPTY)
-        # As the model scores, without dividing by the sum of p.
-        row = next(row for row in analysis["rows"] if row["scores"] == "p")
-        paths = ("name", "checkpoints")  # paths on the machine of the measurement
-        summary["empty"] = {name: value for name, value in row.items() if name not in paths}
-    return summary

@@ -172,7 +172,7 @@ def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> Non
         ([folders[0], folders[0]], folders[0]),
         ([tmp_path / "empty"], "average.pt"),
         ([folders[0], "--log", own / "logs" / "train.log", output.parent], "2 logs"),
-        ([folders[0], "--log", no_log], f"--log {no_log}"),
+        ([folders[0], "--log", no_log], no_log),
         ([broken], broken),
         ([folders[0], "--data", tmp_path / "none"], tmp_path / "none"),
     ]:

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.tables.columns import COLUMNS, read_summary_file
+from fairseq_sparse.tables.columns import COLUMNS
+from fairseq_sparse.tables.summaries import read_summary
 
 WRONG = ["text", [1], {"a": 1}, True]
 GOOD = {
@@ -38,7 +39,7 @@ def test_wrong_types_are_named_with_file_and_field(tmp_path, value):
         file = tmp_path / "summary.json"
         file.write_text(json.dumps(with_value(path, value)))
         with pytest.raises(ValueError, match="summary.json"):
-            read_summary_file(file)
+            read_summary(tmp_path)
 
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)

@@ -17,7 +17,8 @@ from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.tables import Table
 from fairseq_sparse.tables import paper_tables
-from fairseq_sparse.tables.rows import EMPTY, Row, mean_of, read_row
+from fairseq_sparse.tables.rows import Row, mean_of, read_row
+from fairseq_sparse.tables.summaries import EMPTY
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
 # BLEU by variant and seed, made up unless a test writes translations and a reference.

@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 
 import toy
+from fairseq_sparse.commands.table_results import main as table_results_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.cache import measurement_file
-from fairseq_sparse.recipes import summaries
-from fairseq_sparse.recipes.recipe import Recipe
+from fairseq_sparse.measure.run_folders import read_runs
+from fairseq_sparse.measure.training_log import read_log
+from fairseq_sparse.recipes.recipe import Options
+from fairseq_sparse.recipes.resolve import resolve
+from fairseq_sparse.recipes.summaries import describe_environment, names_of, summarize_all
+from fairseq_sparse.tables.summaries import (
+    missing_parts,
+    read_generation,
+    read_run,
+    read_score,
+    read_validation_set,
+    summarize_training,
+)
 
 
 def line(tag: str, loose: bool = False, **numbers: object) -> str:
@@ -47,7 +59,7 @@ def run(tmp_path: Path) -> Path:
 
 def trained(run: Path, best: str = "") -> dict:
     """Summarize a training, and write ``train.json``."""
-    summary = summaries.summarize_training(run / "logs" / "train.log", best)
+    summary = summarize_training(read_log(run / "logs" / "train.log"), best)
     write_json(run / "train.json", summary)
     return summary
 
@@ -64,7 +76,7 @@ def test_training_counts_each_epoch_once(run: Path) -> None:
     assert summary["words_per_second"] == 4000  # the median; the mean is 4500
     assert summary["train"] == {"loss": 1.25, "nonzeros": 90.5}
     assert summary["valid"] == {"loss": 2.25, "gold_zero": 8, "tau": 1.4}
-    assert {"python", "torch", "fairseq", "sacrebleu"} <= set(summary["versions"])
+    assert {"python", "torch", "fairseq", "sacrebleu"} <= set(describe_environment()["versions"])
 
 
 @pytest.mark.slow_except("1")
@@ -106,11 +118,11 @@ def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> Non
 
 @pytest.mark.slow_except("False")
 @pytest.mark.parametrize("loose", [False, True])
-def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None:
+def test_everything_in_one_table(loose: bool, run: Path) -> None:
     trained(run)
-    names = summaries.names_of(recipe)
-    with pytest.raises(FileNotFoundError, match="validate-test.txt"):
-        summaries.summarize_all(run, names)
+    names = names_of(resolve("quickstart", "entmax15", Options()))
+    with pytest.raises(AnalysisError, match="bleu.json"):
+        summarize_all(run, names)
     statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
     (run / "validate-test.txt").write_text(statistics + "\n")
     (run / "bleu.json").write_text('{"bleu": 35.125, "signature": "a|b", "empty_translations": 2}')
@@ -120,8 +132,7 @@ def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None
     )
     rates = {"encoder": (0.5, 0), "decoder": (0.125, 0), "cross": (0.75, 0.25)}
     places = {place: {"sparsity": a, "null": b, "layers": []} for place, (a, b) in rates.items()}
-    (run / "attention.json").write_text(json.dumps({"attention": places}))
-    assert summaries.attention_file(run, "test") == run / "attention.json"  # of an older recipe
+    (run / "attention.json").write_text(json.dumps({"attention": places}))  # of older recipes
     if loose:
         kept = measurement_file(run / "average.pt", "attention", "test")
         kept.parent.mkdir()
@@ -132,7 +143,7 @@ def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None
         for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
     }
     (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
-    summary = summaries.summarize_all(run, names)
+    summary = summarize_all(run, names)
     assert summary["model"]["output_alpha"] == 1.5 and summary["seed"] == 1
     write_json(run / "summary.json", summary)
     table = table_results(run, run, run / "unfinished")
@@ -142,7 +153,7 @@ def test_everything_in_one_table(loose: bool, run: Path, recipe: Recipe) -> None
     cells = dict(zip(rows[0], rows[2], strict=True))
     assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")
     assert (cells["training (min)"], cells["updates"]) == ("3.8", "30")
-    assert cells["accuracy (%)"] == "-"  # not in the log
+    assert not {"accuracy (%)", "words/s"} & cells.keys()  # not in the log; on request
     assert cells["zeros in attention (%)"] == "50.0 / 12.5 / 75.0"
     assert cells["null attention (%)"] == "0.0 / 0.0 / 25.0"
     assert "sacreBLEU: a|b" in table.stdout
@@ -235,7 +246,7 @@ def test_decoding_has_a_score_a_speed_and_a_share_of_the_judged_that_is_optimal(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(AnalysisError, match="bleu.json"):
-        summaries.read_score(tmp_path)
+        read_score(tmp_path)
     (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
     (tmp_path / "generate-test.txt").write_text(
         "certified: 2 of 8 sentences (25.0 %) exact (the list has every translation that the model "
@@ -243,9 +254,9 @@ def test_decoding_has_a_score_a_speed_and_a_share_of_the_judged_that_is_optimal(
         "than the first)\n"
         "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
     )
-    assert summaries.read_score(tmp_path) == {"inflection": {"accuracy": 87.5}}
+    assert read_score(tmp_path) == {"inflection": {"accuracy": 87.5}}
     expected = {"sentences_per_second": 3, "optimal": 0.5}
-    assert summaries.summarize_generation(tmp_path) == expected
+    assert read_generation(tmp_path) == {"generation": expected}
 
 
 def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
@@ -256,13 +267,20 @@ def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
     assert result.returncode == 1 and str(run) in result.stdout
 
 
-@pytest.mark.slow
-def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def plain(run: Path, tmp_path: Path) -> Path:
+    """A folder of fairseq-train, with its log beside the checkpoint and a score."""
     plain = tmp_path / "save-dir"
     plain.mkdir()
     (plain / "checkpoint_best.pt").write_bytes(b"")
-    log = run / "logs" / "train.log"
+    (run / "logs" / "train.log").rename(plain / "train.log")
     (plain / "bleu.json").write_text('{"bleu": 35.125, "empty_translations": 2}')
+    return plain
+
+
+@pytest.mark.slow
+def test_table_of_plain_trainings_says_what_is_missing(plain: Path, tmp_path: Path) -> None:
+    log = plain / "train.log"
     result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
     assert result.returncode == 0, result.stdout
     rows = [line for line in rows_of(result.stdout) if len(line) > 1]
@@ -276,25 +294,66 @@ def test_table_of_plain_trainings_says_what_is_missing(run: Path, tmp_path: Path
     assert result.returncode == 1 and "empty.log" in result.stdout
 
 
-def test_translations_without_their_log_leave_the_rest_of_a_plain_run(
-    run: Path, tmp_path: Path
-) -> None:
-    plain = tmp_path / "save-dir"
-    plain.mkdir()
-    (plain / "checkpoint_best.pt").write_bytes(b"")
+def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     (plain / "generate-test.txt").write_text("H-0\t-0.5\ta b\n")  # stderr was not redirected
-    log = run / "logs" / "train.log"
-    result = table_results(plain, plain / "checkpoint_best.pt", "--log", log, log)
-    assert result.returncode == 0, result.stdout
-    assert "generate-test.txt" in result.stdout
-    rows = [line for line in rows_of(result.stdout) if len(line) > 1]
-    assert dict(zip(rows[0], rows[2], strict=True))["updates"] == "30"
+    summary, records = read_run(plain)
+    assert (summary["run"], summary["bleu"]["bleu"]) == ("save-dir", 35.125)
+    assert summary["training"] == summarize_training(records) and "generation" not in summary
+    (run,) = read_runs([plain])
+    assert (run.summary, run.records) == (summary, records)
+    messages = missing_parts([summary, summary | {"dataset": "of a recipe", "run": "other"}])
+    named = ("generate-test.txt", "validate-test.txt", "analyze attention")
+    for name, message in zip(named, messages, strict=True):
+        assert name in message and "(save-dir)" in message
+    alone, _ = read_run(plain / "checkpoint_best.pt", plain / "train.log")
+    assert alone.keys() == {"run", "training"}
+    assert len(missing_parts([summary, alone])) == 4
+
+
+def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None:
+    printed = {}
+    for style in ("md", "tsv", "latex", "json"):
+        assert table_results_of([str(plain), "--format", style]) == 0
+        printed[style] = capsys.readouterr().out
+    (numbers,) = json.loads(printed["json"])["runs"]
+    assert (numbers["bleu"], numbers["updates"]) == (35.125, 30)
+    header, cells = (line.split("\t") for line in printed["tsv"].strip().split("\n"))
+    assert [header, cells] == rows_of(printed["md"])[::2]
+    assert all(cell in printed["latex"] for cell in cells)
+
+
+def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
+    said = "validation was still improving at the last epoch: ein Lauf (loss)"
+    for losses, improving in (
+        ([4, 3, 2], True),
+        ([4, 2, 3], False),
+        ([4, 2, 2], False),
+        ([4], False),
+    ):
+        lines = [
+            line("valid", epoch=n, loss=loss, num_updates=n, **best)
+            for n, loss in enumerate(losses, start=1)
+            for best in [{"best_loss": min(losses[:n])} if n > 1 else {}]
+        ]
+        (run / "logs" / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        assert (trained(run)["improving"] == "loss") == improving
+        assert table_results_of([str(run)]) == 0
+        assert (said in capsys.readouterr().out) == improving
+    # A published run has the validations alone, and perhaps a summary from before.
+    (run / "logs" / "train.log").unlink()
+    (run / "training.tsv").write_text("loss\tnum_updates\tbest_loss\n3\t1\t\n2\t2\t2\n")
+    (run / "summary.json").write_text('{"dataset": "toy", "training": {"updates": 2}}')
+    assert table_results_of([str(run)]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -> None:
     report = [(True, True, 1), (True, True, 3), (False, True, 1), (None, None, 1), (True, False, 2)]
     names = ("exact", "optimal", "hypotheses")
-    lines = [json.dumps(dict(zip(names, line, strict=True))) for line in report]
-    (tmp_path / "search.jsonl").write_text("\n".join(lines) + "\n")
-    found = summaries.summarize_search(tmp_path / "search.jsonl")
-    assert found == {"sentences": 5, "exact": 3 / 5, "optimal": 3 / 5, "single": 1 / 5}
+    lines = [json.dumps(dict(zip(names, each, strict=True))) for each in report]
+    (tmp_path / "search-valid.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "validate-valid.txt").write_text(line("valid", loss=2.5) + "\n")
+    (tmp_path / "attention-valid.json").write_text('{"attention": {"cross": {"null": 0.5}}}')
+    expected = {"sentences": 5, "exact": 3 / 5, "optimal": 3 / 5, "single": 1 / 5}
+    found = {"loss": 2.5, "attention": {"cross": {"null": 0.5}}, "search": expected}
+    assert read_validation_set(tmp_path) == {"valid": found}

@@ -1,0 +1,332 @@
+"""The summary of a run: one dictionary with all its results, read from the files in its folder.
+
+A run is a folder of ``fairseq-sparse run``, whose last stage keeps the summary in ``summary.json``;
+one kept by ``scripts/publish_run.py``; a ``--save-dir`` of fairseq-train; or a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_sparse.checkpoints.names import LAST
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json, read_text
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
+from fairseq_sparse.measure.cache import measurement_file
+from fairseq_sparse.measure.training_log import (
+    Records,
+    read_log,
+    read_records,
+    still_improving,
+    training_seconds,
+)
+from fairseq_sparse.tables.columns import COLUMNS, Summary
+
+# The file of a run that fairseq-sparse analyze empty writes.
+EMPTY = "empty.json"
+# Names of the test set's score in a summary, and its file.
+SCORES = {"bleu": "bleu.json", "inflection": "accuracy.json"}
+# The score of long sentences, which are a test set of their own.
+LONG = "bleu-long.json"
+# The models that a folder may have, in order of preference.
+MODELS = ("average.pt", "checkpoint_best.pt", LAST)
+# Training logs of a run; the last has only its validations.
+LOGS = ("logs/train.log", "train.log", "training.tsv")
+STATISTICS = (
+    *("loss", "accuracy", "sentence_accuracy", "nonzeros", "gold_zero", "prob_sum", "tau"),
+    "logit_norm",
+)
+# What a plain run can lack, and what makes it.
+MAKERS = {
+    "training": "speed and updates: --log FILE or RUN/train.log, the output of fairseq-train",
+    "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
+    "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
+    "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
+    "> RUN/validate-test.txt 2>&1",
+    "attention": "zeros in attention: fairseq-sparse analyze attention, or report",
+}
+_GENERATED = re.compile(r"Translated [\d,]+ sentences .*\((?P<speed>[\d.]+) sentences/s")
+# The line that --task translation_sparse logs after a plain beam search.
+_CERTIFIED = re.compile(
+    r"certified: \d+ of (?P<judged>\d+) sentences .*? (?P<optimal>\d+) of \d+ sentences"
+)
+_REMEDY = "make it again with the stage analyze"
+
+
+def read_run(run: Path, log: Optional[Path] = None) -> tuple[Summary, Records]:
+    """Return the summary of a run, and the records of its training log (see :func:`read_records`).
+
+    Args:
+        run: its folder, or a checkpoint, for which the other files in its folder do not count.
+        log: its training log; by default, the first of ``LOGS`` that there is.
+
+    Raises:
+        AnalysisError: there is no such run, or the log has no numbers.
+        OSError, ValueError: a file cannot be read.
+    """
+    if not run.exists():
+        raise AnalysisError(f"{run}: there is no such file or folder")
+    records = read_log(log) if log else _own_records(run)
+    summary = read_summary(run) if run.is_dir() else None
+    if summary is None:
+        summary = _read_plain(run, records)
+    if "training" in summary:
+        summary["training"].setdefault("improving", still_improving(records))
+    return summary, records
+
+
+def read_summary(run: Path) -> Optional[Summary]:
+    """Return the ``summary.json`` of a run, with the results on empty translations if they have
+    been measured; None if it is not finished.
+
+    Raises:
+        ValueError: a figure is not a number; the message names the file and the field.
+    """
+    path = run / "summary.json"
+    if not path.is_file():
+        return None
+    summary = read_json(path)
+    _check(summary, path)
+    summary.setdefault("run", run.resolve().name)
+    if (run / EMPTY).is_file():
+        # As the model scores, without dividing by the sum of p.
+        row = next(row for row in read_json(run / EMPTY)["rows"] if row["scores"] == "p")
+        paths = ("name", "checkpoints")  # paths on the machine of the measurement
+        summary["empty"] = {name: value for name, value in row.items() if name not in paths}
+    return summary
+
+
+def missing_parts(summaries: Iterable[Summary]) -> list[str]:
+    """Return a message for each part that some plain runs lack, with the command that makes it."""
+    lacking: dict[str, list[str]] = {}
+    for summary in summaries:
+        there = {*summary, *(["score"] if summary.keys() & SCORES.keys() else [])}
+        for part in MAKERS if "dataset" not in summary else ():  # the recipes name the data set
+            if part not in there:
+                lacking.setdefault(part, []).append(summary["run"])
+    return [f"no {MAKERS[part]} ({', '.join(names)})" for part, names in lacking.items()]
+
+
+def _own_records(run: Path) -> Records:
+    for path in (run / name for name in LOGS):
+        if path.is_file():
+            try:
+                return read_log(path)
+            except AnalysisError:  # it has no numbers yet
+                return []
+    return []
+
+
+def _read_plain(run: Path, records: Records) -> Summary:
+    """Return what there is of a summary. A file that does not have its figures is left out."""
+    alone = run.is_file()
+    summary: Summary = {
+        "run": f"{run.resolve().parent.name}/{run.name}" if alone else run.resolve().name
+    }
+    readers = [lambda run: {"training": summarize_training(records)}] if records else []
+    for read in [*readers, *([] if alone else RESULTS)]:
+        try:
+            summary |= read(run)
+        except (AnalysisError, FileNotFoundError):  # missing_parts names it
+            pass
+    return summary
+
+
+def _check(summary: Summary, path: Path) -> None:
+    """Check that the figures of a summary are numbers."""
+    names = ("variant", "variant_name", "settings", "dataset", "bleu.signature", "empty.subset")
+    fields: dict[str, Any] = dict.fromkeys(names, str)
+    places = summary.get("attention")
+    for name in (column.path for column in COLUMNS.values()):
+        first, _, rest = name.partition(".")
+        if first == "attention":
+            fields["attention"] = dict
+            for place in places if isinstance(places, dict) else ():
+                fields[f"attention.{place}.{rest}"] = (int, float)
+        else:
+            fields.setdefault(name, (int, float))
+    fields["inflection.languages"] = (list, dict)
+    for field, kind in fields.items():
+        value: Any = summary
+        for name in field.split("."):
+            if value is not None and not isinstance(value, dict):
+                raise ValueError(f"{path}: {name} of {field} is missing: {_REMEDY}")
+            value = None if value is None else value.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise ValueError(f"{path}: {field} is {value!r:.40}, of another type: {_REMEDY}")
+
+
+def summarize_training(records: Records, best: str = "") -> Summary:
+    """Summarize updates, time, speed and statistics, over all the parts of an interrupted
+    training.
+
+    Args:
+        records: of its log.
+        best: ``--best-checkpoint-metric``, if the best checkpoint is used rather than the last
+            ones.
+
+    Raises:
+        AnalysisError: no epoch is finished.
+    """
+    import numpy as np
+
+    tagged: dict[str, list[dict[str, float]]] = {
+        tag: [numbers for found, numbers in records if found == tag]
+        for tag in ("train", "train_inner", "valid", "model")
+    }
+    # If training was killed after saving its last checkpoint, but before logging the end of the
+    # epoch, only the preceding validation tells how far it got.
+    ends = [x for x in tagged["train"] + tagged["valid"] if {"epoch", "num_updates"} <= x.keys()]
+    if not ends:
+        raise AnalysisError("the training log has no line of a finished epoch")
+    # An epoch that was interrupted and trained again counts once, by its last record.
+    last = max(reversed(tagged["train"]), key=lambda found: found["epoch"], default={})
+    # The last line of a killed training may end before its speed.
+    speeds = [found["wps"] for found in tagged["train_inner"] if "wps" in found]
+    updates = max(int(found["num_updates"]) for found in ends)
+    valid = [{}, *tagged["valid"]]
+    summary: Summary = {
+        "epochs": max(int(found["epoch"]) for found in ends),
+        "updates": updates,
+        "seconds": float(np.interp(updates, *zip(*training_seconds(records), strict=True))),
+    }
+    if "watt_hours" in last:
+        summary["watt_hours"] = last["watt_hours"]  # the total over all parts
+    if tagged["model"]:
+        summary["parameters"] = int(tagged["model"][-1]["parameters"])
+    return {
+        **summary,
+        "words_per_second": statistics.median(speeds or [last.get("wps", 0.0)]),
+        "improving": still_improving(records),
+        "train": _select(last),
+        "valid": _select(best_validation(valid, best) if best else valid[-1]),
+    }
+
+
+def best_validation(valid: list[dict[str, float]], metric: str) -> dict[str, float]:
+    """Return the validation of the checkpoint that is best by a metric."""
+    # fairseq logs the best value so far, if there is one; an equal value replaces its checkpoint.
+    best = [
+        numbers
+        for numbers in valid
+        if metric in numbers and numbers[metric] == numbers.get(f"best_{metric}", numbers[metric])
+    ]
+    return best[-1] if best else {}
+
+
+def read_score(run: Path) -> Summary:
+    """Return the score of the test set under its name and, if present, that of the long
+    sentences."""
+    found = {name: run / file for name, file in SCORES.items() if (run / file).is_file()}
+    if not found:
+        raise AnalysisError(f"{run} has no {' or '.join(SCORES.values())}: run the stage generate")
+    if (run / LONG).is_file():
+        found["long"] = run / LONG
+    return {name: read_json(path) for name, path in found.items()}
+
+
+def read_generation(run: Path) -> Summary:
+    """Return the speed of decoding, and the share of results that were proven to be the best."""
+    text = read_text(run / "generate-test.txt")
+    match = _GENERATED.search(text)
+    if not match:
+        raise AnalysisError(
+            f"{run / 'generate-test.txt'}: no line 'Translated N sentences', which "
+            "fairseq-generate logs to stderr at its end; run it (or the stage generate) again"
+        )
+    found = {"sentences_per_second": float(match["speed"])}
+    if certified := _CERTIFIED.search(text):
+        # The share of exact beams is left out: when only one hypothesis is wanted, the search stops
+        # as soon as it is proven to be the best.
+        found["optimal"] = int(certified["optimal"]) / int(certified["judged"])
+    return {"generation": found}
+
+
+def read_statistics(run: Path, subset: str = "test") -> Summary:
+    """Return the statistics that fairseq-validate logged for a subset, under its name."""
+    path = run / f"validate-{subset}.txt"
+    found = [numbers for tag, numbers in read_records(read_text(path)) if tag == subset]
+    if not found:
+        raise AnalysisError(f"{path}: no statistics of the subset {subset}")
+    return {subset: _select(found[-1])}
+
+
+def measured_file(run: Path, name: str, subset: str = "test") -> Path:
+    """Return the file of a measurement of the first of ``MODELS`` in the folder of a run."""
+    models = [run / model for model in MODELS]
+    model = next((path for path in models if path.is_file()), models[0])
+    return measurement_file(model, name, subset)
+
+
+def read_attention(run: Path, subset: str = "test") -> Summary:
+    """Return the mean rates of each place of attention over layers and heads."""
+    path = measured_file(run, "attention", subset)
+    older = run / ("attention.json" if subset == "test" else f"attention-{subset}.json")
+    path = path if path.is_file() else older  # where older recipes wrote it
+    content = read_json(path)
+    rates = content.get("result", content).get("attention")
+    if not rates:
+        raise AnalysisError(f"{path} has no rates: run the stage analyze again")
+    names = ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")
+    return {
+        "attention": {
+            place: {name: part[name] for name in names if name in part}
+            for place, part in rates.items()
+        }
+    }
+
+
+def read_alignment(run: Path) -> Summary:
+    """Return the error rates of word alignments from the mean attention of layers; empty if the
+    data set has no gold alignments.
+
+    They are ``aer``, the lowest of all layers, normal or shifted, and ``aol``, the mean of the
+    layers' rates, normal, as in ReLA's Table 5. The links that choose the layer for ``aer`` are
+    those that it is scored on, so it is a lower bound of what a layer chosen in advance would have.
+    """
+    path = run / "alignment.json"
+    if not path.is_file():
+        return {}
+    (folder,) = read_json(path)["folders"]
+    rates = [layer["average"] for kind in ALIGNMENT_KINDS for layer in folder[kind]["layers"]]
+    return {"alignment": {"aer": min(rates), "aol": folder["normal"]["aol"]}}
+
+
+def read_validation_set(run: Path) -> Summary:
+    """Return the statistics of the validation set; empty if the recipe has none.
+
+    ``search`` has the shares of sentences for which beam search proved something. ``exact``: the
+    beam has every translation of nonzero probability. ``optimal``: no translation has a better
+    score than the first. ``single``: there is only one translation, with all the probability.
+    """
+    path = run / "search-valid.jsonl"
+    if not path.is_file():
+        return {}
+    lines = [json.loads(line) for line in read_text(path).splitlines()]
+    if not lines:
+        raise AnalysisError(f"{path} is empty: run the stage analyze again")
+    exact = [line for line in lines if line.get("exact")]
+    search = {
+        "sentences": len(lines),
+        "exact": len(exact) / len(lines),
+        "optimal": sum(bool(line.get("optimal")) for line in lines) / len(lines),
+        "single": sum(line["hypotheses"] == 1 for line in exact) / len(lines),
+    }
+    valid = read_statistics(run, "valid")["valid"]
+    return {"valid": {**valid, **read_attention(run, "valid"), "search": search}}
+
+
+# What reads the parts of a summary that come after training.
+RESULTS = (
+    *(read_score, read_generation, read_statistics, read_attention, read_alignment),
+    read_validation_set,
+)
+
+
+def _select(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: numbers[name] for name in STATISTICS if name in numbers}
