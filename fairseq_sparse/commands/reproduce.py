@@ -18,7 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from fairseq_sparse.commands.common import command_parser, finish, not_negative, positive
+from fairseq_sparse.commands.common import (
+    add_format,
+    command_parser,
+    finish,
+    not_negative,
+    positive,
+)
 from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
@@ -85,6 +91,7 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         help = f"{what} in DIR/DATASET (default: {name})"
         parser.add_argument(f"--{name}", type=Path, default=Path(name), metavar="DIR", help=help)
     add_training_options(parser)
+    add_format(parser)
 
 
 def say(text: str) -> None:
@@ -113,7 +120,7 @@ def run(given: argparse.Namespace) -> None:
         if not given.table_only:
             say(f"{table.title}: {len(list(runs))} runs, {config} configuration")
             failed = reproduce.train(runs, given.jobs)
-        make(runs, stem)
+        make(runs, stem, given.format)
     for dataset, recipes in reproduce.finished(runs).items():
         place = stem.with_name(f"{stem.name}-{dataset}") if len(runs.recipes) > 1 else stem
         if table.follow_up and (recipes or not table.rows):
@@ -139,15 +146,16 @@ def stem_of(table: Table, config: str, runs: Path, chosen: Sequence[str] = ()) -
     return runs.absolute() / "tables" / "-".join(words)
 
 
-def make(runs: reproduce.Runs, stem: Path) -> None:
+def make(runs: reproduce.Runs, stem: Path, style: str) -> None:
     """Write the table and the pictures of the finished runs, and print the table."""
     from fairseq_sparse.tables import paper_tables
 
     rows = reproduce.read_rows(runs)
-    text, messages = paper_tables.write(runs.table, rows, reproduce.references(runs), stem)
-    for message in messages:
+    page, messages = paper_tables.make(runs.table, rows, reproduce.references(runs))
+    page.write(stem)
+    for message in messages + paper_tables.draw_all(runs.table, rows, stem):
         say(message)
-    print(text, end="")
+    print(page.text(style), end="")
 
 
 def end(failed: Sequence[str]) -> None:

@@ -3,8 +3,8 @@
 Trains the variant entmax for each pair of alphas (1 is softmax, 1.5 is 1.5-entmax, 2 is sparsemax)
 and each seed, and decodes with the ensemble of the seeds of each pair. Writes a table like Table 1
 of "Sparse Sequence-to-Sequence Models", and a picture of the validation accuracy by one alpha, the
-other held at 1.5, like its Fig. 4: RUNS/tables/sweep_DATASET-cpu.md, .json, .png. Finished runs are
-skipped, those of "fairseq-sparse reproduce", too, and interrupted ones resume.
+other held at 1.5, like its Fig. 4: RUNS/tables/sweep_DATASET-cpu.md, .tex, .json, .png. Finished
+runs are skipped, those of "fairseq-sparse reproduce", too, and interrupted ones resume.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def run(given: argparse.Namespace) -> None:
 
     stem = stem_of(table, options.config, given.runs)
     rows = [row for row in reproduce.read_rows(runs)[given.dataset] if row.summaries]
-    print(alpha_grid.write(table.title, rows, stem), end="")
+    page = alpha_grid.make(table.title, rows)
+    page.write(stem)
+    print(page.text(given.format), end="")
     for message in paper_tables.draw(rows, ["alphas"], "", 1.0, stem):
         say(message)
     say(f"the table and the picture: {stem}.*")

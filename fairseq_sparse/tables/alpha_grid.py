@@ -6,88 +6,75 @@ Table 1 of "Sparse Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json, write_text
-from fairseq_sparse.tables.columns import conditions, look_up
-from fairseq_sparse.tables.formats import format_table
-from fairseq_sparse.tables.rows import Row
+from fairseq_sparse.tables.columns import COLUMNS, Column, conditions, look_up
+from fairseq_sparse.tables.formats import Page, Part
+from fairseq_sparse.tables.rows import Row, as_json
 
-# Possible scores of a run: heading, path in summary.json
-SCORES = (("word accuracy (%)", "inflection.accuracy"), ("BLEU", "bleu.bleu"))
-
-
-def write(title: str, rows: Sequence[Row], stem: Path) -> str:
-    """Write the tables as STEM.md and their figures as STEM.json, and return the Markdown.
-
-    Raises:
-        AnalysisError: the runs have no score.
-    """
-    parts = [f"# {title}", *(f"{heading}\n\n{table}" for heading, table in tables(rows))]
-    summaries = [summary for row in rows for summary in row.summaries.values()]
-    parts += [f"{label}: {value}" for label, value in conditions(summaries)]
-    text = "\n\n".join(parts) + "\n"
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    write_text(stem.with_name(f"{stem.name}.md"), text)
-    write_json(stem.with_name(f"{stem.name}.json"), as_json(title, rows))
-    return text
+# Columns that a grid can show, in order of preference.
+SCORES = ("word_accuracy", "bleu")
 
 
-def score_of(rows: Sequence[Row]) -> tuple[str, str]:
-    """Return the entry of ``SCORES`` by which the runs were scored.
+def score_of(rows: Sequence[Row]) -> Column:
+    """Return the column by which the runs were scored.
 
     Raises:
         AnalysisError: the runs have no score.
     """
-    for heading, path in SCORES:
-        if any(row.values_at(path) for row in rows):
-            return heading, path
+    for name in SCORES:
+        if any(row.values(name) for row in rows):
+            return COLUMNS[name]
     raise AnalysisError("the runs have no score: run the stages generate and analyze")
 
 
-def tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Make titles and Markdown tables, with the alphas of the output as columns.
+def make(title: str, rows: Sequence[Row]) -> Page:
+    """Make the tables, with the alphas of the output as columns.
 
     They show the scores of single models (mean ± standard deviation over the seeds) and ensembles;
     then, for single models, the numbers of tokens and of source positions with nonzero weight, on
     the test set, teacher-forced.
+
+    Raises:
+        AnalysisError: the runs have no score, or a model is not alpha-entmax.
     """
-    heading, path = score_of(rows)
-    result = [(f"{heading}, single models", _table(rows, path))]
-    if any(row.ensemble for row in rows):
-        result.append((f"{heading}, ensembles of the seeds", _ensembles(rows, path)))
-    for title, path in (
-        ("Nonzero probabilities at a step", "test.nonzeros"),
-        ("Nonzero weights of the attention to the source", "attention.cross.nonzeros"),
-    ):
-        if any(row.values_at(path) for row in rows):
-            result.append((title, _table(rows, path)))
-    return result
+    score = score_of(rows)
 
+    def mean(path: str) -> Callable[[Row], str]:
+        return lambda row: _mean(row.values_at(path))
 
-def _table(rows: Sequence[Row], path: str) -> str:
-    return _grid(rows, lambda row: _mean(row.values_at(path)))
-
-
-def _ensembles(rows: Sequence[Row], path: str) -> str:
-    def text(row: Row) -> str:
-        value = look_up(row.ensemble or {}, path)
+    def together(row: Row) -> str:
+        value = look_up(row.ensemble or {}, score.path)
         return "-" if value is None else f"{value:.2f}"
 
-    return _grid(rows, text)
+    tables = {
+        f"{score.heading}, single models": mean(score.path),
+        f"{score.heading}, ensembles of the seeds": together,
+        "Nonzero probabilities at a step": mean("test.nonzeros"),
+        "Nonzero weights of the attention to the source": mean("attention.cross.nonzeros"),
+    }
+    parts = [
+        _grid(heading, rows, text)
+        for heading, text in tables.items()
+        if any(text(row) != "-" for row in rows)
+    ]
+    summaries = [summary for row in rows for summary in row.summaries.values()]
+    notes = [f"{label}: {value}" for label, value in conditions(summaries)]
+    parts[-1] = parts[-1]._replace(notes=notes)
+    return Page(
+        title, parts, {"title": title, "grid": as_json(rows, [*SCORES, "nonzeros", "attended"])}
+    )
 
 
-def _grid(rows: Sequence[Row], text: Callable[[Row], str]) -> str:
+def _grid(heading: str, rows: Sequence[Row], text: Callable[[Row], str]) -> Part:
     outputs = sorted({row.alphas[0] for row in rows})
-    by_alphas = {row.alphas: text(row) for row in rows}
+    cells = {row.alphas: text(row) for row in rows}
     lines = [
-        [f"{attention:g}", *(by_alphas.get((output, attention), "-") for output in outputs)]
+        [f"{attention:g}", *(cells.get((output, attention), "-") for output in outputs)]
         for attention in sorted({row.alphas[1] for row in rows})
     ]
-    return format_table(["α attention \\ α output", *(f"{alpha:g}" for alpha in outputs)], lines)
+    return Part(heading, ["α attention \\ α output", *(f"{alpha:g}" for alpha in outputs)], lines)
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -95,26 +82,3 @@ def _mean(values: Sequence[float]) -> str:
         return "-"
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
     return f"{fmean(values):.2f}{spread} ({len(values)})"
-
-
-def as_json(title: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the figures of :func:`tables`, by seed."""
-    heading, path = score_of(rows)
-    paths = {
-        "score": path,
-        "nonzeros": "test.nonzeros",
-        "attention_nonzeros": "attention.cross.nonzeros",
-    }
-    grid = [
-        {
-            "output_alpha": row.alphas[0],
-            "attention_alpha": row.alphas[1],
-            "seeds": {
-                seed: {name: look_up(summary, place) for name, place in paths.items()}
-                for seed, summary in row.summaries.items()
-            },
-            "ensemble": look_up(row.ensemble or {}, path),
-        }
-        for row in rows
-    ]
-    return {"title": title, "score": heading, "grid": grid}

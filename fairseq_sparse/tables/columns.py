@@ -59,6 +59,12 @@ class Column(NamedTuple):
     spread: bool = False
     unit: int = 1
 
+    @property
+    def rate(self) -> str:
+        """The rate that each place of attention has, or nothing for other columns."""
+        first, _, rest = self.path.partition(".")
+        return rest if first == "attention" and "." not in rest else ""
+
 
 COLUMNS = {
     "variant": Column("variant", "variant", "", default=True),
@@ -109,6 +115,7 @@ COLUMNS = {
     "accuracy": Column("accuracy (%)", "test.accuracy", ".1f", default=True),
     "sparsity": Column("zeros in attention (%)", "attention.sparsity", ".1f", default=True),
     "null": Column("null attention (%)", "attention.null", ".1f", default=True),
+    "attended": Column("attended positions", "attention.cross.nonzeros", ".2f"),
     "first": Column("attention on the first token (%)", "attention.first", ".1f"),
     "eos": Column("attention on EOS (%)", "attention.eos", ".1f"),
     "aer": Column("AER, best layer by the test set", "alignment.aer", ".3f", spread=True),
@@ -162,11 +169,9 @@ def number(summary: Summary, column: str) -> Any:
 
 def values_of(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a run; attention has one for each of its places."""
-    values = {}
+    values = {name: number(summary, name) for name in columns}
     for name in columns:
-        place, _, rate = COLUMNS[name].path.partition(".")
-        values[name] = number(summary, name)
-        if place == "attention":
+        if rate := COLUMNS[name].rate:
             places = summary.get("attention", {})
             values[name] = {place: part.get(rate) for place, part in places.items()} or None
     return values
@@ -213,16 +218,14 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         name: a key of ``COLUMNS``.
         baseline: the summary that the speed is compared with.
     """
-    path, form = COLUMNS[name].path, COLUMNS[name].format
+    form = COLUMNS[name].format
     if name == "variant":
         value = summary.get("variant_name") or summary.get("variant") or summary.get("run", "-")
         return f"{value}, settings of {summary['settings']}" if summary.get("settings") else value
-    if path.startswith("attention."):
-        rate = path.removeprefix("attention.")
+    if rate := COLUMNS[name].rate:
         places = summary.get("attention", {}).values()
-        return (
-            " / ".join(format(100 * place[rate], form) for place in places if rate in place) or "-"
-        )
+        rates = [format(100 * place[rate], form) for place in places if rate in place]
+        return " / ".join(rates) or "-"
     measured = summary.get("measured", {}).get(name)
     if measured:  # side by side: the ratio is the median of several rounds
         base = baseline["measured"].get(name) if baseline else {**measured, "speed": 1}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
+from fairseq_sparse.files import write_json, write_text
 
 FORMATS = ("md", "tsv", "json", "latex")
 PACKAGES = "% needs \\usepackage{booktabs}"
@@ -93,3 +98,44 @@ def _latex(
         lines.append(r"\par\medskip\footnotesize")
         lines += [note.translate(_LATEX) + r"\par" for note in notes]
     return "\n".join([*lines, r"\end{table}"])
+
+
+class Part(NamedTuple):
+    """A table of a page: its title, which may be empty, header, rows, and the notes below it."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    notes: Sequence[str] = ()
+
+
+@dataclass
+class Page:
+    """Tables with a common title, and all numbers behind them."""
+
+    title: str
+    parts: list[Part]
+    numbers: dict[str, Any]
+
+    def text(self, style: str = "md") -> str:
+        """Return the page in one of ``FORMATS``; ``json``: the numbers."""
+        if style == "json":
+            return json.dumps(self.numbers, ensure_ascii=False, indent=1) + "\n"
+        blocks = {"md": [f"# {self.title}"], "latex": [PACKAGES], "tsv": []}[style]
+        for title, *table, notes in self.parts:
+            if style == "latex":
+                caption = "; ".join(filter(None, (self.title, title)))
+                blocks.append(format_table(*table, style, caption, notes))
+                continue
+            blocks += [f"## {title}"] if title else []
+            blocks.append(format_table(*table, style))
+            if style == "md" and notes:
+                blocks.append("\n".join(f"- {note}" for note in notes))
+        return "\n\n".join(blocks) + "\n"
+
+    def write(self, stem: Path) -> None:
+        """Write STEM.md, STEM.tex (which needs booktabs) and STEM.json."""
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, style in ((".md", "md"), (".tex", "latex")):
+            write_text(stem.with_name(stem.name + suffix), self.text(style))
+        write_json(stem.with_name(f"{stem.name}.json"), self.numbers)

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json, write_text
 from fairseq_sparse.tables.columns import (
     COLUMNS,
+    SPEEDS,
     Quantity,
     cell,
     conditions,
     look_up,
     quantity_of,
 )
-from fairseq_sparse.tables.formats import PACKAGES, format_table
+from fairseq_sparse.tables.formats import Page, Part
 from fairseq_sparse.tables.published import (
+    BLEU,
     Figure,
     differences,
     find_figure,
@@ -30,69 +31,54 @@ from fairseq_sparse.tables.rows import Row, as_json, compare_with_baseline
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.tables import Table
 
-Cells = tuple[list[str], list[list[str]]]
 # Draws of the paired bootstrap.
 SAMPLES = 1000
 
 
-def write(
+def make(
     table: Table,
     datasets: dict[str, list[Row]],
     references: dict[str, Path],
-    stem: Path,
     samples: int = SAMPLES,
-) -> tuple[str, list[str]]:
-    """Write STEM.md, STEM.tex (booktabs), STEM.json and the pictures.
+) -> tuple[Page, list[str]]:
+    """Make a table, with the paper's figures that are not beside ours below it.
 
     Args:
         datasets: the rows of each data set.
         references: the text that the test set of each data set is scored with.
-        stem: the beginning of the files' names.
         samples: draws of the paired bootstrap.
 
     Returns:
-        the Markdown, and messages about what could not be tested or drawn.
+        the page, and messages about what could not be tested.
 
     Raises:
         AnalysisError: no run is finished.
     """
     if not any(row.summaries for rows in datasets.values() for row in rows):
         raise AnalysisError("no run of the table is finished")
-    markdown, latex, content, messages = [f"# {table.title}"], [PACKAGES], {}, []
-    if len(datasets) > 1:
-        header, cells = overview(table, datasets)
-        markdown.append(format_table(header, cells))
-        latex.append(format_table(header, cells, "latex", table.title))
+    parts = [overview(table, datasets)] if len(datasets) > 1 else []
+    content: dict[str, Any] = {}
+    messages = []
     for dataset, rows in datasets.items():
         signature, missing = compare_with_baseline(rows, references[dataset], samples)
         messages += [f"{dataset}: {message}" for message in missing]
         header, cells = dataset_table(table, dataset, rows)
         lines = [*notes(table, dataset, rows, signature), *missing]
-        markdown += [f"## {dataset}", format_table(header, cells)]
-        markdown.append("\n".join(f"- {line}" for line in lines))
-        latex.append(format_table(header, cells, "latex", f"{table.title}; {dataset}", lines))
-        content[dataset] = {
-            "header": header,
-            "cells": cells,
-            "notes": lines,
-            "rows": as_json(rows, table.columns),
-        }
-    for title, (header, cells), source in paper_elsewhere(table, datasets):
-        markdown += [f"## {title}", format_table(header, cells), source]
-        latex.append(format_table(header, cells, "latex", title, [source]))
-    facts: dict[str, Any] = {name: getattr(table, name) for name in ("paper", "name", "title")}
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    write_text(_file(stem, ".md"), "\n\n".join(markdown) + "\n")
-    write_text(_file(stem, ".tex"), "\n\n".join(latex) + "\n")
-    write_json(_file(stem, ".json"), {**facts, "columns": table.columns, "datasets": content})
+        parts.append(Part(dataset, header, cells, lines))
+        numbers = as_json(rows, table.columns)
+        content[dataset] = {"header": header, "cells": cells, "notes": lines, "rows": numbers}
+    facts = {name: getattr(table, name) for name in ("paper", "name", "title", "columns")}
+    parts += paper_elsewhere(table, datasets)
+    return Page(table.title, parts, {**facts, "datasets": content}), messages
+
+
+def draw_all(table: Table, datasets: dict[str, list[Row]], stem: Path) -> list[str]:
+    """Draw the pictures of a table, see :func:`draw`."""
+    messages = []
     for dataset, rows in datasets.items():
-        place = _file(stem, f"-{dataset}") if len(datasets) > 1 else stem
+        place = stem.with_name(f"{stem.name}-{dataset}") if len(datasets) > 1 else stem
         messages += draw(rows, table.pictures, table.columns[0], table.early, place)
-    return "\n\n".join(markdown) + "\n", messages
-
-
-def _file(stem: Path, end: str) -> Path:
-    return stem.with_name(stem.name + end)
+    return messages
 
 
 def draw(
@@ -114,70 +100,63 @@ def draw(
     return messages
 
 
-def dataset_table(table: Table, dataset: str, rows: Sequence[Row]) -> Cells:
+def dataset_table(
+    table: Table, dataset: str, rows: Sequence[Row]
+) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of one data set; the first row is the baseline.
 
     A column without any figure is left out, except for the first. The paper's figures follow ours,
     p follows BLEU, and the ensemble's score follows the first column.
     """
-    columns = [("", [row.title for row in rows])]
+    columns = {"": [row.title for row in rows]}
     if any(len(row.runs) > 1 for row in rows):
-        columns.append(("seeds", [str(len(row.summaries)) for row in rows]))
-    for name in table.columns:
+        columns["seeds"] = [str(len(row.summaries)) for row in rows]
+    for number, name in enumerate(table.columns):
         heading = COLUMNS[name].heading
-        ours = [row.cell(name, rows[0]) for row in rows]
-        if name != table.columns[0] and all(text == "-" for text in ours):
-            continue
-        columns.append((heading, ours))
-        if name == table.columns[0] and any(row.ensemble for row in rows):
+        found = {heading: [row.cell(name, rows[0]) for row in rows]}
+        if number == 0 and any(row.ensemble for row in rows):
             together = [cell(row.ensemble, name) if row.ensemble else "-" for row in rows]
-            if any(text != "-" for text in together):
-                columns.append((f"{heading}, ensemble", together))
-            theirs = _ensembles(table, dataset, rows, name)
-            if theirs:
-                columns.append((f"{heading}, ensemble, paper", theirs))
-        theirs = _figures(table, dataset, rows, name)
-        if theirs:
-            columns.append((f"{heading}, paper", theirs))
-        if name == "bleu" and any(row.p for row in rows):
-            columns.append(("p", [_p(row) for row in rows]))
-    return _as_table(columns)
-
-
-def _as_table(columns: Sequence[tuple[str, list[str]]]) -> Cells:
-    """Return header and rows of columns with their headings."""
-    lines = zip(*(cells for _, cells in columns), strict=True)
-    return [heading for heading, _ in columns], [list(line) for line in lines]
+            found[f"{heading}, ensemble"] = together
+            theirs = _beside(table, dataset, rows, name, ["ensemble"])
+            found[f"{heading}, ensemble, paper"] = [x.text if x else "-" for x in theirs]
+        found[f"{heading}, paper"] = _paper_cells(table, dataset, rows, name)
+        if name == "bleu":
+            found["p"] = [_p(row) for row in rows]
+        columns |= {
+            text: cells
+            for text, cells in found.items()
+            if set(cells) != {"-"} or number == 0 and text == heading
+        }
+    return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
 
 
 def _quantity(rows: Sequence[Row], column: str) -> Optional[Quantity]:
     """Return the measure of a column, or None if the runs that have it do not agree."""
-    path = COLUMNS[column].path
     found = {
         quantity_of(summary, column)
         for row in rows
         for summary in row.summaries.values()
-        if look_up(summary, path) is not None
+        if look_up(summary, COLUMNS[column].path) is not None
     }
     return found.pop() if len(found) == 1 else None
 
 
-def _figures(table: Table, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
-    """Return the paper's figures of a column, one per row; empty if none is measured as ours."""
+def _beside(
+    table: Table, dataset: str, rows: Sequence[Row], column: str, statistics: Sequence[str]
+) -> list[Optional[Figure]]:
+    """Return the paper's figure of each row that is measured as ours."""
     quantity = _quantity(rows, column)
     if quantity is None:
-        return []
-    found = [published_text(table.paper, dataset, row.model, quantity) for row in rows]
-    return [figure or "-" for figure in found] if any(found) else []
+        return [None] * len(rows)
+    return [find_figure(table.paper, dataset, row.model, quantity, statistics) for row in rows]
 
 
-def _ensembles(table: Table, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
-    """Return the paper's figures of ensembles, as :func:`_figures`."""
+def _paper_cells(table: Table, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
+    """Return the text of the paper's figure of each row, with its deviation."""
     quantity = _quantity(rows, column)
     if quantity is None:
-        return []
-    found = [find_figure(table.paper, dataset, row.model, quantity, ["ensemble"]) for row in rows]
-    return [figure.text if figure else "-" for figure in found] if any(found) else []
+        return ["-"] * len(rows)
+    return [published_text(table.paper, dataset, row.model, quantity) or "-" for row in rows]
 
 
 def _p(row: Row) -> str:
@@ -186,41 +165,42 @@ def _p(row: Row) -> str:
     return " / ".join(f"{row.p[seed]:.3f}" if seed in row.p else "-" for seed in row.runs)
 
 
-def overview(table: Table, datasets: dict[str, list[Row]]) -> Cells:
+def overview(table: Table, datasets: dict[str, list[Row]]) -> Part:
     """Return the first column of all data sets side by side, each with the paper's figures.
 
     All data sets have the same rows.
     """
     name = table.columns[0]
-    first = next(iter(datasets.values()))
-    columns = [(COLUMNS[name].heading, [row.title for row in first])]
+    columns = {COLUMNS[name].heading: [row.title for row in next(iter(datasets.values()))]}
     for dataset, rows in datasets.items():
-        columns.append((dataset, [row.cell(name, rows[0]) for row in rows]))
-        theirs = _figures(table, dataset, rows, name)
-        if theirs:
-            columns.append((f"{dataset}, paper", theirs))
-    return _as_table(columns)
+        columns[dataset] = [row.cell(name, rows[0]) for row in rows]
+        theirs = _paper_cells(table, dataset, rows, name)
+        if set(theirs) != {"-"}:
+            columns[f"{dataset}, paper"] = theirs
+    return Part("", list(columns), list(zip(*columns.values(), strict=True)))
 
 
-def paper_elsewhere(table: Table, datasets: dict[str, list[Row]]) -> list[tuple[str, Cells, str]]:
-    """Return title, table and source of the paper's figures that are not shown beside ours.
+def paper_elsewhere(table: Table, datasets: dict[str, list[Row]]) -> list[Part]:
+    """Return the tables of the paper's figures that are not shown beside ours.
 
     They are from the chosen table, or from all tables with the metric of the first column.
     """
-    metrics = {
-        quantity.metric
-        for rows in datasets.values()
-        if (quantity := _quantity(rows, table.columns[0]))
-    }
-    if metrics & {"bleu", "tokenized_bleu"}:
-        metrics |= {"bleu", "tokenized_bleu"}
+    ours = {_quantity(rows, table.columns[0]) for rows in datasets.values()} - {None}
+    metrics = {quantity.metric for quantity in ours}
+    metrics |= BLEU if metrics & BLEU else set()
+
+    def is_beside(column: dict[str, Any]) -> bool:
+        theirs = Quantity(column["metric"], column["split"], column.get("languages"))
+        rows = datasets.get(column["dataset"], [])
+        return any(_quantity(rows, name) == theirs for name in table.columns)
+
     found = []
     for published in read_published():
         places = [
             place
             for place, column in enumerate(published["columns"])
             if (published["table"] == table.show if table.show else column["metric"] in metrics)
-            and not _beside(table, column, datasets.get(column["dataset"], []))
+            and not is_beside(column)
         ]
         if published["recipe"] == table.paper and places:
             header = ["", *(published["columns"][place]["heading"] for place in places)]
@@ -230,16 +210,10 @@ def paper_elsewhere(table: Table, datasets: dict[str, list[Row]]) -> list[tuple[
                 if "metric" not in row
             ]
             title = f"{published['table']} of the paper"
-            if not table.show:
-                title += ", on other data or measured otherwise"
-            found.append((title, (header, rows), f"{published['title']}. {published['paper']}."))
+            title += "" if table.show else ", on other data or measured otherwise"
+            source = f"{published['title']}. {published['paper']}."
+            found.append(Part(title, header, rows, [source]))
     return found
-
-
-def _beside(table: Table, column: dict, rows: Sequence[Row]) -> bool:
-    """Return whether a column of a paper's table can stand beside ours."""
-    theirs = Quantity(column["metric"], column["split"], column.get("languages"))
-    return any(_quantity(rows, name) == theirs for name in table.columns)
 
 
 def notes(table: Table, dataset: str, rows: Sequence[Row], signature: Optional[str]) -> list[str]:
@@ -261,20 +235,18 @@ def notes(table: Table, dataset: str, rows: Sequence[Row], signature: Optional[s
         hours = sorted(part["seconds"] / 3600 for part in training)
         each = _range([f"{hour:.2f}" for hour in hours])
         lines.append(f"training time: {each} hours per run, {sum(hours):.2f} in total")
-    lines += [f"{label}: {text}" for label, text in conditions(summaries)]
+    lines += [f"{label}: {text}" for label, text in conditions(summaries, table.columns)]
     if signature and "bleu" in table.columns:
+        tests = sum(len(row.p) for row in rows)
+        corrected = f", by Holm's method for {tests} tests" if tests > 1 else ""
         lines.append(
             f"p: sacreBLEU's paired bootstrap against {rows[0].title} with the same seed, one "
-            f"value per seed ({signature})"
+            f"value per seed ({signature}){corrected}"
         )
-    if any(column in table.columns for column in ("sparsity", "null")):
+    if {"sparsity", "null"} & set(table.columns):
         lines.append("attention: encoder / decoder / cross-attention")
-    if any(column in table.columns for column in ("words_per_second", "sentences_per_second")):
-        lines.append(
-            "speeds: from the logs, means over the seeds; in brackets the ratio to "
-            f"{rows[0].title}. Runs that shared a machine with each other or with other work "
-            "cannot be compared; scripts/benchmark measures in turns."
-        )
+    if set(SPEEDS) & set(table.columns):
+        lines.append(f"speeds: means over the seeds; in brackets the ratio to {rows[0].title}")
     return lines + _about_the_paper(table, dataset, rows) + ([table.note] if table.note else [])
 
 
@@ -283,24 +255,19 @@ def _about_the_paper(table: Table, dataset: str, rows: Sequence[Row]) -> list[st
     if the table is not a paper's."""
     if all(published["recipe"] != table.paper for published in read_published()):
         return []
-    lines = [f"paper: {source}" for source in sources(_beside_ours(table, dataset, rows))]
-    if lines and {"words_per_second", "sentences_per_second", "hours"} & set(table.columns):
+    shown = [
+        figure
+        for name in table.columns
+        for figure in _beside(table, dataset, rows, name, ["value", "mean", "ensemble"])
+        if figure
+    ]
+    lines = [f"paper: {source}" for source in sources(shown)]
+    if lines and {*SPEEDS, "hours"} & set(table.columns):
         lines.append("the paper's times and speeds are those of its own hardware")
     if not lines:
         lines.append(f"paper: it has no figure for {dataset} that is measured in the same way")
     quantities = filter(None, (_quantity(rows, name) for name in table.columns))
     return lines + differences(table.paper, dataset, quantities)
-
-
-def _beside_ours(table: Table, dataset: str, rows: Sequence[Row]) -> list[Figure]:
-    """Return all of the paper's figures that stand in the table."""
-    found = [
-        find_figure(table.paper, dataset, row.model, quantity, ["value", "mean", "ensemble"])
-        for name in table.columns
-        if (quantity := _quantity(rows, name))
-        for row in rows
-    ]
-    return [figure for figure in found if figure]
 
 
 def _range(values: Sequence[str]) -> str:

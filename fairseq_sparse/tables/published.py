@@ -21,7 +21,7 @@ from fairseq_sparse.tables.columns import METRICS, Quantity
 from fairseq_sparse.tables.models import Identity, identity
 
 # Measures that a reader could take for one another.
-_BLEU = {"bleu", "tokenized_bleu"}
+BLEU = {"bleu", "tokenized_bleu"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def differences(recipe: Optional[str], dataset: str, quantities: Iterable[Quanti
         "are not comparable"
         for quantity in ours
         for paper, table, other in theirs
-        if other.metric == quantity.metric or {other.metric, quantity.metric} <= _BLEU
+        if other.metric == quantity.metric or {other.metric, quantity.metric} <= BLEU
     ]
 
 

@@ -39,7 +39,8 @@ class Row:
         runs: the folder of each planned seed.
         summaries: the summary of each finished seed.
         ensemble: the summary of the ensemble of these seeds, if they have decoded together.
-        p: for each seed, the p-value of the paired test against the baseline with this seed.
+        raw_p, p: for each seed, the p-value of the paired test against the baseline with this
+            seed, as it is and corrected for the number of tests of the table.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Row:
     runs: dict[int, Path] = field(default_factory=dict)
     summaries: dict[int, Summary] = field(default_factory=dict)
     ensemble: Optional[Summary] = None
+    raw_p: dict[int, float] = field(default_factory=dict)
     p: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -154,7 +156,7 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
 def compare_with_baseline(
     rows: Sequence[Row], reference: Path, samples: int
 ) -> tuple[Optional[str], list[str]]:
-    """Compute p-values against the first row, seed by seed, and store them in the rows' ``p``.
+    """Compute p-values against the first row, seed by seed, and store them in the rows.
 
     Only runs with BLEU have them.
 
@@ -181,8 +183,21 @@ def compare_with_baseline(
             missing.append(f"no paired test of seed {seed}: {error}")
             continue
         for row, p in zip(scored[1:], found, strict=True):
-            row.p[seed] = p
+            row.raw_p[seed] = p
+    tests = [(row, seed, p) for row in rows for seed, p in row.raw_p.items()]
+    for (row, seed, _), p in zip(tests, holm([p for *_, p in tests]), strict=True):
+        row.p[seed] = p
     return signature, missing
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method (1979): the chance of any false
+    finding among those below a level is at most that level."""
+    corrected, largest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        corrected[place] = largest
+    return corrected
 
 
 def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -195,7 +210,8 @@ def as_json(rows: Sequence[Row], columns: Sequence[str]) -> list[dict[str, Any]]
                 seed: {
                     "folder": str(folder),
                     **values_of(row.summaries.get(seed, {}), columns),
-                    "p": row.p.get(seed),
+                    "p": row.raw_p.get(seed),
+                    "p_holm": row.p.get(seed),
                 }
                 for seed, folder in row.runs.items()
             },

@@ -142,15 +142,12 @@ def _check(summary: Summary, path: Path) -> None:
     names = ("variant", "variant_name", "settings", "dataset", "bleu.signature", "empty.subset")
     fields: dict[str, Any] = dict.fromkeys(names, str)
     places = summary.get("attention")
-    for name in (column.path for column in COLUMNS.values()):
-        first, _, rest = name.partition(".")
-        if first == "attention":
-            fields["attention"] = dict
-            for place in places if isinstance(places, dict) else ():
-                fields[f"attention.{place}.{rest}"] = (int, float)
-        else:
-            fields.setdefault(name, (int, float))
-    fields["inflection.languages"] = (list, dict)
+    fields |= {"attention": dict, "inflection.languages": (list, dict)}
+    for column in COLUMNS.values():
+        if not column.rate:
+            fields.setdefault(column.path, (int, float))
+        elif isinstance(places, dict):
+            fields |= dict.fromkeys((f"attention.{x}.{column.rate}" for x in places), (int, float))
     for field, kind in fields.items():
         value: Any = summary
         for name in field.split("."):

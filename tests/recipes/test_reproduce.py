@@ -215,7 +215,8 @@ def test_a_sweep_has_each_pair_of_alphas_once_and_reuses_runs_of_tables(
     text = stem.with_suffix(".md").read_text(encoding="utf-8")
     assert "| 22.00 ± 1.41 (2) |" in text and text in capfd.readouterr().out
     grid = json.loads(stem.with_suffix(".json").read_text())["grid"]
-    assert [(cell["output_alpha"], cell["attention_alpha"]) for cell in grid] == ALPHAS
+    models = [cell["model"] for cell in grid]
+    assert [(found["output_alpha"], found["attention_alpha"]) for found in models] == ALPHAS
     table = replace(
         TINY,
         datasets=("quickstart",),

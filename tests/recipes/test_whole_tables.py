@@ -118,7 +118,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert sweep.main([*arguments, "--attention-alphas", "1,1.25", "--seeds", "1"]) == 0
     stem = tmp_path / "Läufe hier" / "tables" / "sweep_sigmorphon2018_medium_part-cpu"
     grid = json.loads(stem.with_suffix(".json").read_text())["grid"]
-    assert [cell["attention_alpha"] for cell in grid] == [1.0, 1.25]
+    assert [cell["model"]["attention_alpha"] for cell in grid] == [1.0, 1.25]
     assert all(list(cell["seeds"]) == ["1"] and not cell["ensemble"] for cell in grid)
     (first,) = tmp_path.rglob("*-attention-1-cpu/average.pt")
     before = first.stat().st_mtime_ns
@@ -126,7 +126,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert sweep.main([*arguments, "--attention-alphas", "1", "--seeds", "1,2"]) == 0
     assert first.stat().st_mtime_ns == before
     (cell,) = json.loads(stem.with_suffix(".json").read_text())["grid"]
-    assert list(cell["seeds"]) == ["1", "2"] and cell["ensemble"] is not None
+    assert list(cell["seeds"]) == ["1", "2"] and cell["ensemble"]
     table = stem.with_suffix(".md").read_text(encoding="utf-8")
     (path,) = tmp_path.rglob("*-ensemble/summary.json")
     summary = json.loads(path.read_text())

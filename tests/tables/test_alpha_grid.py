@@ -52,16 +52,12 @@ def rows():
     ]
 
 
-def cells_of(table):
-    """Return the cells of a Markdown table, row by row, without its two heading lines."""
-    rows = table.strip().split("\n")[2:]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+def make(rows):
+    return alpha_grid.make("alphas", rows).parts
 
 
 def test_each_field_is_of_its_own_alphas(rows):
-    tables = dict(alpha_grid.tables(rows))
-    assert len(tables) == 4
-    single, ensembles, outputs, attention = map(cells_of, tables.values())
+    single, ensembles, outputs, attention = (part.rows for part in make(rows))
     for row, alpha in enumerate(ATTENTIONS):
         assert single[row][0] == f"{alpha:g}"
         for column, output in enumerate(OUTPUTS, start=1):
@@ -76,21 +72,24 @@ def test_each_field_is_of_its_own_alphas(rows):
 def test_what_is_not_finished_is_left_out(rows):
     del rows[4]  # 2, 1
     rows[0].summaries = {1: rows[0].summaries[1]}
-    first = cells_of(alpha_grid.tables(rows)[0][1])[0]
+    first = make(rows)[0].rows[0]
     assert first[1] == f"{score(1.0, 1.0, 1):.2f} (1)" and first[3] == "-"
 
 
 def test_the_tables_and_their_figures_are_written(rows, tmp_path):
-    text = alpha_grid.write("words: alphas", rows, tmp_path / "a" / "my.sweep")
-    assert (tmp_path / "a" / "my.sweep.md").read_text(encoding="utf-8") == text
-    assert text.endswith("|\n\ndata: words\n\nnote on the data: a part\n")
+    page = alpha_grid.make("words: alphas", rows)
+    page.write(tmp_path / "a" / "my.sweep")
+    text = (tmp_path / "a" / "my.sweep.md").read_text(encoding="utf-8")
+    assert text == page.text() and text.endswith("|\n\n- data: words\n- note on the data: a part\n")
+    assert (tmp_path / "a" / "my.sweep.tex").read_text(encoding="utf-8") == page.text("latex")
+    assert page.text("tsv").count("\t") == sum(3 * (1 + len(part.rows)) for part in page.parts)
     content = json.loads((tmp_path / "a" / "my.sweep.json").read_text())
-    assert content["score"] == "word accuracy (%)" and len(content["grid"]) == 6
+    assert len(content["grid"]) == 6
     for cell in content["grid"]:
-        alphas = cell["output_alpha"], cell["attention_alpha"]
+        alphas = cell["model"]["output_alpha"], cell["model"]["attention_alpha"]
         for seed, figures in cell["seeds"].items():
-            assert figures["score"] == score(*alphas, int(seed))
-        assert cell["ensemble"] == 90 + sum(alphas)
+            assert figures["word_accuracy"] == score(*alphas, int(seed))
+        assert cell["ensemble"]["word_accuracy"] == 90 + sum(alphas)
 
 
 def test_the_picture_has_the_validation_accuracy_with_one_alpha_held(rows):
@@ -107,10 +106,10 @@ def test_the_picture_has_the_validation_accuracy_with_one_alpha_held(rows):
 
 def test_bleu_is_a_score_as_well_and_without_a_score_there_is_no_table():
     summary = {"dataset": "text", "bleu": {"bleu": 33.333}, "test": {"nonzeros": 5.0}}
-    (title, table), *rest = alpha_grid.tables([row_of(1.0, 2.0, summaries={1: summary})])
-    assert title == "BLEU, single models" and cells_of(table) == [["2", "33.33 (1)"]]
+    first, *rest = make([row_of(1.0, 2.0, summaries={1: summary})])
+    assert first.title == "BLEU, single models" and first.rows == [["2", "33.33 (1)"]]
     assert len(rest) == 1
     with pytest.raises(AnalysisError, match="no score"):
-        alpha_grid.tables([row_of(1.0, 2.0, summaries={1: {"dataset": "words"}})])
+        make([row_of(1.0, 2.0, summaries={1: {"dataset": "words"}})])
     with pytest.raises(AnalysisError, match="relu has no alphas"):
-        alpha_grid.tables([Row("relu", {"output": "alpha_relu"}, summaries={1: summary})])
+        make([Row("relu", {"output": "alpha_relu"}, summaries={1: summary})])

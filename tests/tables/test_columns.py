@@ -1,7 +1,6 @@
 """A summary whose figures are of the wrong type is named, with its field and a remedy."""
 
 import json
-import re
 
 import pytest
 
@@ -30,8 +29,10 @@ def with_value(path, value):
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_wrong_types_are_named_with_file_and_field(tmp_path, value):
-    paths = [column.path for column in COLUMNS.values()]
-    paths = [re.sub(r"^attention\.", "attention.cross.", path) for path in paths]
+    paths = [
+        f"attention.cross.{column.rate}" if column.rate else column.path
+        for column in COLUMNS.values()
+    ]
     paths += [path.partition(".")[0] for path in paths if "." in path]
     for path in set(paths):
         if (path == "variant" and value == "text") or ("." not in path and isinstance(value, dict)):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
 from fairseq_sparse.errors import AnalysisError
@@ -17,7 +19,7 @@ from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.tables import Table
 from fairseq_sparse.tables import paper_tables
-from fairseq_sparse.tables.rows import Row, mean_of, read_row
+from fairseq_sparse.tables.rows import Row, holm, mean_of, read_row
 from fairseq_sparse.tables.summaries import EMPTY
 
 REFERENCES = [f"a small dog sees the {word} near a house ." for word in "cat tree car boy".split()]
@@ -84,7 +86,10 @@ def make(
     folder = rows[0][0].run_dir.parents[1]
     references = dict.fromkeys(datasets, folder / "reference")
     stem = folder / "out" / "table"
-    markdown, messages = paper_tables.write(table, datasets, references, stem, samples)
+    page, messages = paper_tables.make(table, datasets, references, samples)
+    page.write(stem)
+    messages += paper_tables.draw_all(table, datasets, stem)
+    markdown = page.text()
     latex = Path(f"{stem}.tex").read_text(encoding="utf-8")
     assert Path(f"{stem}.md").read_text(encoding="utf-8") == markdown
     content = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
@@ -152,9 +157,13 @@ def test_p_stands_beside_bleu_seed_by_seed(recipes: list[list[Recipe]]) -> None:
     rows = rows_of(content, RO_EN)
     assert rows["softmax"]["p"] == "-" and "bs:50" in markdown
     found = [row["seeds"] for row in content["datasets"][RO_EN]["rows"]]
-    assert rows[RELA_G]["p"] == " / ".join(f"{found[1][str(seed)]['p']:.3f}" for seed in SEEDS)
-    assert rows[RELA_I]["p"] == f"{found[2]['1']['p']:.3f} / - / -"
-    assert found[0]["1"]["p"] is None
+    assert rows[RELA_G]["p"] == " / ".join(f"{found[1][str(seed)]['p_holm']:.3f}" for seed in SEEDS)
+    assert rows[RELA_I]["p"] == f"{found[2]['1']['p_holm']:.3f} / - / -"
+    raw = [*(found[1][str(seed)]["p"] for seed in SEEDS), found[2]["1"]["p"]]
+    assert sorted(holm(raw)) == sorted(
+        [*(found[1][str(seed)]["p_holm"] for seed in SEEDS), found[2]["1"]["p_holm"]]
+    )
+    assert found[0]["1"]["p"] is None and "Holm's method for 4 tests" in markdown
     assert "p: sacreBLEU" in markdown
     assert "p: sacreBLEU" not in make(recipes, "nonzeros", samples=50)[1]
 
@@ -364,9 +373,20 @@ def test_the_mean_of_summaries_is_that_of_what_they_have() -> None:
     assert mean_of([first, second]) == {"a": 1.5, "b": {"c": 3.5, "name": "x"}, "d": 7, "e": 5}
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_his_procedure_rejects(values: list[float]) -> None:
+    """Step down: while the smallest of those left is at most level / their number, reject it."""
+    corrected = holm(values)
+    for level in (0.01, 0.05, 0.5):
+        rejected, left = set(), sorted(range(len(values)), key=values.__getitem__)
+        while left and len(left) * values[left[0]] <= level:
+            rejected.add(left.pop(0))
+        assert rejected == {place for place, p in enumerate(corrected) if p <= level}
+
+
 def test_a_table_of_the_paper_can_be_shown_whole() -> None:
     table = Table("rela", "6", "ReLA, Table 6", ("bleu",), show="Table 6")
-    ((title, (header, rows), _),) = paper_tables.paper_elsewhere(table, {"quickstart": [Row("a")]})
+    ((title, header, rows, _),) = paper_tables.paper_elsewhere(table, {"quickstart": [Row("a")]})
     assert title == "Table 6 of the paper" and header[1:] == [
         "encoder",
         "decoder",
