@@ -46,28 +46,46 @@ def model_name(summary: Summary) -> str:
     return name if attention == "softmax" else f"{name}+{attention}"
 
 
-def add_speeds(summaries: list[Summary], results: list[dict]) -> None:
-    """Add to each summary the measured speeds of its variant.
+def add_speeds(summaries: list[Summary], files: list[Path]) -> None:
+    """Add to each summary the speeds of its variant that the benchmarks have measured, as
+    ``measured``.
 
     Raises:
-        AnalysisError: a speed was measured under several conditions.
+        AnalysisError: a file is not one of a benchmark, or a speed was measured under several
+            conditions.
     """
+    results = [result for path in files for result in read_speeds(path)]
     for summary in summaries:
+        name = model_name(summary)
         summary["measured"] = {}
-        for name, part in SPEEDS.items():
-            found = [
-                result
-                for result in results
-                if (result["model"], result["part"]) == (model_name(summary), part)
-                and "speed" in result
-            ]
+        for column, part in SPEEDS.items():
+            found = [x for x in results if (x["model"], x["part"]) == (name, part) and "speed" in x]
             if len(found) > 1:
                 raise AnalysisError(
-                    f"--speeds has {len(found)} speeds of {model_name(summary)} ({part}): give the "
-                    "results of one beam, batch size and precision"
+                    f"--speeds has {len(found)} speeds of {name} ({part}): give the results of one "
+                    "beam, batch size and precision"
                 )
             if found:
-                summary["measured"][name] = found[0]
+                summary["measured"][column] = found[0]
+
+
+def read_speeds(path: Path) -> list[dict[str, Any]]:
+    """Read the results of a benchmark, each with the ``file`` that it is from."""
+    content = read_json(path)
+    if content.get("benchmark") not in BENCHMARKS:
+        raise AnalysisError(f"--speeds {path}: not made by training_step.py or decoding.py")
+    found = content.get("results")
+    if not isinstance(found, list) or not all(map(_is_result, found)):
+        raise AnalysisError(f"--speeds {path}: results without speeds: measure again")
+    return [{**result, "file": str(path)} for result in found]
+
+
+def _is_result(result: Any) -> bool:
+    """Return whether a result of a benchmark has a model, and its speeds are positive numbers."""
+    if not isinstance(result, dict) or not {"model", "part"} <= result.keys():
+        return False
+    speeds = (result.get(name, 1) for name in ("rate", "speed"))
+    return all(isinstance(speed, (int, float)) and speed > 0 for speed in speeds)
 
 
 def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
@@ -130,28 +148,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def read_speeds(paths: list[Path]) -> list[dict]:
-    """Read the results of the benchmarks, each with the ``file`` that it is from."""
-    results: list[dict] = []
-    for path in paths:
-        content = read_json(path)
-        if content.get("benchmark") not in BENCHMARKS:
-            raise AnalysisError(f"--speeds {path}: not made by training_step.py or decoding.py")
-        found = content.get("results")
-        if not isinstance(found, list) or not all(map(_is_result, found)):
-            raise AnalysisError(f"--speeds {path}: results without speeds: measure again")
-        results += [{**result, "file": str(path)} for result in found]
-    return results
-
-
-def _is_result(result: Any) -> bool:
-    """Return whether a result of a benchmark has a model, and its speeds are positive numbers."""
-    if not isinstance(result, dict) or not {"model", "part"} <= result.keys():
-        return False
-    speeds = (result.get(name, 1) for name in ("rate", "speed"))
-    return all(isinstance(speed, (int, float)) and speed > 0 for speed in speeds)
-
-
 def run(options: argparse.Namespace) -> None:
     summaries = read_summaries(options.runs, options.log)
     if not summaries:
@@ -159,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
     found = [summary for summary in summaries if model_name(summary) == options.baseline]
     if options.baseline and len(found) != 1:
         raise AnalysisError(f"--baseline {options.baseline}: {len(found)} runs")
-    add_speeds(summaries, read_speeds(options.speeds))
+    add_speeds(summaries, options.speeds)
     columns = options.columns or columns_of(summaries)
     baseline = found[0] if found else None
     header = [COLUMNS[name].heading for name in columns]

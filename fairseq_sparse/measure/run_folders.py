@@ -69,13 +69,17 @@ def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
         if paths.count(place) > 1:
             raise AnalysisError(f"{path} is given twice")
     checkpoints = [find_checkpoint(path) for path in given]
-    names = short_names(paths)
-    return [
-        _read_run(place, name, checkpoint, log)
-        for place, name, checkpoint, log in zip(
-            paths, names, checkpoints, logs or [None] * len(given), strict=True
-        )
-    ]
+    runs = []
+    for place, name, checkpoint, log in zip(
+        paths, short_names(paths), checkpoints, logs or [None] * len(given), strict=True
+    ):
+        summary, records = read_run(place, log)
+        alone = place.is_file()  # the rest of the folder may be of another checkpoint
+        aligned = [] if alone else _read_json(place / "alignment.json").get("folders")
+        folder = place.parent if alone else place
+        alignment = aligned[0] if aligned else None
+        runs.append(Run(name, folder, checkpoint, summary, records, alignment))
+    return runs
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -155,15 +159,6 @@ def name_of_data(runs: Sequence[Run], data: str) -> str:
     """Return the recipe's name of the data set, or the folder of the data."""
     names = [run.summary.get("dataset") for run in runs]
     return next(filter(None, names), data)
-
-
-def _read_run(place: Path, name: str, checkpoint: Path, log: Optional[Path]) -> Run:
-    """Read the run in a folder; for a single checkpoint, the rest of its folder is ignored."""
-    summary, records = read_run(place, log)
-    if place.is_file():
-        return Run(name, place.parent, checkpoint, summary, records, None)
-    aligned = _read_json(place / "alignment.json").get("folders")
-    return Run(name, place, checkpoint, summary, records, aligned[0] if aligned else None)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

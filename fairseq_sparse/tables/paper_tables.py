@@ -86,7 +86,7 @@ def draw(
 ) -> list[str]:
     """Draw STEM-NAME.png and .svg for each name; return messages about those without figures."""
     from fairseq_sparse.plots.curves import draw_picture
-    from fairseq_sparse.plots.pictures import require_matplotlib, save_png_and_svg
+    from fairseq_sparse.plots.pictures import require_matplotlib, save_figure
 
     messages = []
     for name in names:
@@ -96,7 +96,8 @@ def draw(
         except AnalysisError as error:
             messages.append(f"no picture {stem.name}-{name}: {error}")
         else:
-            save_png_and_svg(figure, stem.parent, f"{stem.name}-{name}")
+            for suffix in ("png", "svg"):
+                save_figure(figure, stem.with_name(f"{stem.name}-{name}.{suffix}"))
     return messages
 
 
