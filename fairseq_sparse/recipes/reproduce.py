@@ -163,7 +163,7 @@ def _plan(table: Table, recipe: Recipe, devices: int) -> Plan:
     if not table.empty:
         return found
     model, output = recipe.run_dir / "average.pt", recipe.run_dir / "empty.json"
-    argv = ("fairseq-sparse", "analyze", "output", "empty", binary(recipe), "--subset", "valid")
+    argv = ("fairseq-sparse", "analyze", "empty", binary(recipe), "--subset", "valid")
     argv += ("--path", model, "--json", output, *(["--cpu"] if recipe.config == "cpu" else []))
     command = Command(argv, outputs=(output,))
     empty = Stage("empty", recipe.run_dir, {"subset": "valid"}, (model,), (output,), (command,))
