@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
 from fairseq_sparse.measure.training_log import Records
-from fairseq_sparse.tables.summaries import read_run
-
-# The models that a folder may have, in order of preference.
-_CHECKPOINTS = ("average.pt", "checkpoint_best.pt", LAST)
+from fairseq_sparse.tables.summaries import MODELS, read_run
 
 
 @dataclass(frozen=True)
@@ -90,13 +86,13 @@ def find_checkpoint(path: Path) -> Path:
     """
     if path.is_file():
         return path.resolve()
-    for name in _CHECKPOINTS:
+    for name in MODELS:
         if (path / name).is_file():
             return path.resolve() / name
     if not path.exists():
         raise AnalysisError(f"{path}: there is no such file or folder")
     raise AnalysisError(
-        f"{path}: no {', '.join(_CHECKPOINTS)}; give a checkpoint, a folder of fairseq-train's "
+        f"{path}: no {', '.join(MODELS)}; give a checkpoint, a folder of fairseq-train's "
         "--save-dir, or one of fairseq-sparse run, after its stages train and average"
     )
 

@@ -46,8 +46,8 @@ MAKERS = {
     "training": "speed and updates: --log FILE or RUN/train.log, the output of fairseq-train",
     "score": "BLEU: fairseq-sparse score --json RUN/bleu.json",
     "generation": "decoding speed: fairseq-generate ... > RUN/generate-test.txt 2>&1",
-    "test": "nonzeros, accuracy: fairseq-validate --valid-subset test --log-format json ... "
-    "> RUN/validate-test.txt 2>&1",
+    "test": "nonzeros: fairseq-sparse analyze support, or, with the accuracy, fairseq-validate "
+    "--valid-subset test --log-format json ... > RUN/validate-test.txt 2>&1",
     "attention": "zeros in attention: fairseq-sparse analyze attention, or report",
 }
 _GENERATED = re.compile(r"Translated [\d,]+ sentences .*\((?P<speed>[\d.]+) sentences/s")
@@ -245,8 +245,13 @@ def read_generation(run: Path) -> Summary:
 
 
 def read_statistics(run: Path, subset: str = "test") -> Summary:
-    """Return the statistics that fairseq-validate logged for a subset, under its name."""
-    path = run / f"validate-{subset}.txt"
+    """Return the statistics that fairseq-validate logged for a subset, under its name; without
+    them, those of the measurement of the output."""
+    path, measured = run / f"validate-{subset}.txt", measured_file(run, "output", subset)
+    if measured.is_file() and not path.is_file():
+        result = read_json(measured)["result"]
+        means = {name: result[name]["mean"] for name in ("nonzeros", "prob_sum")}
+        return {subset: {**means, "gold_zero": 100 * result["gold_zero"]}}
     found = [numbers for tag, numbers in read_records(read_text(path)) if tag == subset]
     if not found:
         raise AnalysisError(f"{path}: no statistics of the subset {subset}")

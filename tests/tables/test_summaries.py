@@ -308,6 +308,17 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     alone, _ = read_run(plain / "checkpoint_best.pt", plain / "train.log")
     assert alone.keys() == {"run", "training"}
     assert len(missing_parts([summary, alone])) == 4
+    for name, result in (
+        ("output", {"nonzeros": {"mean": 2.5}, "prob_sum": {"mean": 1.5}, "gold_zero": 0.25}),
+        ("attention", {"attention": {"cross": {"null": 0.5}}}),
+    ):
+        path = measurement_file(plain / "checkpoint_best.pt", name, "test")
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {"made_from": {}, "result": result})
+    summary, _ = read_run(plain)
+    assert summary["test"] == {"nonzeros": 2.5, "prob_sum": 1.5, "gold_zero": 25}
+    assert summary["attention"] == {"cross": {"null": 0.5}}
+    assert len(missing_parts([summary])) == 1
 
 
 def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None:
