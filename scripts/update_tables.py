@@ -51,16 +51,17 @@ def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str
         OSError, ValueError: no run matches a pattern, or a summary cannot be read.
         KeyError: there is no such column.
     """
-    from fairseq_sparse.files import read_json
     from fairseq_sparse.tables.columns import COLUMNS
     from fairseq_sparse.tables.rows import Row
+    from fairseq_sparse.tables.summaries import read_summary
 
     rows = []
     for pattern in patterns:
         paths = sorted((results / "runs").glob(f"{pattern}/summary.json"))
         if not paths:
             raise FileNotFoundError(f"no run in {results / 'runs' / pattern}")
-        rows.append(Row(pattern, summaries=dict(enumerate(map(read_json, paths)))))
+        found = (read_summary(path.parent) for path in paths)
+        rows.append(Row(pattern, summaries=dict(enumerate(found))))
     cells = [[row.cell(column, Row("")) for column in columns] for row in rows]
     head = [COLUMNS[column].heading for column in columns]
     return tabulate(cells, headers=head, tablefmt="github", disable_numparse=True)
