@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fairseq_sparse.commands.common import (  # noqa: E402, F401
     add_max_tokens,
     add_paths,
+    add_plots,
     check_outputs,
     exit_status,
     load_one_model,

@@ -231,7 +231,7 @@ def compare(options: argparse.Namespace) -> str:
 
     from fairseq_sparse.files import write_json
     from fairseq_sparse.plots.attention_curves import draw_alignment_error
-    from fairseq_sparse.plots.pictures import require_matplotlib, save_png_and_svg
+    from fairseq_sparse.plots.pictures import require_matplotlib, save_figure
 
     require_matplotlib()
     made = preparation(options.prepared)
@@ -253,7 +253,9 @@ def compare(options: argparse.Namespace) -> str:
         {"gold": {"path": str(gold), **counts}, "models": models},
     )
     figure = draw_alignment_error(models)
-    pictures = save_png_and_svg(figure, options.output, "alignment_error_rate")
+    pictures = [options.output / f"alignment_error_rate.{kind}" for kind in ("png", "svg")]
+    for path in pictures:
+        save_figure(figure, path)
     summary = f"{len(pairs.links)} sentences, {sure} sure and {possible} possible links of {gold}"
     return "\n\n".join([tables(models), summary, "\n".join(map(str, pictures))])
 

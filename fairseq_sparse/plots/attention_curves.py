@@ -2,22 +2,22 @@
 
 They are those of ReLA (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"): sparsity
 rate (Fig. 3), alignment error rate (Fig. 4), diversity (Fig. 5) and null rate (Fig. 6). Each
-function takes the JSON results of several models by name. Means over seeds have error bars of one
-standard deviation to either side. Matplotlib is needed, and imported only when a picture is made.
+function takes the JSON results of several models by name, and the models' colours unless they are
+those of :func:`colours_of`. Means over seeds have error bars of one standard deviation to either
+side. Matplotlib is needed, and imported only when a picture is made.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.measure.attention.attention_statistics import PLACES
-from fairseq_sparse.measure.attention.head_diversity import EXPONENTS
 from fairseq_sparse.plots.pictures import (
-    COLOURS,
     add_legend,
+    colours_of,
     new_figure,
     plain,
 )
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Mapping[str, Any]]
+Colours = Optional[Mapping[str, str]]
 Layers = Sequence[Mapping[str, Any]]
 
 _MARKERS = "osD^vPX"
@@ -37,10 +38,11 @@ _PLACES = {
     "cross": "cross-attention",
 }
 _ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
+_EXPONENTS = "diversity_by_exponent"
 
 
 def attention_figures(results: Results) -> dict[str, Figure]:
-    """Draw all results of ``fairseq-sparse analyze attention``; see :func:`draw_sparsity`."""
+    """Draw all results of ``fairseq-sparse analyze attention``, by the names of the pictures."""
     figures = {"sparsity": draw_sparsity(results), "null_rates": draw_null_rates(results)}
     diverse = with_diversity(results)
     return {**figures, "diversity": draw_diversity(diverse)} if diverse else figures
@@ -55,7 +57,7 @@ def with_diversity(results: Results) -> Results:
     }
 
 
-def draw_sparsity(results: Results) -> Figure:
+def draw_sparsity(results: Results, colours: Colours = None) -> Figure:
     """Draw the sparsity rate by layer, a panel for each place of attention (Fig. 3).
 
     Args:
@@ -63,13 +65,13 @@ def draw_sparsity(results: Results) -> Figure:
             Models with the same curve share one line.
     """
     figure, panels = _new_panels("sparsity rate (%)", _places(results))
-    for line in _lines(results, "sparsity"):
+    for line in _lines(results, colours, "sparsity"):
         for place, axes in panels.items():
             line.draw_measure(axes, _layers(line.result, place), "sparsity", 100)
     return _finish(figure, percent=True)
 
 
-def draw_null_rates(results: Results) -> Figure:
+def draw_null_rates(results: Results, colours: Colours = None) -> Figure:
     """Draw the null rate by layer, a panel for each place of attention (Fig. 6).
 
     A band reaches one standard deviation over the heads to either side. Dashed lines are for
@@ -79,12 +81,12 @@ def draw_null_rates(results: Results) -> Figure:
         results: as for :func:`draw_sparsity`.
     """
     figure, panels = _new_panels("null rate (%)", _places(results))
-    for line in _lines(results, "null"):
+    for line in _lines(results, colours, "null"):
         for place, axes in panels.items():
             layers = _layers(line.result, place)
             line.draw_measure(axes, layers, "null", 100)
             deviations = [100 * math.sqrt(layer.get("null_variance", 0)) for layer in layers]
-            line.draw_band(axes, _percent(layers, "null"), deviations)
+            line.draw_band(axes, [100 * layer["null"] for layer in layers], deviations)
             if place != "encoder":  # the encoder sees no reference
                 shuffled = _layers(line.result, place, "shuffled")
                 line.draw_measure(axes, shuffled, "null", 100, dashed=True)
@@ -93,24 +95,26 @@ def draw_null_rates(results: Results) -> Figure:
     return _finish(figure, percent=True)
 
 
-def draw_diversity(results: Results) -> Figure:
+def draw_diversity(results: Results, colours: Colours = None) -> Figure:
     """Draw the diversity of the heads by layer, a panel for each place of attention (Fig. 5).
 
-    For weights that do not sum to 1, it is measured with the first of ``EXPONENTS``.
+    For weights that do not sum to 1, it is measured with the first of several exponents.
 
     Args:
         results: as for :func:`draw_sparsity`, of models that have layers with several heads.
     """
     figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
-    for line in _lines(results):
-        if any("diversity_by_exponent" in part for part in line.result["attention"].values()):
-            line = replace(line, label=f"{line.label} (exponent {EXPONENTS[0]:g})")
+    for line in _lines(results, colours):
+        parts = line.result["attention"].values()
+        exponents = [x for part in parts for x in part.get(_EXPONENTS, ())]
+        if exponents:
+            line = replace(line, label=f"{line.label} (exponent {exponents[0]})")
         for place, axes in panels.items():
             line.draw_measure(axes, _layers(line.result, place), "diversity", 1)
     return _finish(figure)
 
 
-def draw_alignment_error(results: Results) -> Figure:
+def draw_alignment_error(results: Results, colours: Colours = None) -> Figure:
     """Draw the alignment error rate by layer (Fig. 4): best head (solid), mean of heads (dashed).
 
     Normal and shifted attention have a panel each, if they are in the results.
@@ -122,7 +126,7 @@ def draw_alignment_error(results: Results) -> Figure:
     kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
     titles = {kind: _ALIGNMENTS[kind] for kind in kinds}
     figure, panels = _new_panels("alignment error rate (%)", titles)
-    for line in _lines(results):
+    for line in _lines(results, colours):
         for kind, axes in panels.items():
             layers = line.result[kind]["layers"] if kind in line.result else []
             line.draw_measure(axes, layers, "best", 100)
@@ -180,22 +184,17 @@ class _Line:
         )
 
 
-def _lines(results: Results, same: Optional[str] = None) -> list[_Line]:
+def _lines(results: Results, colours: Colours, same: Optional[str] = None) -> list[_Line]:
     """Return a line for each model; models that agree in the measure ``same`` in all layers share
     one."""
-    groups: dict[object, list[int]] = {}
-    names = list(results)
-    for number, name in enumerate(names):
-        groups.setdefault(_values(results[name], same) if same else name, []).append(number)
+    groups: dict[object, list[str]] = {}
+    for name, result in results.items():
+        groups.setdefault(_values(result, same) if same else name, []).append(name)
+    colours = colours or colours_of(results)
+    markers = dict(zip(results, itertools.cycle(_MARKERS), strict=False))
     return [
-        _Line(
-            ", ".join(plain(names[number]) for number in numbers),
-            COLOURS[numbers[0] % len(COLOURS)],
-            # Model 8 has the colour of model 1, but not its marker.
-            _MARKERS[(numbers[0] + numbers[0] // len(COLOURS)) % len(_MARKERS)],
-            results[names[numbers[0]]],
-        )
-        for numbers in groups.values()
+        _Line(", ".join(map(plain, names)), colours[names[0]], markers[names[0]], results[names[0]])
+        for names in groups.values()
     ]
 
 
@@ -203,7 +202,7 @@ def _values(result: Mapping[str, Any], measure: str) -> tuple:
     return tuple(
         (part, place, *(layer[measure] for layer in _layers(result, place, part)))
         for part in ("attention", "shuffled")
-        for place in PLACES
+        for place in _PLACES
     )
 
 
@@ -215,10 +214,6 @@ def _places(results: Results) -> dict[str, str]:
     """Return the places of attention that occur in the results, with titles."""
     found = [place for result in results.values() for place in result["attention"]]
     return {place: title for place, title in _PLACES.items() if place in found}
-
-
-def _percent(layers: Layers, measure: str) -> list[float]:
-    return [_times(layer[measure], 100) for layer in layers]
 
 
 def _times(value: Optional[float], factor: float) -> float:

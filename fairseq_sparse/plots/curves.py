@@ -6,9 +6,10 @@ of "Sparse Sequence-to-Sequence Models". Matplotlib is imported only when a pict
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.training_log import (
@@ -22,6 +23,7 @@ from fairseq_sparse.plots.pictures import (
     COLOURS,
     DASHES,
     add_legend,
+    colours_of,
     draw_means,
     new_figure,
     plain,
@@ -147,7 +149,8 @@ def draw_curves(
         early: the share of the longest training that is shown, from its beginning.
     """
     figure = new_figure(9.5, 3.8, columns=2)
-    styles = _styles(list(found))
+    colours = colours_of(found)
+    dashes = dict(zip(found, itertools.cycle(DASHES), strict=False))
     for axes, along in zip(figure.axes, ("updates", "hours"), strict=True):
         all_places = [curve[along] for several in found.values() for curve in several]
         last = early * max(max(places, default=0) for places in all_places)
@@ -162,7 +165,8 @@ def draw_curves(
                     marker="o" if len(curve["values"]) <= 40 else None,
                     markersize=3,
                     linewidth=1.4,
-                    **styles[name],
+                    color=colours[name],
+                    linestyle=dashes[name] if len(found) > len(COLOURS) else "solid",
                 )
         axes.set_xlim(0, 1.02 * last or None)
         axes.locator_params(axis="x", nbins=5)  # labels of small numbers of hours are long
@@ -171,34 +175,6 @@ def draw_curves(
     figure.axes[0].set_ylabel(label)
     add_legend(figure, columns=5)
     return figure
-
-
-def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return colour and dashes of each model; variants of a model have its colour."""
-    if len(names) > len(COLOURS):
-        from matplotlib import colormaps
-
-        scale = colormaps["viridis"]
-        return {
-            name: {
-                "color": scale(0.95 * number / (len(names) - 1)),
-                "linestyle": DASHES[number % len(DASHES)],
-            }
-            for number, name in enumerate(names)
-        }
-    styles: dict[str, dict[str, Any]] = {}
-    for name in names:
-        kin = [other for other in names if other != name and name.startswith(f"{other}_")]
-        if not kin:
-            colour = COLOURS[len(styles) % len(COLOURS)]
-            styles[name] = {"color": colour, "linestyle": "solid"}
-    for name in names:
-        if name not in styles:
-            kin = max((other for other in styles if name.startswith(f"{other}_")), key=len)
-            colour = styles[kin]["color"]
-            number = sum(style["color"] == colour for style in styles.values())
-            styles[name] = {"color": colour, "linestyle": DASHES[number % len(DASHES)]}
-    return styles
 
 
 def draw_alphas(rows: Sequence[Row]) -> Figure:

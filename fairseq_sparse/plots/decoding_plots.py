@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.plots.pictures import (
@@ -17,7 +16,6 @@ from fairseq_sparse.plots.pictures import (
     colours_of,
     new_figure,
     plain,
-    save_png_and_svg,
 )
 
 if TYPE_CHECKING:
@@ -27,24 +25,15 @@ _SIZE = (5.6, 3.6)  # inches
 Results = Sequence[dict[str, Any]]
 
 
-def save_plots(folder: Path, results: Results) -> list[Path]:
-    """Draw the results of ``benchmark/decoding.py`` as PNG and SVG, and return the files.
+def decoding_figures(results: Results) -> dict[str, Figure]:
+    """Draw the results of ``benchmark/decoding.py`` that have several points, by their names.
 
     Args:
-        folder: where to write, see :func:`prepare_plots`.
         results: with ``seconds`` and ``speed``, or neither if the model failed; ``group`` is the
             number of the group of source lengths.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     figures = {"beams": draw_beams(results), "source_lengths": draw_source_lengths(results)}
-    return [
-        path
-        for stem, figure in figures.items()
-        if figure is not None
-        for path in save_png_and_svg(figure, folder, stem)
-    ]
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def draw_beams(results: Results) -> Optional[Figure]:
@@ -96,7 +85,7 @@ def draw_source_lengths(results: Results) -> Optional[Figure]:
 
 def _lines(rows: Results) -> list[dict[str, Any]]:
     """Return a line for each model and batch size: its colour, dashes, label and rows."""
-    colours = colours_of(list(dict.fromkeys(row["model"] for row in rows)))
+    colours = colours_of(row["model"] for row in rows)
     batches = list(dict.fromkeys(row["batch"] for row in rows))
     lines = []
     for number, batch in enumerate(batches):

@@ -5,9 +5,10 @@ Matplotlib is needed, and imported only when a picture is made; its global state
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,11 +27,59 @@ MISSING = "matplotlib is missing: pip install matplotlib"
 # Okabe and Ito's colours, without the yellow that is pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+# The kinds of outputs and attention that have one of the colours, the same in all pictures.
+_KINDS = ("softmax", "entmax15", "alpha_relu", "sparsemax", "rela_g", "rela_i", "relu")
+_OTHER_NAMES = {"1.5-entmax": "entmax15", "1.5-relu": "alpha_relu", "rela-": "rela_"}
+# Relative difference below which two values count as equal.
+_SAME = 1e-3
 
 
-def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each model, the same in all figures."""
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each model.
+
+    A model whose name has a kind in it gets the colour of that kind, and the attention of
+    ``OUTPUT+ATTENTION`` counts. Other models, and further ones of a kind, get the colours that are
+    left, or shades of one scale if there are too few.
+    """
+    names = list(dict.fromkeys(names))
+    if len(names) > len(COLOURS):
+        from matplotlib import colormaps
+        from matplotlib.colors import to_hex
+
+        scale = colormaps["viridis"]
+        return {n: to_hex(scale(0.95 * i / (len(names) - 1))) for i, n in enumerate(names)}
+    found: dict[str, str] = {}
+    # The kinds themselves come before their variants.
+    for name in sorted(names, key=lambda name: name not in _KINDS):
+        colour = COLOURS[_KINDS.index(kind)] if (kind := _kind_in(name)) else ""
+        if colour and colour not in found.values():
+            found[name] = colour
+    left = iter(colour for colour in COLOURS if colour not in found.values())
+    return {name: found.get(name) or next(left) for name in names}
+
+
+def _normal(name: str) -> str:
+    name = name.lower()
+    for other, kind in _OTHER_NAMES.items():
+        name = name.replace(other, kind)
+    return name
+
+
+def _kind_in(name: str) -> str:
+    """Return the longest kind whose name is a word in the last part of a name, or nothing."""
+    part = _normal(name).rpartition("+")[2]
+    found = [kind for kind in _KINDS if re.search(rf"(?<![a-z0-9]){kind}(?![a-z0-9])", part)]
+    return max(found, key=len, default="")
+
+
+def is_flat(axes: Axes) -> bool:
+    """Tell whether a panel has nothing but lines that never change."""
+    if axes.patches:
+        return False
+    lines = [[y for y in line.get_ydata() if math.isfinite(y)] for line in axes.lines]
+    if not all(len(values) > 1 for values in lines):  # of models with a single layer
+        lines = [[value for values in lines for value in values]]
+    return all(max(v) - min(v) <= _SAME * max(map(abs, v)) for v in lines if v)
 
 
 def require_matplotlib() -> None:

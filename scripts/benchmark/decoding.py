@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import harness
 from benchmark.harness import positive
-from command_line import add_paths, exit_status, name_models, numbers, script_parser
+from command_line import add_paths, add_plots, exit_status, name_models, numbers, script_parser
 
 STOCK_SEARCH = ", stock search"
 # What CTranslate2 computes in, by --ctranslate2.
@@ -60,7 +60,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--lenpen", 1.0, "length penalty", float)
     parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--ctranslate2", action="store_true", help="also with CTranslate2")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG and SVG pictures")
+    add_plots(parser)
     harness.add_arguments(parser, rounds=3)
     options = parser.parse_args(arguments)
     name_models(parser, options)
@@ -198,13 +198,13 @@ def results_of(
 def run(options: argparse.Namespace, record: harness.Record) -> None:
     from fairseq_sparse.errors import AnalysisError, CheckpointError
     from fairseq_sparse.measure.translator import load_translator
-    from fairseq_sparse.plots.decoding_plots import save_plots
-    from fairseq_sparse.plots.pictures import prepare_plots
+    from fairseq_sparse.plots.decoding_plots import decoding_figures
+    from fairseq_sparse.plots.pictures import require_matplotlib, save_pictures
 
     cpu, chosen = options.device == "cpu", range(options.sentences)
     try:
         if options.plots:
-            prepare_plots(options.plots)
+            require_matplotlib()
         translators = [
             load_translator(path, options.data, cpu, chosen, name)
             for path, name in zip(options.path, options.names, strict=True)
@@ -223,7 +223,7 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
         batch = max(options.batches)
         record.add(results_of(translators, part, options.bin_beam, batch, options, **what))
     if options.plots:
-        save_plots(options.plots, record.content["results"])
+        save_pictures(decoding_figures(record.content["results"]), options.plots)
 
 
 def table(results: list[dict]) -> str:

@@ -37,11 +37,7 @@ from torch import Tensor  # noqa: E402
 from command_line import exit_status, numbers, positive, report_errors, script_parser  # noqa: E402
 from fairseq_sparse.files import write_json  # noqa: E402
 from fairseq_sparse.ops import alpha_relu, alpha_relu_loss, entmax15, entmax_loss, tau_from_logits  # noqa: E402
-from fairseq_sparse.plots.pictures import (  # noqa: E402
-    colours_of,
-    require_matplotlib,
-    save_png_and_svg,
-)
+from fairseq_sparse.plots.pictures import colours_of, require_matplotlib, save_figure  # noqa: E402
 from fairseq_sparse.tables.formats import format_table  # noqa: E402
 
 OUTPUTS = ("softmax", "1.5-entmax", "1.5-ReLU")
@@ -173,7 +169,8 @@ def draw(results: list[dict], path: Path) -> None:
         axes.loglog(widths, slope, color="grey", linestyle="dotted", label="1 / √width")
         axes.set(xlabel="width of the hidden layer", title=title)
         axes.legend(fontsize="small")
-    save_png_and_svg(figure, path.parent, path.name)
+    for kind in ("png", "svg"):
+        save_figure(figure, path.with_name(f"{path.name}.{kind}"))
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

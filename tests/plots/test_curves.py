@@ -12,7 +12,7 @@ from fairseq_sparse.measure.training_log import (
     training_seconds,
     validation_curve,
 )
-from fairseq_sparse.plots.curves import _styles, choose_metric, draw_training_curves
+from fairseq_sparse.plots.curves import choose_metric, draw_training_curves
 
 
 def line(tag: str, **numbers: object) -> str:
@@ -81,14 +81,6 @@ def test_a_grid_of_many_models_is_told_apart() -> None:
     runs = {f"alpha_relu OUTPUT_TAU={tau}": [records_of(bleu=tau)] for tau in range(14)}
     lines = draw_training_curves(runs).axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 14
-
-
-def test_variants_of_a_model_have_its_colour_and_their_own_dashes() -> None:
-    kin = ("rela_g", "rela_g_enc", "rela_g_dec")
-    styles = _styles([*kin, "rela_i"])
-    colours = [styles[name]["color"] for name in kin]
-    assert set(colours) == {colours[0]} != {styles["rela_i"]["color"]}
-    assert len({styles[name]["linestyle"] for name in kin}) == 3
 
 
 def test_the_metric_is_one_that_all_models_have() -> None:

@@ -9,6 +9,8 @@ from fairseq_sparse.measure.output.output_statistics import OutputStatistics
 from fairseq_sparse.measure.translator import ForcedSteps
 from fairseq_sparse.plots.output_plots import (
     draw_nonzeros,
+    draw_positions,
+    draw_ranks,
     draw_sums,
     draw_training,
     draw_zeros,
@@ -17,10 +19,14 @@ from fairseq_sparse.plots.output_plots import (
 from fairseq_sparse.plots.pictures import COLOURS
 
 COLOUR_OF = {"softmax": COLOURS[0], "relu": COLOURS[1], "a": COLOURS[2], "b": COLOURS[3]}
-KINDS = ("png", "svg")
 CURVES = [
-    {"name": "relu", "updates": [10, 20], "tau": [1.5, 1.5], "logit_norm": [30.0, 40.0]},
-    {"name": "softmax", "updates": [10, 30], "tau": [None, None], "logit_norm": [20.0, None]},
+    {"name": "relu", "updates": [10, 20], "tau": [1.5, 1.6], "logit_norm": [30.0, 40.0]},
+    {
+        "name": "softmax",
+        "updates": [10, 20, 30],
+        "tau": [None] * 3,
+        "logit_norm": [20.0, None, 25.0],
+    },
 ]
 
 
@@ -100,7 +106,7 @@ def test_training_has_a_panel_for_what_there_is():
     tau, norm = figure.axes
     assert [line.get_label() for line in tau.lines] == ["relu"]
     assert [line.get_label() for line in norm.lines] == ["relu", "softmax"]
-    assert tau.lines[0].get_xydata().tolist() == [[10, 1.5], [20, 1.5]]
+    assert tau.lines[0].get_xydata().tolist() == [[10, 1.5], [20, 1.6]]
     assert math.isnan(norm.lines[1].get_ydata()[1])
     assert tau.lines[0].get_color() == norm.lines[0].get_color() == COLOUR_OF["relu"]
     assert legend_of(figure) == ["relu", "softmax"]
@@ -109,7 +115,43 @@ def test_training_has_a_panel_for_what_there_is():
     assert draw_training([], COLOUR_OF) is None
 
 
+def test_a_threshold_that_never_changes_gets_no_panel():
+    fixed = {**CURVES[0], "tau": [1.5, 1.5]}
+    (axes,) = draw_training([fixed, CURVES[1]], COLOUR_OF).axes
+    assert axes.get_ylabel().startswith("mean norm")
+    assert draw_training([{**fixed, "logit_norm": [30.0, 30.0]}], COLOUR_OF) is None
+
+
+def measured(name, steps, nonzeros, by_rank):
+    edges = [0, 10, 100][: len(by_rank) + 1]
+    return {
+        **sparse_row(name),
+        "by_position": {"steps": steps, "nonzeros": nonzeros},
+        "by_rank": {"edges": edges, "nonzeros": by_rank},
+    }
+
+
+def test_support_by_position_ends_where_few_sentences_do():
+    rows = [measured("relu", [100, 60, 5, 4], [2, 4, 6, 50], [1]), dense_row()]
+    (line,) = draw_positions(rows, COLOUR_OF).axes[0].lines
+    assert line.get_xydata().tolist() == [[1, 2], [2, 4], [3, 6]]
+    assert draw_positions(rows[1:], COLOUR_OF) is None
+
+
+def test_support_by_rank_has_a_bar_for_each_model_and_part():
+    rows = [measured("relu", [1], [1], [3.0, 0.5]), measured("a", [1], [1], [4.0, 0.0])]
+    (axes,) = draw_ranks([*rows, dense_row()], COLOUR_OF).axes
+    bars = [[bar.get_height() for bar in bars] for bars in axes.containers]
+    assert bars == [[3.0, 0.5], [4.0, 0.0]]
+    ends = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches)
+    assert all(end <= start + 1e-9 for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    labels = [label.get_text().split() for label in axes.get_xticklabels()]
+    assert labels == [["1–", "10"], ["11–", "100"]]
+    assert draw_ranks([dense_row()], COLOUR_OF) is None
+
+
 def test_figures_are_those_that_the_results_allow():
-    figures = output_figures([dense_row("$x_"), sparse_row("_relu")], CURVES)
-    assert list(figures) == ["nonzeros", "zeros", "prob_sum", "training"]
-    assert list(output_figures([dense_row()], [])) == ["nonzeros"]
+    rows = [dense_row("$x_"), measured("_relu", [1], [1], [1.0])]
+    names = ["nonzeros", "zeros", "positions", "ranks", "prob_sum", "training"]
+    assert list(output_figures(rows, CURVES)) == names
+    assert output_figures([dense_row()], []) == {}

@@ -1,5 +1,6 @@
 """All pictures are written as files and leave no traces; fonts have the characters."""
 
+import math
 import warnings
 import xml.etree.ElementTree
 
@@ -7,6 +8,8 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
@@ -15,7 +18,14 @@ from fairseq_sparse.measure.attention.attention_statistics import AttentionStati
 from fairseq_sparse.measure.output.output_statistics import OutputStatistics
 from fairseq_sparse.measure.translator import ForcedSteps
 from fairseq_sparse.plots import attention_curves, attention_plots, output_plots
-from fairseq_sparse.plots.pictures import COLOURS, font_families, new_figure, save_figure
+from fairseq_sparse.plots.pictures import (
+    COLOURS,
+    colours_of,
+    font_families,
+    is_flat,
+    new_figure,
+    save_figure,
+)
 
 LONG = "$x_ a model with quite a long name, 1.5-ReLU and ReLA-g"
 
@@ -63,7 +73,7 @@ def output(draw):
 
 
 def training(name):
-    run = {"name": name, "updates": [10, 20], "tau": [1.5, 1.5], "logit_norm": [30.0, 40.0]}
+    run = {"name": name, "updates": [10, 20], "tau": [1.5, 1.6], "logit_norm": [30.0, 40.0]}
     return output_plots.draw_training([run], {name: COLOURS[0]})
 
 
@@ -96,6 +106,55 @@ def test_pictures_are_written_and_global_state_is_left_alone(kind, tmp_path):
     with pytest.raises(OSError):
         save_figure(figure, tmp_path / "none" / "a.png")
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "a.svg", "A.PDF"}
+
+
+@given(st.lists(st.sampled_from(["softmax", "entmax15", "alpha_relu", "sparsemax", "relu"])))
+def test_a_kind_has_one_colour_in_every_picture(names):
+    alone = {name: colours_of([name])[name] for name in names}
+    assert colours_of(names) == alone
+    assert len(set(alone.values())) == len(alone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("entmax15", "1.5-entmax"),
+        ("alpha_relu", "1.5-ReLU"),
+        ("rela_g", "ReLA-g"),
+        ("rela_g", "softmax+rela_g"),
+        ("rela_g", "rela_g_cross"),
+        ("softmax", "runs/softmax-2"),
+    ],
+)
+def test_a_kind_is_known_by_its_other_names(kind, other):
+    assert colours_of([other])[other] == colours_of([kind])[kind]
+    assert colours_of([other, kind])[kind] == colours_of([kind])[kind]
+
+
+@given(st.lists(st.text(st.sampled_from("softmax+_1")) | st.text(), unique=True, max_size=20))
+def test_models_of_a_picture_have_different_colours(names):
+    found = colours_of(names)
+    assert list(found) == names and len(set(found.values())) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("lines", "flat"),
+    [
+        ([[1, 1, 1.0001]], True),
+        ([[1, 1], [math.nan, 7, 7]], True),
+        ([[0, 0], [0, 0.1]], False),
+        ([[0], [0]], True),
+        ([[0], [3]], False),
+        ([], True),
+    ],
+)
+def test_flat_is_what_never_changes(lines, flat):
+    (axes,) = new_figure(3, 2).axes
+    for values in lines:
+        axes.plot(values)
+    assert is_flat(axes) == flat
+    axes.bar([1], [2])
+    assert not is_flat(axes)
 
 
 def test_fonts_have_the_characters():
