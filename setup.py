@@ -28,7 +28,15 @@ def requirements() -> list[str]:
     """Return what the package needs at run time."""
     without_fairseq = os.environ.get("FAIRSEQ_SPARSE_WITHOUT_FAIRSEQ", "0") not in ("", "0")
     fairseq = [] if without_fairseq else FAIRSEQ
-    text = ["sacremoses", "subword-nmt", "sacrebleu", "tabulate>=0.9", "tqdm", "PyYAML"]
+    text = [
+        "sacremoses",
+        "subword-nmt",
+        "sacrebleu",
+        "tabulate>=0.9",
+        "tqdm",
+        "PyYAML",
+        "Jinja2>=3",
+    ]
     return [*fairseq, "torch>=2.6", "numpy", *text]
 
 

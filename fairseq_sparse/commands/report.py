@@ -14,7 +14,9 @@ quick and an interrupted run can continue.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
     add_subwords,
@@ -25,7 +27,12 @@ from fairseq_sparse.commands.common import (
     positive,
     with_progress,
 )
-from fairseq_sparse.files import write_text
+from fairseq_sparse.files import read_json, write_text
+
+if TYPE_CHECKING:
+    from fairseq_sparse.measure.run_folders import Run
+
+OUTPUT = " --output report.html"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -65,17 +72,58 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.cache import Measurements
-    from fairseq_sparse.measure.run_folders import find_data, find_subwords, read_runs
+    from fairseq_sparse.measure.run_folders import find_data, find_subwords, name_of_data, read_runs
+    from fairseq_sparse.plots.pictures import require_matplotlib
     from fairseq_sparse.report.page import make_page
 
+    require_matplotlib()
     runs = read_runs(options.runs, options.log)
     data = find_data(runs, options.data)
     subwords = options.subwords or find_subwords(runs)
-    measurements = [
-        Measurements(run, data, options.subset, subwords, options.cpu, with_progress)
-        for run in runs
+    models = []
+    for run in runs:
+        found = Measurements(run, data, options.subset, subwords, options.cpu, with_progress)
+        models.append(
+            {
+                "name": run.name,
+                "summary": run.summary,
+                "records": run.records,
+                "alignment": run.alignment,
+                "missing": hints(run, data),
+                "output": found.output(),
+                "decoded": found.decoded(),
+                "empty": found.empty(),
+                "attention": found.attention(),
+                "sentences": found.sentences(options.sentences),
+            }
+        )
+    page = make_page(models, name_of_data(runs, data), options.subset)
+    write_text(options.output, page)
+
+
+def hints(run: Run, data: str) -> dict[str, list[str]]:
+    """Return for each part of a run the commands that make it; only the names of files that cannot
+    be known are left to be filled in, in capital letters."""
+    place, recipe = str(run.folder), run.folder / "run.json"
+    made = read_json(recipe) if recipe.is_file() else {}
+    again = shell("run", made.get("dataset"), made.get("variant"), "--run-dir", place)
+    again += " --cpu" * (made.get("config") == "cpu") + f" --seed {made.get('seed')} --stages"
+    found = {"summary": [], "records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
+    links, result = f"{place}/alignments", f"{place}/alignment.json"
+    found["alignment"] = [
+        shell("align", data, "--path", run.checkpoint, "--output", links),
+        shell("analyze", "alignment", "GOLD.talp", links, "--json", result),
     ]
-    write_text(options.output, make_page(measurements, options.sentences))
+    if made:
+        found["summary"] = [f"{again} analyze"]
+    if made.get("corpus", {}).get("gold_alignment"):
+        found["alignment"] = [f"{again} align"]
+    return found
+
+
+def shell(*words: object) -> str:
+    """Return a command of fairseq-sparse as one types it."""
+    return shlex.join(["fairseq-sparse", *map(str, words)])
 
 
 def run(options: argparse.Namespace) -> None:

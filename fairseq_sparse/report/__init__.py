@@ -1,6 +1,5 @@
-"""A self-contained HTML page that compares trained models.
+"""A self-contained HTML page that compares trained models; it reads measurements, and makes none.
 
-``report_runs`` reads the files of a recipe's run, ``measurements`` and ``sentences`` compute the
-rest, ``figures`` draws, ``sections`` writes the HTML of the parts, and ``page`` puts them together
-with ``page.html``, ``page.css`` and the scripts.
+``sections`` arranges them as tables, notes and figures, ``figures`` draws, and ``page`` fills the
+template ``page.html`` with them, ``page.css`` and the script ``page.js``.
 """

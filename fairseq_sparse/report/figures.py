@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.measure.training_log import Records, curves
-from fairseq_sparse.plots.pictures import DASHES, add_legend, colours_of, new_figure, plain
+from fairseq_sparse.plots.pictures import DASHES, add_legend, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +26,9 @@ CURVES = {
 }
 
 
-def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
+def draw_curve(
+    runs: dict[str, Records], statistic: str, colours: Mapping[str, str]
+) -> Optional[Figure]:
     """Draw one statistic over the training; return None if no log has it.
 
     A line with points is for the validation set, a thin line for the training data.
@@ -32,11 +36,11 @@ def draw_curve(runs: dict[str, Records], statistic: str) -> Optional[Figure]:
     Args:
         runs: for each model the records of its log.
         statistic: a key of ``CURVES``.
+        colours: of the models.
     """
     title, logarithmic = CURVES[statistic]
     figure = new_figure(*_SIZE)
     (axes,) = figure.axes
-    colours = colours_of(list(runs))
     for number, (name, records) in enumerate(runs.items()):
         style = {"color": colours[name], "linestyle": DASHES[number % len(DASHES)]}
         label = plain(name)
@@ -65,7 +69,7 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     Args:
         figure: a Matplotlib figure.
         prefix: put before its ids, so that they are unique in the page; letters and hyphens.
-        label: a description for screen readers; HTML.
+        label: a description for screen readers.
     """
     import matplotlib
 
@@ -80,7 +84,7 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1).strip()
 
 
 def _positive(value: Any, needed: bool) -> float:

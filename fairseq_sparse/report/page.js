@@ -13,11 +13,11 @@
     return element;
   }
 
-  /** Give a select its options, pairs of value and text, and keep what was chosen if it can. */
-  function offer(select, options) {
+  /** Give a select its options, pairs of value and text; keep what was chosen, or choose `first`. */
+  function offer(select, options, first = options[0]?.[0]) {
     const before = select.value;
     select.replaceChildren(...options.map(([value, text]) => new Option(text, value)));
-    if (options.some(([value]) => value === before)) select.value = before;
+    select.value = options.some(([value]) => value === before) ? before : first;
   }
 
   const numbered = (count, label) =>
@@ -69,8 +69,10 @@
   function offerLayers() {
     const place = model().places[at("place").value];
     if (!place) return;
-    offer(at("layer"), place.kinds.map((kind, index) => [String(index), `${index + 1}: ${kind}`]));
-    offer(at("head"), [...numbered(place.heads, "head"), ["mean", `mean of ${place.heads}`]]);
+    const layers = place.kinds.map((kind, index) => [String(index), `${index + 1}: ${kind}`]);
+    offer(at("layer"), layers, layers.at(-1)[0]);
+    const mean = ["mean", place.heads > 1 ? `mean of ${place.heads} heads` : "the only head"];
+    offer(at("head"), place.heads > 1 ? [mean, ...numbered(place.heads, "head")] : [mean], "mean");
   }
 
   function step(by) {
@@ -255,7 +257,7 @@
 
   function start() {
     offer(at("model"), data.models.map(({ name, output }, index) => [String(index),
-      name === output ? name : `${name} (${output})`]));
+      name === output ? name : `${name}: ${output}`]));
     const preview = ({ number, source }) => {
       const text = source.join(" ");
       return `${number}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text}`;

@@ -2,81 +2,83 @@
 
 import base64
 import hashlib
+import html
 import json
-from collections.abc import Sequence
-from html import escape
+import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.cache import Measurements
-from fairseq_sparse.measure.run_folders import name_of_data
-from fairseq_sparse.plots.pictures import require_matplotlib
-from fairseq_sparse.report.sections import (
-    attention_section,
-    output_section,
-    results_section,
-    training_section,
-)
+from fairseq_sparse.plots.pictures import colours_of, require_matplotlib
+from fairseq_sparse.report import sections
 from fairseq_sparse.tables.published import read_published
 
+Model = Mapping[str, Any]
 
-def make_page(measurements: Sequence[Measurements], sentences: int) -> str:
-    """Measure what has not been measured yet, and write the page.
+# What the tokeniser of Moses writes in place of some characters.
+_ESCAPED = re.compile("&(?:amp|apos|quot|lt|gt|#124|#91|#93);")
+
+
+def make_page(models: Sequence[Model], dataset: str, subset: str) -> str:
+    """Write the page about some models.
 
     Args:
-        measurements: of each model, on the same part of the same data.
-        sentences: number of sentences that are shown one by one.
+        models: for each its ``name``; ``summary``, ``records`` of the training log and
+            ``alignment``, as in :class:`Run`, empty or None if there are none; and the results of
+            the methods ``output``, ``decoded``, ``empty``, ``attention`` and ``sentences`` of
+            :class:`Measurements`, all on one part of the data. Under ``missing``: the commands
+            that would make ``summary``, ``records`` and ``alignment``.
+        dataset, subset: the names of the data and of its part.
 
     Raises:
-        AnalysisError: a model and the data do not match, the models do not have the same
-            sentences, or matplotlib is missing.
-        CheckpointError: a checkpoint cannot be read.
-        OSError: the measurements cannot be written.
-        ValueError: a model's parameters are NaN or infinite.
+        AnalysisError: the models do not have the same sentences, or matplotlib is missing.
     """
     require_matplotlib()
-    runs = [found.run for found in measurements]
-    data, subset = measurements[0].data, measurements[0].subset
-    dataset = name_of_data(runs, data)
-    rows = [found.output() for found in measurements]
-    decoded = [found.decoded() for found in measurements]
-    empty = [row for found in measurements for row in found.empty()]
-    attention = {found.run.name: found.attention() for found in measurements}
-    alignment = {run.name: run.alignment for run in runs if run.alignment}
-    models = [{"name": found.run.name, **found.sentences(sentences)} for found in measurements]
-    _check_sentences(models)
-    number = "one model" if len(runs) == 1 else f"{len(runs)} models"
+    names = [model["name"] for model in models]
+    shown = [{"name": model["name"], **unescaped(model["sentences"])} for model in models]
+    _check_sentences(shown)
+    number = "one model" if len(names) == 1 else f"{len(names)} models"
+    colours = colours_of(names)
     return fill_page(
-        title=f"{dataset}: {', '.join(run.name for run in runs)}",
-        about=f"A comparison of {number} on the {subset} set of {dataset}, made by fairseq_sparse.",
-        results=results_section(runs, dataset, read_published()),
-        training=training_section(runs),
-        output=output_section(rows, decoded, empty),
-        attention=attention_section(attention, alignment),
-        data={"models": models},
+        f"{dataset}: {', '.join(names)}",
+        f"A comparison of {number} on the {subset} set of {dataset}, made by fairseq_sparse.",
+        {
+            "Results": sections.results(models, dataset, read_published()),
+            "Training": sections.training(models, colours),
+            "Output": sections.output(models, colours),
+            "Attention": sections.attention(models, colours),
+        },
+        {"models": shown},
     )
 
 
-def fill_page(title: str, about: str, data: dict[str, Any], **sections: str) -> str:
+def fill_page(
+    title: str, about: str, parts: Mapping[str, Sequence[sections.Part]], data: dict[str, Any]
+) -> str:
     """Return the page around its parts.
 
     Args:
         title, about: text.
+        parts: the content of each section by its heading.
         data: for the script, see ``page.js``.
-        sections: ``results``, ``training``, ``output``, ``attention``: HTML.
     """
-    template, style, script = map(_read, ("page.html", "page.css", "page.js"))
+    from jinja2 import Environment, StrictUndefined
+
+    style, script = map(_read, ("page.css", "page.js"))
     # The template has a line break after <script>, which the digest must include.
     digest = hashlib.sha256(f"\n{script}".encode()).digest()
-    return template.format(
-        title=escape(title),
-        about=escape(about),
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_read("page.html")).render(
+        title=title,
+        about=about,
+        parts=parts,
         style=style,
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode('ascii')}",
         data=script_json(data),
-        **sections,
     )
 
 
@@ -86,7 +88,18 @@ def script_json(content: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _check_sentences(models: Sequence[dict[str, Any]]) -> None:
+def unescaped(content: Any) -> Any:
+    """Return JSON whose texts have the characters that Moses escapes, such as ' for &apos;."""
+    if isinstance(content, dict):
+        return {key: unescaped(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return list(map(unescaped, content))
+    if isinstance(content, str):
+        return _ESCAPED.sub(lambda found: html.unescape(found[0]), content)
+    return content
+
+
+def _check_sentences(models: Sequence[Model]) -> None:
     """Check that all models show the same sentences; otherwise they could not be compared."""
     tokens = [
         [(part["number"], part["source"], part["target"]) for part in model["sentences"]]

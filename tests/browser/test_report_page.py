@@ -30,9 +30,8 @@ def reported(tmp_path_factory):
     """Return the path of the page and, for each model, its attention by sentence number."""
     folder = tmp_path_factory.mktemp("Bericht für uns")
     data, folders = report_runs.train_runs(folder)
-    page = report_runs.page_of(folders, 6)
+    report_runs.page_of(folders, 6)
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
     pairs = []
     for run in folders:
         translator = load_translator(str(run / "average.pt"), str(data), cpu=True)
@@ -111,6 +110,32 @@ def read_weight(page):
 
 def number_in(text):
     return 0.0 if text == "exactly 0" else float(text.removeprefix("about "))
+
+
+def test_page_opens_with_the_last_layer_and_the_mean_of_the_heads(page, reported):
+    chosen = [
+        page.find_element(By.ID, name).get_property("value") for name in ("place", "layer", "head")
+    ]
+    assert chosen == ["cross", str(len(reported[1][0][0].weights["cross"]) - 1), "mean"]
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_is_cut_off(page, width):
+    """What is wider than the page scrolls, and captions are read without scrolling."""
+    show(page, "light", width)
+    beyond = page.execute_script(
+        "return [...document.querySelectorAll('body *')].filter(part => "
+        "!part.closest('.scroll > *, .steps > *, .skip') && "
+        "part.getBoundingClientRect().right > innerWidth + 1).map(part => part.outerHTML)"
+    )
+    assert beyond == []
+    tables = page.find_elements(By.CSS_SELECTOR, ".caption + .scroll > table")
+    assert len(tables) >= 4
+    wide = page.execute_script(
+        "return [...document.querySelectorAll('.caption + .scroll')].map(box => "
+        "box.scrollWidth > box.clientWidth + 1)"
+    )
+    assert any(wide) == (width == 400)
 
 
 @pytest.mark.each_value
@@ -224,8 +249,8 @@ def test_keyboard_alone(page, reported):
         name: page.find_element(By.ID, name).get_property("value")
         for name in ("model", "sentence", "place", "layer", "head")
     }
-    assert state == {"model": "0", "sentence": "2", "place": "encoder", "layer": "1", "head": "1"}
-    weights = reported[1][SPARSE][2].weights["encoder"][1, 1]
+    assert state == {"model": "0", "sentence": "2", "place": "encoder", "layer": "1", "head": "0"}
+    weights = reported[1][SPARSE][2].weights["encoder"][1, 0]
     tab_to("gridcell")
     at = [0, 0]
     for key, place in (

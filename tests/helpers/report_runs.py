@@ -5,12 +5,10 @@ import random
 from pathlib import Path
 
 import toy
-from fairseq_sparse.measure.cache import Measurements
-from fairseq_sparse.measure.run_folders import find_data, find_subwords, read_runs
-from fairseq_sparse.report.page import make_page
+from fairseq_sparse.commands import report
 
 WORDS = ["<b>bold</b>", "</script><script>alert(1)</script>", "<!--", "&amp;", '"quoted"', "it's"]
-WORDS += ["שלום", "漢字", "{title}", "Ærø", "\\u003c", "`x`"]
+WORDS += ["שלום", "漢字", "{{title}}", "Ærø", "\\u003c", "`x`"]
 # A model with a sparse output, and attention with null rows, zeros and, in the encoder, weights
 # below 0; and fairseq's own model.
 RUNS = {
@@ -74,16 +72,10 @@ def train_runs(folder: Path) -> tuple[Path, list[Path]]:
 
 def page_of(folders: list[Path], sentences: int) -> str:
     """Return the report of some runs."""
-    runs = read_runs(folders)
-    data = find_data(runs, None)
-
-    def silently(batches, label):
-        return batches
-
-    subwords = find_subwords(runs)
-    return make_page(
-        [Measurements(run, data, "test", subwords, True, silently) for run in runs], sentences
-    )
+    path = folders[0].parent / "report.html"
+    arguments = ["--output", path, "--sentences", sentences, "--cpu"]
+    assert report.main([*map(str, [*folders, *arguments])]) == 0
+    return path.read_text(encoding="utf-8")
 
 
 def data_in(page: str) -> dict:

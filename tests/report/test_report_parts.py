@@ -1,11 +1,17 @@
 """The parts of the report: packed weights, escaping, figures in a page, published figures."""
 
+from __future__ import annotations
+
 import base64
+import hashlib
 import html.parser
 import json
 import re
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,8 +25,8 @@ from fairseq_sparse.measure.sentences import encode
 from fairseq_sparse.plots.pictures import colours_of
 from fairseq_sparse.recipes.catalogue import entries, section
 from fairseq_sparse.report.figures import draw_curve
-from fairseq_sparse.report.page import fill_page, script_json
-from fairseq_sparse.report.sections import html_table, results_section
+from fairseq_sparse.report.page import fill_page, script_json, unescaped
+from fairseq_sparse.report.sections import _figures, results
 from fairseq_sparse.tables.columns import Quantity, quantity_of
 from fairseq_sparse.tables.models import alphas_of, identity, model_of
 from fairseq_sparse.tables.published import (
@@ -30,6 +36,9 @@ from fairseq_sparse.tables.published import (
     published_text,
     read_published,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -90,21 +99,37 @@ class Elements(html.parser.HTMLParser):
             self.scripts.append(data)
 
 
+HEADINGS = ("Results", "Training", "Output", "Attention")
+
+
 @given(
-    st.text() | st.sampled_from(["</script>", "<!--<script>", "</SCRIPT\n>", "{data}", "\u2028"])
+    st.text()
+    | st.sampled_from(["</script>", "<!--<script>", "</SCRIPT\n>", "{{ data }}", "{%", "\u2028"])
 )
 def test_no_text_leaves_its_place(text: str) -> None:
-    data = {"models": [{"name": text}]}
-    sections = dict.fromkeys(("results", "training", "output", "attention"), "")
-    plain = Elements(fill_page("x", "x", {}, **sections))
-    sections["results"] = html_table(["a"], [], "c")
-    with_table = Elements(fill_page("x", "x", {}, **sections))
-    sections["results"] = html_table([text], [], text)
-    awkward = Elements(fill_page(text, text, data, **sections))
-    assert [tag for tag, _ in awkward.tags] == [tag for tag, _ in with_table.tags]
-    assert len(with_table.tags) > len(plain.tags)
-    assert json.loads(awkward.scripts[0]) == data
+    def page(text: str) -> Elements:
+        parts = [
+            {"caption": text, "header": [text], "rows": [[text, text]], "source": text},
+            {"note": text, "hints": [text]},
+            {"terms": [(text, text)]},
+            {"figures": [{"svg": "<svg></svg>", "caption": text}], "wide": True},
+        ]
+        data = {"models": [{"name": text}]}
+        return Elements(fill_page(text, text, dict.fromkeys(HEADINGS, parts), data))
+
+    plain, awkward = page("x"), page(text)
+    assert [tag for tag, _ in awkward.tags] == [tag for tag, _ in plain.tags]
+    assert {"table", "pre", "dl", "svg"} <= {tag for tag, _ in plain.tags}
+    assert json.loads(awkward.scripts[0]) == {"models": [{"name": text}]}
     assert awkward.scripts[1:] == plain.scripts[1:]
+
+
+def test_the_page_allows_its_own_script_alone() -> None:
+    page = fill_page("t", "a", {}, {})
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'content="(default-src[^"]*)"', page)
+    assert "default-src 'none'" in policy and f"script-src 'sha256-{digest}'" in policy
 
 
 def test_data_without_a_number_are_refused() -> None:
@@ -112,19 +137,24 @@ def test_data_without_a_number_are_refused() -> None:
         script_json({"weight": float("nan")})
 
 
+def test_escapes_of_the_moses_tokeniser_are_shown_as_characters() -> None:
+    written = {"source": ["&apos;s", "&quot;", "&amp;lt;", "&#124;", "&eacute;"], "p": 0.5}
+    shown = ["'s", '"', "&lt;", "|", "&eacute;"]
+    assert unescaped([written]) == [{"source": shown, "p": 0.5}]
+
+
 def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
     pytest.importorskip("matplotlib")
     from fairseq_sparse.plots.pictures import new_figure
-    from fairseq_sparse.report.sections import html_figure
 
-    def picture(prefix: str) -> str:
+    def picture() -> Figure:
         figure = new_figure(4, 3)
         figure.axes[0].plot([1, 2], marker="o", label="<b> & $x$")
         figure.axes[0].legend()
-        return html_figure(figure, prefix, '"quoted" <i>')
+        return figure
 
-    names = ("results", "training", "output", "attention")
-    page = fill_page("t", "a", {}, **{name: picture(f"figure-{name}") for name in names})
+    parts = {name: _figures(name, [(picture(), '"quoted" <i>')]) for name in HEADINGS}
+    page = fill_page("t", "a", parts, {})
     tags = Elements(page).tags
     assert sum(tag == "svg" for tag, _ in tags) == 4
     assert not any(tag in ("b", "i", "metadata", "link", "img", "iframe") for tag, _ in tags)
@@ -137,6 +167,25 @@ def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
     links = {values[key] for _, values in tags for key in ("src", "href") if key in values}
     assert all(link.startswith("#") for link in links)
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_figure_in_which_nothing_changes_is_only_named() -> None:
+    pytest.importorskip("matplotlib")
+    from fairseq_sparse.plots.pictures import new_figure
+
+    figures = [new_figure(4, 3) for _ in range(2)]
+    figures[0].axes[0].plot([1, 1, 1])
+    figures[1].axes[0].plot([1, 2, 1])
+    drawn, note = _figures("x", [(figures[0], "flat"), (figures[1], "steep"), (None, "none")])
+    assert [figure["caption"] for figure in drawn["figures"]] == ["steep"]
+    assert note["note"].endswith(": flat.")
+
+
+def test_the_report_and_the_pictures_load_no_model() -> None:
+    code = "import sys, fairseq_sparse.report.page, fairseq_sparse.plots.curves; "
+    code += "print([name for name in ('torch', 'fairseq', 'matplotlib') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 BLEU = Quantity("bleu", "test")
@@ -239,19 +288,31 @@ def test_a_figure_is_found_where_data_split_and_metric_are_the_same(
 
 def test_the_report_compares_neither_minutes_with_hours_nor_speeds_with_ratios() -> None:
     summary = {"variant": "softmax", "training": {"seconds": 3600, "words_per_second": 9}}
-    runs = [Run("softmax", Path("a"), Path("a.pt"), summary, [], None)]
+    models = [{"name": "softmax", "summary": summary}]
     for dataset in ("iwslt14_de_en", "wmt14_en_de_32k"):
-        section = results_section(runs, dataset, read_published())
-        assert "60.0" in section and "in the paper" not in section.partition("</table>")[0]
+        ours, *papers = (
+            part for part in results(models, dataset, read_published()) if "rows" in part
+        )
+        assert "60.0" in ours["rows"][0] and papers
+        assert not any("in the paper" in heading for heading in ours["header"])
+
+
+def test_what_is_missing_is_named_with_the_commands_that_make_it() -> None:
+    models = [
+        {"name": name, "summary": {}, "missing": {"summary": [hint]}}
+        for name, hint in (("a", "make a"), ("b", "make b"), ("c", "make b"))
+    ]
+    (note,) = (part for part in results(models, "x", []) if part.get("hints"))
+    assert note["hints"] == ["make a", "make b"] and note["note"].endswith(": a, b, c.")
 
 
 def test_curves_keep_their_colours_and_names_without_logs_and_validations() -> None:
     pytest.importorskip("matplotlib")
     records = [("train_inner", {"epoch": 1, "num_updates": 5, "loss": 2.0})]
-    figure = draw_curve({"no log": [], "one": records, "two": records}, "loss")
+    colours = colours_of(["no log", "one", "two"])
+    figure = draw_curve({"one": records, "two": records}, "loss", colours)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
-    colours = colours_of(["no log", "one", "two"])
     assert [each.get_color() for each in figure.axes[0].lines] == [colours["one"], colours["two"]]
 
 
