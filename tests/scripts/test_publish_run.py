@@ -137,19 +137,19 @@ def test_the_curves_of_what_is_kept_are_drawn(finished, tmp_path):
     assert [row[head.index("hours")] for row in rows] == ["0.25", "0.5"]
 
     def draw(*arguments):
-        script = SCRIPT.with_name("draw_curves.py")
+        script = SCRIPT.with_name("draw_figures.py")
         command = [PYTHON, script, *map(str, arguments), "--results", str(results)]
         return subprocess.run(command, capture_output=True, text=True)
 
     picture = tmp_path / "curves.svg"
-    result = draw("multi30k_de_en/softmax-*", "--picture", picture)
+    result = draw("--runs", "multi30k_de_en/softmax-*", "--picture", picture)
     assert result.returncode == 0, result.stderr
     assert "validation BLEU" in picture.read_text() and "softmax" in picture.read_text()
     (summary,) = results.rglob("summary.json")
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"variant_name": "tau of 1"}))
-    assert draw("multi30k_de_en/softmax-*", "--picture", picture).returncode == 0
+    assert draw("--runs", "multi30k_de_en/softmax-*", "--picture", picture).returncode == 0
     assert "tau of 1" in picture.read_text()
-    result = draw("multi30k_de_en/softmax-*", "--picture", picture, "--metric", "loss")
+    result = draw("--runs", "multi30k_de_en/softmax-*", "--picture", picture, "--metric", "loss")
     assert result.returncode == 1 and "loss" in result.stderr
-    result = draw("multi30k_de_en/entmax15-*", "--picture", picture)
+    result = draw("--runs", "multi30k_de_en/entmax15-*", "--picture", picture)
     assert result.returncode == 1 and "entmax15-*" in result.stderr
