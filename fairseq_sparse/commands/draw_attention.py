@@ -9,19 +9,22 @@ and a query whose weights are all 0 is a hatched row.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
-    add_hypothesis,
+    PICTURES,
     add_model_arguments,
-    check_hypothesis,
+    add_steps,
     check_outputs,
+    check_steps,
     command_parser,
     finish,
     load_one_model,
+    name_models,
     not_negative,
     numbers,
-    output_file,
+    picture_file,
     positive,
 )
 from fairseq_sparse.errors import AnalysisError
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
 
     from fairseq_sparse.measure.translator import Translator
     from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def choice_of_heads(text: str) -> str | list[int]:
@@ -68,18 +69,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="all|mean|N,...",
         help="draw a panel for each head, for their mean, or for these, from 1 (default: all)",
     )
-    add_hypothesis(parser, "draw the attention for the model's own translation")
+    add_steps(parser)
     parser.add_argument(
         "--output",
         required=True,
-        type=output_file,
+        type=picture_file,
         metavar="FILE",
         help=f"picture ({', '.join(PICTURES)})",
     )
     options = parser.parse_args(arguments)
-    if options.output.suffix.lower() not in PICTURES:
-        parser.error(f"--output {options.output}: the name must end in {', '.join(PICTURES)}")
-    check_hypothesis(parser, options)
+    check_steps(parser, options)
+    options.path, options.names = [options.path], None
+    name_models(parser, options)
     check_outputs(parser, options, "output")
     return options
 
@@ -89,7 +90,7 @@ def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[s
     from fairseq_sparse.measure.translator import with_references
 
     batches = translator.batches(options.subset, 100_000, [options.sentence])
-    samples = list(batches if options.hypothesis else with_references(batches, options.subset))
+    samples = list(batches if options.beam else with_references(batches, options.subset))
     if not samples:
         raise AnalysisError(
             f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
@@ -139,9 +140,10 @@ def labels(
     task: TranslationSparseTask, net_input: dict[str, Tensor], target: Tensor, text: str
 ) -> dict[str, tuple[list[str], list[str], str, str]]:
     """Return, for each place, the labels of the queries and of the keys, and both axis titles."""
+    from fairseq_sparse.plots.pictures import unescaped
 
     def names(tokens: Tensor, words: Dictionary) -> list[str]:
-        return [words[token] for token in tokens.tolist()]
+        return unescaped([words[token] for token in tokens.tolist()])
 
     source = names(net_input["src_tokens"][0], task.source_dictionary)
     previous = names(net_input["prev_output_tokens"][0], task.target_dictionary)
@@ -163,7 +165,7 @@ def draw(options: argparse.Namespace) -> None:
     from fairseq_sparse.plots.attention_plots import draw_attention
     from fairseq_sparse.plots.pictures import save_figure
 
-    translator = load_one_model(options.path, options)
+    translator = load_one_model(options.path[0], options)
     (model,), task = translator.models, translator.task
     modules = attention_modules(model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
@@ -172,13 +174,14 @@ def draw(options: argparse.Namespace) -> None:
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
     kind = attention_kind(modules[layer])
     sample = read_sentence(translator, options)
-    if options.hypothesis:
+    if options.beam:
         (sample,) = with_best_translations(translator, [sample], options.beam)
     net_input, target = sample["net_input"], sample["target"][0]
     weights, masked = collect_weights(model, net_input, options.place, layer)
     panels, titles = panels_of(weights, options.heads)
-    text = "the model's translation" if options.hypothesis else "reference"
+    text = "the model's translation" if options.beam else "reference"
     queries, keys, query_label, key_label = labels(task, net_input, target, text)[options.place]
+    name = "/".join(Path(options.names[0]).parts[-2:])
     figure = draw_attention(
         panels,
         queries,
@@ -188,7 +191,8 @@ def draw(options: argparse.Namespace) -> None:
         sums_to_one=ATTENTION_KINDS[kind].sums_to_one,
         query_label=query_label,
         key_label=key_label,
-        title=f"{kind}: {place}, layer {layer + 1} of {len(modules)}, "
+        title=f"{name}: output {translator.describe_output()}\n"
+        f"{place} {kind}, layer {layer + 1} of {len(modules)}, "
         f"sentence {options.sentence} of {options.subset}",
     )
     save_figure(figure, options.output)

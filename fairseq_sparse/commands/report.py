@@ -111,7 +111,7 @@ def hints(run: Run, data: str) -> dict[str, list[str]]:
     found = {"summary": [], "records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
     links, result = f"{place}/alignments", f"{place}/alignment.json"
     found["alignment"] = [
-        shell("align", data, "--path", run.checkpoint, "--output", links),
+        shell("align", data, "--path", run.checkpoint, "--output-folder", links),
         shell("analyze", "alignment", "GOLD.talp", links, "--json", result),
     ]
     if made:

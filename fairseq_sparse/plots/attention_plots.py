@@ -27,7 +27,7 @@ except ImportError as error:
 _CELL = 0.19  # inches
 _PAGE = 1.5  # about the ratio of width to height that the figure should have
 _GAP = 0.15  # inches, beside and below a panel
-_MARGIN = 0.26  # inches, for the title above and the legend below
+_MARGIN = 0.26  # inches, for each line of the title above and for the legend below
 _FONT_SIZE = 8
 _OUTLINE = {"edgecolor": "0.4", "linewidth": 0.5}
 _ZERO = {"facecolor": "white", "edgecolor": "0.7", "linewidth": 0.6}
@@ -81,7 +81,7 @@ def draw_attention(
         first = number % columns == 0
         axes.set_yticks(np.arange(shape[0]) + 0.5, queries if first else [""] * shape[0], **text)
         axes.set_ylabel(query_label if first else "", **text)
-    _arrange(figure, columns, shape)
+    _arrange(figure, columns, shape, _MARGIN * len(title.splitlines() or [0]))
     figure.suptitle(title, y=1, va="top", **{**text, "fontsize": _FONT_SIZE + 2})
     _add_legend(figure, panels, masked)
     return figure
@@ -175,7 +175,7 @@ def _room_around(figure: Figure, columns: int) -> np.ndarray:
     return around
 
 
-def _arrange(figure: Figure, columns: int, shape: tuple[int, int]) -> None:
+def _arrange(figure: Figure, columns: int, shape: tuple[int, int], above: float) -> None:
     """Give panels and figure the size that cells of ``_CELL`` and the text around them need."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=MISSING_GLYPH)  # reported on saving
@@ -184,10 +184,10 @@ def _arrange(figure: Figure, columns: int, shape: tuple[int, int]) -> None:
     left, right = around[..., 0].max(0), around[..., 2].max(0) + _GAP
     bottom, top = around[..., 1].max(1) + _GAP, around[..., 3].max(1)
     height, width = _CELL * np.array(shape)
-    size = np.array([(left + width + right).sum(), (bottom + height + top).sum() + 2 * _MARGIN])
+    size = np.array([(left + width + right).sum(), (bottom + height + top).sum() + above + _MARGIN])
     figure.set_size_inches(size)
     for number, axes in enumerate(panels):
         row, column = divmod(number, columns)
         x = (left + width + right)[:column].sum() + left[column]
-        y = size[1] - _MARGIN - (bottom + height + top)[:row].sum() - top[row] - height
+        y = size[1] - above - (bottom + height + top)[:row].sum() - top[row] - height
         axes.set_position((*([x, y] / size), *([width, height] / size)))

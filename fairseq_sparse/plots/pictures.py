@@ -5,6 +5,7 @@ Matplotlib is needed, and imported only when a picture is made; its global state
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import warnings
@@ -30,6 +31,8 @@ DASHES = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 # The kinds of outputs and attention that have one of the colours, the same in all pictures.
 _KINDS = ("softmax", "entmax15", "alpha_relu", "sparsemax", "rela_g", "rela_i", "relu")
 _OTHER_NAMES = {"1.5-entmax": "entmax15", "1.5-relu": "alpha_relu", "rela-": "rela_"}
+# What the tokeniser of Moses writes in place of some characters.
+_ESCAPED = re.compile("&(?:amp|apos|quot|lt|gt|#124|#91|#93);")
 # Relative difference below which two values count as equal.
 _SAME = 1e-3
 
@@ -90,15 +93,6 @@ def require_matplotlib() -> None:
         raise AnalysisError(MISSING) from error
 
 
-def prepare_plots(folder: Path) -> None:
-    """Make a folder for pictures; raise an AnalysisError if they cannot be drawn.
-
-    Call it before anything is computed.
-    """
-    require_matplotlib()
-    folder.mkdir(parents=True, exist_ok=True)
-
-
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture in the format of its suffix (.png, .svg, .pdf); nothing is cut off.
 
@@ -139,14 +133,6 @@ def save_pictures(figures: Mapping[str, Figure], path: Path) -> list[Path]:
     paths = [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in figures]
     for figure, place in zip(figures.values(), paths, strict=True):
         save_figure(figure, place)
-    return paths
-
-
-def save_png_and_svg(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write a picture in both formats, as :func:`save_figure` does, and give the files."""
-    paths = [folder / f"{stem}.{suffix}" for suffix in ("png", "svg")]
-    for path in paths:
-        save_figure(figure, path)
     return paths
 
 
@@ -239,6 +225,17 @@ def draw_means(
         capsize=3,
         **style,
     )
+
+
+def unescaped(content: Any) -> Any:
+    """Return JSON whose texts have the characters that Moses escapes, such as ' for &apos;."""
+    if isinstance(content, dict):
+        return {key: unescaped(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return list(map(unescaped, content))
+    if isinstance(content, str):
+        return _ESCAPED.sub(lambda found: html.unescape(found[0]), content)
+    return content
 
 
 def plain(name: str) -> str:

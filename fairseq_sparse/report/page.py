@@ -2,22 +2,17 @@
 
 import base64
 import hashlib
-import html
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.plots.pictures import colours_of, require_matplotlib
+from fairseq_sparse.plots.pictures import colours_of, require_matplotlib, unescaped
 from fairseq_sparse.report import sections
 from fairseq_sparse.tables.published import read_published
 
 Model = Mapping[str, Any]
-
-# What the tokeniser of Moses writes in place of some characters.
-_ESCAPED = re.compile("&(?:amp|apos|quot|lt|gt|#124|#91|#93);")
 
 
 def make_page(models: Sequence[Model], dataset: str, subset: str) -> str:
@@ -86,17 +81,6 @@ def script_json(content: Any) -> str:
     """Return JSON for a ``<script>`` element, in which no text can end the element."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
-
-
-def unescaped(content: Any) -> Any:
-    """Return JSON whose texts have the characters that Moses escapes, such as ' for &apos;."""
-    if isinstance(content, dict):
-        return {key: unescaped(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return list(map(unescaped, content))
-    if isinstance(content, str):
-        return _ESCAPED.sub(lambda found: html.unescape(found[0]), content)
-    return content
 
 
 def _check_sentences(models: Sequence[Model]) -> None:

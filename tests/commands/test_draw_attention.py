@@ -70,6 +70,9 @@ def test_rows_and_columns(
     future = np.triu(np.ones(size, dtype=bool), 1)
     assert (call["masked"] == (future if place == "decoder" else False)).all()
     assert call["sums_to_one"] == (place == "encoder")
+    first, second = call["title"].split("\n")
+    assert first == f"{checkpoint.parent.name}/{checkpoint.name}: output softmax"
+    assert ("softmax" if place == "encoder" else "rela_g") in second
     for panel in call["panels"]:
         assert (panel[call["masked"]] == 0).all() and panel.any()
         assert place != "encoder" or panel.sum(1) == pytest.approx(1)
@@ -123,7 +126,7 @@ def test_weights_of_the_reference_and_of_the_translation(
         _, hypotheses = next(search(translator, translator.batches("test", 1000, [4]), 2))
         words = translator.task.target_dictionary.string(hypotheses[0][0]["tokens"]).split()
         assert words != sentence(data, "en", 4)
-        flags += ["--hypothesis", "--beam", 2]
+        flags += ["--steps", "translations", "--beam", 2]
     expected = np.array(weights_by_hand(checkpoint, data, 4, words))
     for heads, wanted in (
         ("all", list(expected)),
@@ -149,7 +152,7 @@ def test_bad_input_is_one_line(checkpoint: Path, data: Path, tmp_path: Path, cap
         ("--sentence", "--sentence", -1),
         ("--heads", "--sentence", 3, "--heads", "0"),
         ("--output", "--sentence", 3, "--output", tmp_path / "a.txt"),
-        ("--hypothesis", "--sentence", 3, "--beam", 2),
+        ("--steps", "--sentence", 3, "--beam", 2),
     ]:
         assert_refused(capsys, named, call_here, *good, *flags)
         assert not any(path.suffix in (".png", ".txt") for path in tmp_path.iterdir())

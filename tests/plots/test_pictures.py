@@ -25,6 +25,7 @@ from fairseq_sparse.plots.pictures import (
     is_flat,
     new_figure,
     save_figure,
+    unescaped,
 )
 
 LONG = "$x_ a model with quite a long name, 1.5-ReLU and ReLA-g"
@@ -155,6 +156,12 @@ def test_flat_is_what_never_changes(lines, flat):
     assert is_flat(axes) == flat
     axes.bar([1], [2])
     assert not is_flat(axes)
+
+
+def test_escapes_of_the_moses_tokeniser_are_shown_as_characters() -> None:
+    written = {"source": ["&apos;s", "&quot;", "&amp;lt;", "&#124;", "&eacute;"], "p": 0.5}
+    shown = ["'s", '"', "&lt;", "|", "&eacute;"]
+    assert unescaped([written]) == [{"source": shown, "p": 0.5}]
 
 
 def test_fonts_have_the_characters():

@@ -25,7 +25,7 @@ from fairseq_sparse.measure.sentences import encode
 from fairseq_sparse.plots.pictures import colours_of
 from fairseq_sparse.recipes.catalogue import entries, section
 from fairseq_sparse.report.figures import draw_curve
-from fairseq_sparse.report.page import fill_page, script_json, unescaped
+from fairseq_sparse.report.page import fill_page, script_json
 from fairseq_sparse.report.sections import _figures, results
 from fairseq_sparse.tables.columns import Quantity, quantity_of
 from fairseq_sparse.tables.models import alphas_of, identity, model_of
@@ -135,12 +135,6 @@ def test_the_page_allows_its_own_script_alone() -> None:
 def test_data_without_a_number_are_refused() -> None:
     with pytest.raises(ValueError):
         script_json({"weight": float("nan")})
-
-
-def test_escapes_of_the_moses_tokeniser_are_shown_as_characters() -> None:
-    written = {"source": ["&apos;s", "&quot;", "&amp;lt;", "&#124;", "&eacute;"], "p": 0.5}
-    shown = ["'s", '"', "&lt;", "|", "&eacute;"]
-    assert unescaped([written]) == [{"source": shown, "p": 0.5}]
 
 
 def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
