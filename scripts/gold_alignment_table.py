@@ -51,9 +51,8 @@ from command_line import (
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
-    from gold_alignment import GoldPairs
-
     from fairseq_sparse.measure.alignment.word_alignment import Words
+    from gold_alignment import GoldPairs
 
 SUBSET = "test"
 # The error rates of each kind of attention: the key in the results and the name in ReLA.
@@ -227,11 +226,10 @@ def tables(models: dict[str, dict[str, Any]]) -> str:
 
 def compare(options: argparse.Namespace) -> str:
     """Write all files, and return the text to print."""
-    from gold_alignment import read_pairs
-
     from fairseq_sparse.files import write_json
     from fairseq_sparse.plots.attention_curves import draw_alignment_error
     from fairseq_sparse.plots.pictures import require_matplotlib, save_figure
+    from gold_alignment import read_pairs
 
     require_matplotlib()
     made = preparation(options.prepared)

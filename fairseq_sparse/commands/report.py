@@ -108,14 +108,12 @@ def hints(run: Run, data: str) -> dict[str, list[str]]:
     made = read_json(recipe) if recipe.is_file() else {}
     again = shell("run", made.get("dataset"), made.get("variant"), "--run-dir", place)
     again += " --cpu" * (made.get("config") == "cpu") + f" --seed {made.get('seed')} --stages"
-    found = {"summary": [], "records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
+    found = {"records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
     links, result = f"{place}/alignments", f"{place}/alignment.json"
     found["alignment"] = [
         shell("align", data, "--path", run.checkpoint, "--output-folder", links),
         shell("analyze", "alignment", "GOLD.talp", links, "--json", result),
     ]
-    if made:
-        found["summary"] = [f"{again} analyze"]
     if made.get("corpus", {}).get("gold_alignment"):
         found["alignment"] = [f"{again} align"]
     return found

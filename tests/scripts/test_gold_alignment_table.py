@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
-from gold_alignment import read_pairs, segment, unpack
 from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
@@ -22,6 +21,7 @@ import toy
 from bad_input import assert_refused
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import load_translator
+from gold_alignment import read_pairs, segment, unpack
 from script_input import record_preparation
 
 GERMAN = [
