@@ -70,8 +70,7 @@ def run(options: argparse.Namespace) -> None:
     metrics = [scores.make_metric(name, options.tokenize) for name in options.metrics]
     found = scores.score_systems(texts, references, metrics, options.resamples)
     result: dict[str, Any] = scores.as_json(names, found)
-    tables = scores.score_tables(names, found)
-    lists = ""
+    tables, notes = [scores.score_table(names, found)], [scores.signatures(found)]
     if options.by_frequency:
         of_words = measure_frequencies(options.by_frequency, options.tokenize, references)
         result["by_frequency"] = dict(zip(names, map(of_words, texts), strict=True))
@@ -79,14 +78,12 @@ def run(options: argparse.Namespace) -> None:
     if options.sentences:
         source = read_parallel(options.source, count, first) if options.source else None
         pairs = side_by_side.compare(source, references, *texts)
-        lists = side_by_side.as_lists(pairs, names, options.sentences)
+        notes += side_by_side.as_lists(pairs, names, options.sentences)
         result |= {"systems": names, "metric": "chrF"}
         result["sentences"] = [side_by_side.as_row(pair) for pair in pairs]
     if options.json:
         write_json(options.json, result)
-    print_tables(tables, result, options.format)
-    if lists and options.format != "json":
-        print("\n" + lists)
+    print_tables(tables, result, options.format, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.commands.common import (
+    add_format,
     add_json,
     add_scoring,
     check_outputs,
@@ -50,10 +51,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     text = "translations to compare the result with"
     parser.add_argument("--baseline", type=Path, metavar="TRANSLATIONS", help=text)
     add_scoring(parser, required=False)
+    add_format(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
     if options.baseline and not options.reference:
         parser.error("--baseline needs --reference")
+    if options.utilities and options.format == "json":
+        parser.error("--utilities prints lines, not --format json")
     check_outputs(parser, options, "output", "json")
     return options
 
@@ -95,24 +99,21 @@ def run(options: argparse.Namespace) -> None:
             for drawn, candidates in zip(samples, ranked, strict=True)
         ],
     }
-    tables = []
+    counts = [len(best), sum(map(len, samples)), sum(map(len, ranked)), f"{mean:.2f}"]
+    header = ["sentences", "samples", "different", f"expected {options.utility}"]
+    tables, notes = [(header, [counts])], []
     if references:
         found = scores.score_systems(list(systems.values()), references, metrics, options.resamples)
         result |= scores.as_json(list(systems), found)
-        tables = scores.score_tables(list(systems), found)
+        tables.append(scores.score_table(list(systems), found))
+        notes.append(scores.signatures(found))
     if options.json:
         write_json(options.json, result)
     if options.utilities:
         for number, candidates in enumerate(ranked):
             for one in candidates:
                 print(f"U-{number}\t{one.utility:.4f}\t{one.count}\t{one.text}")
-    print(
-        f"{len(best)} sentences, {sum(map(len, samples))} samples, {sum(map(len, ranked))} "
-        f"different; expected {options.utility} {mean:.2f}"
-    )
-    if tables:
-        print()
-        print_tables(tables, result, "md")
+    print_tables(tables, result, options.format, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

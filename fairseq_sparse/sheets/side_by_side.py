@@ -72,8 +72,8 @@ def as_row(pair: Comparison) -> dict[str, Any]:
     return {**asdict(pair), "difference": pair.difference}
 
 
-def as_lists(pairs: Sequence[Comparison], names: Sequence[str], most: int) -> str:
-    """Return the sentences for which the second system is better, then the others, as text.
+def as_lists(pairs: Sequence[Comparison], names: Sequence[str], most: int) -> list[str]:
+    """Return the sentences for which the second system is better, then the others, as paragraphs.
 
     Args:
         pairs: the result of :func:`compare`.
@@ -86,7 +86,7 @@ def as_lists(pairs: Sequence[Comparison], names: Sequence[str], most: int) -> st
     for first, second, found in ((names[1], names[0], better), (names[0], names[1], worse)):
         parts.append(f"{first} is better than {second} in {len(found)}:")
         parts.append(as_text(found[:most], names) or "(none)")
-    return "\n\n".join(parts)
+    return parts
 
 
 def as_text(pairs: Sequence[Comparison], names: Sequence[str]) -> str:

@@ -102,10 +102,8 @@ def as_json(names: Sequence[str], found: Sequence[Scores]) -> dict[str, Any]:
     }
 
 
-def score_tables(
-    names: Sequence[str], found: Sequence[Scores]
-) -> list[tuple[list[str], list[list[str]]]]:
-    """Return header and rows of the scores, with p beside each, and of the signatures."""
+def score_table(names: Sequence[str], found: Sequence[Scores]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the scores, with p beside each."""
     header, rows = ["system"], [[name] for name in names]
     for each in found:
         header += [each.metric, "p"] if each.p else [each.metric]
@@ -113,5 +111,9 @@ def score_tables(
             row.append(f"{score:.2f}")
             if each.p:
                 row.append("" if p is None else f"{p:.4f}")
-    signatures = [[each.metric, each.signature] for each in found]
-    return [(header, rows), (["metric", "signature"], signatures)]
+    return header, rows
+
+
+def signatures(found: Sequence[Scores]) -> str:
+    """Return sacreBLEU's signatures, one per line."""
+    return "\n".join(f"{each.metric}: {each.signature}" for each in found)
