@@ -27,12 +27,14 @@ GROUPS = {
         "flags": "list every flag that fairseq's commands take with --user-dir",
     },
     "Translate and search": {
+        "translate": "translate typed sentences, and show what else was possible",
         "ensemble": "decode the test set with several trained models together, and score it",
         "rescore": "score the candidates of another decoder, and put the best first",
         "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
         "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
     },
     "Measure": {
+        "evaluate": "decode, score, validate and analyse a checkpoint in one go",
         "score": "score translations with sacreBLEU, and test the difference from a baseline",
         "score-inflection": "score inflected forms as the shared task does",
         "align": "extract word alignments from cross-attention, in Pharaoh form",

@@ -75,26 +75,33 @@ def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.run_folders import find_data, find_subwords, name_of_data, read_runs
     from fairseq_sparse.plots.pictures import require_matplotlib
     from fairseq_sparse.report.page import make_page
+    from fairseq_sparse.tables.summaries import read_run
 
     require_matplotlib()
     runs = read_runs(options.runs, options.log)
     data = find_data(runs, options.data)
     subwords = options.subwords or find_subwords(runs)
     models = []
-    for run in runs:
+    logs = options.log or [None] * len(runs)
+    for run, place, log in zip(runs, options.runs, logs, strict=True):
         found = Measurements(run, data, options.subset, subwords, options.cpu, with_progress)
+        measured = {
+            "output": found.output(),
+            "decoded": found.decoded(),
+            "empty": found.empty(),
+            "attention": found.attention(),
+            "sentences": found.sentences(options.sentences),
+        }
+        # The summary of a plain run has what is now measured.
+        summary, records = read_run(place.resolve(), log)
         models.append(
             {
                 "name": run.name,
-                "summary": run.summary,
-                "records": run.records,
+                "summary": summary,
+                "records": records,
                 "alignment": run.alignment,
                 "missing": hints(run, data),
-                "output": found.output(),
-                "decoded": found.decoded(),
-                "empty": found.empty(),
-                "attention": found.attention(),
-                "sentences": found.sentences(options.sentences),
+                **measured,
             }
         )
     page = make_page(models, name_of_data(runs, data), options.subset)

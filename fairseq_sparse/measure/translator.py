@@ -239,15 +239,23 @@ def search(
     batches: Iterable[dict[str, Any]],
     beam: int,
     nbest: int = 1,
+    exact_nodes: int = 0,
 ) -> Iterator[tuple[dict[str, Any], list[list[dict[str, Any]]]]]:
     """Search with a beam as ``fairseq-generate --beam BEAM --nbest NBEST`` does.
+
+    Args:
+        exact_nodes: if not 0, look for the most probable translation of all, as ``--unnormalized
+            --exact-search --exact-search-nodes`` does; a batch is then one sentence.
 
     Yields:
         Each batch, and for each of its sentences the hypotheses, best first, as fairseq's
         generators give them.
     """
     models, task = translator.models, translator.task
-    options = GenerationConfig(beam=beam, nbest=nbest)
+    if exact_nodes:
+        config = replace(task.cfg, exact_search=True, exact_search_nodes=exact_nodes)
+        task = TranslationSparseTask(config, task.source_dictionary, task.target_dictionary)
+    options = GenerationConfig(beam=beam, nbest=nbest, unnormalized=bool(exact_nodes))
     generator = task.build_generator(models, options)
     for sample in batches:
         with torch.no_grad():

@@ -5,11 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from fairseq import utils
 from fairseq.data import Dictionary, LanguagePairDataset, encoders
 from torch import Tensor
 
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.translator import Translator
 
 # The names of the merges beside dictionaries; fairseq's from_pretrained knows the first.
 CODES = ("bpecodes", "bpe.codes", "../bpe.codes")
@@ -49,6 +52,20 @@ class TextEncoder:
 def find_codes(data: str | Path) -> Path | None:
     """Return the file of BPE merges beside the dictionaries of a folder, or None."""
     return next((Path(data, name) for name in CODES if Path(data, name).is_file()), None)
+
+
+def typed_batch(
+    translator: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str] = (),
+    tokenizer: str = "moses",
+) -> dict[str, Any]:
+    """Return a batch of fairseq's of typed sentences, on the models' device, in their order; see
+    :func:`typed_pairs`."""
+    pairs = typed_pairs(translator.task, sources, targets, tokenizer)
+    sample = pairs.collater([pairs[number] for number in range(len(pairs))])
+    cuda = next(translator.models[0].parameters()).is_cuda
+    return utils.move_to_cuda(sample) if cuda else sample
 
 
 def typed_pairs(

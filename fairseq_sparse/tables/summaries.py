@@ -132,7 +132,7 @@ def _read_plain(run: Path, records: Records) -> Summary:
     for read in [*readers, *([] if alone else RESULTS)]:
         try:
             summary |= read(run)
-        except (AnalysisError, FileNotFoundError):  # missing_parts names it
+        except (AnalysisError, FileNotFoundError, ValueError):  # missing_parts names it
             pass
     return summary
 

@@ -26,7 +26,7 @@ from fairseq_sparse.plots.pictures import colours_of
 from fairseq_sparse.recipes.catalogue import entries, section
 from fairseq_sparse.report.figures import draw_curve
 from fairseq_sparse.report.page import fill_page, script_json
-from fairseq_sparse.report.sections import _figures, results
+from fairseq_sparse.report.sections import _figures, results, training
 from fairseq_sparse.tables.columns import Quantity, quantity_of
 from fairseq_sparse.tables.models import alphas_of, identity, model_of
 from fairseq_sparse.tables.published import (
@@ -293,10 +293,10 @@ def test_the_report_compares_neither_minutes_with_hours_nor_speeds_with_ratios()
 
 def test_what_is_missing_is_named_with_the_commands_that_make_it() -> None:
     models = [
-        {"name": name, "summary": {}, "missing": {"summary": [hint]}}
+        {"name": name, "records": [], "missing": {"records": [hint]}}
         for name, hint in (("a", "make a"), ("b", "make b"), ("c", "make b"))
     ]
-    (note,) = (part for part in results(models, "x", []) if part.get("hints"))
+    (note,) = (part for part in training(models, {}) if part.get("hints"))
     assert note["hints"] == ["make a", "make b"] and note["note"].endswith(": a, b, c.")
 
 

@@ -1,0 +1,80 @@
+"""Decode, score, validate and analyse a checkpoint in one go, and print its row of results.
+
+RUN is a --save-dir of fairseq-train, the folder of a recipe's run, or a checkpoint. What is
+measured goes into the folder, where table results and report read it; a second call measures only
+what has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import lines_of
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("evaluate", __doc__)
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("data", metavar="DATA", type=Path, help="that fairseq-preprocess made")
+    parser.add_argument("--subset", default="test", help="part of the data (default: test)")
+    parser.add_argument(
+        "--reference", type=Path, metavar="FILE", help="raw text; without it there is no BLEU"
+    )
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument(
+        "--post-process",
+        choices=("subword_nmt", "sentencepiece", "none"),
+        help="how subwords become words (default: by the marks in the dictionary)",
+    )
+    parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    return parser.parse_args(arguments)
+
+
+def find_post_process(data: Path) -> str:
+    """Return how the words of the dictionaries are split, by the marks of most entries.
+
+    Raises:
+        AnalysisError: there is no dictionary.
+    """
+    dictionaries = sorted(data.glob("dict.*.txt"))
+    if not dictionaries:
+        raise AnalysisError(f"{data}: no dict.LANG.txt, which fairseq-preprocess makes")
+    entries = [line.split(" ")[0] for path in dictionaries for line in lines_of(path)]
+    if any(entry.startswith("\u2581") for entry in entries):
+        return "sentencepiece"
+    return "subword_nmt" if any(entry.endswith("@@") for entry in entries) else "none"
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.commands import table_results
+    from fairseq_sparse.measure.run_folders import find_checkpoint
+    from fairseq_sparse.recipes import engine
+    from fairseq_sparse.recipes.evaluate import Evaluation, plan
+
+    checkpoint = find_checkpoint(options.run)
+    folder = options.run if options.run.is_dir() else options.run.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    engine.run(
+        plan(
+            Evaluation(
+                checkpoint,
+                options.data.absolute(),
+                folder.absolute(),
+                options.subset,
+                options.reference and options.reference.absolute(),
+                options.beam,
+                options.post_process or find_post_process(options.data),
+                options.tokenizer,
+                options.cpu,
+            )
+        )
+    )
+    table_results.main([str(options.run)])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("evaluate", run, parse_arguments(arguments))

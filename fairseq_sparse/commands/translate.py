@@ -1,0 +1,138 @@
+"""Translate typed sentences, and show what else the model could have said.
+
+For each sentence: the translation that beam search finds, its probability, whether it is proven to
+be the best of all or the only one, and the tokens of nonzero probability at each of its steps.
+--plots draws all translations of nonzero probability as a tree.
+
+MODEL is a folder with model.pt, the dictionaries and, for text split by subword-nmt, bpecodes; or a
+folder that fairseq-preprocess made, with --path. Without TEXT, sentences are read from standard
+input, one a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_sparse.commands.common import (
+    add_plots,
+    command_parser,
+    finish,
+    positive,
+    prepare_plots,
+    write_plots,
+)
+from fairseq_sparse.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from fairseq_sparse.measure.translator import Translator
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("translate", __doc__)
+    parser.add_argument("model", metavar="MODEL", type=Path)
+    parser.add_argument("text", metavar="TEXT", nargs="*", help="sentences, each in quotes")
+    parser.add_argument("--path", metavar="CKPT", help="checkpoint (default: MODEL/model.pt)")
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
+    parser.add_argument(
+        "--exact", action="store_true", help="look for the most probable translation of all"
+    )
+    parser.add_argument(
+        "--nodes",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="prefixes that --exact may expand, and that the tree shows (default: 1000)",
+    )
+    parser.add_argument(
+        "--top", type=positive, default=5, metavar="N", help="tokens shown per step (default: 5)"
+    )
+    parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    add_plots(parser)
+    return parser.parse_intermixed_args(arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.measure.translator import load_translator
+    from fairseq_sparse.measure.typed import typed_batch
+
+    prepare_plots(options)
+    sentences = options.text or [line for line in sys.stdin.read().splitlines() if line.strip()]
+    if not sentences:
+        raise AnalysisError("no sentence: give it in quotes, or on standard input")
+    path = options.path or str(options.model / "model.pt")
+    # 1.5-ReLU gives weights; divided by their sum they are probabilities.
+    translator = load_translator(path, str(options.model), options.cpu).normalised()
+    figures = {}
+    for number, sentence in enumerate(sentences, start=1):
+        sample = typed_batch(translator, [sentence], tokenizer=options.tokenizer)
+        print(f"{sentence}\n{translation(translator, sample, options)}\n")
+        if options.plots:
+            name = f"tree-{number}" if len(sentences) > 1 else "tree"
+            figures[name] = picture(translator, sample, options.nodes)
+    if options.plots:
+        write_plots(figures, options)
+
+
+def translation(translator: Translator, sample: dict[str, Any], options) -> str:
+    """Return the translation of a batch of one sentence, and a table of its steps."""
+    from fairseq_sparse.measure.output.alternatives import find_alternatives
+    from fairseq_sparse.measure.translator import search, with_targets
+    from fairseq_sparse.measure.typed import TextEncoder, find_codes
+    from fairseq_sparse.tables.formats import format_table
+    from fairseq_sparse.tables.sentences import number_text
+
+    dictionary, task = translator.task.target_dictionary, translator.task
+    beam = search(translator, [sample], options.beam, options.beam, options.exact * options.nodes)
+    ((_, (found,)),) = list(beam)
+    best = found[0]["tokens"]
+    net_input, target = with_targets(sample["net_input"], [best], dictionary)
+    forced = {**sample, "net_input": net_input, "target": target}
+    (steps,) = find_alternatives(translator, [forced], "typed", options.top)
+    encoder = TextEncoder(task.cfg.target_lang, options.tokenizer, find_codes(task.cfg.data))
+    rows = []
+    for step in steps["steps"]:
+        others = [row for row in step["alternatives"] if not row["given"]]
+        more = f", {step['left_out']:,} more" if step["left_out"] else ""
+        texts = [f"{row['token']} {number_text(row['p'])}" for row in others]
+        rows.append([step["token"], number_text(step["p"]), f"{step['nonzeros']:,}"])
+        rows[-1].append(", ".join(texts) + more)
+    header = ["token", "p", "possible", "others"]
+    text = encoder.decode(dictionary.string(best))
+    return f"{text}\n{proof(found, steps, translator)}\n\n{format_table(header, rows)}"
+
+
+def proof(found: list[dict[str, Any]], steps: dict[str, Any], translator: Translator) -> str:
+    """Say how probable a translation is, and what the search has proven about it."""
+    from math import exp
+
+    from fairseq_sparse.tables.sentences import number_text
+
+    words = f"p = {number_text(exp(steps['log_p']))}; " if steps["log_p"] is not None else ""
+    best = found[0]
+    if not translator.is_sparse:
+        return f"{words}every other text has a probability above 0, too"
+    if best.get("exact"):
+        only = f"one of {len(found)} translations" if len(found) > 1 else "the only translation"
+        return f"{words}{only} of nonzero probability: proven"
+    if best.get("optimal"):
+        return f"{words}no other translation scores better: proven"
+    return f"{words}nothing is proven: try --exact"
+
+
+def picture(translator: Translator, sample: dict[str, Any], nodes: int):
+    """Draw the translations of nonzero probability of a batch of one sentence."""
+    from fairseq_sparse.measure.output.alternatives import source_texts
+    from fairseq_sparse.measure.output.support_tree import trees_of
+    from fairseq_sparse.plots.support_tree import draw_tree
+
+    ((_, tree),) = trees_of(translator, sample, nodes)
+    (source,) = source_texts(translator, sample).values()
+    return draw_tree(tree, 0.01, source)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return finish("translate", run, parse_arguments(arguments))

@@ -1,0 +1,53 @@
+"""fairseq-sparse evaluate measures a checkpoint of plain fairseq-train in one go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import toy
+from bad_input import assert_refused
+from commands import generate, hypotheses
+from fairseq_sparse.commands import evaluate
+
+
+def test_all_is_measured_once(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
+    checkpoint = toy.train(tmp_path / "run", data, *flags)[0]
+    run = checkpoint.parent
+    reference = data.parent / "test.en"
+    words = [str(run), str(data), "--cpu", "--tokenizer", "space", "--reference", str(reference)]
+    assert evaluate.main(words) == 0
+    printed = capfd.readouterr().out
+    best = run / "checkpoint_best.pt"
+    expected = hypotheses(generate(data, best, "--beam", 5).stdout)
+    own = (run / "hyp.detok.txt").read_text(encoding="utf-8").splitlines()
+    assert own == [expected[number][0][1] for number in range(len(own))]
+    bleu = json.loads((run / "bleu.json").read_text(encoding="utf-8"))["bleu"]
+    assert f"{bleu:.2f}" in printed and "zeros in attention" in printed
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")}
+    assert evaluate.main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")} == before
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [(["a@@", "b"], "subword_nmt"), (["▁a", "b"], "sentencepiece"), (["a", "@"], "none")],
+)
+def test_subwords_are_known_by_their_marks(tmp_path: Path, entries: list[str], found: str) -> None:
+    text = "".join(f"{entry} 1\n" for entry in entries)
+    (tmp_path / "dict.de.txt").write_text(text, encoding="utf-8")
+    assert evaluate.find_post_process(tmp_path) == found
+
+
+def test_data_without_dictionaries_are_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "checkpoint_best.pt"
+    checkpoint.touch()
+    assert_refused(capsys, "dict.", evaluate.main, [str(tmp_path), str(tmp_path)])

@@ -1,0 +1,47 @@
+"""Typed text becomes the tokens that the recipes' preparation gives it, and text again."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+from fairseq.data import Dictionary
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+from fairseq_sparse.measure.typed import TextEncoder, find_codes
+
+SENTENCES = [
+    'Ein Mann, der "Hallo" sagt & lacht.',
+    "Zwei weiß-rote Züge fahren - langsam - vorbei!",
+    "Das sind 3,5 Kilometer [ungefähr]...",
+]
+
+
+def test_text_is_split_as_by_the_recipes(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "sacremoses", "-l", "de", "-q", "tokenize", "-a"]
+    text = "\n".join(SENTENCES) + "\n"
+    tokens = subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
+    codes = tmp_path / "bpe.codes"
+    with open(codes, "w", encoding="utf-8") as file:
+        learn_bpe(io.StringIO(3 * tokens), file, 20)
+    with open(codes, encoding="utf-8") as file:
+        bpe = BPE(file)
+    expected = [bpe.process_line(line) for line in tokens.splitlines()]
+    dictionary = Dictionary()
+    for line in expected:
+        dictionary.encode_line(line)
+    assert find_codes(tmp_path) == codes
+    encoder = TextEncoder("de", codes=find_codes(tmp_path))
+    for sentence, pieces in zip(SENTENCES, expected, strict=True):
+        assert dictionary.string(encoder.encode(sentence, dictionary)) == pieces
+        assert encoder.decode(pieces) == sentence
+
+
+def test_without_codes_words_stay_whole(tmp_path: Path) -> None:
+    dictionary = Dictionary()
+    dictionary.encode_line("a bc")
+    encoder = TextEncoder("de", "space", find_codes(tmp_path))
+    assert dictionary.string(encoder.encode("  a   bc ", dictionary)) == "a bc"
