@@ -69,11 +69,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def sorted_sentences(translator, subset: str) -> list[int]:
-    """Return the numbers of the sentences, the shortest first."""
-    translator.task.load_dataset(subset)
-    dataset = translator.task.dataset(subset)
-    return sorted(dataset.ordered_indices().tolist(), key=lambda index: dataset.size(index)[0])
+def sorted_sentences(translator, options: argparse.Namespace) -> list[int]:
+    """Return the numbers of the first sentences, the shortest first."""
+    translator.task.load_dataset(options.subset)
+    dataset = translator.task.dataset(options.subset)
+    first = [index for index in dataset.ordered_indices().tolist() if index < options.sentences]
+    return sorted(first, key=lambda index: dataset.size(index)[0])
 
 
 def in_batches(translator, subset: str, order: list[int], size: int) -> list[dict]:
@@ -89,7 +90,7 @@ def in_batches(translator, subset: str, order: list[int], size: int) -> list[dic
 
 def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list[int]]]:
     """Return bins of source length, with their sentences, about equally many in each."""
-    order = sorted_sentences(translator, options.subset)
+    order = sorted_sentences(translator, options)
     dataset = translator.task.dataset(options.subset)
     bins = []
     for number in range(options.bins):
@@ -201,15 +202,15 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
     from fairseq_sparse.plots.decoding_plots import decoding_figures
     from fairseq_sparse.plots.pictures import require_matplotlib, save_pictures
 
-    cpu, chosen = options.device == "cpu", range(options.sentences)
+    cpu = options.device == "cpu"
     try:
         if options.plots:
             require_matplotlib()
         translators = [
-            load_translator(path, options.data, cpu, chosen, name)
+            load_translator(path, options.data, cpu, name)
             for path, name in zip(options.path, options.names, strict=True)
         ]
-        order = sorted_sentences(translators[0], options.subset)
+        order = sorted_sentences(translators[0], options)
     except FileNotFoundError as error:
         raise ValueError(f"--subset {options.subset}: {error}") from error
     except (AnalysisError, CheckpointError) as error:
