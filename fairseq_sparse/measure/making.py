@@ -96,14 +96,14 @@ def previous(of: Measurements, subwords: str, top: int, tags: Optional[Path]) ->
         AnalysisError: the tags do not fit the sentences.
     """
     task = of.translator.task
-    batches = of.batches(of.translator, "null rates by the word before")
-    sentences = len(task.dataset(of.subset))
+    sentences = len(load_subset(task, of.subset))
     names = tags and [line.split() for line in lines_of(tags)]
     if names is not None and len(names) != sentences:
         raise AnalysisError(f"{tags} has {len(names)} lines for {sentences} sentences")
     merger = SubwordMerger(task.source_dictionary, task.target_dictionary, subwords)
     counter = NullByPrevious(of.translator.model, merger, names)
-    for sample in batches:
+    batches = of.batches(of.translator, "null rates by the word before")
+    for sample in with_references(batches, of.subset):
         counter.add_batch(sample)
     return counter.rates(top)
 
