@@ -88,7 +88,7 @@ def read_summary(run: Path) -> Optional[Summary]:
         ValueError: a figure is not a number; the message names the file and the field.
     """
     path = run / "summary.json"
-    if not path.is_file():
+    if not path.exists():
         return None
     summary = read_json(path)
     _check(summary, path)
