@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import read_json, read_text
+from fairseq_sparse.files import read_json, read_text, sha256_of
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.measure.training_log import (
@@ -247,31 +247,34 @@ def read_generation(run: Path) -> Summary:
 def read_statistics(run: Path, subset: str = "test") -> Summary:
     """Return the statistics that fairseq-validate logged for a subset, under its name; without
     them, those of the measurement of the output."""
-    path, measured = run / f"validate-{subset}.txt", measured_file(run, "output", subset)
-    if measured.is_file() and not path.is_file():
-        result = read_json(measured)["result"]
-        means = {name: result[name]["mean"] for name in ("nonzeros", "prob_sum")}
-        return {subset: {**means, "gold_zero": 100 * result["gold_zero"]}}
+    path = run / f"validate-{subset}.txt"
+    if not path.is_file() and (measured := _read_measured(run, "output", subset)):
+        means = {name: measured[name]["mean"] for name in ("nonzeros", "prob_sum")}
+        return {subset: {**means, "gold_zero": 100 * measured["gold_zero"]}}
     found = [numbers for tag, numbers in read_records(read_text(path)) if tag == subset]
     if not found:
         raise AnalysisError(f"{path}: no statistics of the subset {subset}")
     return {subset: _select(found[-1])}
 
 
-def measured_file(run: Path, name: str, subset: str = "test") -> Path:
-    """Return the file of a measurement of the first of ``MODELS`` in the folder of a run."""
-    models = [run / model for model in MODELS]
-    model = next((path for path in models if path.is_file()), models[0])
-    return measurement_file(model, name, subset)
+def _read_measured(run: Path, name: str, subset: str) -> Optional[dict[str, Any]]:
+    """Return a measurement of the first of ``MODELS`` in the folder of a run; None if it is not
+    there, damaged, or of an earlier checkpoint, so that it would be made again."""
+    model = next((path for path in (run / model for model in MODELS) if path.is_file()), None)
+    try:
+        kept = read_json(measurement_file(model or run / MODELS[0], name, subset))
+        if model is None or kept["made_from"]["checkpoint"] == sha256_of(model):
+            return kept["result"]
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        pass
+    return None
 
 
 def read_attention(run: Path, subset: str = "test") -> Summary:
     """Return the mean rates of each place of attention over layers and heads."""
-    path = measured_file(run, "attention", subset)
-    older = run / ("attention.json" if subset == "test" else f"attention-{subset}.json")
-    path = path if path.is_file() else older  # where older recipes wrote it
-    content = read_json(path)
-    rates = content.get("result", content).get("attention")
+    # Where older recipes wrote it, and users may.
+    path = run / ("attention.json" if subset == "test" else f"attention-{subset}.json")
+    rates = (_read_measured(run, "attention", subset) or read_json(path)).get("attention")
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     names = ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")

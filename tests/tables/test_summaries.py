@@ -11,7 +11,7 @@ import pytest
 import toy
 from fairseq_sparse.commands.table_results import main as table_results_of
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json
+from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.measure.run_folders import read_runs
 from fairseq_sparse.measure.training_log import read_log
@@ -314,11 +314,16 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     ):
         path = measurement_file(plain / "checkpoint_best.pt", name, "test")
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {"made_from": {}, "result": result})
+        digest = sha256_of(plain / "checkpoint_best.pt")
+        write_json(path, {"made_from": {"checkpoint": digest}, "result": result})
     summary, _ = read_run(plain)
     assert summary["test"] == {"nonzeros": 2.5, "prob_sum": 1.5, "gold_zero": 25}
     assert summary["attention"] == {"cross": {"null": 0.5}}
     assert len(missing_parts([summary])) == 1
+    path.write_text('{"made_from"')  # damaged
+    assert "attention" not in read_run(plain)[0] and "test" in read_run(plain)[0]
+    (plain / "checkpoint_best.pt").write_bytes(b"trained further")
+    assert not {"attention", "test"} & read_run(plain)[0].keys()
 
 
 def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None:
