@@ -6,8 +6,8 @@ needed, and imported only when a picture is made.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.plots.pictures import (
@@ -21,7 +21,6 @@ from fairseq_sparse.plots.pictures import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SIZE = (5.6, 3.6)  # inches
 Results = Sequence[dict[str, Any]]
 
 
@@ -43,20 +42,15 @@ def draw_beams(results: Results) -> Optional[Figure]:
         None if fewer than two beam sizes were measured.
     """
     rows = [row for row in results if row["part"] == "beam" and "seconds" in row]
-    if len({row["beam"] for row in rows}) < 2:
-        return None
-    figure = new_figure(*_SIZE)
-    for line in _lines(rows):
-        same_batch = [row for row in rows if row["batch"] == line["batch"]]
-        smallest = min(_seconds(row) for row in same_batch)
-        places = [row["beam"] for row in line["rows"]]
-        _draw(figure, line, places, [_seconds(row) / smallest for row in line["rows"]])
-    (axes,) = figure.axes
-    axes.set_xticks(sorted({row["beam"] for row in rows}))
-    axes.set_xlabel("beam size")
-    axes.set_ylabel("time / smallest time")
-    axes.set_ylim(bottom=0)
-    add_legend(figure)
+    smallest: dict[int, float] = {}
+    for row in rows:
+        seconds = median(row["seconds"])
+        smallest[row["batch"]] = min(seconds, smallest.get(row["batch"], seconds))
+    figure = _draw(rows, "beam", lambda row: median(row["seconds"]) / smallest[row["batch"]])
+    if figure is not None:
+        (axes,) = figure.axes
+        axes.set_xticks(sorted({row["beam"] for row in rows}))
+        axes.set(xlabel="beam size", ylabel="time / smallest time")
     return figure
 
 
@@ -67,41 +61,32 @@ def draw_source_lengths(results: Results) -> Optional[Figure]:
         None if fewer than two groups of lengths were measured.
     """
     rows = [row for row in results if row["part"] == "source length" and "speed" in row]
-    groups = {row["group"]: row["value"] for row in rows}  # two groups can have the same lengths
-    if len(groups) < 2:
-        return None
-    figure = new_figure(*_SIZE)
-    for line in _lines(rows):
-        places = [row["group"] for row in line["rows"]]
-        _draw(figure, line, places, [row["speed"] for row in line["rows"]])
-    (axes,) = figure.axes
-    axes.set_xticks(list(groups), list(groups.values()), rotation=30, ha="right")
-    axes.set_xlabel("source length (tokens with the end of the sentence), in groups of equal size")
-    axes.set_ylabel(f"speed / speed of {plain(rows[0]['model'])}")
-    axes.set_ylim(bottom=0)
-    add_legend(figure)
+    figure = _draw(rows, "group", lambda row: row["speed"])
+    if figure is not None:
+        (axes,) = figure.axes
+        groups = {row["group"]: row["value"] for row in rows}  # two can have the same lengths
+        axes.set_xticks(list(groups), list(groups.values()), rotation=30, ha="right")
+        axes.set_xlabel("source length (tokens with the end of the sentence), in equal groups")
+        axes.set_ylabel(f"speed / speed of {plain(rows[0]['model'])}")
     return figure
 
 
-def _lines(rows: Results) -> list[dict[str, Any]]:
-    """Return a line for each model and batch size: its colour, dashes, label and rows."""
+def _draw(rows: Results, place: str, value: Callable[[Any], float]) -> Optional[Figure]:
+    """Draw a line for each model and batch size; None if there is only one place."""
+    if len({row[place] for row in rows}) < 2:
+        return None
+    figure = new_figure(5.6, 3.6)
+    (axes,) = figure.axes
     colours = colours_of(row["model"] for row in rows)
     batches = list(dict.fromkeys(row["batch"] for row in rows))
-    lines = []
     for number, batch in enumerate(batches):
         for name, colour in colours.items():
-            label = plain(name) if len(batches) == 1 else f"{plain(name)}, batch {batch}"
             mine = [row for row in rows if row["model"] == name and row["batch"] == batch]
-            style = {"color": colour, "linestyle": DASHES[number % len(DASHES)], "label": label}
+            label = plain(name) if len(batches) == 1 else f"{plain(name)}, batch {batch}"
+            style = {"color": colour, "linestyle": DASHES[number % len(DASHES)], "marker": "o"}
             if mine:
-                lines.append({"batch": batch, "rows": mine, "style": style})
-    return lines
-
-
-def _draw(figure: Figure, line: dict[str, Any], places: list[int], values: list[float]) -> None:
-    (axes,) = figure.axes
-    axes.plot(places, values, marker="o", markersize=4, linewidth=1.5, **line["style"])
-
-
-def _seconds(row: dict[str, Any]) -> float:
-    return statistics.median(row["seconds"])
+                places = [row[place] for row in mine]
+                axes.plot(places, list(map(value, mine)), **style, markersize=4, label=label)
+    axes.set_ylim(bottom=0)
+    add_legend(figure)
+    return figure

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 import report_runs
 import toy
@@ -146,7 +148,10 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     kept = {path.name for path in plain.iterdir() if path.is_dir()}
     assert kept == {"measurements-checkpoint_best", "measurements-checkpoint3"}
     assert call(plain, *arguments) == 0
-    assert "No training log" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "No training log" in text
+    hint = shlex.join(["fairseq-sparse", "report", str(plain), "--log", "TRAIN.log"])
+    assert f"<pre>{escape(hint)} --output report.html</pre>" in text
 
 
 def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> None:
