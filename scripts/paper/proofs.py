@@ -142,8 +142,9 @@ def measure_all(options: Namespace) -> Iterable[dict[str, Any]]:
     for path, name in zip(options.path, options.names, strict=True):
         translator = load_translator(path, options.data, options.cpu, name=name).normalised()
         measure(translator, options, 0)  # to warm up
-        beam, *others = [measure(translator, options, nodes) for nodes in (0, *options.nodes)]
-        for result in (beam, *others):
+        beam = measure(translator, options, 0)
+        for nodes in (0, *options.nodes):
+            result = measure(translator, options, nodes) if nodes else beam
             pairs = zip(result["scores"], beam["scores"], strict=True)
             # Each search adds up the scores in its own precision.
             better = sum(score > before + 1e-4 for score, before in pairs)
@@ -151,23 +152,20 @@ def measure_all(options: Namespace) -> Iterable[dict[str, Any]]:
 
 
 def run(options: Namespace) -> None:
-    results = list(measure_all(options))
-    rows = [
-        (
-            *(result["model"], result["search"]),
-            *(f"{100 * result[name]:.1f} %" for name in ("proven", "better")),
-            *(f"{result[name]:,.1f}" for name in ("bleu", "seconds", "nodes")),
+    settings = {"subset": options.subset, "beam": options.beam, "lenpen": options.lenpen}
+    results, rows = [], []
+    for result in measure_all(options):
+        results.append(result)
+        rows.append(
+            (
+                *(result["model"], result["search"]),
+                *(f"{100 * result[name]:.1f} %" for name in ("proven", "better")),
+                *(f"{result[name]:,.1f}" for name in ("bleu", "seconds", "nodes")),
+            )
         )
-        for result in results
-    ]
-    content = {
-        "subset": options.subset,
-        "beam": options.beam,
-        "lenpen": options.lenpen,
-        "results": results,
-    }
-    if options.json:
-        write_json(options.json, content)
+        content = {**settings, "results": results}
+        if options.json:  # at once, because the next row may take an hour
+            write_json(options.json, content)
     print_tables([(HEADER, rows)], content, options.format)
 
 
