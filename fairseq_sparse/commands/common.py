@@ -225,26 +225,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_hypothesis(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add --hypothesis, which uses the model's own translation, and its beam size; see also
-    :func:`check_hypothesis`."""
-    parser.add_argument("--hypothesis", action="store_true", help=help)
-    parser.add_argument(
-        "--beam",
-        type=positive,
-        metavar="N",
-        help="beam size for --hypothesis (default: 5)",
-    )
-
-
-def check_hypothesis(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse --beam without --hypothesis, and set the beam size: None if no search is wanted."""
-    if options.hypothesis:
-        options.beam = options.beam or 5
-    elif options.beam:
-        parser.error("--beam is the beam size of --hypothesis: give both")
-
-
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """Add the choice between references and the model's own translations; see also
     :func:`check_steps`."""

@@ -37,23 +37,14 @@ SENTENCES, SHARED = 135, 45
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("sheets make", __doc__)
-    parser.add_argument("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
-    parser.add_argument("--source", required=True, type=Path, help="raw source of the test set")
-    parser.add_argument("--reference", required=True, type=Path, help="raw reference translations")
-    parser.add_argument(
-        "--sentences",
-        type=positive,
-        default=SENTENCES,
-        metavar="N",
-        help="sentences per annotator (default: 135, as in the paper)",
-    )
-    parser.add_argument(
-        "--shared",
-        type=not_negative,
-        default=SHARED,
-        metavar="N",
-        help="number of these that both judge (default: 45, as in the paper)",
-    )
+    add = parser.add_argument
+    add("systems", nargs="+", metavar="[NAME=]SYSTEM", help="file or folder")
+    add("--source", required=True, type=Path, metavar="FILE", help="raw source of the test set")
+    add("--reference", required=True, type=Path, metavar="FILE", help="raw reference translations")
+    text = "sentences per annotator (default: 135, as in the paper)"
+    add("--sentences", type=positive, default=SENTENCES, metavar="N", help=text)
+    text = "number of these that both judge (default: 45, as in the paper)"
+    add("--shared", type=not_negative, default=SHARED, metavar="N", help=text)
     add_sheet_options(parser)
     return parser.parse_args(arguments)
 
@@ -96,8 +87,7 @@ def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> Non
             file.write(content)
 
 
-def make(options: argparse.Namespace) -> str:
-    """Write the files, and return a message for the user."""
+def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.text.fairseq_output import read_translations
     from fairseq_sparse.sheets import annotation_sheets
 
@@ -128,11 +118,7 @@ def make(options: argparse.Namespace) -> str:
     write_new(options.output_folder, key, files)
     counts = " and ".join(str(len(rows)) for rows in sheets.values())
     folder = options.output_folder
-    return f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself"
-
-
-def run(options: argparse.Namespace) -> None:
-    print(make(options))
+    print(f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself")
 
 
 def main(arguments: list[str] | None = None) -> int:
