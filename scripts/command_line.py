@@ -13,13 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fairseq_sparse.commands.common import (  # noqa: E402, F401
-    add_max_tokens,
-    add_paths,
     add_plots,
     check_outputs,
     exit_status,
-    load_one_model,
-    name_models,
     numbers,
     one_line,
     output_file,
@@ -27,6 +23,12 @@ from fairseq_sparse.commands.common import (  # noqa: E402, F401
     report_errors,
     seed,
     with_progress,
+)
+from fairseq_sparse.commands.models import (  # noqa: E402, F401
+    add_max_tokens,
+    add_paths,
+    load_one_model,
+    name_models,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401
     lines_of,

@@ -35,16 +35,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
+    add_output_folder,
+    command_parser,
+    finish,
+    numbers,
+)
+from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
-    add_output_folder,
     add_steps,
     add_subwords,
     check_steps,
-    command_parser,
-    finish,
     load_one_model,
-    numbers,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of

@@ -10,16 +10,18 @@ import argparse
 
 from fairseq_sparse.commands.common import (
     add_json,
+    check_outputs,
+    command_parser,
+    finish,
+    positive,
+)
+from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
     add_sentences,
     add_steps,
-    check_outputs,
     check_steps,
-    command_parser,
-    finish,
     name_models,
-    positive,
     sentence_batches,
 )
 from fairseq_sparse.files import write_json

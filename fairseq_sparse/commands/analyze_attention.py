@@ -44,21 +44,23 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_format,
     add_json,
-    add_max_tokens,
-    add_model_arguments,
     add_plots,
-    add_subwords,
     check_outputs,
     command_parser,
     finish,
-    measurements,
-    name_models,
     positive,
     prepare_plots,
-    print_left_out,
     print_tables,
     seed,
     write_plots,
+)
+from fairseq_sparse.commands.models import (
+    add_max_tokens,
+    add_model_arguments,
+    add_subwords,
+    measurements,
+    name_models,
+    print_left_out,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json

@@ -11,17 +11,19 @@ import argparse
 from fairseq_sparse.commands.common import (
     add_format,
     add_json,
-    add_limit,
-    add_max_tokens,
-    add_model_arguments,
     check_outputs,
     command_parser,
     finish,
+    positive,
+    print_tables,
+)
+from fairseq_sparse.commands.models import (
+    add_limit,
+    add_max_tokens,
+    add_model_arguments,
     measurements,
     name_models,
-    positive,
     print_left_out,
-    print_tables,
 )
 from fairseq_sparse.files import write_json
 

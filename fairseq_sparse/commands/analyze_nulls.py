@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
     add_format,
-    add_max_tokens,
-    add_model_arguments,
-    add_subwords,
     check_outputs,
     command_parser,
     finish,
-    load_one_model,
     numbers,
     output_file,
-    print_left_out,
     print_tables,
     seed,
     with_progress,
+)
+from fairseq_sparse.commands.models import (
+    add_max_tokens,
+    add_model_arguments,
+    add_subwords,
+    load_one_model,
+    print_left_out,
 )
 from fairseq_sparse.files import replacing, write_json
 

@@ -19,21 +19,23 @@ from pathlib import Path
 from fairseq_sparse.commands.common import (
     add_format,
     add_json,
-    add_limit,
-    add_max_tokens,
-    add_model_arguments,
     add_plots,
     check_outputs,
     command_parser,
     finish,
-    measurements,
-    name_models,
     numbers,
     positive,
     prepare_plots,
-    print_left_out,
     print_tables,
     write_plots,
+)
+from fairseq_sparse.commands.models import (
+    add_limit,
+    add_max_tokens,
+    add_model_arguments,
+    measurements,
+    name_models,
+    print_left_out,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import write_json

@@ -1,4 +1,4 @@
-"""Shared parts of the command lines: options, their checks, messages and progress bars.
+"""Shared parts of all commands: options, their checks, messages and progress bars.
 
 This module imports nothing heavy, so that ``--help`` and commands that only read text are quick.
 """
@@ -9,16 +9,11 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError, in_words
-from fairseq_sparse.measure.alignment import SUBWORDS
-
-if TYPE_CHECKING:
-    from fairseq_sparse.measure.cache import Measurements
-    from fairseq_sparse.measure.translator import Translator
 
 FORMATS = ("md", "tsv", "latex", "json")
 # The endings of the pictures that can be drawn.
@@ -51,77 +46,6 @@ def not_negative(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return value
-
-
-def add_model_arguments(
-    parser: argparse.ArgumentParser, several: bool = False, subsets: bool = False
-) -> None:
-    """Add the arguments that name a model, or several, and the data to read with them."""
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess made")
-    if several:
-        add_paths(parser)
-    else:
-        parser.add_argument("--path", required=True, metavar="CKPT", help="checkpoint of the model")
-    if subsets:
-        parser.add_argument(
-            "--subset",
-            type=lambda text: list(dict.fromkeys(text.split(","))),
-            default=["test"],
-            metavar="NAME,...",
-            help="parts of the data (default: test)",
-        )
-    else:
-        parser.add_argument("--subset", default="test", help="part of the data (default: test)")
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-
-
-def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Add --path, the checkpoints of several models; see :func:`name_models`."""
-    parser.add_argument(
-        "--path",
-        required=True,
-        nargs="+",
-        metavar="[NAME=]CKPT",
-        help="models; an ensemble is A:B, and models of one NAME are seeds of one model",
-    )
-
-
-def add_limit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sentences", type=positive, metavar="N", help="the first N of each part (default: all)"
-    )
-
-
-def add_sentences(parser: argparse.ArgumentParser) -> None:
-    """Add the numbers of sentences; see :func:`sentence_batches`."""
-    parser.add_argument(
-        "--sentence",
-        type=sentence_numbers,
-        required=True,
-        metavar="N,M,FROM-TO",
-        help="sentence numbers as fairseq-generate prints them, from 0",
-    )
-
-
-def sentence_numbers(text: str) -> list[int]:
-    """Parse ``3,7-9`` as 3, 7, 8, 9, for argparse."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    if not numbers:
-        raise argparse.ArgumentTypeError(f"{text}: no sentence")
-    return sorted(set(numbers))
-
-
-def add_max_tokens(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-tokens",
-        type=positive,
-        default=4000,
-        metavar="N",
-        help="maximum number of tokens per batch (default: 4000)",
-    )
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -225,42 +149,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add the choice between references and the model's own translations; see also
-    :func:`check_steps`."""
-    parser.add_argument(
-        "--steps",
-        choices=("references", "translations"),
-        default="references",
-        help="give the model the reference or its own best translation (default: references)",
-    )
-    parser.add_argument(
-        "--beam", type=positive, metavar="N", help="beam size of --steps translations (default: 5)"
-    )
-
-
-def check_steps(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse --beam for references, and set the beam size: None if no search is wanted."""
-    if options.steps == "translations":
-        options.beam = options.beam or 5
-    elif options.beam:
-        parser.error("--beam is the beam size of --steps translations: give both")
-
-
-def add_subwords(parser: argparse.ArgumentParser, default: str | None = "none") -> None:
-    """Add the flag that says how words were split.
-
-    With ``default=None``, the value recorded by the runs' recipe is used.
-    """
-    shown = default or "as in the recipe of the first run, if there is one"
-    parser.add_argument(
-        "--subwords",
-        choices=SUBWORDS,
-        default=default,
-        help=f"work on whole words, whose subwords are marked by @@ or by ▁ (default: {shown})",
-    )
-
-
 def output_file(text: str) -> Path:
     """Parse the path of a file to be written, in a folder that exists, for argparse."""
     path = Path(text)
@@ -323,7 +211,7 @@ def find_systems(texts: list[str], reference: bool = True) -> dict[str, Path]:
 
     systems: dict[str, Path] = {}
     for text in texts:
-        name, place = _split_name(text)
+        name, place = split_name(text)
         path = Path(place)
         whole = path.resolve()
         name = name or (whole.name if path.is_dir() else whole.stem)
@@ -338,7 +226,7 @@ def find_translations(path: Path) -> Path:
     return path / HYPOTHESES if path.is_dir() else path
 
 
-def _split_name(text: str) -> tuple[str, str]:
+def split_name(text: str) -> tuple[str, str]:
     """Return the name, or nothing, and the path of ``[NAME=]PATH``; both can contain ``=``.
 
     The path may be an ensemble, ``A:B``.
@@ -447,123 +335,8 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 500 else text[:500] + "..."
 
 
-def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Split ``[NAME=]CKPT`` into ``options.names`` and ``options.path``.
-
-    A model without a name is called by the part of its path in which it differs from the others.
-    """
-    given, options.path = map(list, zip(*map(_split_name, options.path), strict=True))
-    short = short_names(options.path)
-    options.names = [name or other for name, other in zip(given, short, strict=True)]
-    files = [os.path.realpath(path) for path in options.path]
-    twice = [path for path, file in zip(options.path, files, strict=True) if files.count(file) > 1]
-    if twice:
-        parser.error(f"--path: {twice[0]} is given twice")
-
-
-def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:
-    """Load one checkpoint with ``load_translator``.
-
-    Args:
-        path: the checkpoint.
-        options: those of ``add_model_arguments``.
-        settings: other arguments of ``load_translator``.
-
-    Raises:
-        AnalysisError: as ``load_translator``, or it is an ensemble.
-        CheckpointError: as ``load_translator``.
-    """
-    from fairseq_sparse.measure.translator import load_translator
-
-    translator = load_translator(path, options.data, options.cpu, **settings)
-    translator.model  # noqa: B018  (refuses an ensemble)
-    return translator
-
-
-def measurements(
-    options: argparse.Namespace, subwords: str | None = "none", first: int | None = None
-) -> Iterator[Measurements]:
-    """Yield the measurements of each model of --path on each part of the data.
-
-    Args:
-        options: those of ``add_model_arguments`` and ``add_max_tokens``.
-        subwords: see ``Measurements``; None for the value that the first model's recipe recorded.
-        first: see ``Measurements``.
-    """
-    from fairseq_sparse.measure.cache import Measurements
-    from fairseq_sparse.measure.run_folders import Run, find_subwords
-
-    runs = [
-        Run(name, Path(path).parent, Path(path), {}, [], None)
-        for path, name in zip(options.path, options.names, strict=True)
-    ]
-    subwords = subwords or find_subwords(runs)
-    subsets = [options.subset] if isinstance(options.subset, str) else options.subset
-    for run in runs:
-        found = Measurements(
-            run, options.data, "", subwords, options.cpu, with_progress, options.max_tokens, first
-        )
-        for subset in subsets:
-            found = found.on(subset)
-            yield found
-
-
-def sentence_batches(
-    options: argparse.Namespace,
-) -> Iterator[tuple[Translator, str, list[dict[str, Any]]]]:
-    """Yield each model of --path, each part of the data, and the batches with its sentences of
-    --sentence.
-
-    Raises:
-        AnalysisError: there is no such sentence, or it is too long for the model.
-    """
-    from fairseq_sparse.measure.translator import load_translator
-
-    for path, name in zip(options.path, options.names, strict=True):
-        translator = load_translator(path, options.data, options.cpu, name)
-        for subset in options.subset:
-            batches = list(translator.batches(subset, options.max_tokens, options.sentence))
-            found = {number for sample in batches for number in sample["id"].tolist()}
-            missing = set(options.sentence) - found
-            if missing:
-                raise AnalysisError(
-                    f"--sentence {min(missing)}: no such sentence in {subset}, or too long"
-                )
-            yield translator, subset, batches
-
-
 def with_progress(batches: Iterable[Any], label: str, unit: str = "batch") -> Iterable[Any]:
     """Show a progress bar while the batches, or other units, are read."""
     from tqdm import tqdm
 
     return tqdm(batches, desc=label, unit=unit, mininterval=1)
-
-
-def describe(translator: Translator, subset: str) -> dict[str, Any]:
-    """Return the fields of a JSON result that identify its models and its data."""
-    return {
-        "name": translator.name,
-        "checkpoints": translator.checkpoints,
-        "output": translator.describe_output(),
-        "subset": subset,
-    }
-
-
-def print_left_out(left_out: int) -> None:
-    """Say how many sentences were not read, if any."""
-    if left_out > 0:
-        print(f"left out {left_out} sentences that are too long for the model", file=sys.stderr)
-
-
-def short_names(paths: list[str]) -> list[str]:
-    """Return the parts of the paths that differ: a and b of ``runs/a/x.pt``, ``runs/b/x.pt``."""
-    parts = [checkpoint.split(os.sep) for path in paths for checkpoint in path.split(":")]
-    first = len(os.path.commonprefix(parts))
-    last = len(os.path.commonprefix([part[first:][::-1] for part in parts]))
-
-    def shorten(checkpoint: str) -> str:
-        part = checkpoint.split(os.sep)
-        return os.sep.join(part[first : len(part) - last])
-
-    names = [" + ".join(map(shorten, path.split(":"))) for path in paths]
-    return names if len(paths) > 1 and len(set(names) - {""}) == len(paths) else paths

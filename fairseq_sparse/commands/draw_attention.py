@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
     PICTURES,
-    add_model_arguments,
-    add_steps,
     check_outputs,
-    check_steps,
     command_parser,
     finish,
-    load_one_model,
-    name_models,
     not_negative,
     numbers,
     picture_file,
     positive,
+)
+from fairseq_sparse.commands.models import (
+    add_model_arguments,
+    add_steps,
+    check_steps,
+    load_one_model,
+    name_models,
 )
 from fairseq_sparse.errors import AnalysisError
 

@@ -11,19 +11,21 @@ import os
 
 from fairseq_sparse.commands.common import (
     add_json,
-    add_max_tokens,
-    add_model_arguments,
     add_plots,
-    add_sentences,
     check_outputs,
     command_parser,
-    describe,
     finish,
-    name_models,
     positive,
     prepare_plots,
-    sentence_batches,
     write_plots,
+)
+from fairseq_sparse.commands.models import (
+    add_max_tokens,
+    add_model_arguments,
+    add_sentences,
+    describe,
+    name_models,
+    sentence_batches,
 )
 from fairseq_sparse.files import write_json
 

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
-    add_subwords,
     check_outputs,
     command_parser,
     finish,
     output_file,
     positive,
     with_progress,
+)
+from fairseq_sparse.commands.models import (
+    add_subwords,
 )
 from fairseq_sparse.files import read_json, write_text
 

@@ -42,9 +42,11 @@ from command_line import (  # noqa: E402
 from fairseq_sparse.commands.common import (  # noqa: E402
     add_format,
     add_json,
+    print_tables,
+)
+from fairseq_sparse.commands.models import (  # noqa: E402
     add_model_arguments,
     add_subwords,
-    print_tables,
 )
 from fairseq_sparse.errors import AnalysisError  # noqa: E402
 from fairseq_sparse.files import write_json  # noqa: E402

@@ -17,7 +17,7 @@ import fairseq_sparse
 import script_cases
 from bad_input import assert_refused
 from fairseq_sparse import files
-from fairseq_sparse.commands import cli, common
+from fairseq_sparse.commands import cli, common, models
 
 ROOT = Path(fairseq_sparse.__file__).resolve().parents[1]
 # Commands that read only text. Valid input: the first script case whose name begins so.
@@ -63,7 +63,7 @@ def test_levels_of_loggers_are_as_before():
 
 def test_every_module_is_a_command_and_the_other_way_round() -> None:
     folder = Path(cli.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cli", "common"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cli", "common", "models"}
     assert modules == set(map(cli.module_name, cli.COMMANDS))
 
 
@@ -159,11 +159,11 @@ def test_models_have_names_and_those_of_one_name_are_seeds(tmp_path: Path, monke
         Path(name).mkdir()
         Path(name, "x.pt").touch()
     parser = argparse.ArgumentParser()
-    common.add_paths(parser)
+    models.add_paths(parser)
 
     def named(*texts: str) -> list[tuple[str, str]]:
         options = parser.parse_args(["--path", *texts])
-        common.name_models(parser, options)
+        models.name_models(parser, options)
         return list(zip(options.names, options.path, strict=True))
 
     assert named("a/x.pt", "b/x.pt") == [("a", "a/x.pt"), ("b", "b/x.pt")]

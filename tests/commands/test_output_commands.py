@@ -15,8 +15,8 @@ from fairseq_sparse.commands import (
     analyze_alternatives,
     analyze_empty,
     analyze_support,
-    common,
     draw_tree,
+    models,
 )
 
 COMMANDS = {
@@ -272,7 +272,7 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
 
 
 def test_names_are_what_differs() -> None:
-    names = common.short_names
+    names = models.short_names
     assert names(["r/a/x.pt", "r/b/x.pt", "r/a/x.pt:r/b/x.pt"]) == ["a", "b", "a + b"]
     assert names(["r/a.pt", "s/a.pt"]) == ["r", "s"]
     for paths in (["r/a.pt"], ["r/a.pt", "r/a.pt"], ["r/a.pt", "r/r/a.pt"]):

@@ -89,7 +89,10 @@ def test_the_page_has_every_table_and_names_what_there_is() -> None:
     commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)
     assert ("benchmark/losses.py", "") in scripts and ("paper/thresholds.py", "--data") in scripts
     assert ("draw attention ", "--subset") in commands
-    shared = (ROOT / "fairseq_sparse/commands/common.py").read_text(encoding="utf-8")
+    shared = "".join(
+        (ROOT / f"fairseq_sparse/commands/{name}.py").read_text(encoding="utf-8")
+        for name in ("common", "models")
+    )
     for name, option in scripts + commands:
         if name.endswith(".py"):
             path = SCRIPTS / name
