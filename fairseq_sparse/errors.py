@@ -38,4 +38,4 @@ def in_words(error: Exception) -> str:
         return f"{path}: {error.strerror}"
     makers = (maker for name, maker in MAKERS.items() if fnmatch(os.path.basename(path), name))
     maker = next(makers, "")
-    return f"there is no {path}" + (f"; {maker} makes it" if maker else "")
+    return f"there is no {path}" + (f" (made by {maker})" if maker else "")

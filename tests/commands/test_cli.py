@@ -107,7 +107,7 @@ def test_errors_say_which_file_is_missing_and_what_makes_it(tmp_path: Path, caps
     (tmp_path / "locked").mkdir()
     for path, maker in (
         (tmp_path / "run/hyp.detok.txt", "fairseq-sparse score"),
-        (tmp_path / "dict.de.txt", "fairseq-preprocess makes it"),
+        (tmp_path / "dict.de.txt", "made by fairseq-preprocess"),
         (tmp_path / "other", ""),
         (tmp_path / "locked", "Is a directory"),
     ):
