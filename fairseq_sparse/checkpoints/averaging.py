@@ -1,8 +1,10 @@
 """Averaging the parameters of several checkpoints of one training run."""
 
+import copy
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from fairseq_sparse.checkpoints.names import EPOCH, UPDATE
 from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.files import replacing
 
+# Settings of a checkpoint that are paths, and what takes their place in one to give away.
+_PATHS = {"user_dir": None, "data": ".", "save_dir": "checkpoints", "log_file": None}
+_PATHS |= {"tensorboard_logdir": None, "finetune_from_model": None, "restore_file": "model.pt"}
 # τ is a constant of the run, not a parameter: it is kept exactly, not averaged.
 _TAU_SUFFIX = ".tau"
 
@@ -169,6 +174,24 @@ def save_checkpoint(state: Mapping[str, Any], path: str | os.PathLike) -> None:
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
         file.flush()
         os.fsync(file.fileno())
+
+
+def for_sharing(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint to give away: parameters in fp16 and tau as it is, without the state of
+    the training and the paths of this machine."""
+    halves: dict[tuple, Tensor] = {}  # tied parameters stay tied
+    model = dict(state["model"])
+    for key, value in model.items():
+        if _averaged(key, value):
+            place = (value.data_ptr(), value.shape, value.stride())
+            model[key] = halves.setdefault(place, value.half())
+    shared = {**copy.deepcopy({**state, "model": {}}), "model": model, "extra_state": {}}
+    for section in (shared.get("cfg") or {}).values():
+        settings = vars(section) if isinstance(section, Namespace) else section
+        for name, value in _PATHS.items() if isinstance(settings, MutableMapping) else ():
+            if settings.get(name) is not None:
+                settings[name] = value
+    return shared
 
 
 def _averaged(key: str, value: Tensor) -> bool:

@@ -46,6 +46,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="instead of the parameters, average their exponential averages, which fairseq-train "
         "--store-ema saves in a checkpoint",
     )
+    parser.add_argument(
+        "--share",
+        action="store_true",
+        help="write a checkpoint to give away: in fp16, without state and paths of the training",
+    )
     options = parser.parse_args(arguments)
     by_number = options.num_epoch_checkpoints or options.num_update_checkpoints
     if by_number and len(options.inputs) != 1:
@@ -73,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
     state = averaging.average_checkpoints(
         paths, progress=lambda line: print(line, flush=True), exponential=options.ema
     )
+    if options.share:
+        state = averaging.for_sharing(state)
     averaging.save_checkpoint(state, options.output)
     print(f"wrote the average of {len(paths)} checkpoints to {options.output}")
 

@@ -133,6 +133,21 @@ def test_tied_parameters_are_saved_once(tmp_path):
     assert len(pointers) == 1
 
 
+def test_a_checkpoint_to_give_away_is_half_as_large_and_knows_no_paths(tmp_path):
+    tau = 1 + 2**-20
+    state = make_state(1 / 3, tau, data="/secret/bin", user_dir="/secret/user")
+    (path,) = write(tmp_path, [state])
+    done = run_command("--inputs", path, "--output", tmp_path / "shared.pt", "--share")
+    assert done.returncode == 0, done.stderr
+    state = load_checkpoint(tmp_path / "shared.pt")
+    assert state["cfg"]["task"]["data"] == "." and "/secret" not in str(state["cfg"])
+    model = state["model"]
+    third = torch.full((2, 3), 1 / 3, dtype=torch.float16)
+    weights = [value for key, value in model.items() if "weight" in key]
+    assert all(torch.equal(weight, third) for weight in weights)
+    assert len({weight.data_ptr() for weight in weights}) == 1 and model[TAU] == tau
+
+
 def test_untied_parameters_stay_apart(tmp_path):
     """Tied in the last checkpoint only: the averages differ, and must not be shared."""
     states = [make_state(1.0), make_state(3.0)]
