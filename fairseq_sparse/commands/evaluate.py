@@ -8,6 +8,7 @@ what has changed.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, finish, positive
@@ -32,6 +33,21 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     return parser.parse_args(arguments)
+
+
+def find_languages(data: Path, subset: str) -> tuple[str, str]:
+    """Return the languages of a part of the data, by the names of its files.
+
+    Raises:
+        AnalysisError: there is no such part.
+    """
+    name = re.compile(rf"{re.escape(subset)}\.([^.]+)-([^.]+)\.\1\.(?:bin|idx)")
+    for path in sorted(data.glob(f"{subset}.*")):
+        if found := name.fullmatch(path.name):
+            return found[1], found[2]
+    raise AnalysisError(
+        f"{data}: no {subset}.SOURCE-TARGET.SOURCE.bin, which fairseq-preprocess makes"
+    )
 
 
 def find_post_process(data: Path) -> str:
@@ -65,6 +81,7 @@ def run(options: argparse.Namespace) -> None:
                 options.data.absolute(),
                 folder.absolute(),
                 options.subset,
+                find_languages(options.data, options.subset),
                 options.reference and options.reference.absolute(),
                 options.beam,
                 options.post_process or find_post_process(options.data),

@@ -96,7 +96,7 @@ def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
             summary, _ = read_run(run, log)
             # The recipes' runs have all results, or are not finished.
             if summary.keys() == {"run"} or (
-                "dataset" not in summary and (run / "stages").exists()
+                "dataset" not in summary and (run / "run.json").exists()
             ):
                 raise AnalysisError("no summary.json, which the stage analyze writes")
             summaries.append(summary)

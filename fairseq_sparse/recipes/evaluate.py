@@ -18,6 +18,7 @@ class Evaluation:
         data: folder that ``fairseq-preprocess`` made.
         folder: where results go; ``table results`` and ``report`` read them there.
         subset: part of the data.
+        languages: source and target, the endings of its files.
         reference: its raw reference, one sentence a line; None for no score of text.
         beam: the beam size.
         post_process: how subwords become words: ``subword_nmt``, ``sentencepiece`` or ``none``.
@@ -29,6 +30,7 @@ class Evaluation:
     data: Path
     folder: Path
     subset: str
+    languages: tuple[str, str]
     reference: Path | None
     beam: int
     post_process: str
@@ -42,7 +44,9 @@ def plan(options: Evaluation) -> Plan:
     device = ["--cpu"] if options.cpu else []
     common: list[Argument] = [options.data, "--user-dir", USER_DIR, "--task", "translation_sparse"]
     common += ["--path", options.checkpoint, "--max-tokens", "4000", "--num-workers", "0", *device]
-    text = ["--tokenizer", options.tokenizer]
+    source, target = options.languages
+    # A tokenizer of fairseq's needs the names of the languages.
+    text = ["--tokenizer", options.tokenizer, "--source-lang", source, "--target-lang", target]
     if options.post_process != "none":
         text += ["--post-process", options.post_process]
     generated, validated = run / f"generate-{subset}.txt", run / f"validate-{subset}.txt"

@@ -50,4 +50,8 @@ def test_data_without_dictionaries_are_refused(
 ) -> None:
     checkpoint = tmp_path / "checkpoint_best.pt"
     checkpoint.touch()
+    assert_refused(capsys, "test.", evaluate.main, [str(tmp_path), str(tmp_path)])
+    for name in ("test.de-en.de.bin", "test.de-en.en.bin"):
+        (tmp_path / name).touch()
+    assert evaluate.find_languages(tmp_path, "test") == ("de", "en")
     assert_refused(capsys, "dict.", evaluate.main, [str(tmp_path), str(tmp_path)])
