@@ -14,6 +14,7 @@ import toy
 from fork_python import PYTHON
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md", "examples/quickstart/README.md"]
+PAGES += ["examples/pretrained/README.md"]
 PAGES += sorted(f"docs/{path.name}" for path in (toy.ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -107,6 +108,7 @@ def write_commands(folder: Path, real: bool) -> None:
     write_command(folder / ".bin" / "python", "python", f'exec {PYTHON} "$@"', real, user_dir)
     for name in SCRIPTS:
         write_command(folder / name, name, "", real=False)
+    (folder / "examples/pretrained").symlink_to(toy.ROOT / "examples/pretrained")
     for module in (toy.ROOT / "examples/quickstart").glob("*.py"):
         shutil.copy(module, folder / "examples/quickstart")
 
@@ -146,6 +148,7 @@ def write_texts(folder: Path, data: Path) -> None:
     names |= {name: name for name in ("test.de", "test.en", "train.en")} | {
         "raw/test.en": "test.en",
         "beam.txt": "test.en",
+        "test.bpe.de": "test.de",
     }
     many = {f"data/multi30k_de_en/prepared/text/test.{side}": side for side in ("de", "en")}
     many |= {"alpha_relu.txt": "en", "test.tok.en": "en"}
@@ -155,6 +158,8 @@ def write_texts(folder: Path, data: Path) -> None:
     contents |= {name: texts[f"test.{side}"] * 20 for name, side in many.items()}
     contents |= {name: texts["train.en"] * 20 for name in ("train", "valid", "test")}
     contents["data/quickstart/raw/test.talp"] = "1-1\n"
+    candidates = enumerate(texts["test.en"].splitlines())
+    contents["nbest.tsv"] = "".join(f"{number}\t{text}\n" for number, text in candidates)
     for name, content in contents.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text(content)
