@@ -18,6 +18,7 @@ from fairseq_sparse.recipes.parts import (
 )
 from fairseq_sparse.recipes.plan import Argument, Command, Stage
 from fairseq_sparse.recipes.preparation import (
+    all_references,
     binary,
     binary_files,
     bpe_codes,
@@ -69,7 +70,12 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
         inputs=(
             *models,
             *binary_files(recipe, *tests.values()),
-            *(path for name in tests for path in _references(recipe, name).values()),
+            *(
+                path
+                for name in tests
+                for paths in _references(recipe, name).values()
+                for path in paths
+            ),
         ),
         outputs=tuple(outputs),
         commands=tuple(commands),
@@ -92,14 +98,16 @@ def _decode(
     return Command(tuple(argv), stdout=output, with_errors=True)
 
 
-def _references(recipe: Recipe, test: str) -> dict[str, Path]:
+def _references(recipe: Recipe, test: str) -> dict[str, list[Path]]:
     """Return the flags of the scorer that name references, with their files."""
     folder = prepared(recipe)
     if recipe.corpus.kind == "inflection":
-        return {"--reference": folder / "text" / "test.tsv"}
+        return {"--reference": [folder / "text" / "test.tsv"]}
     name = f"{test}.{recipe.corpus.target}"
-    tokens = folder / "tokenized" / name
-    return {"--reference": folder / "text" / name, "--tokenized-reference": tokens}
+    return {
+        "--reference": all_references(recipe.corpus, folder / "text" / name),
+        "--tokenized-reference": [folder / "tokenized" / name],
+    }
 
 
 def _score(recipe: Recipe, test: str, generated: Path) -> Command:
@@ -115,8 +123,8 @@ def _score(recipe: Recipe, test: str, generated: Path) -> Command:
         suffix = "" if test == "test" else f"-{test}"
         outputs = (run / f"hyp{suffix}.detok.txt", run / f"bleu{suffix}.json")
         where = ["--output", outputs[0], "--json", outputs[1]]
-    for pair in references.items():
-        argv += pair
+    for flag, paths in references.items():
+        argv += [flag, *paths]
     argv += [*where, *as_arguments(recipe.decoding.score_flags)]
     return Command(tuple(argv), outputs=outputs)
 

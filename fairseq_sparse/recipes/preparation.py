@@ -206,13 +206,13 @@ def _split(corpus: Corpus, pairs: Path, text: Path) -> Command:
     argv += ["--valid", str(corpus.valid_groups), "--test", str(corpus.test_groups)]
     argv += ["--references", str(corpus.references)]
     outputs = tuple(text / name for name in _names(SPLITS, languages(corpus)))
-    more = tuple(references(corpus, text / f"test.{corpus.target}")[1:])
+    more = tuple(all_references(corpus, text / f"test.{corpus.target}")[1:])
     return Command(
         tuple(argv), outputs=(*outputs, *more), comment="no test sentence is in the training text"
     )
 
 
-def references(corpus: Corpus, first: Path) -> list[Path]:
+def all_references(corpus: Corpus, first: Path) -> list[Path]:
     """Return the files of all references of the test set, given that of the first."""
     more = range(2, corpus.references + 1)
     return [first, *(first.with_name(f"{first.name}.{number}") for number in more)]
