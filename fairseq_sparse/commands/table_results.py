@@ -95,9 +95,8 @@ def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
         try:
             summary, _ = read_run(run, log)
             # The recipes' runs have all results, or are not finished.
-            if summary.keys() == {"run"} or (
-                "dataset" not in summary and (run / "run.json").exists()
-            ):
+            by_recipe = (run / "run.json").exists()
+            if summary.keys() == {"run"} or ("dataset" not in summary and by_recipe):
                 raise AnalysisError("no summary.json, which the stage analyze writes")
             summaries.append(summary)
         except (AnalysisError, OSError, ValueError) as error:
