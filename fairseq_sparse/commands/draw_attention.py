@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
     PICTURES,
@@ -33,11 +33,12 @@ from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
     import numpy as np
-    from fairseq.data import Dictionary
-    from torch import Tensor
 
+    from fairseq_sparse.measure.attention.forced_attention import SentenceAttention
     from fairseq_sparse.measure.translator import Translator
     from fairseq_sparse.tasks.translation_sparse import TranslationSparseTask
+
+Labels = tuple[list[str], list[str], str, str]
 
 
 def choice_of_heads(text: str) -> str | list[int]:
@@ -87,38 +88,23 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def read_sentence(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a fairseq batch with only the chosen sentence."""
-    from fairseq_sparse.measure.translator import with_references
+def read_sentence(translator: Translator, options: argparse.Namespace) -> SentenceAttention:
+    """Return the attention of the chosen sentence, in the chosen place."""
+    from fairseq_sparse.measure.attention.forced_attention import forced_attention
+    from fairseq_sparse.measure.translator import with_best_translations, with_references
 
     batches = translator.batches(options.subset, 100_000, [options.sentence])
-    samples = list(batches if options.beam else with_references(batches, options.subset))
-    if not samples:
-        raise AnalysisError(
-            f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
-            "long for the model"
-        )
-    return samples[0]
-
-
-def collect_weights(
-    model: Any, net_input: dict[str, Any], place: str, layer: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Collect the weights `[heads, queries, keys]` of a layer, from 0, in a batch of one sentence,
-    and a boolean array `[queries, keys]`, true for keys that a query may not see."""
-    import torch
-
-    from fairseq_sparse.measure.attention.attention_statistics import watch_attention
-
-    found = {}
-
-    def keep(where, number, weights, masked):
-        found[where, number] = weights[:, 0], masked.expand(weights.shape[1:])[0]
-
-    with torch.no_grad(), watch_attention(model, keep, [place]):
-        model.extract_features(**net_input)
-    weights, masked = found[place, layer]
-    return weights.float().cpu().numpy(), masked.cpu().numpy()
+    if options.beam:
+        batches = with_best_translations(translator, batches, options.beam)
+    else:
+        batches = with_references(batches, options.subset)
+    padding = translator.task.source_dictionary.pad()
+    for sample in batches:
+        return next(forced_attention(translator.model, sample, padding, [options.place]))
+    raise AnalysisError(
+        f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
+        "long for the model"
+    )
 
 
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
@@ -138,58 +124,56 @@ def panels_of(weights: np.ndarray, heads: str | list[int]) -> tuple[list[np.ndar
     return [weights[number] for number in chosen], [f"head {number + 1}" for number in chosen]
 
 
-def labels(
-    task: TranslationSparseTask, net_input: dict[str, Tensor], target: Tensor, text: str
-) -> dict[str, tuple[list[str], list[str], str, str]]:
-    """Return, for each place, the labels of the queries and of the keys, and both axis titles."""
+def labels(task: TranslationSparseTask, pair: SentenceAttention, place: str, text: str) -> Labels:
+    """Return the labels of the queries and of the keys, and the titles of both axes."""
     from fairseq_sparse.plots.pictures import unescaped
 
-    def names(tokens: Tensor, words: Dictionary) -> list[str]:
-        return unescaped([words[token] for token in tokens.tolist()])
-
-    source = names(net_input["src_tokens"][0], task.source_dictionary)
-    previous = names(net_input["prev_output_tokens"][0], task.target_dictionary)
-    following = names(target, task.target_dictionary)
-    return {
-        "cross": (following, source, text, "source"),
-        "encoder": (source, source, "source", "source"),
-        "decoder": (following, previous, f"{text}: next token", f"{text}: tokens so far"),
-    }
+    source, target = (
+        unescaped([words[token] for token in tokens.tolist()])
+        for words, tokens in (
+            (task.source_dictionary, pair.source),
+            (task.target_dictionary, pair.target),
+        )
+    )
+    if place == "encoder":
+        return source, source, "source", "source"
+    if place == "cross":
+        return target, source, text, "source"
+    # The first input is EOS.
+    return target, [target[-1], *target[:-1]], f"{text}: next token", f"{text}: tokens so far"
 
 
 def draw(options: argparse.Namespace) -> None:
+    import numpy as np
+
     from fairseq_sparse.measure.attention.attention_statistics import (
         attention_kind,
         attention_modules,
     )
-    from fairseq_sparse.measure.translator import with_best_translations
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.plots.attention_plots import draw_attention
     from fairseq_sparse.plots.pictures import save_figure
 
     translator = load_one_model(options.path[0], options)
-    (model,), task = translator.models, translator.task
-    modules = attention_modules(model)[options.place]
+    modules = attention_modules(translator.model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
     if not modules:
         raise AnalysisError(f"--place {options.place}: the model has no {place}")
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
     kind = attention_kind(modules[layer])
-    sample = read_sentence(translator, options)
-    if options.beam:
-        (sample,) = with_best_translations(translator, [sample], options.beam)
-    net_input, target = sample["net_input"], sample["target"][0]
-    weights, masked = collect_weights(model, net_input, options.place, layer)
+    pair = read_sentence(translator, options)
+    weights = pair.weights[options.place][layer].numpy()
     panels, titles = panels_of(weights, options.heads)
     text = "the model's translation" if options.beam else "reference"
-    queries, keys, query_label, key_label = labels(task, net_input, target, text)[options.place]
+    queries, keys, query_label, key_label = labels(translator.task, pair, options.place, text)
+    future = np.triu(np.ones(weights.shape[1:], dtype=bool), 1)
     name = "/".join(Path(options.names[0]).parts[-2:])
     figure = draw_attention(
         panels,
         queries,
         keys,
         titles,
-        masked=masked,
+        masked=future & (options.place == "decoder"),
         sums_to_one=ATTENTION_KINDS[kind].sums_to_one,
         query_label=query_label,
         key_label=key_label,
@@ -198,12 +182,8 @@ def draw(options: argparse.Namespace) -> None:
         f"sentence {options.sentence} of {options.subset}",
     )
     save_figure(figure, options.output)
-
-
-def run(options: argparse.Namespace) -> None:
-    draw(options)
     print(f"wrote {options.output}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("draw attention", run, parse_arguments(arguments))
+    return finish("draw attention", draw, parse_arguments(arguments))

@@ -157,7 +157,7 @@ def compare(jobs: Jobs, options: argparse.Namespace, key: str = "name", **what: 
         jobs: functions to time.
         options: the options of :func:`add_arguments`.
     """
-    from fairseq_sparse.measure.timing import measure
+    from benchmark.timing import measure
 
     failures = {name: failure for name in jobs if (failure := attempt(jobs[name]))}
     working = {name: run for name, run in jobs.items() if name not in failures}
@@ -210,7 +210,7 @@ def summary(name: str, values: Sequence[float]) -> dict[str, object]:
 
 def add_memory(results: list[dict], jobs: Jobs, device: str) -> None:
     """Add to each result its ``peak_bytes``, and as ``memory`` their ratio to the baseline's."""
-    from fairseq_sparse.measure.timing import peak_memory
+    from benchmark.timing import peak_memory
 
     for result, run in zip(results, jobs.values(), strict=True):
         if "failed" not in result:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from fairseq_sparse.measure.timing import peak_memory
+from benchmark.timing import peak_memory
 from fairseq_sparse.ops import cpu, linear_alpha_relu_loss, linear_entmax_loss
 from fairseq_sparse.ops.cpu import linear_loss as linear_loss_module
 from fairseq_sparse.ops.cpu.rows import SolvedRows

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import toy
-from benchmark import check_kernels, harness, linear_loss, losses, targets, training_step
+from benchmark import check_kernels, harness, linear_loss, losses, targets, timing, training_step
 from fairseq_sparse import ops
-from fairseq_sparse.measure import timing
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fork_python import PYTHON

@@ -1,6 +1,6 @@
 import torch
 
-from fairseq_sparse.measure.timing import peak_memory
+from benchmark.timing import peak_memory
 
 MEGABYTE = 1 << 20
 
