@@ -18,18 +18,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.measure.alignment.alignment_error_rate import (
     GoldLinks,
     alignment_score,
     read_gold,
     read_lines,
-    summarize_readings,
+    summarize_rates,
 )
-from fairseq_sparse.measure.alignment.alignment_extraction import word_links
-from fairseq_sparse.measure.alignment.alignment_folder import MEAN, link_files
-from fairseq_sparse.measure.alignment.word_alignment import Link, Words
-from fairseq_sparse.measure.attention.attention_statistics import attention_modules, head_count
+from fairseq_sparse.measure.alignment.word_alignment import Words, word_links
+from fairseq_sparse.measure.attention.attention_statistics import attention_modules
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import Translator
 
@@ -157,37 +154,24 @@ def score_model(
         target: likewise.
 
     Returns:
-        The result of :func:`summarize_readings` for ``normal`` and for ``shifted`` attention.
+        The result of :func:`summarize_rates`.
 
     Raises:
         AnalysisError: the model has no cross-attention, or a pair is too long for it.
     """
-    (model,) = translator.models
-    modules = attention_modules(model)["cross"]
-    if not modules:
+    layers = len(attention_modules(translator.model)["cross"])
+    if not layers:
         raise AnalysisError(f"{translator.name}: the model has no cross-attention")
-    settings = {
-        "attention": list(ALIGNMENT_KINDS),
-        "layers": list(range(1, len(modules) + 1)),
-        "heads": [*range(1, head_count(modules[0]) + 1), MEAN],
-        "threshold": None,
-    }
-    proposed: dict[Any, dict[int, set[Link]]] = {reading: {} for reading in link_files(settings)}
+    proposed = {}
     for sample in batches:
-        for pair in forced_attention(model, sample, translator.task.source_dictionary.pad()):
+        padding = translator.task.source_dictionary.pad()
+        for pair in forced_attention(translator.model, sample, padding):
             weights, number = pair.weights["cross"].numpy(), pair.number
-            kinds = word_links(weights, source[number], target[number], settings)
-            matrices = [matrix for links in kinds for heads in links for matrix in heads]
-            for found, matrix in zip(proposed.values(), matrices, strict=True):
-                found[number] = set(
-                    zip(*(places.tolist() for places in matrix.T.nonzero()), strict=True)
-                )
-    rates = {}
-    for reading, found in proposed.items():
-        if len(found) < len(pairs.links):
-            raise AnalysisError(
-                f"{translator.name}: {len(pairs.links) - len(found)} sentences are too long for it"
-            )
-        links = [found[number] for number in range(len(found))]
-        rates[reading] = alignment_score(pairs.links, links).aer
-    return summarize_readings(rates, settings)
+            links = word_links(weights, source[number], target[number])
+            proposed[number] = list(map(set, links))
+    missing = len(pairs.links) - len(proposed)
+    if missing:
+        raise AnalysisError(f"{translator.name}: {missing} sentences are too long for it")
+    by_reading = zip(*(proposed[number] for number in range(len(proposed))), strict=True)
+    rates = [alignment_score(pairs.links, links).aer for links in by_reading]
+    return summarize_rates(rates, layers)

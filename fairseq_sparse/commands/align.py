@@ -10,17 +10,12 @@ FOLDER a file of links in Pharaoh form, with one line per sentence in the order 
   source.txt, target.txt        the words, which the links number from 0
   manifest.json                 checkpoint, data and settings
 
-Subwords are merged: weights are summed over the pieces of a source word and averaged over those of
-a target word (Zenkel et al. 2019). EOS is not a word: the source's EOS is left out before links are
-made, so attention to it is ignored; on the target side, the query that predicts EOS is left out
-(normal), or the one whose input is the EOS that a sentence begins with (shifted). A target word
-whose weights for all source words are 0 has no link. The mean of heads is that of their weights.
-
---npz also saves the attention weights of every head of every layer, in attention-FIRST-LAST.npz for
-the sentences FIRST to LAST. For sentence 7, numpy.load(FILE) has
-  7.weights   float32 [layers, heads, target length, source length]; row t predicts target piece t
-  7.source    pieces, EOS last
-  7.target    likewise
+A target word is linked with the source word of the largest weight, if that is above 0. Subwords are
+merged: weights are summed over the pieces of a source word and averaged over those of a target word
+(Zenkel et al. 2019). EOS is not a word: the source's EOS is left out before links are made, so
+attention to it is ignored; on the target side, the query that predicts EOS is left out (normal), or
+the one whose input is the EOS that a sentence begins with (shifted). The mean of heads is that of
+their weights.
 
 An interrupted run continues when it is started again. A sentence that is too long for the model
 gets an empty line of links.
@@ -50,7 +45,6 @@ from fairseq_sparse.commands.models import (
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of
-from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.translator import Translator
@@ -59,85 +53,25 @@ if TYPE_CHECKING:
 PART = 1000
 
 
-def layers(text: str) -> str | list[int]:
-    """Parse `all`, or numbers from 1, for argparse."""
-    return text if text == "all" else sorted(numbers(text))
-
-
-def heads(text: str) -> str | list[int | str]:
-    """Parse `all`, or numbers from 1 and `mean`, which comes last, for argparse."""
-    parts = set(text.split(","))
-    chosen = layers(",".join(parts - {"mean"})) if parts != {"mean"} else []
-    return chosen if chosen == "all" else [*chosen, *({"mean"} & parts)]
-
-
-def above_zero(text: str) -> float:
-    """Parse a number above 0, for argparse."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("align", __doc__)
     add_model_arguments(parser)
     add_output_folder(parser)
     add_steps(parser)
-    parser.add_argument(
-        "--layers",
-        type=layers,
-        default="all",
-        metavar="all|N,...",
-        help="layers to use, numbered from 1 (default: all)",
-    )
-    parser.add_argument(
-        "--heads",
-        type=heads,
-        default="all",
-        metavar="all|mean|N,...",
-        help="heads, numbered from 1, and `mean` for the mean of all heads, such as `1,mean` "
-        "(default: all, which is each head and the mean)",
-    )
-    parser.add_argument(
-        "--attention",
-        choices=(*ALIGNMENT_KINDS, "both"),
-        default="both",
-        help="which queries link a target word, see above (default: both)",
-    )
-    parser.add_argument(
-        "--threshold",
-        type=above_zero,
-        metavar="X",
-        help="link to every source word with at least this weight (default: to the one with the "
-        "largest weight)",
-    )
     add_subwords(parser, default="subword_nmt")
-    parser.add_argument("--npz", action="store_true", help="save the attention as well")
     add_max_tokens(parser)
     options = parser.parse_args(arguments)
     check_steps(parser, options)
     return options
 
 
-def choose(chosen: str | list, count: int, flag: str) -> list:
-    """Return the numbers, from 1 to a count, that a flag selects."""
-
-    for number in chosen if chosen != "all" else []:
-        if number != "mean" and number > count:
-            raise AnalysisError(f"{flag} {number}: the model has {count}")
-    return list(range(1, count + 1)) if chosen == "all" else chosen
-
-
 def describe(options: argparse.Namespace, translator: Translator, sentences: int) -> dict[str, Any]:
     """Return all that the links depend on, for the manifest."""
     from fairseq_sparse.measure.attention.attention_statistics import attention_modules, head_count
 
-    (model,) = translator.models
-    modules = attention_modules(model)["cross"]
+    modules = attention_modules(translator.model)["cross"]
     if not modules:
         raise ValueError("the model has no cross-attention")
-    chosen = choose(options.heads, head_count(modules[0]), "--heads")
     data = Path(options.data)
     files = sorted([*data.glob(f"{options.subset}.*"), *data.glob("dict.*.txt")])
     sums = "".join(f"{sha256_of(path)} {path.name}\n" for path in files)
@@ -145,20 +79,17 @@ def describe(options: argparse.Namespace, translator: Translator, sentences: int
         "subset": options.subset,
         "hypothesis": options.steps == "translations",
         "beam": options.beam,
-        "attention": list(ALIGNMENT_KINDS) if options.attention == "both" else [options.attention],
-        "layers": choose(options.layers, len(modules), "--layers"),
-        "heads": [*chosen, "mean"] if options.heads == "all" else chosen,
-        "threshold": options.threshold,
+        "layers": list(range(1, len(modules) + 1)),
+        "heads": [*range(1, head_count(modules[0]) + 1), "mean"],
         "subwords": options.subwords,
-        "npz": options.npz,
         "checkpoint": {"path": options.path, "sha256": sha256_of(Path(options.path))},
         "data": {"path": options.data, "sha256": hashlib.sha256(sums.encode()).hexdigest()},
         "sentences": sentences,
     }
 
 
-def extract(options: argparse.Namespace) -> str:
-    """Fill the folder, and return a message for the user."""
+def extract(options: argparse.Namespace) -> None:
+    """Fill the folder."""
     from tqdm import tqdm
 
     from fairseq_sparse.measure.alignment.alignment_extraction import extract_part
@@ -175,7 +106,8 @@ def extract(options: argparse.Namespace) -> str:
     settings = describe(options, translator, len(dataset))
     folder = AlignmentFolder(options.output_folder, settings)
     if folder.finished:
-        return f"done already: {options.output_folder}"
+        print(f"done already: {folder.path}")
+        return
     parts = [
         range(first, min(first + PART, len(dataset))) for first in range(0, len(dataset), PART)
     ]
@@ -187,19 +119,12 @@ def extract(options: argparse.Namespace) -> str:
                     bar.update(count)
     too_long = folder.finish(parts)
     if too_long:
-        print(
-            f"{len(too_long)} sentences are too long for the model and have no links: "
-            f"{', '.join(map(str, too_long[:10]))}{', ...' if len(too_long) > 10 else ''}",
-            file=sys.stderr,
-        )
-    return (
-        f"wrote {len(link_files(settings))} alignments of {len(dataset)} sentences to {folder.path}"
-    )
-
-
-def run(options: argparse.Namespace) -> None:
-    print(extract(options))
+        shown = f"{', '.join(map(str, too_long[:10]))}{', ...' if len(too_long) > 10 else ''}"
+        text = "sentences are too long for the model and have no links"
+        print(f"{len(too_long)} {text}: {shown}", file=sys.stderr)
+    files = len(link_files(settings))
+    print(f"wrote {files} alignments of {len(dataset)} sentences to {folder.path}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("align", run, parse_arguments(arguments))
+    return finish("align", extract, parse_arguments(arguments))

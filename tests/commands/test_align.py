@@ -15,7 +15,6 @@ import references
 import toy
 from bad_input import assert_refused
 from fairseq_sparse.commands import align
-from fairseq_sparse.measure.alignment import alignment_extraction
 from fairseq_sparse.measure.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import load_translator, search
@@ -86,7 +85,7 @@ def by_hand(data: Path, checkpoint: Path, targets: dict[int, list[str]] | None =
         yield number, *pieces, pair.weights["cross"].tolist()
 
 
-def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
+def lines_by_hand(weights, source, target) -> dict[str, str]:
     """Return the line of a sentence for each file, from the word numbers of its pieces."""
     lines = {}
     for kind, rows in (("normal", slice(0, -1)), ("shifted", slice(1, None))):
@@ -99,7 +98,7 @@ def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
             }
             merged["mean"] = np.mean(list(merged.values()), axis=0).tolist()
             for name, words in merged.items():
-                links = sorted(references.word_links(words, threshold))
+                links = sorted(references.word_links(words))
                 line = " ".join(f"{source}-{target}" for source, target in links)
                 lines[f"{kind}-layer{layer}-{name}.pharaoh"] = line
     return lines
@@ -111,23 +110,22 @@ def lines_by_hand(weights, source, target, threshold=None) -> dict[str, str]:
 def test_files_against_the_model_run_on_each_sentence(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, model: str, subwords: str
 ) -> None:
-    threshold = 0.3 if subwords == "none" else None
-    flags = ["--subwords", subwords, *(["--threshold", threshold] if threshold else [])]
-    assert call_here(data, checkpoints[model], tmp_path, *flags, "--max-tokens", 60) == 0
+    flags = ["--subwords", subwords, "--max-tokens", 60]
+    assert call_here(data, checkpoints[model], tmp_path, *flags) == 0
     files = {name: content.decode().split("\n")[:-1] for name, content in read(tmp_path).items()}
     assert {len(lines) for lines in files.values()} == {23}
     nulls = 0
     for number, source, target, weights in by_hand(data, checkpoints[model]):
         numbers = [attention_by_hand.words(side, subwords) for side in (source, target)]
-        expected = lines_by_hand(weights, *numbers, threshold)
+        expected = lines_by_hand(weights, *numbers)
         found = {name: lines[number] for name, lines in files.items() if name in expected}
         assert found == expected
         assert len(files) == len(expected) + 2
         for side, name in zip(numbers, ("source.txt", "target.txt"), strict=True):
             assert len(files[name][number].split()) == side[-1] + 1
         nulls += sum(line.count("-") <= numbers[1][-1] for line in expected.values())
-    # Every target word has a link, except with null attention or a threshold.
-    assert (nulls > 0) == (model == "rela_g" or threshold is not None)
+    # Every target word has a link, except with null attention.
+    assert (nulls > 0) == (model == "rela_g")
 
 
 def test_command_line_and_sentence_that_is_too_long(
@@ -135,15 +133,12 @@ def test_command_line_and_sentence_that_is_too_long(
 ) -> None:
     output = tmp_path / "neuer Ordner" / "out"
     arguments = [data, "--path", checkpoints["stock"], "--output-folder", output, "--cpu"]
-    arguments += ["--layers", "2", "--heads", "mean,1", "--attention", "shifted"]
 
     result = toy.command("align", *arguments)
     assert str(output) in result.stdout and str(TOO_LONG) in result.stderr.splitlines()[-1]
-    links = {"shifted-layer2-head1.pharaoh", "shifted-layer2-mean.pharaoh"}
     files = read(output)
-    assert set(files) == links | {"source.txt", "target.txt"}
     for name, content in files.items():
-        assert (content.decode().split("\n")[TOO_LONG] == "") == (name in links)
+        assert (content.decode().split("\n")[TOO_LONG] == "") == name.endswith(".pharaoh")
     text = (data.parent / "test.en").read_text(encoding="utf-8")
     assert files["target.txt"].decode() == re.sub("@@( |$)", "", text, flags=re.MULTILINE)
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
@@ -153,19 +148,12 @@ def test_command_line_and_sentence_that_is_too_long(
     assert capsys.readouterr().out.startswith("done already")
 
 
-def test_any_batches_give_the_same(data: Path, checkpoints: dict[str, Path], tmp_path) -> None:
-    for tokens in (25, 1000):
-        output = tmp_path / str(tokens)
-        assert call_here(data, checkpoints["rela_g"], output, "--max-tokens", tokens) == 0
-    assert read(tmp_path / "25") == read(tmp_path / "1000")
-
-
 def test_interrupted_run_goes_on(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(align, "PART", 7)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    call_here(data, checkpoints["rela_g"], whole, "--npz")
+    call_here(data, checkpoints["rela_g"], whole, "--max-tokens", 1000)
     write_part, written = AlignmentFolder.write_part, []
 
     def write_two_parts(self, numbers, *rest):
@@ -177,42 +165,38 @@ def test_interrupted_run_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(AlignmentFolder, "write_part", write_two_parts)
         with pytest.raises(KeyboardInterrupt):
-            call_here(data, checkpoints["rela_g"], stopped, "--npz")
+            call_here(data, checkpoints["rela_g"], stopped)
     assert written == [range(0, 7), range(7, 14)]
     assert not (stopped / "manifest.json").exists() and not list(stopped.glob("*.pharaoh"))
 
-    align_pair, aligned = alignment_extraction.align, []
+    def write_another(self, numbers, *rest):
+        written.append(numbers)
+        write_part(self, numbers, *rest)
 
-    def count(*arguments):
-        aligned.append(arguments)
-        return align_pair(*arguments)
-
-    monkeypatch.setattr(alignment_extraction, "align", count)
-    assert call_here(data, checkpoints["rela_g"], stopped, "--npz") == 0
-    assert len(aligned) == 23 - 14
+    monkeypatch.setattr(AlignmentFolder, "write_part", write_another)
+    # Any batches give the same.
+    assert call_here(data, checkpoints["rela_g"], stopped, "--max-tokens", 25) == 0
+    assert written[2:] == [range(14, 21), range(21, 23)]
     assert read(stopped) == read(whole)
-    archives = {name for name in read(whole) if name.endswith(".npz")}
-    assert archives == {f"attention-{n}-{min(n + 6, 22)}.npz" for n in (0, 7, 14, 21)}
 
 
 def test_other_settings_are_refused_by_name(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    assert call_here(data, checkpoints["rela_g"], tmp_path, "--heads", "mean") == 0
+    assert call_here(data, checkpoints["rela_g"], tmp_path) == 0
     before = read(tmp_path)
     capfd.readouterr()
     for checkpoint, named, *flags in (
-        ("rela_g", "2,mean", "--heads", "2,mean"),
-        ("rela_g", "threshold", "--heads", "mean", "--threshold", 0.5),
-        ("rela_g", "valid", "--heads", "mean", "--subset", "valid"),
-        ("stock", "checkpoint", "--heads", "mean"),
+        ("rela_g", "subwords", "--subwords", "none"),
+        ("rela_g", "valid", "--subset", "valid"),
+        ("stock", "checkpoint"),
     ):
         assert_refused(capfd, named, call_here, data, checkpoints[checkpoint], tmp_path, *flags)
         assert read(tmp_path) == before
     # The batch size and the checkpoint's file name may change.
     copy = tmp_path / "copy.pt"
     copy.write_bytes(checkpoints["rela_g"].read_bytes())
-    assert call_here(data, copy, tmp_path, "--heads", "mean", "--max-tokens", 50) == 0
+    assert call_here(data, copy, tmp_path, "--max-tokens", 50) == 0
 
 
 def test_own_translations(data: Path, checkpoints: dict[str, Path], tmp_path: Path) -> None:
@@ -234,18 +218,6 @@ def test_own_translations(data: Path, checkpoints: dict[str, Path], tmp_path: Pa
     assert files["target.txt"][TOO_LONG] == "" != files["source.txt"][TOO_LONG]
 
 
-def test_attention_is_kept(data: Path, checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    assert call_here(data, checkpoints["stock"], tmp_path, "--npz", "--layers", 1) == 0
-    with np.load(tmp_path / "attention-0-22.npz", allow_pickle=False) as archive:
-        assert len(archive.files) == 3 * 22
-        for number, source, target, weights in by_hand(data, checkpoints["stock"]):
-            assert archive[f"{number}.source"].tolist() == [*source, "</s>"]
-            assert archive[f"{number}.target"].tolist() == [*target, "</s>"]
-            found = archive[f"{number}.weights"]
-            assert found.dtype == np.float32
-            np.testing.assert_allclose(found, np.array(weights, np.float32), rtol=1e-4, atol=1e-6)
-
-
 def test_bad_input_is_one_line(
     data: Path, checkpoints: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
@@ -256,14 +228,9 @@ def test_bad_input_is_one_line(
         if not path.name.startswith("test.de-en.en"):
             (sources / path.name).write_bytes(path.read_bytes())
     for folder, named, *flags in (
-        (data, "--layers 3", "--layers", "1,3"),
-        (data, "--heads 5", "--heads", "5,mean"),
         (sources, "--steps translations"),
-        (data, "--threshold", "--threshold", 0),
-        (data, "--heads", "--heads", "0"),
-        (data, "--layers", "--layers", "mean"),
         (data, "--beam", "--beam", 2),
     ):
         assert_refused(capfd, named, call_here, folder, checkpoint, output, *flags)
         assert not output.exists()
-    assert call_here(sources, checkpoint, output, "--steps", "translations", "--heads", "mean") == 0
+    assert call_here(sources, checkpoint, output, "--steps", "translations") == 0

@@ -19,13 +19,14 @@ NO_LINKS = ["", "", ""]
 PERFECT = ["0-0 1-1 1-2", "", "0-1"]
 # 1 of its 2 links is sure, and it finds 1 of the 3 sure links: AER = 1 - 2/5.
 HALF = ["0-0", "0-0", ""]
+# Of normal attention; shifted attention has no links.
 LINES = {
-    ("normal", 1, 1): NO_LINKS,
-    ("normal", 1, 2): HALF,
-    ("normal", 1, "mean"): NO_LINKS,
-    ("normal", 2, 1): PERFECT,
-    ("normal", 2, 2): NO_LINKS,
-    ("normal", 2, "mean"): HALF,
+    "normal-layer1-head1.pharaoh": NO_LINKS,
+    "normal-layer1-head2.pharaoh": HALF,
+    "normal-layer1-mean.pharaoh": NO_LINKS,
+    "normal-layer2-head1.pharaoh": PERFECT,
+    "normal-layer2-head2.pharaoh": NO_LINKS,
+    "normal-layer2-mean.pharaoh": HALF,
 }
 
 
@@ -37,9 +38,8 @@ def gold(tmp_path: Path) -> Path:
 
 
 def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **settings) -> Path:
-    """Make a folder as align does; shifted attention has no links."""
+    """Make a folder as align does."""
     settings = {
-        "attention": ["normal", "shifted"],
         "layers": [1, 2],
         "heads": [1, 2, "mean"],
         "hypothesis": False,
@@ -47,10 +47,7 @@ def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **setting
         **settings,
     }
     folder = AlignmentFolder(path, settings)
-    files = {
-        name: lines.get(reading, [""] * len(source))
-        for reading, name in link_files(settings).items()
-    }
+    files = {name: lines.get(name, [""] * len(source)) for name in link_files(settings)}
     files.update(zip(WORDS, (source, target), strict=True))
     folder.write_part(range(len(source)), files, [])
     folder.finish([range(len(source))])
@@ -103,57 +100,19 @@ def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> No
     }
 
 
-def test_some_heads_or_the_mean_alone(gold: Path, tmp_path: Path, capsys) -> None:
-    only_mean = make_folder(tmp_path / "mean", heads=["mean"], attention=["normal"])
-    one_head = make_folder(tmp_path / "head", heads=[2], layers=[1], attention=["normal"])
-    assert call_here(gold, only_mean, one_head) == 0
-    table = rows(capsys.readouterr().out)[2:]
-    assert [[row[0], *row[3:]] for row in table] == [
-        [str(only_mean), "-", "-", "100.0"],
-        [str(only_mean), "-", "-", "60.0"],
-        [str(only_mean), "", "-", "80.0"],
-        [str(one_head), "2", "60.0", "-"],
-        [str(one_head), "", "60.0", "-"],
-    ]
-
-
-def test_bases_and_encodings(gold: Path, tmp_path: Path, capsys) -> None:
-    file = tmp_path / "links.talp"
-    file.write_bytes(b"1-1 2-2 2-3\r\n\r\n1-2\xa0\r\n")
-    assert call_here(gold, file) == 0
-    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
-    shifted, plain = tmp_path / "from_zero.talp", tmp_path / "from_one"
-    shifted.write_text("0-0 1-1 1p2\n\n0-1\n")
-    plain.write_bytes(file.read_bytes())
-    with_mark = tmp_path / "mark.talp"
-    with_mark.write_text("\ufeff1-1 2-2 2-3\n\n1-2\n", encoding="utf-8")
-    assert call_here(gold, with_mark, "--encoding", "utf-8") == 0
-    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
-    options = ["--gold-base", 0, "--hypothesis-base", 1, "--encoding", "latin-1"]
-    assert call_here(shifted, plain, *options) == 0
-    assert rows(capsys.readouterr().out)[-1][1:] == ["4", "100.0", "100.0", "0.0"]
-    assert call_here(shifted, plain, *options[:2]) == 0
-    assert rows(capsys.readouterr().out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
-
-
-@pytest.mark.parametrize("flag", ["--gold-base", "--hypothesis-base"])
-def test_links_that_may_count_from_1_get_a_hint(tmp_path: Path, capsys, flag: str) -> None:
-    from_1, from_0 = tmp_path / "from_1", tmp_path / "from_0"
-    from_1.write_text("1-1 2-2 2-3\n\n1-2\n")
-    from_0.write_text("0-1 1-2\n\n2-1\n")
-
-    def hints(suspect: Path, *options: object) -> bool:
-        files = [suspect, from_0] if flag == "--gold-base" else [from_0, suspect]
-        assert call_here(*files, *options) == 0
-        return f"{flag} 1" in capsys.readouterr().err
-
-    assert hints(from_1)
-    assert not hints(from_1, flag, 0) and not hints(from_1, flag, 1) and not hints(from_0)
-    from_1.write_text("\n\n\n")
-    assert flag == "--gold-base" or not hints(from_1)
-    talp = tmp_path / "from_1.talp"
-    talp.write_text("2-2\n\n\n")
-    assert not hints(talp)
+def test_the_first_word_is_0_or_1(gold: Path, tmp_path: Path, capsys) -> None:
+    file, from_0, from_1 = (tmp_path / name for name in ("links.talp", "from_0.talp", "from_1"))
+    file.write_bytes(b"1-1 2-2 2-3\r\n\r\n1-2\r\n")
+    from_0.write_text("0-0 1-1 1p2\n\n0-1\n")
+    from_1.write_text(GOLD)
+    for path, *flags in ([gold], [from_0, "--gold-base", 0], [from_1, "--gold-base", 1]):
+        assert call_here(path, file, *flags) == 0
+        captured = capsys.readouterr()
+        assert rows(captured.out)[-1][1:] == ["4", "100.0", "100.0", "0.0"] and not captured.err
+    assert call_here(from_1, file) == 0
+    captured = capsys.readouterr()
+    assert rows(captured.out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
+    assert "--gold-base 1" in captured.err
 
 
 def test_gold_of_the_other_direction(gold: Path, tmp_path: Path) -> None:
@@ -202,7 +161,7 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
     two = make_folder(tmp_path / "two", source=SOURCE[:2], target=TARGET[:2], lines={})
     own = make_folder(tmp_path / "own", hypothesis=True)
     unfinished = tmp_path / "unfinished"
-    AlignmentFolder(unfinished, {"attention": [], "layers": [], "heads": []})
+    AlignmentFolder(unfinished, {})
     empty = tmp_path / "empty"
     empty.mkdir()
     wrong = tmp_path / "wrong"
@@ -216,8 +175,6 @@ def test_bad_input_is_one_line(gold: Path, tmp_path: Path, capsys) -> None:
         ([gold, empty], empty),
         ([gold, shorter], f"{gold}, line 1"),
         ([gold, folder, "--gold-base", 0], f"{gold}, line 1"),
-        ([gold, folder, "--encoding", "no-such"], "no-such"),
-        ([gold, folder, "--encoding", "hex"], "hex"),
         ([gold, wrong, "--words", wrong, wrong], "--words"),
     ]:
         assert_refused(capsys, named, call_here, *arguments, "--json", output)

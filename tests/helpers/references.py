@@ -293,21 +293,18 @@ def merge_subwords(weights, source, target):
     return merged
 
 
-def word_links(weights, threshold=None):
+def word_links(weights):
     """Return (source, target) links from ``weights[target word][source word]``.
 
-    Each target word has a link to the first of its largest weights above 0, or, with a threshold,
-    to all weights that reach it.
+    Each target word has a link to the first of its largest weights above 0.
     """
     links = set()
     for target, row in enumerate(weights):
         best = None
         for source, weight in enumerate(row):
-            if threshold is not None and weight >= threshold:
-                links.add((source, target))
             if weight > 0 and (best is None or weight > row[best]):
                 best = source
-        if threshold is None and best is not None:
+        if best is not None:
             links.add((best, target))
     return links
 

@@ -8,13 +8,16 @@ alignment, P its possible links, which include S, and A the proposed links, over
     AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, Optional, TypeVar
 
+import numpy as np
+
 from fairseq_sparse.files import split_lines
-from fairseq_sparse.measure.alignment.alignment_folder import MEAN, Reading
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.measure.alignment.word_alignment import Link, from_pharaoh, from_talp
 
 Parsed = TypeVar("Parsed")
@@ -37,18 +40,12 @@ class AlignmentScore:
     aer: float
 
 
-def read_gold(
-    path: Path,
-    base: Optional[int] = None,
-    encoding: Optional[str] = None,
-    reverse: bool = False,
-) -> list[GoldLinks]:
+def read_gold(path: Path, base: Optional[int] = None, reverse: bool = False) -> list[GoldLinks]:
     """Read a gold alignment, one line per sentence pair, in RWTH's ``talp`` or Pharaoh format.
 
     Args:
         path: the file; see :func:`from_talp` for its lines.
-        base: the number of the first word (default: 1 for ``*.talp``, else 0).
-        encoding: see :func:`read_lines`.
+        base: the number of the first word (default: :func:`default_base`).
         reverse: the links begin with the target word.
 
     Raises:
@@ -63,56 +60,44 @@ def read_gold(
             kinds = [{(source, target) for target, source in links} for links in kinds]
         return GoldLinks(*kinds)
 
-    gold = _parse(path, encoding, parse)
+    gold = _parse(path, parse)
     if not any(links.sure for links in gold):
         raise ValueError(f"{path}: there is no sure link")
     return gold
 
 
-def read_alignment(
-    path: Path, base: Optional[int] = None, encoding: Optional[str] = None
-) -> list[set[Link]]:
+def read_alignment(path: Path) -> list[set[Link]]:
     """Read proposed links, one line per sentence pair, in Pharaoh format.
 
     Args:
         path: the file; see :func:`from_pharaoh` for its lines.
-        base: as in :func:`read_gold`.
-        encoding: see :func:`read_lines`.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: a line cannot be parsed.
     """
-    base = default_base(path) if base is None else base
-    return _parse(path, encoding, lambda line: from_pharaoh(line, base))
+    return _parse(path, lambda line: from_pharaoh(line, default_base(path)))
 
 
 def default_base(path: Path) -> int:
-    """Return the number of the first word of a sentence, by the file's suffix."""
+    """Return the number of the first word of a sentence: 1 in ``*.talp``, else 0."""
     return 1 if path.suffix.lower() == ".talp" else 0
 
 
-def read_lines(path: Path, encoding: Optional[str] = None) -> list[str]:
-    """Read the lines of a text file. Lines end with LF or CRLF; nothing else ends a line.
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text file in UTF-8, with or without a byte order mark, or in Latin-1.
 
-    Args:
-        path: the file.
-        encoding: default: UTF-8, with or without a byte order mark, or else Latin-1.
+    Lines end with LF or CRLF, and with nothing else.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not in this encoding or is not text, or Python does not know the
-            encoding.
+        ValueError: the file is not text.
     """
     content = path.read_bytes()
     try:
-        text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        if encoding:
-            raise ValueError(f"{path}: not in {encoding}: {error}") from error
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
         text = content.decode("latin-1")
-    except LookupError as error:
-        raise ValueError(f"--encoding: {error}") from error
     return split_lines(path, text)
 
 
@@ -137,72 +122,36 @@ def alignment_score(gold: Sequence[GoldLinks], proposed: Sequence[set[Link]]) ->
     )
 
 
-def summarize_readings(
-    rates: Mapping[Reading, float], settings: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Summarize the error rates of the heads of a model by kind of attention, normal and shifted.
-
-    Args:
-        rates: the rate of each reading.
-        settings: the settings of the readings, as for :func:`link_files`.
-
-    Returns:
-        The result of :func:`summarize_layers` for each kind.
-    """
-    heads = [head for head in settings["heads"] if head != MEAN]
-    return {
-        kind: summarize_layers(
-            [
-                {
-                    "layer": layer,
-                    "average": rates.get((kind, layer, MEAN)),
-                    "heads": {head: rates[kind, layer, head] for head in heads},
-                }
-                for layer in settings["layers"]
-            ]
-        )
-        for kind in settings["attention"]
-    }
-
-
-def summarize_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize_rates(rates: Sequence[float], layers: int) -> dict[str, dict[str, Any]]:
     """Summarize the error rates of the heads of a model, as ReLA compares them (Zhang, Titov,
     Sennrich 2021, "Sparse Attention with Linear Units", Fig. 4 and Table 5).
 
     Args:
-        layers: for each layer ``layer``, its number; ``average``, the rate of the links from the
-            mean of its heads, or None; ``heads``, the rate of each head by its number.
+        rates: in the order of :func:`word_links`.
+        layers: the number of layers.
 
     Returns:
-        ``layers``: for each layer ``layer``, ``average``, ``heads``, a list ordered by number,
-        ``best_head``, the number of the best one, and ``best``, its rate. ``aoh``: the mean over
-        the layers of the best head's rate; ``aol``: the mean of the layers' averages. None where
-        a rate is missing.
+        For each of ``ALIGNMENT_KINDS``: ``layers``, for each layer ``layer``, its number,
+        ``average``, the rate of the mean of its heads, ``heads``, the rate of each head,
+        ``best_head``, the number of the best one, and ``best``, its rate; ``aoh``, the mean over
+        the layers of the best head's rate; ``aol``, the mean of the layers' averages.
     """
-    rows, best = [], []
-    for layer in layers:
-        heads = dict(sorted(layer["heads"].items()))
-        best_head = min(heads, key=heads.__getitem__, default=None)
-        best.append(heads.get(best_head))
-        rows.append(
-            {
-                **layer,
-                "heads": list(heads.values()),
-                "best_head": best_head,
-                "best": best[-1],
-            }
-        )
-    averages = [layer["average"] for layer in layers]
-    return {"layers": rows, "aoh": _mean(best), "aol": _mean(averages)}
+    result = {}
+    by_layer = np.reshape(rates, (len(ALIGNMENT_KINDS), layers, -1)).tolist()
+    for kind, rows in zip(ALIGNMENT_KINDS, by_layer, strict=True):
+        summaries = []
+        for layer, (*heads, average) in enumerate(rows, start=1):
+            best = min(heads)
+            summary = {"layer": layer, "average": average, "heads": heads}
+            summaries.append({**summary, "best_head": heads.index(best) + 1, "best": best})
+        aoh, aol = (fmean(row[name] for row in summaries) for name in ("best", "average"))
+        result[kind] = {"layers": summaries, "aoh": aoh, "aol": aol}
+    return result
 
 
-def _mean(rates: Sequence[Optional[float]]) -> Optional[float]:
-    return None if None in rates else sum(rates) / len(rates)
-
-
-def _parse(path: Path, encoding: Optional[str], parse: Callable[[str], Parsed]) -> list[Parsed]:
+def _parse(path: Path, parse: Callable[[str], Parsed]) -> list[Parsed]:
     result = []
-    for number, line in enumerate(read_lines(path, encoding), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         try:
             result.append(parse(line))
         except ValueError as error:

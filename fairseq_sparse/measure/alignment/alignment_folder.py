@@ -1,45 +1,40 @@
-"""A folder of word alignments, one file for each way of reading the attention of a model.
+"""A folder of word alignments, one file of links for each head of a model.
 
     manifest.json                the settings of the extraction; written last
     source.txt, target.txt       the words that the links number, one sentence per line
     normal-layer1-head2.pharaoh  the links of one head, one sentence per line
     shifted-layer1-mean.pharaoh  the links of the mean of all heads; word_alignment.py explains
                                  normal and shifted
-    attention-0-999.npz          the attention weights, if asked for; one file per part
     parts/                       the parts done so far, while the folder is being made
 
 The sentences are processed in parts. A part is written when it is complete, so that an interrupted
 run resumes after the last one; at the end the parts are joined.
 """
 
-import itertools
 import shutil
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Union
-
-import numpy as np
+from typing import Any
 
 from fairseq_sparse.files import read_json, replacing, write_json
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 MANIFEST = "manifest.json"
 WORDS = ("source.txt", "target.txt")
-MEAN = "mean"
-
-# The source of a file: normal or shifted, the layer, and a head or the mean; numbers from 1.
-Reading = tuple[str, int, Union[int, str]]
 
 
-def link_files(settings: Mapping[str, Any]) -> dict[Reading, str]:
-    """Return the name of each file of links; ``settings`` as in :class:`AlignmentFolder`."""
-    readings = itertools.product(*(settings[name] for name in ("attention", "layers", "heads")))
-    files = {}
-    for kind, layer, head in readings:
-        which = MEAN if head == MEAN else f"head{head}"
-        files[kind, layer, head] = f"{kind}-layer{layer}-{which}.pharaoh"
-    return files
+def link_files(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files of links, in the order of :func:`word_links`; ``settings`` as
+    in :class:`AlignmentFolder`."""
+    layers, heads = len(settings["layers"]), len(settings["heads"]) - 1
+    names = [*(f"head{head}" for head in range(1, heads + 1)), "mean"]
+    return [
+        f"{kind}-layer{layer}-{name}.pharaoh"
+        for kind in ALIGNMENT_KINDS
+        for layer in range(1, layers + 1)
+        for name in names
+    ]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -61,9 +56,9 @@ class AlignmentFolder:
 
     Args:
         path: the folder, created if it does not exist.
-        settings: all that the links depend on, as stored in the manifest: ``attention``,
-            ``layers`` and ``heads``, for :func:`link_files`; ``checkpoint`` and ``data``, each with
-            ``path`` and ``sha256``, of which only ``sha256`` is compared; and others.
+        settings: all that the links depend on, as stored in the manifest: ``layers`` and ``heads``,
+            the numbers of all from 1, and ``mean``; ``checkpoint`` and ``data``, each with ``path``
+            and ``sha256``, of which only ``sha256`` is compared; and others.
 
     Raises:
         OSError: the folder cannot be created.
@@ -120,7 +115,7 @@ class AlignmentFolder:
 
     def finish(self, parts: Sequence[range]) -> list[int]:
         """Join all parts and return the numbers of the sentences that were too long."""
-        names = [*WORDS, *link_files(self.settings).values()]
+        names = [*WORDS, *link_files(self.settings)]
         too_long: list[int] = []
         with ExitStack() as stack:
             files = {name: stack.enter_context(replacing(self.path / name)) for name in names}
@@ -134,41 +129,8 @@ class AlignmentFolder:
         self.finished = True
         return too_long
 
-    @contextmanager
-    def archive(self, numbers: range) -> Iterator["AttentionArchive"]:
-        """Open the file for the attention of some sentences; it appears once it is complete."""
-        path = self.path / f"attention-{numbers[0]}-{numbers[-1]}.npz"
-        with replacing(path, binary=True) as file, zipfile.ZipFile(file, "w") as archive:
-            yield AttentionArchive(archive)
-
     def _part(self, numbers: range) -> Path:
         return self.parts / f"{numbers[0]}-{numbers[-1]}.json"
-
-
-class AttentionArchive:
-    """An ``.npz`` file that is written array by array, to save memory."""
-
-    def __init__(self, archive: zipfile.ZipFile):
-        self._archive = archive
-
-    def add(
-        self, number: int, weights: np.ndarray, source: Sequence[str], target: Sequence[str]
-    ) -> None:
-        """Add a sentence pair.
-
-        Args:
-            number: the sentence's number; the arrays are called ``NUMBER.weights`` and so on.
-            weights: ``[layers, heads, target length, source length]``.
-            source: pieces, EOS last.
-            target: pieces, EOS last.
-        """
-        arrays = {"weights": weights, "source": np.array(source), "target": np.array(target)}
-        for name, array in arrays.items():
-            # ZipInfo has a fixed date, so that the same arrays give the same file.
-            member = zipfile.ZipInfo(f"{number}.{name}.npy")
-            member.compress_type = zipfile.ZIP_DEFLATED
-            with self._archive.open(member, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def _shown(value: Any) -> str:

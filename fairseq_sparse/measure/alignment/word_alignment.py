@@ -9,18 +9,16 @@ last piece on both sides. Two rows can stand for a target piece (Chen, Sun, Liu,
 - **shifted**: the query whose input it is, row ``t + 1``. The first row, whose input is the EOS
   that fairseq begins with, stands for no piece.
 
-The source's EOS is not a word: its column is dropped before links are made. A row without a weight
-above 0 gets no link.
+The source's EOS is not a word: its column is dropped before links are made.
 """
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fairseq_sparse.measure.alignment import SUBWORDS
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS, SUBWORDS
 
 # A source and a target position, from 0.
 Link = tuple[int, int]
@@ -108,56 +106,37 @@ def merge_subwords(
     return merged
 
 
-def argmax_links(weights: np.ndarray) -> np.ndarray:
-    """Link each target word with the source word of the largest weight, if that is above 0.
+def word_links(weights: np.ndarray, source: Words, target: Words) -> list[list[Link]]:
+    """Link each target word with the source word of the largest weight, if that is above 0; of
+    equal weights the first counts.
 
     Args:
-        weights: ``[..., target words, source words]``; of equal weights the first counts.
+        weights: ``[layers, heads, target length, source length]``, EOS last on both sides.
+        source: the words of the source.
+        target: the words of the target.
 
     Returns:
-        Boolean, of the same shape.
-    """
-    links = np.zeros(weights.shape, dtype=bool)
-    if weights.shape[-1] > 0:
-        np.put_along_axis(links, weights.argmax(-1)[..., None], True, axis=-1)
-    return links & (weights > 0)
-
-
-def threshold_links(weights: np.ndarray, threshold: float) -> np.ndarray:
-    """Link each target word with the source words whose weight is at least a threshold.
-
-    Args:
-        weights: ``[..., target words, source words]``.
-        threshold: above 0, so that a weight of 0 is no link.
-
-    Returns:
-        Boolean, of the same shape.
+        Links in the order of the source, for each of ``ALIGNMENT_KINDS``, each layer, each head and
+        then the mean of the layer's heads.
 
     Raises:
-        ValueError: the threshold is not above 0.
+        ValueError: weights are NaN.
     """
-    if not threshold > 0:
-        raise ValueError(f"threshold {threshold}: must be above 0")
-    return weights >= threshold
+    merged = np.stack(
+        [merge_subwords(weights, source, target, kind == "shifted") for kind in ALIGNMENT_KINDS]
+    )
+    merged = np.concatenate([merged, merged.mean(2, keepdims=True)], axis=2)
+    links = np.zeros(merged.shape, dtype=bool)
+    if source.text:
+        np.put_along_axis(links, merged.argmax(-1)[..., None], True, axis=-1)
+    links &= merged > 0
+    matrices = (matrix for layers in links for heads in layers for matrix in heads)
+    return [list(map(tuple, np.argwhere(matrix.T).tolist())) for matrix in matrices]
 
 
-def to_pharaoh(links: np.ndarray) -> list[str]:
-    """Return lines as in ``0-0 1-2``: source and target position from 0, in the order of the
-    source.
-
-    Args:
-        links: boolean, ``[..., target words, source words]``.
-
-    Returns:
-        One line for each alignment, in the order of the leading dimensions.
-    """
-    links = links.reshape(math.prod(links.shape[:-2]), *links.shape[-2:])
-    lines: list[list[str]] = [[] for _ in links]
-    for number, source, target in zip(
-        *(places.tolist() for places in links.swapaxes(1, 2).nonzero()), strict=True
-    ):
-        lines[number].append(f"{source}-{target}")
-    return [" ".join(line) for line in lines]
+def to_pharaoh(links: Iterable[Link]) -> str:
+    """Return a line as in ``0-0 1-2``: source and target position from 0."""
+    return " ".join(f"{source}-{target}" for source, target in links)
 
 
 def from_pharaoh(line: str, base: int = 0) -> set[Link]:
@@ -170,12 +149,10 @@ def from_pharaoh(line: str, base: int = 0) -> set[Link]:
     Raises:
         ValueError: a part of the line is not a link.
     """
-    links = set()
-    for text, kind, link in _links(line, base):
-        if kind != "-":
-            raise ValueError(f"{text!r} is not a link such as 0-0")
-        links.add(link)
-    return links
+    sure, possible = from_talp(line, base)
+    if sure != possible:
+        raise ValueError("possible links such as 2p3, where only links such as 0-0 are expected")
+    return sure
 
 
 def from_talp(line: str, base: int = 1) -> tuple[set[Link], set[Link]]:
@@ -192,11 +169,7 @@ def from_talp(line: str, base: int = 1) -> tuple[set[Link], set[Link]]:
     Raises:
         ValueError: a part of the line is not a link.
     """
-    links = [(kind, link) for _, kind, link in _links(line, base)]
-    return {link for kind, link in links if kind == "-"}, {link for _, link in links}
-
-
-def _links(line: str, base: int) -> Iterator[tuple[str, str, Link]]:
+    sure, possible = set(), set()
     for text in line.split():
         match = _LINK.fullmatch(text)
         if match is None:
@@ -204,4 +177,7 @@ def _links(line: str, base: int) -> Iterator[tuple[str, str, Link]]:
         link = int(match[1]) - base, int(match[3]) - base
         if min(link) < 0:
             raise ValueError(f"{text!r}: the first word should have number {base}")
-        yield text, match[2], link
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return sure, possible

@@ -1,9 +1,7 @@
 """Folders of alignments: starting, resuming and finishing them."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fairseq_sparse.measure.alignment.alignment_folder import (
@@ -14,17 +12,16 @@ from fairseq_sparse.measure.alignment.alignment_folder import (
 )
 
 SETTINGS = {
-    "attention": ["normal"],
-    "layers": [1, 3],
-    "heads": [2, "mean"],
+    "layers": [1, 2],
+    "heads": [1, "mean"],
     "checkpoint": {"path": "a.pt", "sha256": "00ff"},
     "sentences": 3,
 }
 NAMES = [
-    "normal-layer1-head2.pharaoh",
-    "normal-layer1-mean.pharaoh",
-    "normal-layer3-head2.pharaoh",
-    "normal-layer3-mean.pharaoh",
+    f"{kind}-layer{layer}-{head}.pharaoh"
+    for kind in ("normal", "shifted")
+    for layer in (1, 2)
+    for head in ("head1", "mean")
 ]
 PARTS = [range(0, 2), range(2, 3)]
 
@@ -35,7 +32,7 @@ def lines(numbers: range) -> dict[str, list[str]]:
 
 def test_parts_are_put_together_in_order(tmp_path: Path) -> None:
     folder = AlignmentFolder(tmp_path / "a" / "b", SETTINGS)
-    assert list(link_files(SETTINGS).values()) == NAMES and not folder.finished
+    assert link_files(SETTINGS) == NAMES and not folder.finished
     folder.write_part(PARTS[1], lines(PARTS[1]), [2])
     again = AlignmentFolder(folder.path, SETTINGS)
     assert [again.has_part(part) for part in PARTS] == [False, True] and not again.finished
@@ -76,7 +73,7 @@ def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
     before = manifest.read_bytes()
     others = {**SETTINGS, "layers": [1], "checkpoint": {"path": "b.pt", "sha256": "0123456789"}}
     message = (
-        r"layers was 1,3, now 1; checkpoint was a.pt \(sha256 00ff\), "
+        r"layers was 1,2, now 1; checkpoint was a.pt \(sha256 00ff\), "
         r"now b.pt \(sha256 01234567\): choose another folder, or delete it"
     )
     with pytest.raises(ValueError, match=message):
@@ -89,25 +86,3 @@ def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
 def test_folder_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no manifest.json: fairseq-sparse align did not"):
         read_manifest(tmp_path)
-
-
-def test_archive_appears_when_it_is_whole(tmp_path: Path) -> None:
-    folder = AlignmentFolder(tmp_path, SETTINGS)
-    weights = np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2)
-    path = tmp_path / "attention-0-1.npz"
-    with pytest.raises(KeyboardInterrupt), folder.archive(PARTS[0]) as archive:
-        archive.add(1, weights, ["ä", "</s>"], ["b", "c", "</s>"])
-        raise KeyboardInterrupt
-    assert not path.exists()
-    contents = []
-    for _ in range(2):
-        with folder.archive(PARTS[0]) as archive:
-            archive.add(1, weights, ["ä", "</s>"], ["b", "c", "</s>"])
-        contents.append(path.read_bytes())
-    assert contents[0] == contents[1]
-    with np.load(path, allow_pickle=False) as arrays:
-        assert set(arrays.files) == {"1.weights", "1.source", "1.target"}
-        assert arrays["1.weights"].tolist() == weights.tolist()
-        assert arrays["1.source"].tolist() == ["ä", "</s>"]
-        assert arrays["1.target"].tolist() == ["b", "c", "</s>"]
-    assert json.loads((tmp_path / "parts" / "manifest.json").read_text()) == SETTINGS
