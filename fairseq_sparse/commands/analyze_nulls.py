@@ -20,7 +20,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     finish,
-    numbers,
     output_file,
     print_tables,
     seed,
@@ -45,12 +44,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", required=True, type=output_file, metavar="FILE", help="table (TSV)"
     )
-    parser.add_argument(
-        "--layers",
-        type=numbers,
-        metavar="N,...",
-        help="use these layers, numbered from 1 (default: all)",
-    )
     add_subwords(parser)
     parser.add_argument(
         "--post-process",
@@ -72,7 +65,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="PERCENT",
         help="make this share of the pairs bad by shuffling their targets",
     )
-    parser.add_argument("--seed", type=seed, metavar="N", help="seed of --shuffle (default: 1)")
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="seed of --shuffle (default: 1)"
+    )
     add_max_tokens(parser)
     add_format(parser)
     parser.add_argument(
@@ -81,15 +76,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.json and options.bad is None and options.shuffle is None:
         parser.error("--json: without --bad or --shuffle there is no precision")
-    if options.seed is not None and options.shuffle is None:
-        parser.error("--seed is that of --shuffle, which is not given")
     check_outputs(parser, options, "output", "json")
     return options
 
 
 def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     """Load the model with its data, and, if known, the numbers of the bad pairs."""
-    from fairseq_sparse.measure.attention.null_ranking import read_labels
+    from fairseq_sparse.measure.attention.null_ranking import check_rectified, read_labels
     from fairseq_sparse.measure.attention.shuffled_references import (
         derange,
         with_reordered_references,
@@ -97,28 +90,28 @@ def load(options: argparse.Namespace) -> tuple[Translator, set[int] | None]:
     from fairseq_sparse.measure.model_loading import load_subset
 
     translator = load_one_model(options.path, options)
+    check_rectified(translator.model)
     count = len(load_subset(translator.task, options.subset))
     if options.bad:
         return translator, read_labels(options.bad, count)
     if options.shuffle is None:
         return translator, None
-    order = derange(count, 1 if options.seed is None else options.seed, options.shuffle)
+    order = derange(count, options.seed, options.shuffle)
     bad = {number for number in range(count) if order[number] != number}
     return with_reordered_references(translator, order), bad
 
 
 def measure(translator: Translator, options: argparse.Namespace) -> dict[int, float]:
     """Measure the null rate of each pair, by its number."""
-    from fairseq_sparse.measure.attention.null_ranking import check_layers, null_rates
+    from fairseq_sparse.measure.attention.null_ranking import null_rates
     from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
     from fairseq_sparse.measure.translator import with_references
 
-    model, task = translator.model, translator.task
-    layers = check_layers(model, options.layers)
+    task = translator.task
     batches = translator.batches(options.subset, options.max_tokens)
     batches = with_references(with_progress(batches, options.subset), options.subset)
     merger = SubwordMerger(task.source_dictionary, task.target_dictionary, options.subwords)
-    rates = dict(null_rates(model, batches, layers, merger))
+    rates = dict(null_rates(translator.model, batches, merger))
     print_left_out(len(task.dataset(options.subset)) - len(rates))
     return rates
 
@@ -143,31 +136,26 @@ def write_ranking(
             label = [int(number in bad)] if bad is not None else []
             rate = f"{rates[number]:.4f}"
             print(rank, number, rate, *label, source, target, sep="\t", file=file)
-
-
-def check_post_process(kind: str | None) -> None:
-    """Refuse a kind of subwords that fairseq does not know, before anything is computed."""
-    from fairseq.data.data_utils import post_process
-
-    try:
-        post_process("", kind)
-    except NotImplementedError as error:
-        raise ValueError(f"--post-process: {error}") from error
+    print(f"wrote {options.output}", file=sys.stderr)
 
 
 def run(options: argparse.Namespace) -> None:
+    from fairseq.data.data_utils import post_process
+
     from fairseq_sparse.measure.attention.null_ranking import evaluate, rank
     from fairseq_sparse.tables.attention import precision_table
 
-    check_post_process(options.post_process)
+    try:  # before anything is computed
+        post_process("", options.post_process)
+    except NotImplementedError as error:
+        raise ValueError(f"--post-process: {error}") from error
     translator, bad = load(options)
     rates = measure(translator, options)
     ranking = rank(rates)
+    found = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
     if bad is not None:
-        found = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
-        found |= {"layers": options.layers or "all", **evaluate(ranking, bad)}
+        found |= evaluate(ranking, bad)
     write_ranking(translator, rates, ranking, bad, options)
-    print(f"wrote {options.output}", file=sys.stderr)
     if bad is not None:
         if options.json:
             write_json(options.json, found)

@@ -44,39 +44,20 @@ def text(data: Path, side: str) -> list[str]:
     return (data.parent / f"test.{side}").read_text(encoding="utf-8").splitlines()
 
 
-def rates_by_hand(checkpoint: Path, data: Path, layers: list[int]) -> dict[int, float]:
-    translator = load_translator(str(checkpoint), str(data), cpu=True)
-    rates, padding = {}, translator.task.source_dictionary.pad()
-    for sample in translator.batches("test", 100):
-        for pair in forced_attention(translator.models[0], sample, padding):
-            weights = pair.weights["cross"][[number - 1 for number in layers]]
-            rates[pair.number] = float((weights == 0).all(-1).double().mean())
-    return rates
-
-
-@pytest.mark.slow_except("flags0-layers0")
-@pytest.mark.parametrize(("flags", "layers"), [([], [1, 2]), (["--layers", "2"], [2])])
 def test_table_has_all_pairs_from_the_highest_rate(
-    checkpoints: dict[str, Path], data: Path, tmp_path: Path, flags: list[str], layers: list[int]
+    checkpoints: dict[str, Path], data: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "pairs.tsv"
-    result = toy.command(
-        "analyze nulls",
-        data,
-        "--path",
-        checkpoints["rela_g"],
-        "--output",
-        output,
-        "--max-tokens",
-        "40",
-        "--cpu",
-        *flags,
-    )
+    output, checkpoint = tmp_path / "pairs.tsv", checkpoints["rela_g"]
+    flags = ["--path", checkpoint, "--output", output, "--max-tokens", 40, "--cpu"]
+    result = toy.command("analyze nulls", data, *flags)
     assert f"wrote {output}\n" in result.stderr and not result.stdout
     rows, sources, targets = rows_of(output), text(data, "de"), text(data, "en")
     assert list(rows[0]) == ["rank", "sentence", "null_rate", "source", "target"]
     assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, 31)]
-    expected = rates_by_hand(checkpoints["rela_g"], data, layers)
+    translator, expected = load_translator(str(checkpoint), str(data), cpu=True), {}
+    for sample in translator.batches("test", 100):
+        for pair in forced_attention(translator.model, sample, toy.dictionary().pad()):
+            expected[pair.number] = float((pair.weights["cross"] == 0).all(-1).double().mean())
     numbers = [int(row["sentence"]) for row in rows]
     assert numbers == sorted(expected, key=lambda number: (-round(expected[number], 9), number))
     for row, number in zip(rows, numbers, strict=True):
@@ -98,7 +79,7 @@ def test_shuffled_pairs_are_the_bad_ones(
         assert row["target"] == targets[order[number]]
         assert row["bad"] == str(int(order[number] != number))
     found = json.loads(written.read_text(encoding="utf-8"))
-    assert (found["pairs"], found["bad"], found["layers"]) == (30, 6, "all")
+    assert (found["pairs"], found["bad"]) == (30, 6)
     assert [part["at"] for part in found["precision"]] == [6, 10]
     for part in found["precision"]:
         top = [row["bad"] for row in rows[: part["at"]]]
@@ -140,13 +121,10 @@ def test_bad_input_is_one_line(
     for model, named, *flags in [
         ("stock", "softmax"),
         ("leaky", "null rate"),
-        ("rela_g", "layer 3", "--layers", "1,3"),
         ("rela_g", labels, "--bad", labels),
         ("rela_g", "1% of 30", "--shuffle", 1),
         ("rela_g", "xyz", "--post-process", "xyz"),
-        ("rela_g", "--layers", "--layers", "0"),
         ("rela_g", "--seed", "--seed", "-1"),
-        ("rela_g", "--shuffle", "--seed", "2"),
         ("rela_g", "--json", "--json", tmp_path / "a"),
         ("rela_g", "--bad", "--bad", labels, "--shuffle", 5),
     ]:

@@ -320,8 +320,6 @@ def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[N
 @contextmanager
 def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) -> Iterator[None]:
     handles = []
-    # fairseq 0.12.2: a loaded encoder layer in eval mode may take a fused path past self_attn.
-    fused = [layer for layer in model.encoder.layers if getattr(layer, "can_use_fastpath", False)]
 
     def report_to(place, number):
         def hook(module, arguments, options, result):
@@ -332,8 +330,6 @@ def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) 
         return hook
 
     try:
-        for layer in fused:
-            layer.can_use_fastpath = False
         for place, modules in attention_modules(model).items():
             for number, module in enumerate(modules if place in places else []):
                 handles += [
@@ -344,8 +340,6 @@ def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) 
     finally:
         for handle in handles:
             handle.remove()
-        for layer in fused:
-            layer.can_use_fastpath = True
 
 
 def _ask_for_weights(module, arguments, options):

@@ -8,7 +8,7 @@ corresponds (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"):
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,28 +27,23 @@ from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 CUTOFFS = (10, 50, 100)
 
 
-def check_layers(model: nn.Module, layers: Optional[Sequence[int]]) -> list[int]:
-    """Return the numbers, from 1, of the layers to look at; None stands for all.
+def check_rectified(model: nn.Module) -> None:
+    """Refuse a model with a layer of cross-attention whose weights always sum to 1, or without any.
 
     Raises:
-        AnalysisError: a layer does not exist, or its weights always sum to 1.
+        AnalysisError: it is one.
         ValueError: as :func:`attention_modules`.
     """
     modules = attention_modules(model)["cross"]
-    if layers is None:
-        layers = range(1, len(modules) + 1)
-    beyond = [number for number in layers if number > len(modules)]
-    if beyond or not modules:
-        number = beyond[0] if beyond else 1
-        raise AnalysisError(f"layer {number}: the model has {len(modules)} with cross-attention")
-    for number in layers:
-        kind = attention_kind(modules[number - 1])
+    if not modules:
+        raise AnalysisError("the model has no cross-attention")
+    for number, module in enumerate(modules, start=1):
+        kind = attention_kind(module)
         if ATTENTION_KINDS[kind].sums_to_one:
             raise AnalysisError(
                 f"layer {number} has {kind} cross-attention, which always attends to something: "
                 "it has no null rate to rank by; take a model with rectified attention (rela_g)"
             )
-    return list(layers)
 
 
 @torch.no_grad()
@@ -75,21 +70,17 @@ def null_rows(model: nn.Module, net_input: Mapping[str, Tensor], words: BatchWor
 
 
 def null_rates(
-    model: nn.Module,
-    samples: Iterable[Mapping[str, Any]],
-    layers: Sequence[int],
-    merger: SubwordMerger,
+    model: nn.Module, samples: Iterable[Mapping[str, Any]], merger: SubwordMerger
 ) -> Iterator[tuple[int, float]]:
     """Yield the null rate of the cross-attention of each sentence pair.
 
-    It is the share of queries whose weights are all 0, over all heads of the layers and all target
+    It is the share of queries whose weights are all 0, over all heads of all layers and all target
     words. EOS is one of them, so that the mean of the rates of equally long pairs is the rate that
     ``AttentionStatistics`` reports.
 
     Args:
         model: in eval mode.
         samples: batches of fairseq's, with ``id`` and ``net_input``.
-        layers: numbers from 1, as :func:`check_layers` gives them.
         merger: finds the words.
 
     Yields:
@@ -97,13 +88,12 @@ def null_rates(
     """
     for sample in samples:
         words = merger.batch(sample["net_input"])
-        nulls = null_rows(model, sample["net_input"], words)[[number - 1 for number in layers]]
-        nulls = nulls.flatten(0, 1).cpu()  # [layers and heads, batch, words]
-        for row, (number, text) in enumerate(
-            zip(sample["id"].tolist(), words.targets, strict=True)
+        nulls = null_rows(model, sample["net_input"], words).flatten(0, 1).cpu()
+        for number, text, rows in zip(
+            sample["id"].tolist(), words.targets, nulls.unbind(1), strict=True
         ):
-            rows = nulls[:, row, : len(text) + 1]  # and EOS
-            yield number, int(rows.sum()) / rows.numel()
+            real = rows[:, : len(text) + 1]  # and EOS
+            yield number, int(real.sum()) / real.numel()
 
 
 def rank(rates: Mapping[int, float]) -> list[int]:
@@ -141,46 +131,30 @@ def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
     hits = [0]
     for label in labels:
         hits.append(hits[-1] + label)
+    # At rank k of a random order, a bad pair has (k - 1)(bad - 1)/(pairs - 1) bad pairs above it.
+    above = (found - 1) / (pairs - 1)
+    chance = above + (1 - above) * sum(1 / k for k in range(1, pairs + 1)) / pairs
     cutoffs = sorted({*(k for k in CUTOFFS if k <= pairs), found})
     return {
         "pairs": pairs,
         "bad": found,
         "precision": [{"at": k, "value": hits[k] / k} for k in cutoffs],
         "average_precision": sum(hits[k] / k for k in range(1, pairs + 1) if labels[k - 1]) / found,
-        "chance": {
-            "precision": found / pairs,
-            "average_precision": _chance_of_average_precision(pairs, found),
-        },
+        "chance": {"precision": found / pairs, "average_precision": chance},
     }
 
 
 def read_labels(path: Path, sentences: int) -> set[int]:
-    """Read the numbers of the bad pairs in a file with a line for each pair.
-
-    A line is 0 (good) or 1 (bad).
-
-    Args:
-        path: the file.
-        sentences: the number of lines it must have.
+    """Return the numbers of the bad pairs in a file with 0 (good) or 1 (bad) in a line per pair.
 
     Raises:
-        AnalysisError: a line is neither 0 nor 1, or the number of lines is wrong.
-        OSError: it cannot be read.
+        AnalysisError: a line is neither 0 nor 1, or there are not as many lines as sentences.
+        OSError: the file cannot be read.
     """
-    lines = lines_of(path)
+    lines = [line.strip() for line in lines_of(path)]
     if len(lines) != sentences:
         raise AnalysisError(f"{path} has {len(lines)} lines for {sentences} sentence pairs")
-    return {number for number, line in enumerate(lines) if _is_bad(line.strip(), path, number)}
-
-
-def _is_bad(line: str, path: Path, number: int) -> bool:
-    if line not in ("0", "1"):
-        raise AnalysisError(f"{path}, line {number + 1}: neither 0 nor 1")
-    return line == "1"
-
-
-def _chance_of_average_precision(pairs: int, bad: int) -> float:
-    """Return the mean average precision over all orders: at rank k, a bad pair has (k - 1)(bad -
-    1)/(pairs - 1) bad pairs above it."""
-    above = (bad - 1) / (pairs - 1)
-    return above + (1 - above) * sum(1 / k for k in range(1, pairs + 1)) / pairs
+    for number, line in enumerate(lines, start=1):
+        if line not in ("0", "1"):
+            raise AnalysisError(f"{path}, line {number}: neither 0 nor 1")
+    return {number for number, line in enumerate(lines) if line == "1"}

@@ -207,11 +207,7 @@ def test_diversity_is_left_out_on_demand():
 
 @pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny"])
 def test_softmax_attention_has_no_zeros(arch):
-    model = toy.model(arch=arch)
-    if arch == "transformer_tiny":
-        for layer in model.encoder.layers:
-            layer.can_use_fastpath = True  # as after loading in fairseq 0.12.2
-    rates = statistics_of(model, toy.batch(toy.dictionary()))
+    rates = statistics_of(toy.model(arch=arch), toy.batch(toy.dictionary()))
     for place in PLACES:
         assert (rates[place]["sparsity"], rates[place]["null"]) == (0, 0)
         assert {layer["attention"] for layer in rates[place]["layers"]} == {"softmax"}
