@@ -16,7 +16,7 @@ from fairseq_sparse.measure.attention.attention_statistics import (
     AttentionStatistics,
     find_attention,
 )
-from fairseq_sparse.measure.attention.null_by_previous import NullByPrevious
+from fairseq_sparse.measure.attention.null_by_previous import null_rates_by_previous
 from fairseq_sparse.measure.attention.shuffled_references import derange, with_reordered_references
 from fairseq_sparse.measure.attention.subword_merging import SubwordMerger, subword_merger
 from fairseq_sparse.measure.cache import Measurements
@@ -101,11 +101,9 @@ def previous(of: Measurements, subwords: str, top: int, tags: Optional[Path]) ->
     if names is not None and len(names) != sentences:
         raise AnalysisError(f"{tags} has {len(names)} lines for {sentences} sentences")
     merger = SubwordMerger(task.source_dictionary, task.target_dictionary, subwords)
-    counter = NullByPrevious(of.translator.model, merger, names)
     batches = of.batches(of.translator, "null rates by the word before")
-    for sample in with_references(batches, of.subset):
-        counter.add_batch(sample)
-    return counter.rates(top)
+    batches = with_references(batches, of.subset)
+    return null_rates_by_previous(of.translator.model, batches, merger, names, top)
 
 
 def sentences(of: Measurements, count: int) -> dict[str, Any]:

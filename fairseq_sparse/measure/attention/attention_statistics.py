@@ -1,23 +1,11 @@
 """Sparsity and diversity of a model's attention over a data set.
 
-Three measures, as ReLA reports them (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear
-Units"):
-
-- **sparsity rate** (Fig. 3): the share of exact zeros among the attention weights. Only pairs of a
-  query and a key that it may see count: not padding, nor the future in the decoder.
-- **null rate** (Fig. 6): the share of queries that attend to nothing, all of their weights being 0.
-  It is measured for each head, and for **layer attention**, the mean of the heads' weights.
-- **diversity** (Fig. 5): how differently the heads of a layer attend; see ``head_diversity``.
-
-One measure of Table 3 of "Sparse Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019):
-
-- **nonzeros**: the mean number of nonzero weights per query.
-
-For **attention sinks**, the mean shares of a query's weights on the first key and on EOS, over the
-queries that have any weight; see ``attention_sinks``.
-
-All are measured between tokens, or between words, as in ReLA. An LSTM has one place of attention,
-cross, with one layer and one head.
+Sparsity rate (Fig. 3), null rate (Fig. 6) and diversity (Fig. 5) are those of ReLA (Zhang, Titov,
+Sennrich 2021, "Sparse Attention with Linear Units"), between tokens or, as in ReLA,
+between words. The mean number of nonzero weights per query is that of Table 3 of "Sparse
+Sequence-to-Sequence Models" (Peters, Niculae, Martins 2019). Only pairs of a query and a key that
+it may see count: not padding, nor the future in the decoder. See also ``attention_sinks`` and
+``head_diversity``.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

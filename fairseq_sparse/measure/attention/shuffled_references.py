@@ -88,9 +88,5 @@ class _Reordered(BaseWrapperDataset):
     def __getitem__(self, index):
         return self.dataset[self.order[index]]
 
-    @property
-    def sizes(self):
-        return self.dataset.sizes[self.order]
-
     def prefetch(self, indices):
         self.dataset.prefetch(self.order[indices])

@@ -37,19 +37,20 @@ class SubwordMerger:
 
     def batch(self, net_input: Mapping[str, Tensor]) -> "BatchWords":
         """Find the words of a fairseq batch."""
-        source, target = net_input["src_tokens"], net_input["prev_output_tokens"]
-        masks = [tokens != self.padding_index for tokens in (source, target)]
-        sources = [tokens[mask][:-1] for tokens, mask in zip(source, masks[0], strict=True)]
-        targets = [tokens[mask][1:] for tokens, mask in zip(target, masks[1], strict=True)]
-        return BatchWords(
-            masks,
-            [[self._words(tokens, 0) for tokens in sources], list(map(len, sources))],
-            [[self._words(tokens, 1) for tokens in targets], list(map(len, targets))],
-        )
-
-    def _words(self, tokens: Tensor, side: int) -> Words:
-        dictionary = self.dictionaries[side]
-        return words_of([dictionary[token] for token in tokens.tolist()], self.subwords)
+        tokens = net_input["src_tokens"], net_input["prev_output_tokens"]
+        masks = [side != self.padding_index for side in tokens]
+        # EOS is last in the source, and first in the input of the decoder.
+        parts = slice(None, -1), slice(1, None)
+        words = [
+            [
+                words_of([dictionary[x] for x in row[real][part].tolist()], self.subwords)
+                for row, real in zip(side, mask, strict=True)
+            ]
+            for dictionary, side, mask, part in zip(
+                self.dictionaries, tokens, masks, parts, strict=True
+            )
+        ]
+        return BatchWords(masks, *words)
 
 
 def subword_merger(task: Any, subwords: str) -> Optional[SubwordMerger]:
@@ -66,13 +67,15 @@ class BatchWords:
         targets: the text of the target words of each sentence, without EOS.
     """
 
-    def __init__(self, masks: list[Tensor], sources: list, targets: list):
+    def __init__(self, masks: list[Tensor], sources: list[Words], targets: list[Words]):
         self._masks = masks
-        self._source_ids = [_word_ids(*pair) for pair in zip(*sources, strict=True)]
-        self._predicted_ids = [_word_ids(*pair) for pair in zip(*targets, strict=True)]
+        self._source_ids, self._predicted_ids = (
+            [_word_ids(*pair) for pair in zip(words, mask.sum(1).tolist(), strict=True)]
+            for words, mask in zip((sources, targets), masks, strict=True)
+        )
         # The input of a query is what the query before it predicts; the first input is EOS.
         self._input_ids = [np.append(0, ids[:-1] + 1) for ids in self._predicted_ids]
-        self.targets = [words.text for words in targets[0]]
+        self.targets = [words.text for words in targets]
 
     def merge(self, place: str, weights: Tensor, masked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Merge the weights of a place of attention.
@@ -108,8 +111,8 @@ class BatchWords:
 
 def _word_ids(words: Words, length: int) -> np.ndarray:
     """Return the number of the word of each position; EOS comes last and is a word of its own."""
-    starts = [*words.starts, length]
-    return (np.searchsorted(starts, np.arange(length + 1), side="right") - 1).clip(min=0)
+    starts = [*words.starts, length - 1]
+    return (np.searchsorted(starts, np.arange(length), side="right") - 1).clip(min=0)
 
 
 def _members(ids: list[np.ndarray], mask: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fairseq_sparse.measure.attention.attention_statistics import (
     attention_modules,
     watch_attention,
 )
-from fairseq_sparse.measure.attention.null_by_previous import BEGINNING, NullByPrevious
+from fairseq_sparse.measure.attention.null_by_previous import BEGINNING, null_rates_by_previous
 from fairseq_sparse.measure.attention.subword_merging import SubwordMerger
 
 # Few symbols, so that each occurs several times; the next token continues those with @@.
@@ -32,21 +32,14 @@ def model():
     return model
 
 
-def sample_of(*sizes):
-    batch = toy.batch(WORDS, sizes or SIZES)
+def sample_of():
+    batch = toy.batch(WORDS, SIZES)
     return {**batch, "id": torch.arange(len(batch["net_input"]["src_tokens"]))}
 
 
-def count(model, subwords, tags=None, sample=None):
-    counter = NullByPrevious(model, SubwordMerger(WORDS, WORDS, subwords), tags)
-    counter.add_batch(sample or sample_of())
-    return counter
-
-
-def test_a_model_without_cross_attention_is_refused():
-    model = toy.model("--no-cross-attention", "--cross-self-attention")
-    with pytest.raises(AnalysisError, match="no cross-attention"):
-        NullByPrevious(model, SubwordMerger(WORDS, WORDS, "none"))
+def measured(model, subwords, tags=None, most=None):
+    merger = SubwordMerger(WORDS, WORDS, subwords)
+    return null_rates_by_previous(model, [sample_of()], merger, tags, most)
 
 
 def test_tokens_as_in_the_weights(model):
@@ -63,7 +56,7 @@ def test_tokens_as_in_the_weights(model):
 
     with torch.no_grad(), watch_attention(model, keep, ["cross"]):
         model(**sample["net_input"])
-    rates = count(model, "none", sample=sample).rates()
+    rates = measured(model, "none")
     queries = {entry["name"]: entry["queries"] for entry in rates["previous"]}
     assert list(queries.values()) == sorted(queries.values(), reverse=True)
     assert queries[BEGINNING] == len(SIZES) and set(queries) >= {",", "a", "b@@"}
@@ -82,21 +75,21 @@ def test_rates_in_all_are_those_of_the_statistics(model, subwords):
     statistics = AttentionStatistics(model, WORDS.pad(), places=["cross"], merger=merger)
     statistics.add_batch(sample["net_input"])
     expected = statistics.rates()["cross"]["layers"]
-    rates = count(model, subwords, sample=sample).rates()
-    for layer, measured in zip(rates["layers"], expected, strict=True):
+    rates = measured(model, subwords)
+    for layer, counted in zip(rates["layers"], expected, strict=True):
         nulls = [head["null"] for head in layer["heads"]]
-        assert nulls == pytest.approx([head["null"] for head in measured["heads"]])
+        assert nulls == pytest.approx([head["null"] for head in counted["heads"]])
     names = {entry["name"] for entry in rates["previous"]}
     assert not any("@@" in name for name in names) or subwords == "none"
 
 
 def test_most_frequent_words_and_tags(model):
-    by_word = count(model, "subword_nmt").rates()
-    assert count(model, "subword_nmt").rates(2)["previous"] == by_word["previous"][:2]
+    by_word = measured(model, "subword_nmt")
+    assert measured(model, "subword_nmt", most=2)["previous"] == by_word["previous"][:2]
     merger = SubwordMerger(WORDS, WORDS, "subword_nmt")
     texts = merger.batch(sample_of()["net_input"]).targets
     tags = [["COMMA" if word == "," else "OTHER" for word in text] for text in texts]
-    by_tag = count(model, "subword_nmt", tags).rates()
+    by_tag = measured(model, "subword_nmt", tags)
     assert {entry["name"] for entry in by_tag["previous"]} == {"COMMA", "OTHER", BEGINNING}
     for layer, other in zip(by_tag["layers"], by_word["layers"], strict=True):
         for head, same in zip(layer["heads"], other["heads"], strict=True):
@@ -105,7 +98,11 @@ def test_most_frequent_words_and_tags(model):
 
 
 def test_bad_input(model):
+    merger = SubwordMerger(WORDS, WORDS, "none")
     with pytest.raises(AnalysisError, match="sentence 0 has .* words but 1 tags"):
-        count(model, "none", [["X"]] * len(SIZES))
+        measured(model, "none", [["X"]] * len(SIZES))
     with pytest.raises(AnalysisError, match="no sentence"):
-        NullByPrevious(model, SubwordMerger(WORDS, WORDS, "none")).rates()
+        null_rates_by_previous(model, [], merger)
+    decoder = toy.model("--no-cross-attention", "--cross-self-attention")
+    with pytest.raises(AnalysisError, match="no cross-attention"):
+        null_rates_by_previous(decoder, [], merger)
