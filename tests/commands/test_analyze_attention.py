@@ -242,7 +242,6 @@ def test_bad_input_is_one_line(
     for folder, named, *flags in [
         (data, broken, "--path", broken),
         (data, no_model, "--path", no_model),
-        (tmp_path, tmp_path, "--path", checkpoint),
         (smaller, smaller, "--path", checkpoint),
         (data, "--shuffled", "--path", checkpoint, "--shuffled", -1),
         (data, "--tags", "--path", checkpoint, "--tags", data / "dict.en.txt"),

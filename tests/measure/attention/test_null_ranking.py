@@ -62,20 +62,12 @@ def pairs_of(sample):
 def test_rates_are_shares_of_rows_of_zeros(kind):
     model, sample = model_of(kind), toy.batch(toy.dictionary(), SIZES)
     rates = rates_of(model, sample)
+    assert kind != "rela_g" or len(set(rates.values())) > 2
     for pair in forced_attention(model, sample, PAD):
         rows = pair.weights["cross"].flatten(0, 2).tolist()
         null = sum(all(weight == 0 for weight in row) for row in rows)
         assert rates.pop(pair.number) == null / len(rows)
     assert not rates
-
-
-def test_there_are_null_rows_and_their_mean_is_that_of_the_statistics():
-    model, sample = model_of("rela_g"), toy.batch(toy.dictionary(), [(4, 5), (7, 5), (2, 5)])
-    rates = rates_of(model, sample)
-    assert len(set(rates.values())) == 3 and max(rates.values()) < 1
-    counted = AttentionStatistics(model, PAD)
-    counted.add_batch(sample["net_input"])
-    assert statistics.fmean(rates.values()) == pytest.approx(counted.rates()["cross"]["null"])
 
 
 def test_rates_of_words_are_those_of_the_statistics():
@@ -91,13 +83,6 @@ def test_rates_of_words_are_those_of_the_statistics():
         counted.add_batch(pair["net_input"])
         assert rates.pop(pair["id"].item()) == pytest.approx(counted.rates()["cross"]["null"])
     assert not rates
-
-
-def test_pairs_alone_have_the_rates_of_pairs_in_a_batch():
-    model, sample = model_of("rela_i"), toy.batch(toy.dictionary(), SIZES)
-    together = rates_of(model, sample)
-    for row, alone in enumerate(pairs_of(sample)):
-        assert rates_of(model, alone) == {row: together[row]}
 
 
 def test_models_that_cannot_rank_are_refused():

