@@ -112,7 +112,7 @@ class Measurements:
         return self._kept("shuffled", subwords=self.subwords, seed=seed)
 
     def by_previous(self, top: int, tags: Optional[Path] = None) -> dict[str, Any]:
-        """Return the rates of ``NullByPrevious`` after the most frequent words, or tags.
+        """Return the null rates of heads after the most frequent words, or tags.
 
         Args:
             top: the number of words or tags.

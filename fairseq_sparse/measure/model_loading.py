@@ -59,12 +59,8 @@ def load_subset(task, subset: str):
 
 
 class ChosenSentences(BaseWrapperDataset):
-    """Some sentences of a data set, which keep their numbers.
-
-    Args:
-        dataset: the data set.
-        chosen: the numbers, from 0; those beyond its end are left out.
-    """
+    """Some sentences of a data set, which keep their numbers, from 0; those beyond its end are left
+    out."""
 
     def __init__(self, dataset: FairseqDataset, chosen: Sequence[int]):
         super().__init__(dataset)
@@ -87,10 +83,10 @@ def load_batches(
 ) -> Iterator[dict[str, Any]]:
     """Load the batches of a part of the data, unshuffled, with as many sentences in each as fit.
 
+    The task then has all of the part as its data set.
+
     Args:
-        task: the task, which then has all of the part as its data set.
         models: the models, which limit the length of sentences.
-        subset: the part.
         max_tokens: largest number of tokens in a batch.
         chosen: the numbers of the sentences in the batches; None for all.
 

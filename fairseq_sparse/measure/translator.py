@@ -221,10 +221,7 @@ def score_targets(
 ) -> Tensor:
     """Return the log-probability of one target per sentence, ``[batch]``, fp64 on the CPU.
 
-    Args:
-        translator: the models.
-        net_input: fairseq's ``src_tokens`` and ``src_lengths``.
-        targets: tokens, EOS at the end.
+    ``net_input`` and ``targets`` are those of :func:`with_targets`.
     """
     dictionary = translator.task.target_dictionary
     net_input, target = with_targets(net_input, targets, dictionary)

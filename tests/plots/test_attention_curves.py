@@ -7,7 +7,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 import toy
-from fairseq_sparse.measure.attention.attention_seeds import mean_over_seeds
+from fairseq_sparse.measure.attention.attention_seeds import average_seeds
 from fairseq_sparse.measure.attention.attention_statistics import PLACES, AttentionStatistics
 from fairseq_sparse.plots.attention_curves import (
     draw_alignment_error,
@@ -157,7 +157,8 @@ def test_alignment_errors_of_the_best_head_and_of_the_mean():
 
 def test_means_over_seeds_have_bars(results):
     seeds = [results["rela_g"], {"attention": rates_of(FLAGS["rela_g"], seed=2)}]
-    merged = mean_over_seeds([{"attention": seed["attention"]} for seed in seeds])
+    parts = [{"attention": seed["attention"]} for seed in seeds]
+    merged = average_seeds(parts, ["a", "a"])["a"]
     for draw, measure, factor in [
         (draw_sparsity, "sparsity", 100),
         (draw_null_rates, "null", 100),

@@ -21,34 +21,31 @@ def group_by_name(results: Sequence[Any], names: Sequence[str]) -> dict[str, lis
 def average_seeds(
     results: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the numbers of each model by its name; models with one name are averaged."""
-    return {
-        name: group[0] if len(group) == 1 else mean_over_seeds(group)
-        for name, group in group_by_name(results, names).items()
-    }
-
-
-def mean_over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average the results of ``fairseq-sparse analyze attention`` over the seeds of a model.
+    """Return the numbers of each model by its name; models with one name are averaged.
 
     Args:
-        results: one for each of at least two seeds, with ``attention`` and perhaps ``shuffled``,
-            as from :meth:`AttentionStatistics.rates`.
+        results: of ``fairseq-sparse analyze attention``, with ``attention`` and perhaps
+            ``shuffled``, as from :meth:`AttentionStatistics.rates`.
+        names: of each model; seeds of one model have the same name.
 
     Returns:
-        The same structure with means. Each place and each layer has, under ``deviation``, the
-        sample standard deviations of its numbers over the seeds. Single heads are left out, because
-        head 2 of one seed does not correspond to head 2 of another. ``seeds`` holds ``results``.
+        For a name with several seeds, the same structure with means. Each place and each layer has,
+        under ``deviation``, the sample standard deviations of its numbers over the seeds. Single
+        heads are left out, because head 2 of one seed does not correspond to head 2 of another.
+        ``seeds`` holds the results of the seeds.
 
     Raises:
-        AnalysisError: the models differ in places, layers or kinds of attention.
+        AnalysisError: seeds differ in places, layers or kinds of attention.
     """
-    first = results[0]
-    merged = {name: value for name, value in first.items() if name not in _OF_ONE_SEED}
-    for part in _PARTS:
-        if part in merged:
-            merged[part] = mean_of([result[part] for result in results])
-    return {**merged, "seeds": list(results)}
+    models: dict[str, Mapping[str, Any]] = {}
+    for name, group in group_by_name(results, names).items():
+        models[name] = group[0]
+        if len(group) > 1:
+            shared = {key: x for key, x in group[0].items() if key not in _OF_ONE_SEED}
+            parts = {part: [seed[part] for seed in group] for part in _PARTS if part in shared}
+            means = {part: mean_of(values) for part, values in parts.items()}
+            models[name] = {**shared, **means, "seeds": group}
+    return models
 
 
 def mean_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

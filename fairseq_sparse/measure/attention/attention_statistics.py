@@ -199,11 +199,7 @@ def head_count(module: Attention) -> int:
 def count_zeros(weights: Tensor, masked: Tensor, padding: Tensor) -> Tensor:
     """Count the zero weights and the null queries behind the two rates.
 
-    Args:
-        weights: ``[heads, batch, queries, keys]``.
-        masked: boolean, true for keys that a query may not see; broadcasts with
-            ``[batch, queries, keys]``.
-        padding: ``[batch, queries]``, boolean, true for queries that are padding.
+    The arguments are those of :func:`sum_of_shares`.
 
     Returns:
         ``[heads, 5]`` of int64: weights that are 0, weights, queries whose weights are all 0,

@@ -79,10 +79,7 @@ def sum_of_divergences(
     """Add up the Jensen-Shannon divergences of the heads over the queries.
 
     Args:
-        weights: ``[heads, batch, queries, keys]``.
-        masked: boolean, true for keys that a query may not see; broadcasts with
-            ``[batch, queries, keys]``.
-        padding: ``[batch, queries]``, boolean, true for queries that are padding.
+        weights, masked, padding: as for :func:`~.attention_sinks.sum_of_shares`.
         exponent: of :func:`as_distributions`; None for weights that sum to 1.
 
     Returns:

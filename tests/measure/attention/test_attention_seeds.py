@@ -6,7 +6,7 @@ import pytest
 
 import toy
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.attention.attention_seeds import mean_over_seeds
+from fairseq_sparse.measure.attention.attention_seeds import average_seeds
 from fairseq_sparse.measure.attention.attention_statistics import AttentionStatistics
 
 
@@ -28,7 +28,7 @@ def numbers_in(part, name=""):
 
 def test_every_number_has_its_mean_and_its_deviation():
     seeds = [result_of(seed, "--attention", "rela_g") for seed in (1, 2, 3)]
-    merged = mean_over_seeds(seeds)
+    merged = average_seeds(seeds, ["rela_g"] * 3)["rela_g"]
     assert merged["seeds"] == seeds and merged["subset"] == "test" and "checkpoint" not in merged
     found = dict(numbers_in(merged["attention"]))
     several = [dict(numbers_in(seed["attention"])) for seed in seeds]
@@ -55,4 +55,4 @@ def test_every_number_has_its_mean_and_its_deviation():
 def test_models_that_are_no_seeds_of_one(others, message):
     results = [result_of(1, *flags) for flags in (["--attention", "rela_g"], *others)]
     with pytest.raises(AnalysisError, match=message):
-        mean_over_seeds(results)
+        average_seeds(results, ["one", "one"])
