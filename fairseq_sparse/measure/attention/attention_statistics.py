@@ -9,7 +9,7 @@ it may see count: not padding, nor the future in the decoder. See also ``attenti
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from statistics import fmean, variance
 from typing import Any, Optional, Union
 
@@ -26,7 +26,6 @@ from fairseq_sparse.ops.attention import MASKED
 
 # The three places of attention in a Transformer, as reports call them.
 PLACES = ("encoder", "decoder", "cross")
-_BY_EXPONENT = "diversity_by_exponent"
 
 # One layer of a Transformer, or the attention of an LSTM.
 Attention = Union[MultiheadAttention, AttentionLayer]
@@ -127,7 +126,7 @@ class AttentionStatistics:
             raise ValueError("no sentence was counted")
         measures = {place: [x.measures() for x in layers] for place, layers in self.layers.items()}
         return {
-            place: {**_mean_of_layers(layers), "layers": layers}
+            place: {**_mean_of(layers), "layers": layers}
             for place, layers in measures.items()
             if layers
         }
@@ -182,7 +181,9 @@ class _Layer:
         if diversity:
             result["diversity"] = next(iter(diversity.values()))
         if diversity and None not in diversity:
-            result[_BY_EXPONENT] = {str(name): value for name, value in diversity.items()}
+            result["diversity_by_exponent"] = {
+                str(name): value for name, value in diversity.items()
+            }
         return {**result, "heads": heads}
 
 
@@ -290,12 +291,10 @@ def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[N
         steps.append(result[1])  # [keys, batch]
         masked[:] = [padding.t()[:, None]]
 
-    handles = [module.register_forward_hook(keep) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(keep))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
     if steps:
         weights = torch.stack(steps).permute(2, 0, 1)  # [batch, queries, keys]
         observe("cross", 0, weights[None], masked[0])
@@ -303,8 +302,6 @@ def _watch_steps(modules: list[AttentionLayer], observe: Observer) -> Iterator[N
 
 @contextmanager
 def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) -> Iterator[None]:
-    handles = []
-
     def report_to(place, number):
         def hook(module, arguments, options, result):
             output, weights = result
@@ -313,28 +310,22 @@ def _watch_layers(model: nn.Module, observe: Observer, places: Collection[str]) 
 
         return hook
 
-    try:
+    with ExitStack() as hooks:
         for place, modules in attention_modules(model).items():
             for number, module in enumerate(modules if place in places else []):
-                handles += [
+                for hook in (
                     module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True),
                     module.register_forward_hook(report_to(place, number), with_kwargs=True),
-                ]
+                ):
+                    hooks.enter_context(hook)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _ask_for_weights(module, arguments, options):
     # Without static_kv, fairseq's own module calls PyTorch's attention, which returns the mean over
     # the heads. Without incremental state, static_kv has no other effect.
-    return arguments, {
-        **options,
-        "need_weights": True,
-        "need_head_weights": True,
-        "static_kv": True,
-    }
+    asked = {"need_weights": True, "need_head_weights": True, "static_kv": True}
+    return arguments, {**options, **asked}
 
 
 def _masked_keys(options: Mapping[str, Any], weights: Tensor) -> Tensor:
@@ -362,17 +353,12 @@ def _exponents(module: Attention) -> tuple[Optional[float], ...]:
     return EXPONENTS[:1] if kind.weights.signed else EXPONENTS
 
 
-def _mean_of_layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
+def _mean_of(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the mean of all numbers; the layers of a place have the same kind of attention."""
-    first = layers[0]
-    result: dict[str, Any] = {
-        name: fmean(layer[name] for layer in layers)
-        for name, value in first.items()
-        if isinstance(value, float)
+    return {
+        name: _mean_of([layer[name] for layer in layers])
+        if isinstance(value, dict)
+        else fmean(layer[name] for layer in layers)
+        for name, value in layers[0].items()
+        if isinstance(value, (float, dict))
     }
-    if _BY_EXPONENT in first:
-        result[_BY_EXPONENT] = {
-            name: fmean(layer[_BY_EXPONENT][name] for layer in layers)
-            for name in first[_BY_EXPONENT]
-        }
-    return result
