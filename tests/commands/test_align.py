@@ -154,26 +154,20 @@ def test_interrupted_run_goes_on(
     monkeypatch.setattr(align, "PART", 7)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     call_here(data, checkpoints["rela_g"], whole, "--max-tokens", 1000)
-    write_part, written = AlignmentFolder.write_part, []
+    write_part, written, limit = AlignmentFolder.write_part, [], 2
 
-    def write_two_parts(self, numbers, *rest):
-        if len(written) == 2:
+    def write_up_to_the_limit(self, numbers, *rest):
+        if len(written) == limit:
             raise KeyboardInterrupt
         written.append(numbers)
         write_part(self, numbers, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(AlignmentFolder, "write_part", write_two_parts)
-        with pytest.raises(KeyboardInterrupt):
-            call_here(data, checkpoints["rela_g"], stopped)
+    monkeypatch.setattr(AlignmentFolder, "write_part", write_up_to_the_limit)
+    with pytest.raises(KeyboardInterrupt):
+        call_here(data, checkpoints["rela_g"], stopped)
     assert written == [range(0, 7), range(7, 14)]
     assert not (stopped / "manifest.json").exists() and not list(stopped.glob("*.pharaoh"))
-
-    def write_another(self, numbers, *rest):
-        written.append(numbers)
-        write_part(self, numbers, *rest)
-
-    monkeypatch.setattr(AlignmentFolder, "write_part", write_another)
+    limit = 4
     # Any batches give the same.
     assert call_here(data, checkpoints["rela_g"], stopped, "--max-tokens", 25) == 0
     assert written[2:] == [range(14, 21), range(21, 23)]
