@@ -256,6 +256,7 @@ def command_parser(command: str, description: str | None) -> argparse.ArgumentPa
         prog=program(command),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
 
 

@@ -364,12 +364,8 @@ def show_results(recipes: list[Recipe], options: argparse.Namespace) -> None:
 
 def listing() -> str:
     """Return the names in the catalogue."""
-    lines = ["data sets:"]
-    for name in catalogue.entries("datasets"):
-        corpus = resolve(name, "softmax", Options()).corpus
-        languages = corpus.source if corpus.kind == "text" else f"{corpus.source}-{corpus.target}"
-        what = {"text": "language model", "inflection": "inflection"}.get(corpus.kind)
-        lines.append(f"  {name:28}{what or 'translation'}, {languages}")
+    datasets = catalogue.entries("datasets").items()
+    lines = ["data sets:", *(f"  {name:28}{entry['title']}" for name, entry in datasets)]
     for title, names in (
         ("variants", catalogue.entries("variants")),
         ("attentions", catalogue.section("variants", "attentions")),

@@ -15,7 +15,7 @@ from fairseq_sparse.recipes.recipe import Corpus, Decoding, Flags, Options, Reci
 _PARTS = {"corpus": Corpus, "training": Training, "decoding": Decoding}
 _SECTIONS = (*_PARTS, "task")
 _KEYS = {
-    "datasets": (*_SECTIONS, *CONFIGS, "note", "raw_dir"),
+    "datasets": (*_SECTIONS, *CONFIGS, "title", "note", "raw_dir"),
     "settings": (*_SECTIONS, *CONFIGS, "architecture", "for", "label_smoothing", "output_tau"),
 }
 _CHOICES = {

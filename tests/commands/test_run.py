@@ -246,6 +246,7 @@ quickstart softmax --stages 2-9 | '9'
 quickstart softmax --stages train-prepare | empty range
 quickstart softmax --stages , | ''
 quickstart softmax --frobnicate | --frobnicate
+quickstart softmax --updat 3 | --updat
 quickstart softmax --set lr | 'lr'
 quickstart softmax --cpu --gpu | --gpu
 quickstart softmax entmax15 --run-dir x | --run-dir
@@ -275,5 +276,6 @@ def test_a_wrong_command_line_is_refused(line: str, tmp_path: Path, capfd, monke
 
 def test_the_list_names_everything(capsys) -> None:
     assert run.main(["--list"]) == 0
-    words = capsys.readouterr().out.split()
-    assert {"multi30k_de_en", "wikitext103", "entmax15", "rela_g", "sue"} <= set(words)
+    listed = capsys.readouterr().out
+    assert {"multi30k_de_en", "wikitext103", "entmax15", "rela_g", "sue"} <= set(listed.split())
+    assert "  Multi30k: descriptions of images, 29,000 pairs\n" in listed
