@@ -40,24 +40,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def score(options: argparse.Namespace) -> dict[str, Any]:
-    """Compute the figures of the sheets.
-
-    Raises:
-        SheetError: the sheets cannot be scored.
-    """
+def run(options: argparse.Namespace) -> None:
+    from fairseq_sparse.sheets import human_evaluation
     from fairseq_sparse.sheets.annotation_sheets import (
         SheetError,
         from_key,
         parse_sheet,
         read_sheet,
     )
-    from fairseq_sparse.sheets.human_evaluation import summarize
 
-    try:
-        sheets = from_key(read_json(options.key))
-    except SheetError as error:
-        raise SheetError(f"{options.key}: {error}") from error
+    sheets = from_key(read_json(options.key), options.key)
     scores: dict[str, dict[str, Any]] = {}
     for path in options.sheets:
         annotator, found = parse_sheet(path, lambda text: read_sheet(text, sheets))
@@ -67,16 +59,11 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     missing = [name for name in sheets if name not in scores]
     if missing and not options.partial:
         raise SheetError(f"the sheet of {missing[0]} is missing; --partial scores the other")
-    return summarize(sheets, scores)
-
-
-def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.sheets.human_evaluation import notes, scores_table
-
-    summary = score(options)
+    summary = human_evaluation.summarize(sheets, scores)
     if options.json:
         write_json(options.json, summary)
-    print_tables([scores_table(summary)], summary, options.format, notes(summary))
+    tables, notes = [human_evaluation.scores_table(summary)], human_evaluation.notes(summary)
+    print_tables(tables, summary, options.format, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

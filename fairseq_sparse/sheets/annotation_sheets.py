@@ -13,7 +13,7 @@ takes it for a formula, a date or a number, and an empty translation is visible.
 import csv
 import io
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -91,11 +91,9 @@ def draw_sheets(
     The translations of a sentence stay together. The names of the systems have no influence.
 
     Args:
-        source: the sentences of the test set.
         candidates: the translations of each system, and of :data:`REFERENCE`.
         sentences: number of sentences for each annotator.
         shared: number of these that both get.
-        seed: seed of the random choices.
 
     Raises:
         SheetError: the test set is too small, or a system has another number of translations.
@@ -135,18 +133,15 @@ def draw_sheets(
 def sheet(rows: Sequence[Row], separator: str = ",") -> str:
     """Return the CSV file for an annotator, who fills in the scores. Write it as UTF-8 with a
     BOM."""
-    cells = [
-        [row.id, in_brackets(row.source), in_brackets(row.translation), "", ""] for row in rows
-    ]
-    return as_csv(COLUMNS, cells, separator)
+    return as_csv(COLUMNS, [(row.id, row.source, row.translation) for row in rows], separator)
 
 
-def as_csv(columns: Sequence[str], rows: Sequence[Sequence[str]], separator: str) -> str:
-    """Return rows with a header as CSV, in the form that spreadsheet programs read."""
+def as_csv(columns: Sequence[str], rows: Sequence[tuple[str, str, str]], separator: str) -> str:
+    """Return a sheet with an id and two texts in each row, and two empty cells to fill in."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows((name, f"[{first}]", f"[{second}]", "", "") for name, first, second in rows)
     return text.getvalue()
 
 
@@ -187,8 +182,8 @@ def to_key(sheets: Sheets) -> dict[str, Any]:
     return {annotator: [asdict(row) for row in rows] for annotator, rows in sheets.items()}
 
 
-def from_key(key: Mapping[str, Any]) -> Sheets:
-    """Return the sheets as they were drawn.
+def from_key(key: Mapping[str, Any], path: Path) -> Sheets:
+    """Return the sheets as they were drawn, from the content of a file.
 
     Raises:
         SheetError: this is not a key.
@@ -199,59 +194,37 @@ def from_key(key: Mapping[str, Any]) -> Sheets:
             for annotator in ANNOTATORS
         }
     except (KeyError, TypeError) as error:
-        raise SheetError("not a key that was written with the sheets") from error
+        raise SheetError(f"{path} is not the key.json of sheets make") from error
 
 
 def read_sheet(text: str, sheets: Sheets) -> tuple[str, dict[str, Optional[Judgement]]]:
     """Read the scores on a sheet that came back.
 
-    Its rows may be in any order, its separator may have changed, and a spreadsheet program may have
-    added empty rows or columns.
-
     Returns:
         The annotator, and the score by the row's id; None where it was left empty.
 
     Raises:
-        SheetError: a row is missing, duplicate, foreign or changed, a score is not on the scale,
-            or all are empty. The message names the row, counted as spreadsheet programs do.
+        SheetError: as :func:`read_rows`, or a text was changed, a score is not on the scale, or all
+            are empty.
     """
-    annotators = {row.id: name for name, rows in sheets.items() for row in rows}
-    sent = {row.id: row for rows in sheets.values() for row in rows}
-    annotator = None
+    sent = {name: {row.id: row for row in rows} for name, rows in sheets.items()}
+    annotator, found = read_rows(text, COLUMNS, sent)
     scores: dict[str, Optional[Judgement]] = {}
-    for number, cells in read_cells(text, COLUMNS):
-        place = f"row {number} (id {cells['id']!r})"
-        row = sent.get(cells["id"])
-        if row is None:
-            raise SheetError(f"{place} was not sent")
-        annotator = annotator or annotators[row.id]
-        if annotators[row.id] != annotator:
-            raise SheetError(f"{place} belongs to {annotators[row.id]}, the rows above do not")
-        if row.id in scores:
-            raise SheetError(f"{place} is there twice")
+    for row_id, (place, cells) in found.items():
         for column in ("source", "translation"):
-            if _comparable(cells[column]) != _comparable(in_brackets(getattr(row, column))):
+            expected = f"[{getattr(sent[annotator][row_id], column)}]"
+            if _comparable(cells[column]) != _comparable(expected):
                 raise SheetError(
                     f"{place}: the {column} was changed, or not saved as UTF-8: {cells[column]!r}"
                 )
-        scores[row.id] = _score(cells["score"], place)
-    if annotator is None:
-        raise SheetError("there are no rows")
-    missing = [row.id for row in sheets[annotator] if row.id not in scores]
-    if missing:
-        raise SheetError(f"{len(missing)} rows are missing, the first of them with id {missing[0]}")
+        scores[row_id] = _score(cells["score"], place)
     if not any(scores.values()):
         raise SheetError("no row has a score")
     return annotator, scores
 
 
 def parse_sheet(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Return the result of ``parse`` for the text of a sheet that came back.
-
-    Raises:
-        SheetError: the file is not in UTF-8, or ``parse`` refuses it; the message names the file.
-        OSError: the file cannot be read.
-    """
+    """Return the result of ``parse`` for the text of a file, which error messages name."""
     try:
         return parse(path.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -269,22 +242,52 @@ def new_id(draw: random.Random, used: set[str]) -> str:
             return new
 
 
-def in_brackets(text: str) -> str:
-    """Put a text in brackets, so that no program takes it for a formula, a date or a number."""
-    return f"[{text}]"
-
-
 def _comparable(text: str) -> str:
     """Return a cell with unified line ends, because spreadsheet programs change them."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_cells(text: str, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a sheet with their numbers, each with the cells of the columns.
+def read_rows(
+    text: str, columns: Sequence[str], sent: Mapping[str, Collection[str]]
+) -> tuple[str, dict[str, tuple[str, dict[str, str]]]]:
+    """Read a sheet that came back, of those that were sent.
+
+    Its rows may be in any order, its separator may have changed, and a spreadsheet program may have
+    added empty rows or columns.
+
+    Args:
+        columns: their names.
+        sent: the ids of the rows of each sheet.
+
+    Returns:
+        The name of the sheet, and for each id the row's place in words and its cells.
 
     Raises:
-        SheetError: the text is not CSV, or does not have these columns.
+        SheetError: the text is not CSV with these columns, or a row is missing, duplicate, foreign,
+            or of another sheet. The message counts rows as spreadsheet programs do.
     """
+    name = ""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    for number, cells in _read_cells(text, columns):
+        row_id = cells["id"]
+        place = f"row {number} (id {row_id!r})"
+        whose = next((each for each, ids in sent.items() if row_id in ids), None)
+        if whose is None:
+            raise SheetError(f"{place} was not sent")
+        if whose != (name := name or whose):
+            raise SheetError(f"{place} belongs to {whose}, the rows above do not")
+        if row_id in found:
+            raise SheetError(f"{place} is there twice")
+        found[row_id] = place, cells
+    if not found:
+        raise SheetError("there are no rows")
+    if missing := [row_id for row_id in sent[name] if row_id not in found]:
+        raise SheetError(f"{len(missing)} rows are missing, the first of them with id {missing[0]}")
+    return name, found
+
+
+def _read_cells(text: str, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows that are not empty, with their numbers."""
     try:
         for separator in SEPARATORS.values():
             rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)

