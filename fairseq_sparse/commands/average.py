@@ -13,49 +13,27 @@ from fairseq_sparse.commands.common import command_parser, finish, positive, ref
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("average", __doc__)
-    parser.add_argument(
-        "--inputs",
-        nargs="+",
-        required=True,
-        help="the checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints, their "
-        "folder",
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
+    add = parser.add_argument
+    text = "checkpoints; with --num-epoch-checkpoints or --num-update-checkpoints, their folder"
+    add("--inputs", nargs="+", required=True, metavar="FILE", help=text)
+    add("--output", required=True, metavar="FILE", help="the checkpoint to write")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--num-epoch-checkpoints",
-        type=positive,
-        metavar="N",
-        help="average the last N checkpoints that were saved after an epoch (checkpointE.pt)",
-    )
-    which.add_argument(
-        "--num-update-checkpoints",
-        type=positive,
-        metavar="N",
-        help="average the last N checkpoints that were saved within an epoch (checkpoint_E_U.pt)",
-    )
-    parser.add_argument(
-        "--checkpoint-upper-bound",
-        type=positive,
-        metavar="N",
-        help="leave out checkpoints after this epoch (or update, with --num-update-checkpoints)",
-    )
-    parser.add_argument(
-        "--ema",
-        action="store_true",
-        help="instead of the parameters, average their exponential averages, which fairseq-train "
-        "--store-ema saves in a checkpoint",
-    )
-    parser.add_argument(
-        "--share",
-        action="store_true",
-        help="write a checkpoint to give away: in fp16, without state and paths of the training",
-    )
+    saved = {"epoch": "after an epoch (checkpointE.pt)"}
+    saved["update"] = "within an epoch (checkpoint_E_U.pt)"
+    for kind, when in saved.items():
+        text = f"average the last N checkpoints that were saved {when}"
+        which.add_argument(f"--num-{kind}-checkpoints", type=positive, metavar="N", help=text)
+    text = "leave out checkpoints after this epoch (or update, with --num-update-checkpoints)"
+    add("--checkpoint-upper-bound", type=positive, metavar="N", help=text)
+    text = "in place of the parameters, average the exponential averages of --store-ema"
+    add("--ema", action="store_true", help=text)
+    text = "write a checkpoint to give away: in fp16, without state and paths of the training"
+    add("--share", action="store_true", help=text)
     options = parser.parse_args(arguments)
-    by_number = options.num_epoch_checkpoints or options.num_update_checkpoints
-    if by_number and len(options.inputs) != 1:
+    options.count = options.num_epoch_checkpoints or options.num_update_checkpoints
+    if options.count and len(options.inputs) != 1:
         parser.error("--inputs must be one folder when a number of checkpoints is given")
-    if options.checkpoint_upper_bound and not by_number:
+    if options.checkpoint_upper_bound and not options.count:
         parser.error(
             "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
         )
@@ -67,13 +45,10 @@ def run(options: argparse.Namespace) -> None:
 
     paths = options.inputs
     averaging.check_output(options.output)
-    if options.num_epoch_checkpoints or options.num_update_checkpoints:
-        paths = averaging.last_checkpoints(
-            options.inputs[0],
-            options.num_epoch_checkpoints or options.num_update_checkpoints,
-            by="epoch" if options.num_epoch_checkpoints else "update",
-            upper_bound=options.checkpoint_upper_bound,
-        )
+    if options.count:
+        by = "epoch" if options.num_epoch_checkpoints else "update"
+        bound = options.checkpoint_upper_bound
+        paths = averaging.last_checkpoints(options.inputs[0], options.count, by, bound)
     refuse_overwriting(options.output, paths)
     state = averaging.average_checkpoints(
         paths, progress=lambda line: print(line, flush=True), exponential=options.ema

@@ -16,21 +16,6 @@ from fairseq_sparse.recipes.corpora.batch_size import find_batch_size, read_leng
 from fairseq_sparse.recipes.corpora.reading import log
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = command_parser("corpus batch-size", __doc__)
-    parser.add_argument("data", metavar="BIN", type=Path, help="folder of fairseq-preprocess")
-    parser.add_argument("--source-lang", required=True, metavar="LANG")
-    parser.add_argument("--target-lang", required=True, metavar="LANG")
-    for name, text in (
-        ("--target-tokens", "target tokens per update"),
-        ("--device-tokens", "largest --max-tokens of a device"),
-        ("--devices", "number of devices"),
-    ):
-        parser.add_argument(name, type=positive, required=True, metavar="N", help=text)
-    parser.add_argument("--print", choices=("max-tokens", "update-freq"), required=True)
-    return parser.parse_args(arguments)
-
-
 def run(options: argparse.Namespace) -> None:
     lengths = read_lengths(options.data, options.source_lang, options.target_lang)
     wanted = (options.target_tokens, options.devices, options.device_tokens)
@@ -40,4 +25,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("corpus batch-size", run, parse_arguments(arguments))
+    parser = command_parser("corpus batch-size", __doc__)
+    add = parser.add_argument
+    add("data", metavar="BIN", type=Path, help="folder of fairseq-preprocess")
+    add("--source-lang", required=True, metavar="LANG")
+    add("--target-lang", required=True, metavar="LANG")
+    number = {"type": positive, "required": True, "metavar": "N"}
+    add("--target-tokens", help="target tokens per update", **number)
+    add("--device-tokens", help="largest --max-tokens of a device", **number)
+    add("--devices", help="number of devices", **number)
+    add("--print", choices=("max-tokens", "update-freq"), required=True)
+    return finish("corpus batch-size", run, parser.parse_args(arguments))

@@ -7,34 +7,23 @@ translations of a group are the references of the test set: test.LANG, test.LANG
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, finish, positive
 from fairseq_sparse.recipes.corpora.groups import split_groups
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = command_parser("corpus split", __doc__)
-    parser.add_argument("--input", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--languages", nargs=2, required=True, metavar="LANG")
-    parser.add_argument("--valid", type=positive, required=True, metavar="N", help="groups")
-    parser.add_argument("--test", type=positive, required=True, metavar="N", help="groups")
-    parser.add_argument(
-        "--references",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="of a test sentence (default: 1)",
-    )
-    return parser.parse_args(arguments)
-
-
-def run(options: argparse.Namespace) -> None:
-    sizes = options.valid, options.test, options.references
-    split_groups(options.input, options.output, options.languages, *sizes)
-
-
 def main(arguments: list[str] | None = None) -> int:
-    return finish("corpus split", run, parse_arguments(arguments))
+    parser = command_parser("corpus split", __doc__)
+    add = parser.add_argument
+    add("--input", type=Path, required=True, metavar="DIR")
+    add("--output", type=Path, required=True, metavar="DIR")
+    add("--languages", nargs=2, required=True, metavar="LANG")
+    add("--valid", type=positive, required=True, metavar="N", help="groups")
+    add("--test", type=positive, required=True, metavar="N", help="groups")
+    text = "of a test sentence (default: 1)"
+    add("--references", type=positive, default=1, metavar="N", help=text)
+    options = parser.parse_args(arguments)
+    places = options.input, options.output, options.languages
+    sizes = options.valid, options.test, options.references
+    return finish("corpus split", split_groups, *places, *sizes)

@@ -35,27 +35,18 @@ def list_flags() -> str:
     from fairseq_sparse.tasks.language_modeling_sparse import LanguageModelingSparseConfig
     from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig
 
-    transformer = _architectures(transformer_sparse)
-    lstm = _architectures(lstm_sparse)
-    language_model = _architectures(transformer_lm_sparse)
-    every = ", ".join([transformer, lstm, language_model])
+    modules = transformer_sparse, lstm_sparse, transformer_lm_sparse
+    transformer, lstm, language_model = map(_architectures, modules)
+    schedule = ReduceLROnValidLossConfig, ReduceLROnPlateauLRScheduleConfig
     sections = [
-        (f"output, of --arch {every}", OutputConfig, None),
+        (f"output, of --arch {transformer}, {lstm}, {language_model}", OutputConfig, None),
         (f"attention, of --arch {transformer}", AttentionConfig, None),
         (f"attention, of --arch {language_model}", SelfAttentionConfig, None),
         (f"attention, of --arch {lstm}", GlobalAttentionConfig, None),
         ("--criterion entmax_loss, alpha_relu_loss", SparseCriterionConfig, None),
         ("--task translation_sparse", TranslationSparseConfig, TranslationConfig),
-        (
-            "--task language_modeling_sparse",
-            LanguageModelingSparseConfig,
-            LanguageModelingConfig,
-        ),
-        (
-            "--lr-scheduler reduce_lr_on_valid_loss",
-            ReduceLROnValidLossConfig,
-            ReduceLROnPlateauLRScheduleConfig,
-        ),
+        ("--task language_modeling_sparse", LanguageModelingSparseConfig, LanguageModelingConfig),
+        ("--lr-scheduler reduce_lr_on_valid_loss", *schedule),
     ]
     return "\n\n".join(_section(*section) for section in sections) + "\n"
 
@@ -64,10 +55,8 @@ def _architectures(module) -> str:
     """Return the names of the architectures whose model a module defines."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    names = [
-        name for name, model in ARCH_MODEL_REGISTRY.items() if model.__module__ == module.__name__
-    ]
-    return ", ".join(sorted(names))
+    models = ARCH_MODEL_REGISTRY.items()
+    return ", ".join(sorted(arch for arch, x in models if x.__module__ == module.__name__))
 
 
 def _section(

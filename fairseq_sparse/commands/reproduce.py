@@ -28,7 +28,7 @@ from fairseq_sparse.commands.common import (
 from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
-from fairseq_sparse.recipes.follow_up import Choices, find_gold, follow_up
+from fairseq_sparse.recipes.follow_up import find_gold, follow_up
 from fairseq_sparse.recipes.tables import Table, list_tables, read_table
 
 
@@ -38,47 +38,23 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
     add = parser.add_argument
     add("--list", action="store_true", help="list the tables and figures")
-    add(
-        "--dataset",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="use this instead of the table's data sets; may be repeated",
-    )
+    text = "use this instead of the table's data sets; may be repeated"
+    add("--dataset", action="append", default=[], metavar="NAME", help=text)
     add("--seeds", type=positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
     add_grid_options(parser)
     add("--dry-run", action="store_true", help="list the runs, and train nothing")
     add("--table-only", action="store_true", help="make the table from the finished runs")
-    for_one = parser.add_argument_group("for some tables").add_argument
-    for_one(
-        "--gold",
-        type=Path,
-        metavar="PATH",
-        help="rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)",
-    )
-    for_one(
-        "--sentences",
-        type=not_negative,
-        nargs="+",
-        default=[0, 1, 2],
-        metavar="N",
-        help="rela fig7 to fig9: sentences that are drawn (default: 0 1 2)",
-    )
-    for_one("--layer", type=positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
-    for_one(
-        "--ends",
-        type=positive,
-        default=10_000,
-        metavar="N",
-        help="rela ranking: pairs at each end from which some are drawn (default: 10000)",
-    )
-    for_one(
-        "--tags",
-        type=Path,
-        metavar="FILE",
-        help="rela previous: a line for each sentence of the test set with a tag for each target "
-        "word, in place of the word",
-    )
+    add = parser.add_argument_group("for some tables").add_argument
+    text = "rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)"
+    add("--gold", type=Path, metavar="PATH", help=text)
+    text = "rela fig7 to fig9: sentences that are drawn (default: 0 1 2)"
+    numbers = {"type": not_negative, "nargs": "+", "default": [0, 1, 2]}
+    add("--sentences", metavar="N", help=text, **numbers)
+    add("--layer", type=positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
+    text = "rela ranking: pairs at each end from which some are drawn (default: 10000)"
+    add("--ends", type=positive, default=10_000, metavar="N", help=text)
+    text = "rela previous: tags in place of the test set's target words, a line for each sentence"
+    add("--tags", type=Path, metavar="FILE", help=text)
     options = parser.parse_intermixed_args(arguments)
     if not options.list and len(options.names) != 2:
         parser.error("name a paper and a table; --list shows them")
@@ -106,25 +82,23 @@ def run(given: argparse.Namespace) -> None:
     datasets, settings = reproduce.choose(table, given.dataset, given.settings)
     table = replace(table, datasets=datasets, settings=settings)
     options = options_of(given, settings=settings)
-    config = options.config
-    seeds = range(1, given.seeds + 1)
-    runs = reproduce.plan_runs(table, seeds, options, given.data, given.runs)
-    stem = stem_of(table, config, given.runs, given.dataset)
+    runs = reproduce.plan_runs(table, range(1, given.seeds + 1), options, given.data, given.runs)
+    stem = stem_of(table, options.config, given.runs, given.dataset)
     if given.dry_run:
         print(reproduce.describe(runs), end="")
         return
     gold = find_gold(table, given.gold, options.raw_dir)
-    choices = Choices(gold, given.sentences, given.layer, given.ends, given.tags)
     failed: list[str] = []
     if table.rows:
         if not given.table_only:
-            say(f"{table.title}: {len(list(runs))} runs, {config} configuration")
+            say(f"{table.title}: {len(list(runs))} runs, {options.config} configuration")
             failed = reproduce.train(runs, given.jobs)
         make(runs, stem, given.format)
     for dataset, recipes in reproduce.finished(runs).items():
         place = stem.with_name(f"{stem.name}-{dataset}") if len(runs.recipes) > 1 else stem
         if table.follow_up and (recipes or not table.rows):
-            plan = follow_up(table, recipes, place, choices, config)
+            choices = gold, given.sentences, given.layer, given.ends, given.tags
+            plan = follow_up(table, recipes, place, *choices)
             engine.run(plan)
             for output in plan.stages[0].outputs:
                 if output.suffix == ".txt":
@@ -134,11 +108,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def stem_of(table: Table, config: str, runs: Path, chosen: Sequence[str] = ()) -> Path:
-    """Return the beginning of the names of all files of a table.
-
-    Args:
-        chosen: data sets that are not the table's own.
-    """
+    """Return the beginning of the names of all files of a table, on its own or ``chosen`` data."""
     words = [f"{table.paper}_{table.name}"]
     if table.rows:
         words += [table.settings] if table.settings else []
@@ -159,11 +129,7 @@ def make(runs: reproduce.Runs, stem: Path, style: str) -> None:
 
 
 def end(failed: Sequence[str]) -> None:
-    """End with an error if runs have failed.
-
-    Raises:
-        AnalysisError: they have.
-    """
+    """End with an error if runs have failed."""
     if failed:
         raise AnalysisError(
             f"{len(failed)} runs failed (see above): the table has their earlier results, if any; "

@@ -81,47 +81,27 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="show data sets, variants, settings")
     add = parser.add_argument_group("text of your own").add_argument
-    add(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="has train.LANG, test.LANG and perhaps valid.LANG, one sentence a line",
-    )
+    text = "has train.LANG, test.LANG and perhaps valid.LANG, one sentence a line"
+    add("--data", type=Path, metavar="DIR", help=text)
     add("--source-lang", metavar="LANG", help="a language, the ending of the files")
     add("--target-lang", metavar="LANG", help="without it, a language model is trained")
-    add(
-        "--tokenized",
-        type=words,
-        default=[],
-        metavar="LANG[,LANG]",
-        help="languages whose text is already split into tokens",
-    )
+    text = "languages whose text is already split into tokens"
+    add("--tokenized", type=words, default=[], metavar="LANG[,LANG]", help=text)
     add("--separate-bpe", action="store_true", help="the languages share no subwords")
     add("--hold-out", type=positive, default=20, metavar="N", help="1 pair in N (default: 20)")
     add = parser.add_argument_group("what is done").add_argument
-    add(
-        "--stages",
-        type=stages,
-        default=list(STAGES),
-        metavar="LIST",
-        help=f"names, numbers or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}",
-    )
+    text = f"names, numbers or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}"
+    add("--stages", type=stages, default=list(STAGES), metavar="LIST", help=text)
     add("--dry-run", action="store_true", help="only say which stages are done")
     add("--print", action="store_true", help="only print the commands, as a bash script")
-    add(
-        "--seed",
-        type=numbers,
-        action="append",
-        metavar="N[,N...]",
-        help="default: 1; several seeds are several runs",
-    )
+    text = "default: 1; several seeds are several runs"
+    add("--seed", type=numbers, action="append", metavar="N[,N...]", help=text)
     add_model_options(parser)
     add_training_options(parser)
     add = parser.add_argument_group("folders").add_argument
     add("--data-dir", type=Path, metavar="DIR", help="prepared data (default: data/DATASET)")
-    add(
-        "--run-dir", type=Path, metavar="DIR", help="results (default: runs/DATASET/VARIANT-cpu...)"
-    )
+    text = "results (default: runs/DATASET/VARIANT-cpu...)"
+    add("--run-dir", type=Path, metavar="DIR", help=text)
     add = parser.add_argument_group(
         "training on several machines", "start it on each of them; the folders must be shared"
     ).add_argument
@@ -129,12 +109,8 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--node-rank", type=int, metavar="K", help="number of this machine, from 0")
     add("--master-addr", metavar="HOST", help="name or address of machine 0")
     add("--master-port", type=port, default=29500, metavar="PORT", help="default: 29500")
-    add(
-        "--nproc-per-node",
-        type=positive,
-        metavar="N",
-        help="workers on each machine (default: one for each GPU, or one on a CPU)",
-    )
+    text = "workers on each machine (default: one for each GPU, or one on a CPU)"
+    add("--nproc-per-node", type=positive, metavar="N", help=text)
     options = parser.parse_intermixed_args(arguments)
     options.given = sys.argv[1:] if arguments is None else arguments
     check(parser, options)
@@ -165,13 +141,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--settings", default="", metavar="NAME", help="hyperparameters of a paper")
     add("--raw-dir", type=Path, metavar="DIR", help="raw files that you have (default: $RAW_DIR)")
-    help = "runs at a time (default: one for each GPU; on a CPU 1)"
-    add("--jobs", type=positive, default=0, metavar="N", help=help)
+    text = "runs at a time (default: one for each GPU; on a CPU 1)"
+    add("--jobs", type=positive, default=0, metavar="N", help=text)
     device = group.add_mutually_exclusive_group()
-    device.add_argument("--cpu", dest="config", action="store_const", const="cpu")
-    device.add_argument(
-        "--gpu", dest="config", action="store_const", const="gpu", help="default, if there is one"
-    )
+    for name, text in (("cpu", None), ("gpu", "default, if there is one")):
+        device.add_argument(f"--{name}", dest="config", action="store_const", const=name, help=text)
     add("--epochs", type=positive, metavar="N")
     add("--updates", type=positive, metavar="N")
     add("--batch", type=positive, metavar="N", help="tokens or sentences of an update")
@@ -179,15 +153,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--average", type=positive, metavar="N", help="checkpoints that are averaged")
     add("--bpe-merges", type=int, metavar="N", help="0: whole tokens")
     add("--languages", type=words, default=[], metavar="LANG,...")
-    add(
-        "--set",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a flag of fairseq-train; generate.FLAG is one of fairseq-generate, corpus.FIELD "
-        "a field of the data set",
-    )
+    text = "flag of fairseq-train, generate.FLAG of fairseq-generate, corpus.FIELD of the data set"
+    add("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -248,14 +215,7 @@ def options_of(options: argparse.Namespace, **more: Any) -> Options:
 
 
 def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) -> int:
-    """Return how many devices of this machine train a recipe.
-
-    Args:
-        at_once: number of simultaneous runs; 0 for one on each GPU.
-
-    Raises:
-        RecipeError: there is no GPU, or there are fewer than asked for.
-    """
+    """Return how many devices of this machine train a recipe, of ``at_once`` (0: one per GPU)."""
     wanted = options.nproc_per_node
     if recipe.config == "cpu":
         return wanted or 1
@@ -271,11 +231,7 @@ def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) ->
 
 
 def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
-    """Return the names of the chosen stages that a plan has.
-
-    Raises:
-        RecipeError: it has none of them.
-    """
+    """Return the names of the chosen stages that a plan has, of which there must be one."""
     there = [stage.name for stage in made.stages]
     names = [name for name in options.stages if name in there]
     if not names:
@@ -286,11 +242,7 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
 
 
 def check_data(made: Plan) -> None:
-    """Check that the model was trained on the data that are there.
-
-    Raises:
-        RecipeError: it was not.
-    """
+    """Check that the model was trained on the data that are there."""
     data, train = made.stages[:2]
     changes = [line for line in records.check(train).differences if line.startswith("input ")]
     if changes:
@@ -322,9 +274,8 @@ def run(options: argparse.Namespace) -> None:
         return
     for recipe in recipes:
         devices = devices_of(recipe, options)
-        launch = Launch(
-            options.nnodes, options.node_rank, devices, options.master_addr, options.master_port
-        )
+        place = options.master_addr, options.master_port
+        launch = Launch(options.nnodes, options.node_rank, devices, *place)
         made = plan(recipe, launch=launch)
         if options.print:
             origin = f"fairseq-sparse run {shlex.join(options.given)}"
@@ -341,11 +292,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
-    """Run several recipes, some of them at a time.
-
-    Raises:
-        RecipeError: some failed.
-    """
+    """Run several recipes, some of them at a time."""
     jobs = []
     for recipe in recipes:
         made = plan(recipe, devices_of(recipe, options, options.jobs))

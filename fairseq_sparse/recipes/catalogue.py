@@ -53,33 +53,18 @@ def section(kind: str, name: str) -> Entry:
 
 @functools.cache
 def entries(kind: str) -> dict[str, Entry]:
-    """Return all entries of a kind by name, in the order of the file, with their bases merged.
-
-    Args:
-        kind: ``datasets``, ``variants``, ``settings`` or ``tables``.
-
-    Raises:
-        RecipeError: the file cannot be read, or an entry has an unknown base.
-    """
+    """Return all entries of a kind (a file's name) in order, with their bases merged."""
     own = {name: entry for name, entry in _document(kind).items() if name not in SECTIONS}
     return {name: expand(kind, name, entry) for name, entry in own.items()}
 
 
 def find(kind: str, name: str) -> Entry:
-    """Return an entry by its name, with its bases merged.
-
-    Raises:
-        RecipeError: there is none; the message has similar names, or all of them.
-    """
+    """Return an entry by its name, with its bases merged."""
     return look_up(entries(kind), name, f"there is no {_NAMES[kind]}")
 
 
 def expand(kind: str, name: str, entry: Entry) -> Entry:
-    """Return an entry merged over its bases, which are in ``bases`` or other entries.
-
-    Raises:
-        RecipeError: there is no such base.
-    """
+    """Return an entry merged over its bases, which are in ``bases`` or other entries."""
     bases = entry.get("base", [])
     merged: Entry = {}
     for base in [bases] if isinstance(bases, str) else bases:
@@ -115,11 +100,7 @@ def replace(value: Any, names: Mapping[str, str]) -> Any:
 def check_keys(
     kind: str, name: str, entry: Mapping[str, Any], known: Collection[str], where: str = ""
 ) -> None:
-    """Check that an entry, or its part ``where``, has known keys only.
-
-    Raises:
-        RecipeError: it has others; the message names file, entry and key.
-    """
+    """Check that an entry, or its part ``where``, has known keys only."""
     for key in entry:
         if key not in known:
             raise RecipeError(
@@ -135,11 +116,7 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
 
 def look_up(known: Mapping[str, Any], name: str, message: str) -> Any:
-    """Return a value by its name.
-
-    Raises:
-        RecipeError: there is none; ``message`` is what it begins with.
-    """
+    """Return a value by its name; if there is none, the error begins with ``message``."""
     if name not in known:
         raise RecipeError(f"{message} {name!r}{suggestion(name, known)}")
     return known[name]

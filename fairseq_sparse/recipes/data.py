@@ -37,9 +37,6 @@ def own_data(
         separate: whether the languages share no subwords, as with different scripts: each has its
             own BPE, dictionary and embeddings.
         hold_out: without files for validation, one training pair of so many is held out.
-
-    Raises:
-        RecipeError: a file is missing, or ``tokenized`` has another language.
     """
     languages = [source, target] if target else [source]
     for language in tokenized:
@@ -97,13 +94,8 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     """Return the data, from the section ``corpus`` of an entry.
 
     Args:
-        dataset: its name.
         section: fields of :class:`Corpus`; ``files`` and ``take`` as ``datasets.yaml`` describes.
-        options: of the user.
         overrides: fields of :class:`Corpus`, as text.
-
-    Raises:
-        RecipeError: an option or override does not fit, or a file is not in the catalogue's list.
     """
     own = {"kind": "parallel", **section}
     if own["kind"] == "text":

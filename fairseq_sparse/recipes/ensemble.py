@@ -23,9 +23,6 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
         recipes: two or more finished runs on one data set; device and decoding are those of the
             first.
         folder: for the translations and results.
-
-    Raises:
-        RecipeError: they do not go together.
     """
     check_together(recipes)
     if len(recipes) < 2:
@@ -58,8 +55,7 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
         }
         write_json(folder / "summary.json", summary)
 
-    models = [member / "average.pt" for member in members]
-    stage = stages.generate(recipe, models)
+    stage = stages.generate(recipe, [member / "average.pt" for member in members])
     outputs = (*stage.outputs, folder / "summary.json")
     return Plan(
         title=f"{recipe.dataset}, {recipe.label}",
@@ -69,11 +65,7 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:
-    """Check that runs are finished, and were made from the same data with the same settings.
-
-    Raises:
-        RecipeError: naming the run and what is wrong.
-    """
+    """Check that runs are finished, and were made from the same data with the same settings."""
     for recipe in recipes:
         for name in ("average.pt", "summary.json"):
             if not (recipe.run_dir / name).is_file():

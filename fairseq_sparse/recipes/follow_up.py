@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -18,27 +17,15 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 GOLD = ("DeEnGoldAlignment.tar.gz", "DeEn")
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What a user can choose for the commands of some tables.
-
-    Attributes:
-        gold: the archive or folder of the gold alignments of RWTH Aachen.
-        sentences: numbers of the sentences that are drawn.
-        layer: the layer that is drawn; None for the last.
-        ends: the pairs at each end of a ranking from which some are drawn.
-        tags: a file with the tags of the test set's target words.
-    """
-
-    gold: Optional[Path] = None
-    sentences: Sequence[int] = (0, 1, 2)
-    layer: Optional[int] = None
-    ends: int = 10_000
-    tags: Optional[Path] = None
-
-
 def follow_up(
-    table: Table, recipes: Sequence[Recipe], stem: Path, choices: Choices, config: str
+    table: Table,
+    recipes: Sequence[Recipe],
+    stem: Path,
+    gold: Optional[Path] = None,
+    sentences: Sequence[int] = (),
+    layer: Optional[int] = None,
+    ends: int = 10_000,
+    tags: Optional[Path] = None,
 ) -> Plan:
     """Return the plan of a table's commands for the models of one data set.
 
@@ -52,21 +39,26 @@ def follow_up(
     Args:
         recipes: finished runs on one data set; none for a table of formulas.
         stem: the beginning of the names of all files.
+        gold: the archive or folder of the gold alignments of RWTH Aachen.
+        sentences: numbers of the sentences that are drawn.
+        layer: the layer that is drawn; None for the last.
+        ends: the pairs at each end of a ranking from which some are drawn.
+        tags: a file with the tags of the test set's target words.
 
     Raises:
-        RecipeError: the gold alignments are missing, or a script is, without a checkout.
+        RecipeError: a script is missing, without a checkout.
     """
     lists = {
         "models": [str(recipe.run_dir / "average.pt") for recipe in recipes],
         "named": [f"{each.label or each.variant}={each.run_dir}/average.pt" for each in recipes],
         "logs": [str(recipe.run_dir / "logs" / "train.log") for recipe in recipes],
         "systems": [f"{each.label or each.variant}={each.run_dir}" for each in recipes],
-        "cpu": ["--cpu"] if config == "cpu" else [],
-        "device": ["--device", "cuda"] if config == "gpu" else [],
-        "gold": [str(choices.gold)],
-        "layer": [] if choices.layer is None else ["--layer", str(choices.layer)],
-        "tags": [] if choices.tags is None else ["--tags", str(choices.tags)],
-        "ends": [str(choices.ends)],
+        "cpu": ["--cpu"] if recipes and recipes[0].config == "cpu" else [],
+        "device": ["--device", "cuda"] if recipes and recipes[0].config == "gpu" else [],
+        "gold": [str(gold)],
+        "layer": [] if layer is None else ["--layer", str(layer)],
+        "tags": [] if tags is None else ["--tags", str(tags)],
+        "ends": [str(ends)],
     }
     if recipes:
         text = prepared(recipes[0]) / "text"
@@ -77,7 +69,7 @@ def follow_up(
     commands: list[Command] = []
     made: list[Path] = []
     for line in table.follow_up:
-        for sentence in choices.sentences if "{sentence}" in line else [None]:
+        for sentence in sentences if "{sentence}" in line else [None]:
             program, *words = line.split()
             argv: list[str] = []
             for word in words:
@@ -102,7 +94,6 @@ def follow_up(
 
 
 def _program(word: str) -> tuple[str, ...]:
-    """Return the program that a command of a table begins with."""
     if not word.endswith(".py"):
         return "fairseq-sparse", word
     if not (SCRIPTS / word).is_file():
@@ -111,11 +102,7 @@ def _program(word: str) -> tuple[str, ...]:
 
 
 def find_gold(table: Table, given: Optional[Path], raw_dir: Optional[Path]) -> Optional[Path]:
-    """Return the gold alignments if a table needs them.
-
-    Raises:
-        RecipeError: it does, and they are not there.
-    """
+    """Return the gold alignments if a table needs them; refuse to go on without them."""
     if not any("{gold}" in line for line in table.follow_up):
         return None
     places = [given] if given else [raw_dir / name for name in GOLD] if raw_dir else []

@@ -24,13 +24,9 @@ def run_all(jobs: Sequence[Job], at_once: int, config: str) -> list[str]:
     Args:
         jobs: the name, the plan and the names of the stages of each run; all stages if empty.
         at_once: number of simultaneous runs; 0 for one on each GPU, and for one on a CPU.
-        config: ``cpu`` or ``gpu``.
 
     Returns:
         a line for each failed run, with its name and log.
-
-    Raises:
-        RecipeError: there is no GPU.
     """
     parts = shares(at_once, config)
     folders = [_data_of(job) for job in jobs]
@@ -61,11 +57,7 @@ def run_all(jobs: Sequence[Job], at_once: int, config: str) -> list[str]:
 
 
 def shares(at_once: int, config: str) -> list[dict[str, str]]:
-    """Return the variables of simultaneous runs: their GPUs, as many for each, or their threads.
-
-    Raises:
-        RecipeError: there is no GPU.
-    """
+    """Return the variables of simultaneous runs: their GPUs, as many for each, or their threads."""
     if config == "gpu":
         count = count_gpus()
         if not count:
@@ -85,7 +77,5 @@ def shares(at_once: int, config: str) -> list[dict[str, str]]:
 def _data_of(job: Job) -> Optional[Path]:
     """Return the folder that a run prepares, or None."""
     _, plan, names = job
-    for stage in plan.stages:
-        if stage.name == "prepare" and (not names or "prepare" in names):
-            return stage.folder
-    return None
+    prepared = (stage.folder for stage in plan.stages if stage.name == "prepare")
+    return next(prepared, None) if not names or "prepare" in names else None

@@ -64,9 +64,6 @@ def count_gpus() -> int:
     """Return how many GPUs PyTorch sees, without loading it where there can be none.
 
     It is asked in another process, because CUDA does not survive forks.
-
-    Raises:
-        RecipeError: PyTorch cannot be loaded.
     """
     if not any(map(os.path.exists, _GPU_DEVICES)):
         return 0
@@ -78,11 +75,7 @@ def count_gpus() -> int:
 
 
 def join_training(plan: Plan, launch: Launch) -> None:
-    """Take part in the training of machine 0, which does everything else.
-
-    Raises:
-        RecipeError: the training failed.
-    """
+    """Take part in the training of machine 0, which does everything else."""
     prepare, train = plan.stages[:2]
     if not records.is_finished(prepare):
         print(f"waiting for machine 0 to prepare {prepare.folder}", file=sys.stderr)

@@ -34,9 +34,6 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
         samples: number of samples of a sentence.
         utility: ``chrf`` or ``bleu``.
         seed: of the samples.
-
-    Raises:
-        RecipeError: they do not go together, or were not scored with BLEU.
     """
     check_together(recipes)
     first = recipes[0]
@@ -77,7 +74,6 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
 
 
 def _sample(recipe: Recipe, folder: Path, method: str, samples: int, seed: int) -> Stage:
-    """Return the stage that samples translations of the test set."""
     flags = {**recipe.decoding.flags, "sampling": True, **METHODS[method], "seed": seed}
     flags |= {"beam": samples, "nbest": samples, "batch-size": max(1, 512 // samples)}
     own = replace(recipe, run_dir=folder, decoding=replace(recipe.decoding, flags=flags))

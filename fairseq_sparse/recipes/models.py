@@ -43,11 +43,7 @@ def label(variant: str, options: Options) -> str:
 
 
 def split_name(variant: str, options: Options) -> tuple[str, str]:
-    """Return the variant without attention, and the kind of attention, empty for softmax.
-
-    Raises:
-        RecipeError: the variant's name has another attention than the options.
-    """
+    """Return the variant without attention, and the kind of attention, empty for softmax."""
     name, _, attention = variant.partition("+")
     if attention and options.attention not in ("", attention):
         raise RecipeError(f"{variant} and --attention {options.attention} contradict each other")
@@ -62,11 +58,7 @@ def _variant(name: str) -> Entry:
 
 
 def model_flags(variant: str, options: Options, settings: Entry) -> Flags:
-    """Return the flags of output, attention and loss, without the overrides.
-
-    Raises:
-        RecipeError: an option does not fit the variant, or is unknown.
-    """
+    """Return the flags of output, attention and loss, without the overrides."""
     variant, attention = split_name(variant, options)
     entry = _variant(variant)
     takes, flags = entry.get("takes", ()), dict(entry["flags"])

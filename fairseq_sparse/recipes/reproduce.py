@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs behind a table.
-
-    Attributes:
-        table: the table.
-        recipes: by data set, row and seed.
-    """
+    """The runs behind a table, with recipes by data set, row and seed."""
 
     table: Table
     recipes: dict[str, list[list[Recipe]]]
@@ -44,10 +39,6 @@ def choose(table: Table, datasets: Sequence[str], settings: str) -> tuple[tuple[
     """Return the data sets and the settings of a table, or those that a user has chosen instead.
 
     The table's settings are for its own data sets alone.
-
-    Raises:
-        RecipeError: a data set is chosen twice, the table needs none, or without ``settings``, some
-            of them would have the table's and others none.
     """
     if not table.rows and datasets:
         raise RecipeError("--dataset: this table needs no data")
@@ -71,9 +62,6 @@ def plan_runs(table: Table, seeds: Sequence[int], options: Options, data: Path, 
         options: what else a user has chosen; the overrides of a row are extended by them.
         data: prepared data are in ``data / DATASET``.
         runs: runs are in ``runs / DATASET``.
-
-    Raises:
-        RecipeError: a row is not a model of a data set.
     """
 
     def recipe(dataset: str, variant: str, given: dict[str, Any], seed: int) -> Recipe:
@@ -171,11 +159,7 @@ def _plan(table: Table, recipe: Recipe, devices: int) -> Plan:
 
 
 def read_rows(runs: Runs) -> dict[str, list[Row]]:
-    """Read the finished runs of each data set.
-
-    Raises:
-        AnalysisError: a run is not what was planned.
-    """
+    """Read the finished runs of each data set; refuse those that are not as planned."""
     from fairseq_sparse.tables.rows import read_row
 
     return {
@@ -186,8 +170,7 @@ def read_rows(runs: Runs) -> dict[str, list[Row]]:
 
 def references(runs: Runs) -> dict[str, Path]:
     """Return the text that the test set of each data set is scored with."""
-    firsts = {dataset: rows[0][0] for dataset, rows in runs.recipes.items()}
     return {
-        dataset: prepared(recipe) / "text" / f"test.{recipe.corpus.target}"
-        for dataset, recipe in firsts.items()
+        dataset: prepared(rows[0][0]) / "text" / f"test.{rows[0][0].corpus.target}"
+        for dataset, rows in runs.recipes.items()
     }

@@ -51,8 +51,7 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
         entry: the data set, if it is not in the catalogue.
 
     Raises:
-        RecipeError: a name is unknown, options contradict each other or do not fit the variant, or
-            an entry has an unknown key, or lacks one.
+        RecipeError: names, options or entries are wrong, or do not go together.
     """
     if options.config not in CONFIGS:
         raise RecipeError(f"the configuration {options.config!r} is neither cpu nor gpu")

@@ -55,11 +55,7 @@ _OPTIONS = {field.name for field in fields(Options)}
 
 
 def read_table(paper: str, name: str) -> Table:
-    """Return a table of the catalogue.
-
-    Raises:
-        RecipeError: there is no such table, or its entry is wrong.
-    """
+    """Return a table of the catalogue."""
     entry = dict(catalogue.find("tables", f"{paper} {name}"))
     catalogue.check_keys("tables", f"{paper} {name}", entry, _FIELDS)
     follow_up = entry.pop("follow_up", [])
@@ -74,11 +70,7 @@ def read_table(paper: str, name: str) -> Table:
 
 
 def expand(row: Union[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows that an entry of ``rows`` stands for: one for each value of its lists.
-
-    Raises:
-        RecipeError: it has no variant, or a field that ``Options`` does not have.
-    """
+    """Return the rows that an entry of ``rows`` stands for: one for each value of its lists."""
     if isinstance(row, str):
         return [(row, {})]
     given = dict(row)
@@ -93,8 +85,6 @@ def expand(row: Union[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
 
 def list_tables() -> str:
     """Return a line for each table, with what ``fairseq-sparse reproduce`` calls it."""
-    lines = []
-    for key in catalogue.entries("tables"):
-        table = read_table(*key.split())
-        lines.append(f"{key:<30} {table.title}\n")
-    return "".join(lines)
+    return "".join(
+        f"{key:<30} {entry['title']}\n" for key, entry in catalogue.entries("tables").items()
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue
-from fairseq_sparse.recipes.follow_up import SCRIPTS, Choices, find_gold, follow_up
+from fairseq_sparse.recipes.follow_up import SCRIPTS, find_gold, follow_up
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.tables import Table, expand, list_tables, read_table
@@ -33,7 +34,7 @@ def recipes_of(table: Table) -> list[Recipe]:
 def words_of(table: Table, folder: Path) -> list[list[str]]:
     """Return the commands that follow a table, with their arguments."""
     recipes = recipes_of(table) if table.rows else []
-    plan = follow_up(table, recipes, folder / "stem", Choices(gold=folder), "cpu")
+    plan = follow_up(table, recipes, folder / "stem", folder, [0, 1])
     return [[str(word) for word in command.argv] for command in plan.stages[0].commands]
 
 
@@ -134,9 +135,9 @@ def test_placeholders_stand_for_the_runs_and_the_choices(tmp_path: Path) -> None
     lines += ("compare {systems} --source {source} --reference {reference} --json {stem}.html",)
     rows = (("entmax15", {}), ("alpha_relu", {"output_tau": "0.5"}))
     table = Table("p", "1", "t", datasets=("quickstart",), rows=rows, follow_up=lines)
-    recipes = recipes_of(table)
-    choices = Choices(sentences=[4, 7], layer=3, tags=Path("tags"))
-    (stage,) = follow_up(table, recipes, tmp_path / "my stem", choices, "gpu").stages
+    recipes = [replace(recipe, config="gpu") for recipe in recipes_of(table)]
+    choices = {"sentences": [4, 7], "layer": 3, "tags": Path("tags")}
+    (stage,) = follow_up(table, recipes, tmp_path / "my stem", **choices).stages
     first, *drawn, last = [[str(word) for word in command.argv] for command in stage.commands]
     one, two = (str(recipe.run_dir) for recipe in recipes)
     models = [f"{one}/average.pt", f"{two}/average.pt"]
