@@ -18,25 +18,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.commands.common import add_output_folder, command_parser, finish, positive
 from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser("corpus clean", __doc__)
-    parser.add_argument("--input", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
-    )
-    parser.add_argument("--languages", nargs="+", required=True, metavar="LANG", help="one or two")
-    parser.add_argument("--hold-out", type=positive, default=0, metavar="N")
-    pairs = parser.add_argument_group("for two languages")
-    pairs.add_argument("--max-tokens", type=positive, default=0, metavar="N")
-    pairs.add_argument("--max-ratio", type=float, default=0.0, metavar="X")
-    pairs.add_argument("--long-test", action="store_true")
-    pairs.add_argument("--text", type=Path, metavar="DIR", help="with {train,long}.LANG")
-    single = parser.add_argument_group("for one language")
-    single.add_argument("--paragraphs", action="store_true")
+    add = parser.add_argument
+    add("--input", type=Path, required=True, metavar="DIR")
+    add_output_folder(parser)
+    add("--languages", nargs="+", required=True, metavar="LANG", help="one or two")
+    add("--hold-out", type=positive, default=0, metavar="N")
+    add = parser.add_argument_group("for two languages").add_argument
+    add("--max-tokens", type=positive, default=0, metavar="N")
+    add("--max-ratio", type=float, default=0.0, metavar="X")
+    add("--long-test", action="store_true")
+    add("--text", type=Path, metavar="DIR", help="with {train,long}.LANG")
+    add = parser.add_argument_group("for one language").add_argument
+    add("--paragraphs", action="store_true")
     options = parser.parse_args(arguments)
     if options.long_test and not (options.max_tokens and options.text):
         parser.error("--long-test needs --max-tokens and --text, too")
@@ -48,7 +47,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    places, hold_out = (options.input, options.output), options.hold_out
+    places, hold_out = (options.input, options.output_folder), options.hold_out
     if len(options.languages) == 1:
         split_text(*places, options.languages[0], hold_out, options.paragraphs)
     else:

@@ -26,16 +26,15 @@ from fairseq_sparse.recipes.corpora import extract, formats
 def main(arguments: list[str] | None = None) -> int:
     listed = formats.__doc__.partition("\n\n")[2].rstrip()
     parser = command_parser("corpus extract", __doc__.format(formats=listed))
-    parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="with the files")
-    parser.add_argument(
-        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
-    )
-    parser.add_argument("--languages", nargs="+", required=True, metavar="LANG")
+    add = parser.add_argument
+    add("--raw", type=Path, required=True, metavar="DIR", help="with the files")
+    add("--output-folder", dest="output", type=Path, required=True, metavar="FOLDER")
+    add("--languages", nargs="+", required=True, metavar="LANG")
     takes = {"action": "append", "nargs": "+", "metavar": ("SPLIT", "FORMAT PLACE")}
     text = "train, valid or test; the format; a place for each of --languages"
-    parser.add_argument("--take", required=True, help=text, **takes)
+    add("--take", required=True, help=text, **takes)
     text = "languages whose Romanian diacritics are removed"
-    parser.add_argument("--remove-diacritics", nargs="+", default=[], metavar="LANG", help=text)
+    add("--remove-diacritics", nargs="+", default=[], metavar="LANG", help=text)
     options = parser.parse_args(arguments)
     if unknown := set(options.remove_diacritics) - set(options.languages):
         parser.error(f"--remove-diacritics {unknown.pop()}: not one of --languages")

@@ -22,14 +22,13 @@ from fairseq_sparse.recipes.corpora.inflection import SETTINGS, prepare
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("corpus inflection", __doc__)
-    parser.add_argument("--raw", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--output-folder", dest="output", type=Path, required=True, metavar="FOLDER"
-    )
-    parser.add_argument("--setting", required=True, choices=SETTINGS, help="of the training data")
+    add = parser.add_argument
+    add("--raw", type=Path, required=True, metavar="DIR")
+    add("--output-folder", dest="output", type=Path, required=True, metavar="FOLDER")
+    add("--setting", required=True, choices=SETTINGS, help="of the training data")
     text = "default: all that have training data of the setting"
-    parser.add_argument("--languages", nargs="+", default=[], metavar="LANG", help=text)
+    add("--languages", nargs="+", default=[], metavar="LANG", help=text)
     text = "fail if there are fewer languages"
-    parser.add_argument("--language-count", type=positive, default=0, metavar="N", help=text)
+    add("--language-count", type=positive, default=0, metavar="N", help=text)
     options = parser.parse_args(arguments)
     return finish("corpus inflection", lambda: prepare(**vars(options)))

@@ -23,20 +23,15 @@ from fairseq_sparse.recipes.recipe import Recipe
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the finished runs, and where their data and the device are."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="a finished run")
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="prepared data (default: those of the run)"
-    )
+    text = "prepared data (default: those of the run)"
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=text)
     device = parser.add_mutually_exclusive_group()
     for name in ("cpu", "gpu"):
         device.add_argument(f"--{name}", dest="config", action="store_const", const=name)
 
 
 def read_recipes(given: argparse.Namespace) -> list[Recipe]:
-    """Read the recipes of finished runs.
-
-    Raises:
-        RecipeError: one has no recipe, or was made by another version.
-    """
+    """Read the recipes of finished runs."""
     recipes = []
     for folder in given.runs:
         try:
@@ -54,9 +49,8 @@ def read_recipes(given: argparse.Namespace) -> list[Recipe]:
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = command_parser("ensemble", __doc__)
     add_run_options(parser)
-    parser.add_argument(
-        "--run-dir", type=Path, required=True, metavar="DIR", help="for translations and results"
-    )
+    text = "for translations and results"
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help=text)
     return parser.parse_args(arguments)
 
 

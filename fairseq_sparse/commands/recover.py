@@ -16,9 +16,8 @@ from fairseq_sparse.commands.common import command_parser, finish
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("recover", __doc__)
     parser.add_argument("folder", metavar="SAVE_DIR", help="the --save-dir of fairseq-train")
-    parser.add_argument(
-        "--quiet", action="store_true", help="print nothing if there is nothing to do"
-    )
+    text = "print nothing if there is nothing to do"
+    parser.add_argument("--quiet", action="store_true", help=text)
     return parser.parse_args(arguments)
 
 
@@ -40,10 +39,7 @@ def run(options: argparse.Namespace) -> None:
     if os.path.isfile(os.path.join(options.folder, LAST)):
         print(f"nothing to do: no damaged {LAST} and no outdated file in {options.folder}")
     else:
-        print(
-            f"{options.folder} has no {LAST}: is it the --save-dir? A training there would start "
-            "anew"
-        )
+        print(f"{options.folder} has no {LAST}: is it the --save-dir? A training would start anew")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -33,12 +33,10 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("score-inflection", __doc__)
-    text = "output of fairseq-generate"
-    parser.add_argument("generated", type=Path, metavar="GENERATED", help=text)
-    parser.add_argument("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
-    parser.add_argument(
-        "--guesses", type=Path, required=True, metavar="FOLDER", help="for LANG-out"
-    )
+    add = parser.add_argument
+    add("generated", type=Path, metavar="GENERATED", help="output of fairseq-generate")
+    add("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
+    add("--guesses", type=Path, required=True, metavar="FOLDER", help="for LANG-out")
     add_format(parser)
     add_json(parser)
     options = parser.parse_args(arguments)

@@ -26,13 +26,11 @@ from fairseq_sparse.files import read_json, write_json
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("sheets score", __doc__)
-    parser.add_argument("key", type=Path, metavar="KEY", help="key.json, made with the sheets")
-    parser.add_argument(
-        "sheets", nargs="+", type=Path, metavar="SHEET", help="both sheets, under any name"
-    )
-    parser.add_argument(
-        "--partial", action="store_true", help="score one sheet while the other is still missing"
-    )
+    add = parser.add_argument
+    add("key", type=Path, metavar="KEY", help="key.json, made with the sheets")
+    add("sheets", nargs="+", type=Path, metavar="SHEET", help="both sheets, under any name")
+    text = "score one sheet while the other is still missing"
+    add("--partial", action="store_true", help=text)
     add_format(parser)
     add_json(parser)
     options = parser.parse_args(arguments)

@@ -28,10 +28,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise RecipeError(
-                    f"{key.start_mark.name}, line {key.start_mark.line + 1}: {key.value} is there "
-                    "twice"
-                )
+                place = f"{key.start_mark.name}, line {key.start_mark.line + 1}"
+                raise RecipeError(f"{place}: {key.value} is there twice")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -69,7 +67,7 @@ def expand(kind: str, name: str, entry: Entry) -> Entry:
     merged: Entry = {}
     for base in [bases] if isinstance(bases, str) else bases:
         known = {**_document(kind), **section(kind, "bases")}
-        found = look_up(known, base, f"{_place(kind, name)}: there is no base")
+        found = look_up(known, base, f"{kind}.yaml, {name}: there is no base")
         merged = _extend(merged, expand(kind, base, found))
     return _extend(merged, {key: value for key, value in entry.items() if key != "base"})
 
@@ -103,9 +101,8 @@ def check_keys(
     """Check that an entry, or its part ``where``, has known keys only."""
     for key in entry:
         if key not in known:
-            raise RecipeError(
-                f"{_place(kind, name)}: unknown key {where}{key}{suggestion(key, known)}"
-            )
+            hint = suggestion(key, known)
+            raise RecipeError(f"{kind}.yaml, {name}: unknown key {where}{key}{hint}")
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
@@ -120,10 +117,6 @@ def look_up(known: Mapping[str, Any], name: str, message: str) -> Any:
     if name not in known:
         raise RecipeError(f"{message} {name!r}{suggestion(name, known)}")
     return known[name]
-
-
-def _place(kind: str, name: str) -> str:
-    return f"{kind}.yaml, {name}"
 
 
 def _extend(base: Entry, entry: Entry) -> Entry:

@@ -42,11 +42,8 @@ def own_data(
     for language in tokenized:
         if language not in languages:
             raise RecipeError(f"tokenised language {language!r}{suggestion(language, languages)}")
-    found = {
-        "train": _files(folder, languages, "train"),
-        "valid": _files(folder, languages, "valid", "dev"),
-        "test": _files(folder, languages, "test"),
-    }
+    stems = {"train": ["train"], "valid": ["valid", "dev"], "test": ["test"]}
+    found = {split: _files(folder, languages, names) for split, names in stems.items()}
     needed = ["train", "test"] if target else ["train"]
     if not target and (found["valid"] or found["test"]):
         needed = list(found)
@@ -72,21 +69,17 @@ def own_data(
     return entry | {"corpus": corpus}
 
 
-def _files(folder: Path, languages: Sequence[str], *stems: str) -> list[str]:
+def _files(folder: Path, languages: Sequence[str], stems: Sequence[str]) -> list[str]:
     """Return the names of a split's files by language, or an empty list if it has none."""
     for stem in stems:
         plain = [f"{stem}.{language}" for language in languages]
-        names = [
-            next((name for name in (own, f"{own}.gz") if (folder / name).is_file()), "")
-            for own in plain
-        ]
-        if all(names):
-            return names
-        if any(names):
-            missing = plain[names.index("")]
-            raise RecipeError(
-                f"{folder} has {''.join(names)}, but neither {missing} nor {missing}.gz"
-            )
+        both = [(own, name) for own in plain for name in (f"{own}.gz", own)]
+        names = {own: name for own, name in both if (folder / name).is_file()}
+        missing = [own for own in plain if own not in names]
+        if names and missing:
+            raise RecipeError(f"{folder} has neither {missing[0]} nor {missing[0]}.gz")
+        if names:
+            return list(names.values())
     return []
 
 
@@ -115,10 +108,7 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
         if own["kind"] != "inflection":
             raise RecipeError(f"--languages: {dataset} has no choice of languages")
         if own.get("language_count"):
-            raise RecipeError(
-                f"--languages: {dataset} is all languages, as in the paper; for some of them take "
-                f"{dataset}_part"
-            )
+            raise RecipeError(f"--languages: {dataset} is all; take {dataset}_part for some")
         own["languages"] = options.languages
     own = catalogue.merge(own, _parsed(overrides))
     for language, kind in own.get("tokens", {}).items():

@@ -148,10 +148,6 @@ def _split_overrides(options: Options) -> tuple[Flags, Flags, dict[str, str]]:
     return train, generate, corpus
 
 
-def _sections(entry: Entry) -> Entry:
-    return {name: entry[name] for name in _SECTIONS if name in entry}
-
-
 def _check_parts(kind: str, name: str, entry: Entry, where: str = "") -> None:
     """Check the keys of an entry and of its sections."""
     check_keys(kind, name, entry, _KEYS[kind], where)
@@ -167,6 +163,10 @@ def _check_parts(kind: str, name: str, entry: Entry, where: str = "") -> None:
     for config in CONFIGS:
         if config in entry:
             _check_parts(kind, name, entry[config], f"{where}{config}.")
+
+
+def _sections(entry: Entry) -> Entry:
+    return {name: entry[name] for name in _SECTIONS if name in entry}
 
 
 def _settings(settings: Entry, dataset: str, sections: Entry, options: Options) -> Entry:
