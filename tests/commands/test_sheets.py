@@ -125,8 +125,3 @@ def test_scores_may_be_empty_but_both_sheets_are_needed(arguments, tmp_path: Pat
     assert sheets_score.main([*command[:2], "--partial"]) == 0
     capsys.readouterr()
     assert_refused(capsys, "annotator_1", sheets_score.main, [*command[:2], str(first)])
-
-
-def test_sizes_are_those_of_the_paper_unless_others_are_given(arguments) -> None:
-    sizes = sheets_make.parse_arguments(arguments[: arguments.index("--sentences")])
-    assert (sizes.sentences, sizes.shared) == (135, 45)

@@ -34,15 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fields = {"datasets": ("quickstart",), "columns": ("empty_is_best", "bleu", "hours")}
     table = Table("tiny", "1", "tiny", rows=rows, empty=True, **fields)
     arguments = ["tiny", "1", "--cpu", "--seeds", "1", "--jobs", "2", "--epochs", "1"]
-    arguments += [
-        "--average",
-        "1",
-        *settings(SMALL),
-        "--data",
-        str(folder / "data"),
-        "--runs",
-        str(folder / "runs"),
-    ]
+    arguments += ["--average", "1", *settings(SMALL)]
+    arguments += ["--data", str(folder / "data"), "--runs", str(folder / "runs")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce, "read_table", lambda paper, name: table)
         for _ in range(2):  # finished runs are skipped
