@@ -34,13 +34,9 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
     if folder.resolve() in members:
         raise RecipeError(f"--run-dir must not be one of the runs: {folder}")
     if recipes[0].corpus.kind == "text":
-        raise RecipeError(
-            "language models cannot decode together: they neither translate nor inflect"
-        )
-    labels = dict.fromkeys(recipe.label or recipe.variant for recipe in recipes)
-    recipe = replace(
-        recipes[0], label=f"ensemble of {len(recipes)}: {' + '.join(labels)}", run_dir=folder
-    )
+        raise RecipeError("language models cannot decode together")
+    labels = " + ".join(dict.fromkeys(recipe.label or recipe.variant for recipe in recipes))
+    recipe = replace(recipes[0], label=f"ensemble of {len(recipes)}: {labels}", run_dir=folder)
 
     def after() -> None:
         names = summaries.names_of(recipe)

@@ -68,17 +68,18 @@ def model_flags(variant: str, options: Options, settings: Entry) -> Flags:
     if "output_tau" in takes and "output_tau" in settings:
         flags["output-tau"] = settings["output_tau"]
     for option in ("output_alpha", "output_tau", "output_algorithm"):
-        value = getattr(options, option)
-        if value not in (None, "") and option not in takes:
-            raise RecipeError(f"--{option.replace('_', '-')}: the variant {variant} takes none")
-        if value not in (None, ""):
-            flags[option.replace("_", "-")] = value
+        flag, value = option.replace("_", "-"), getattr(options, option)
+        if value in (None, ""):
+            continue
+        if option not in takes:
+            raise RecipeError(f"--{flag}: the variant {variant} takes none")
+        flags[flag] = value
     if flags["output-transform"] == "entmax" and flags["output-alpha"] in _ENTMAX:
         flags["output-transform"] = _ENTMAX[flags.pop("output-alpha")]
     smoothing = options.label_smoothing
-    flags["label-smoothing"] = (
-        settings.get("label_smoothing", 0) if smoothing is None else smoothing
-    )
+    if smoothing is None:
+        smoothing = settings.get("label_smoothing", 0)
+    flags["label-smoothing"] = smoothing
     return flags | _attention_flags(attention, options)
 
 
@@ -104,9 +105,7 @@ def _attention_flags(attention: str, options: Options) -> Flags:
 
 def model(flags: Flags) -> Model:
     """Return the model that fairseq-train builds."""
-    own = {
-        name: value for name, value in flags.items() if is_model_flag(name) and value is not False
-    }
+    own = {name: x for name, x in flags.items() if is_model_flag(name) and x is not False}
     named = {name: alpha for alpha, name in _ENTMAX.items()}
     output, attention = str(own["output-transform"]), str(own.get("attention", "softmax"))
     attention_alpha = catalogue.section("variants", "attentions").get(attention)

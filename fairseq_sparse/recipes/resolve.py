@@ -114,11 +114,8 @@ def run_name(variant: str, options: Options) -> str:
     numbers = {"output": options.output_alpha, "attention": options.attention_alpha}
     parts = {place.removeprefix("attention_"): getattr(options, place) for place in models.PLACES}
     parts |= {key: f"{value:g}" for key, value in numbers.items() if value is not None}
-    parts |= {
-        "tau": options.output_tau,
-        "by": options.output_algorithm,
-        **models.overridden(options),
-    }
+    parts |= {"tau": options.output_tau, "by": options.output_algorithm}
+    parts |= models.overridden(options)
     words = [f"{name}+{attention}" if attention else name]
     words += [f"{key}-{value}" for key, value in parts.items() if value]
     words += [options.settings] if options.settings else []
@@ -173,10 +170,8 @@ def _settings(settings: Entry, dataset: str, sections: Entry, options: Options) 
     """Return the sections of a paper's settings for a data set."""
     architecture = sections["training"]["flags"]["arch"]
     if not architecture.startswith(settings["architecture"]):
-        raise RecipeError(
-            f"--settings {options.settings}: for {settings['architecture']}, but {dataset} trains "
-            f"{architecture}"
-        )
+        needed = f"--settings {options.settings}: for {settings['architecture']}"
+        raise RecipeError(f"{needed}, but {dataset} trains {architecture}")
     _check_parts("settings", options.settings, settings)
     layers = [settings]
     if dataset in settings.get("for", {}):

@@ -35,8 +35,7 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
     left out: records, ``train.json``, ``summary.json``.
 
     Args:
-        plan: the stages.
-        names: those that are printed; all by default.
+        names: the stages that are printed; all by default.
         origin: the command that prints the script, for a comment.
     """
     body: list[str] = []

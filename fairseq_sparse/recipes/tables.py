@@ -13,25 +13,7 @@ from fairseq_sparse.recipes.recipe import Options
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of a paper.
-
-    Attributes:
-        paper, name: what ``fairseq-sparse reproduce`` calls them.
-        title: paper and table.
-        columns: names in ``tables/columns.py``; the first is the main figure.
-        datasets, settings: names in the catalogue.
-        rows: variant, and the fields of ``Options`` that it is trained with; the first row is the
-            baseline of the others.
-        ensembles: whether the seeds of each row also decode together.
-        empty: whether empty translations are counted.
-        pictures: ``training``, ``alphas``, or a column that the first column is drawn against.
-        early: the share of the training that pictures show.
-        follow_up: commands, with placeholders.
-        all_seeds: whether they get the models of all seeds, rather than those of seed 1.
-        show: the paper's table to show as a whole, by its name in ``published.json``; empty: all of
-            its tables with the metric of the first column.
-        note: a note for the reader.
-    """
+    """A table or figure of a paper; the head of ``entries/tables.yaml`` describes the fields."""
 
     paper: str
     name: str

@@ -183,11 +183,7 @@ def to_key(sheets: Sheets) -> dict[str, Any]:
 
 
 def from_key(key: Mapping[str, Any], path: Path) -> Sheets:
-    """Return the sheets as they were drawn, from the content of a file.
-
-    Raises:
-        SheetError: this is not a key.
-    """
+    """Return the sheets as they were drawn, from the content of the file ``path``."""
     try:
         return {
             annotator: [Row(**{**row, "systems": tuple(row["systems"])}) for row in key[annotator]]

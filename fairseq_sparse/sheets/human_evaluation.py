@@ -63,10 +63,6 @@ def summarize(sheets: Sheets, scores: Scores) -> dict[str, Any]:
     A translation given by several systems counts for each of them, but once for the agreement. For
     both annotators together, all judgements are pooled, so that a shared sentence counts twice.
 
-    Args:
-        sheets: the sheets as drawn.
-        scores: the scores as returned.
-
     Returns:
         ``systems``: for each system, the best first and the reference at the end, and for each
         annotator and ``both``, ``mean``, ``deviation`` (of the sample; None for fewer than two

@@ -23,16 +23,10 @@ LOW, HIGH = "low", "high"
 
 
 def read_ranking(path: Path) -> list[dict[str, str]]:
-    """Return the pairs in a table of ``fairseq-sparse analyze nulls``, highest rate first.
-
-    Raises:
-        SheetError: the file is not such a table.
-    """
+    """Return the pairs in a table of ``fairseq-sparse analyze nulls``, highest rate first."""
     header, *lines = [line.split("\t") for line in lines_of(path)] or [[]]
     if not {"sentence", "null_rate", "source", "target"} <= set(header):
-        raise SheetError(
-            f"{path} is not a table of fairseq-sparse analyze nulls: its header is {header}"
-        )
+        raise SheetError(f"{path} is not a table of fairseq-sparse analyze nulls: {header}")
     for number, cells in enumerate(lines, start=2):
         if len(cells) != len(header):
             raise SheetError(f"{path}, line {number}: {len(cells)} cells, not {len(header)}")
@@ -74,11 +68,7 @@ def draw_sample(
 
 
 def sample_of(key: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
-    """Return the sample in a key that was written with a sheet.
-
-    Raises:
-        SheetError: this is not such a key.
-    """
+    """Return the sample in a key that was written with a sheet, the content of ``path``."""
     sample = key.get("sample")
     if not isinstance(sample, list) or not all(
         isinstance(row, dict) and {"id", "end"} <= row.keys() for row in sample

@@ -44,16 +44,9 @@ def compare(
     first: Sequence[str],
     second: Sequence[str],
 ) -> list[Comparison]:
-    """Compare two systems sentence by sentence.
+    """Return the sentences in which two systems differ, those first in which the second is better.
 
-    Args:
-        source: the source texts, if known.
-        references: one or several references, each with a text for each sentence.
-        first: the translations of the first system.
-        second: the translations of the second system.
-
-    Returns:
-        The sentences in which they differ, sorted by the second system's advantage, largest first.
+    Each of the references has a text for each sentence.
     """
     metric = CHRF()
     found = []
@@ -73,13 +66,8 @@ def as_row(pair: Comparison) -> dict[str, Any]:
 
 
 def as_lists(pairs: Sequence[Comparison], names: Sequence[str], most: int) -> list[str]:
-    """Return the sentences for which the second system is better, then the others, as paragraphs.
-
-    Args:
-        pairs: the result of :func:`compare`.
-        names: the names of the two systems.
-        most: the largest number of sentences in each list.
-    """
+    """Return up to ``most`` sentences for which the second system is better, then as many for which
+    it is worse, as paragraphs."""
     better = [pair for pair in pairs if pair.difference > 0]
     worse = [pair for pair in reversed(pairs) if pair.difference < 0]
     parts = [f"{len(pairs)} sentences differ"]
