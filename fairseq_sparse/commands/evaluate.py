@@ -21,26 +21,19 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("data", metavar="DATA", type=Path, help="that fairseq-preprocess made")
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
-    parser.add_argument(
-        "--reference", type=Path, metavar="FILE", help="raw text; without it there is no BLEU"
-    )
+    text = "raw text; without it there is no BLEU"
+    parser.add_argument("--reference", type=Path, metavar="FILE", help=text)
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
-    parser.add_argument(
-        "--post-process",
-        choices=("subword_nmt", "sentencepiece", "none"),
-        help="how subwords become words (default: by the marks in the dictionary)",
-    )
+    kinds = "subword_nmt", "sentencepiece", "none"
+    text = "how subwords become words (default: by the marks in the dictionary)"
+    parser.add_argument("--post-process", choices=kinds, help=text)
     parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     return parser.parse_args(arguments)
 
 
 def find_languages(data: Path, subset: str) -> tuple[str, str]:
-    """Return the languages of a part of the data, by the names of its files.
-
-    Raises:
-        AnalysisError: there is no such part.
-    """
+    """Return the languages of a part of the data, by the names of its files."""
     name = re.compile(rf"{re.escape(subset)}\.([^.]+)-([^.]+)\.\1\.(?:bin|idx)")
     for path in sorted(data.glob(f"{subset}.*")):
         if found := name.fullmatch(path.name):
@@ -51,11 +44,7 @@ def find_languages(data: Path, subset: str) -> tuple[str, str]:
 
 
 def find_post_process(data: Path) -> str:
-    """Return how the words of the dictionaries are split, by the marks of most entries.
-
-    Raises:
-        AnalysisError: there is no dictionary.
-    """
+    """Return how the words of the dictionaries are split, by the marks of their entries."""
     dictionaries = sorted(data.glob("dict.*.txt"))
     if not dictionaries:
         raise AnalysisError(f"{data}: no dict.LANG.txt, which fairseq-preprocess makes")
@@ -69,27 +58,24 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.commands import table_results
     from fairseq_sparse.measure.run_folders import find_checkpoint
     from fairseq_sparse.recipes import engine
-    from fairseq_sparse.recipes.evaluate import Evaluation, plan
+    from fairseq_sparse.recipes.evaluate import plan
 
     checkpoint = find_checkpoint(options.run)
     folder = options.run if options.run.is_dir() else options.run.with_suffix("")
     folder.mkdir(exist_ok=True)
-    engine.run(
-        plan(
-            Evaluation(
-                checkpoint,
-                options.data.absolute(),
-                folder.absolute(),
-                options.subset,
-                find_languages(options.data, options.subset),
-                options.reference and options.reference.absolute(),
-                options.beam,
-                options.post_process or find_post_process(options.data),
-                options.tokenizer,
-                options.cpu,
-            )
-        )
+    made = plan(
+        checkpoint=checkpoint,
+        data=options.data.absolute(),
+        folder=folder.absolute(),
+        subset=options.subset,
+        languages=find_languages(options.data, options.subset),
+        reference=options.reference and options.reference.absolute(),
+        beam=options.beam,
+        post_process=options.post_process or find_post_process(options.data),
+        tokenizer=options.tokenizer,
+        cpu=options.cpu,
     )
+    engine.run(made)
     table_results.main([str(options.run)])
 
 

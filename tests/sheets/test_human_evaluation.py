@@ -78,13 +78,6 @@ def test_kappa_of_known_cases():
     assert cohen_kappa([], [], SCORES) is None
 
 
-def test_quadratic_weights_forgive_neighbours():
-    first, near, far = [1, 2, 3, 4], [1, 2, 4, 3], [4, 2, 3, 1]
-    assert cohen_kappa(first, near, SCORES) == cohen_kappa(first, far, SCORES)
-    values = [cohen_kappa(first, second, SCORES, quadratic=True) for second in (near, far)]
-    assert values[0] > cohen_kappa(first, near, SCORES) > values[1]
-
-
 def test_figures_of_each_system():
     sheets = make_sheets((1, 2, 3), (4, 2, 5))
     given_scores = {"one": 1, "two": 2, "three": 4, REFERENCE: 3}
