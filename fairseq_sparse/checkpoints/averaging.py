@@ -45,39 +45,27 @@ _MODEL_FIELDS = (
 _ATTENTION_DEFAULTS = {"attention": "softmax", "attention_alpha": 1.5}
 
 
-def last_checkpoints(
-    folder: str | os.PathLike, count: int, by: str, upper_bound: int | None = None
-) -> list[str]:
+def last_checkpoints(folder: str | os.PathLike, count: int, by: str) -> list[str]:
     """Return the paths of the last ``count`` checkpoints in a folder, oldest first.
 
     Args:
         folder: fairseq's ``--save-dir``.
         count: number of checkpoints, at least 1.
         by: ``"epoch"`` (checkpointN.pt) or ``"update"`` (checkpoint_E_U.pt, N and U compared).
-        upper_bound: the last epoch or update that counts; None for no bound.
 
     Raises:
         CheckpointError: there is no such folder, or it has fewer than ``count``.
     """
-    patterns = {"epoch": EPOCH, "update": UPDATE}
-    if by not in patterns:
-        raise ValueError(f"by must be 'epoch' or 'update', not {by!r}")
-    if count < 1:
-        raise ValueError(f"count must be at least 1, not {count}")
+    pattern = {"epoch": EPOCH, "update": UPDATE}[by]
     if not os.path.isdir(folder):
         raise CheckpointError(f"{folder}: no such folder")
-    found = []
-    for name in os.listdir(folder):
-        match = re.fullmatch(patterns[by], name)
-        if match and (upper_bound is None or int(match.group(1)) <= upper_bound):
-            found.append((int(match.group(1)), name))
-    found.sort()
+    matches = filter(None, (re.fullmatch(pattern, name) for name in os.listdir(folder)))
+    found = sorted((int(match.group(1)), match.group()) for match in matches)
     if len(found) < count:
         names = "checkpointN.pt" if by == "epoch" else "checkpoint_E_U.pt"
-        bound = "" if upper_bound is None else f" up to {by} {upper_bound}"
         listed = ", ".join(name for _, name in found) or "none"
         raise CheckpointError(
-            f"{folder}: {count} checkpoints by {by} ({names}){bound} are needed, "
+            f"{folder}: {count} checkpoints by {by} ({names}) are needed, "
             f"{len(found)} found ({listed})"
         )
     return [os.path.join(folder, name) for _, name in found[-count:]]

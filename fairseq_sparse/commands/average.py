@@ -23,8 +23,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for kind, when in saved.items():
         text = f"average the last N checkpoints that were saved {when}"
         which.add_argument(f"--num-{kind}-checkpoints", type=positive, metavar="N", help=text)
-    text = "leave out checkpoints after this epoch (or update, with --num-update-checkpoints)"
-    add("--checkpoint-upper-bound", type=positive, metavar="N", help=text)
     text = "in place of the parameters, average the exponential averages of --store-ema"
     add("--ema", action="store_true", help=text)
     text = "write a checkpoint to give away: in fp16, without state and paths of the training"
@@ -33,10 +31,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options.count = options.num_epoch_checkpoints or options.num_update_checkpoints
     if options.count and len(options.inputs) != 1:
         parser.error("--inputs must be one folder when a number of checkpoints is given")
-    if options.checkpoint_upper_bound and not options.count:
-        parser.error(
-            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
-        )
     return options
 
 
@@ -47,8 +41,7 @@ def run(options: argparse.Namespace) -> None:
     averaging.check_output(options.output)
     if options.count:
         by = "epoch" if options.num_epoch_checkpoints else "update"
-        bound = options.checkpoint_upper_bound
-        paths = averaging.last_checkpoints(options.inputs[0], options.count, by, bound)
+        paths = averaging.last_checkpoints(options.inputs[0], options.count, by)
     refuse_overwriting(options.output, paths)
     state = averaging.average_checkpoints(
         paths, progress=lambda line: print(line, flush=True), exponential=options.ema

@@ -311,8 +311,9 @@ def show_results(recipes: list[Recipe], options: argparse.Namespace) -> None:
 
 def listing() -> str:
     """Return the names in the catalogue."""
-    datasets = catalogue.entries("datasets").items()
-    lines = ["data sets:", *(f"  {name:28}{entry['title']}" for name, entry in datasets)]
+    lines = ["data sets:"]
+    for name, entry in catalogue.entries("datasets").items():
+        lines.append(f"  {name:28}{entry.get('title', '')}".rstrip())
     for title, names in (
         ("variants", catalogue.entries("variants")),
         ("attentions", catalogue.section("variants", "attentions")),

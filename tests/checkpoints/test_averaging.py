@@ -285,17 +285,13 @@ def test_last_checkpoints_are_the_last_by_number(tmp_path):
     for name in ("1", "2", "9", "10", "_1_5", "_1_90", "_2_100", "_best", "_last", ".best_bleu_3"):
         (tmp_path / f"checkpoint{name}.pt").touch()
 
-    def names(*arguments, **options):
-        return [Path(path).name for path in last_checkpoints(tmp_path, *arguments, **options)]
+    def names(count, by):
+        return [Path(path).name for path in last_checkpoints(tmp_path, count, by)]
 
     assert names(2, "epoch") == ["checkpoint9.pt", "checkpoint10.pt"]
-    assert names(2, "epoch", upper_bound=9) == ["checkpoint2.pt", "checkpoint9.pt"]
     assert names(2, "update") == ["checkpoint_1_90.pt", "checkpoint_2_100.pt"]
-    assert names(1, "update", upper_bound=99) == ["checkpoint_1_90.pt"]
     with pytest.raises(CheckpointError, match=r"5 checkpoints by epoch .* 4 found \(.*10\.pt\)"):
         names(5, "epoch")
-    with pytest.raises(CheckpointError, match="up to update 4 are needed, 0 found"):
-        names(1, "update", upper_bound=4)
     with pytest.raises(CheckpointError, match="no such folder"):
         last_checkpoints(tmp_path / "nowhere", 1, "epoch")
 
@@ -385,7 +381,6 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     ("named", "arguments"),
     [
         ("--inputs", "--inputs a b --num-epoch-checkpoints 2 --output c"),
-        ("--checkpoint-upper-bound", "--inputs a --checkpoint-upper-bound 2 --output c"),
         ("--num-epoch-checkpoints", "--inputs a --num-epoch-checkpoints 0 --output c"),
     ],
 )

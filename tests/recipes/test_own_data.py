@@ -39,9 +39,7 @@ def test_four_files_are_enough(config: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stem", ["valid", "dev"])
 def test_own_validation_is_used(stem: str, tmp_path: Path) -> None:
-    names = [
-        f"{split}.{language}" for split in ("train", stem, "test") for language in ("ja", "en")
-    ]
+    names = [f"{split}.{side}" for split in ("train", stem, "test") for side in ("ja", "en")]
     corpus = recipe(own_data(files(tmp_path, *names), "ja", "en")).corpus
     assert Take("valid", "text", f"{stem}.ja", f"{stem}.en") in corpus.take
     assert corpus.hold_out == 0
