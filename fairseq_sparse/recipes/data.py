@@ -108,7 +108,7 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
         if own["kind"] != "inflection":
             raise RecipeError(f"--languages: {dataset} has no choice of languages")
         if own.get("language_count"):
-            raise RecipeError(f"--languages: {dataset} is all; take {dataset}_part for some")
+            raise RecipeError(f"--languages: {dataset} has all; {dataset}_part can have some")
         own["languages"] = options.languages
     own = catalogue.merge(own, _parsed(overrides))
     for language, kind in own.get("tokens", {}).items():
