@@ -197,9 +197,9 @@ def results_of(
 
 
 def run(options: argparse.Namespace, record: harness.Record) -> None:
+    from benchmark.decoding_plots import decoding_figures
     from fairseq_sparse.errors import AnalysisError, CheckpointError
     from fairseq_sparse.measure.translator import load_translator
-    from fairseq_sparse.plots.decoding_plots import decoding_figures
     from fairseq_sparse.plots.pictures import require_matplotlib, save_pictures
 
     cpu = options.device == "cpu"

@@ -10,13 +10,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.plots.pictures import (
-    DASHES,
-    add_legend,
-    colours_of,
-    new_figure,
-    plain,
-)
+from fairseq_sparse.plots.pictures import DASHES, add_legend, colours_of, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +19,7 @@ Results = Sequence[dict[str, Any]]
 
 
 def decoding_figures(results: Results) -> dict[str, Figure]:
-    """Draw the results of ``benchmark/decoding.py`` that have several points, by their names.
+    """Draw the results of ``decoding.py`` that have several points, by their names.
 
     Args:
         results: with ``seconds`` and ``speed``, or neither if the model failed; ``group`` is the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_sparse.plots.decoding_plots import decoding_figures, draw_beams, draw_source_lengths
+from benchmark.decoding_plots import decoding_figures, draw_beams, draw_source_lengths
 
 pytest.importorskip("matplotlib")
 
