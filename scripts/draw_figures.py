@@ -91,18 +91,19 @@ def draw_runs(
 
 def draw_word_frequency(rows: Sequence[dict[str, str]]) -> Figure:
     """Draw the F1 of words by their frequency in the training text, a bar for each model."""
-    from fairseq_sparse.plots.pictures import add_legend, colours_of, new_figure
+    from fairseq_sparse.plots.pictures import add_legend, colours_of, draw_bars, new_figure
 
     frequency, *models = rows[0]
     figure = new_figure(6.4, 3.2)
     (axes,) = figure.axes
-    width = 0.8 / len(models)
-    for number, (name, colour) in enumerate(colours_of(models).items()):
-        places = [place + width * (number - (len(models) - 1) / 2) for place in range(len(rows))]
-        values = [float(row[name]) for row in rows]
-        axes.bar(places, values, width, color=colour, edgecolor="white", label=name)
-    axes.set_xticks(range(len(rows)), [textwrap.fill(row[frequency], 10) for row in rows])
-    axes.grid(visible=False, axis="x")
+    draw_bars(
+        axes,
+        [textwrap.fill(row[frequency], 10) for row in rows],
+        [
+            ([float(row[name]) for row in rows], {"label": name, "color": colour})
+            for name, colour in colours_of(models).items()
+        ],
+    )
     axes.set_xlabel(f"how often the word {frequency}")
     axes.set_ylabel("F1 of the test set's words")
     add_legend(figure, columns=3)

@@ -227,6 +227,30 @@ def draw_means(
     )
 
 
+def draw_updates(axes: Axes, curve: Mapping[str, Sequence[Any]], name: str, **style: Any) -> None:
+    """Draw a number of a training over its ``updates``, unless no value is known (not None)."""
+    values = [math.nan if value is None else value for value in curve.get(name, ())]
+    if not all(map(math.isnan, values)):
+        axes.plot(curve["updates"], values, **style)
+
+
+def draw_bars(
+    axes: Axes, groups: Sequence[str], bars: Sequence[tuple[Sequence[float], Mapping[str, Any]]]
+) -> None:
+    """Draw groups of bars side by side.
+
+    Args:
+        groups: their names.
+        bars: for each model its value in each group, and the label and the look of its bars.
+    """
+    width = 0.8 / len(bars)
+    for number, (values, style) in enumerate(bars):
+        places = [place + width * (number - (len(bars) - 1) / 2) for place in range(len(values))]
+        axes.bar(places, values, width, edgecolor="white", **style)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.grid(visible=False, axis="x")
+
+
 def unescaped(content: Any) -> Any:
     """Return JSON whose texts have the characters that Moses escapes, such as ' for &apos;."""
     if isinstance(content, dict):

@@ -6,10 +6,10 @@ import io
 import re
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from fairseq_sparse.measure.training_log import Records, curves
-from fairseq_sparse.plots.pictures import DASHES, add_legend, new_figure, plain
+from fairseq_sparse.plots.pictures import DASHES, add_legend, draw_updates, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,20 +43,14 @@ def draw_curve(
     (axes,) = figure.axes
     for number, (name, records) in enumerate(runs.items()):
         style = {"color": colours[name], "linestyle": DASHES[number % len(DASHES)]}
-        label = plain(name)
-        for tag, more in (
-            ("valid", {"marker": "o", "markersize": 4}),
-            ("train_inner", {"linewidth": 0.8, "alpha": 0.7}),
-        ):
-            curve = curves(records, tag)
-            if statistic in curve:
-                values = [_positive(value, logarithmic) for value in curve[statistic]]
-                axes.plot(curve["updates"], values, **style, **more, label=label)
-                label = None  # once in the legend
+        style["label"] = plain(name)
+        draw_updates(axes, curves(records, "valid"), statistic, **style, marker="o", markersize=4)
+        inner = curves(records, "train_inner")
+        draw_updates(axes, inner, statistic, **style, linewidth=0.8, alpha=0.7)
     if not axes.lines:
         return None
     if logarithmic:
-        axes.set_yscale("log")
+        axes.set_yscale("log", nonpositive="mask")
     axes.set_xlabel("updates")
     axes.set_ylabel(title)
     add_legend(figure)
@@ -85,8 +79,3 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1).strip()
-
-
-def _positive(value: Any, needed: bool) -> float:
-    """Return the value, or NaN (not drawn) if it is missing or the axis cannot show it."""
-    return float("nan") if value is None or (needed and value <= 0) else value
