@@ -11,16 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_sparse.plots.pictures import (
-    add_legend,
-    colours_of,
-    new_figure,
-    plain,
-)
+from fairseq_sparse.plots.pictures import add_legend, colours_of, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,15 +24,12 @@ Results = Mapping[str, Mapping[str, Any]]
 Colours = Optional[Mapping[str, str]]
 Layers = Sequence[Mapping[str, Any]]
 
-_MARKERS = "osD^vPX"
 _DASHED = (0, (4, 1.5))
 _PLACES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-_ALIGNMENTS = {"normal": "attention", "shifted": "attention, shifted"}
-_EXPONENTS = "diversity_by_exponent"
 
 
 def attention_figures(results: Results) -> dict[str, Figure]:
@@ -65,9 +56,9 @@ def draw_sparsity(results: Results, colours: Colours = None) -> Figure:
             Models with the same curve share one line.
     """
     figure, panels = _new_panels("sparsity rate (%)", _places(results))
-    for line in _lines(results, colours, "sparsity"):
+    for result, style in _styled(results, colours, "sparsity"):
         for place, axes in panels.items():
-            line.draw_measure(axes, _layers(line.result, place), "sparsity", 100)
+            _draw_line(axes, _layers(result, place), "sparsity", 100, style)
     return _finish(figure, percent=True)
 
 
@@ -81,15 +72,23 @@ def draw_null_rates(results: Results, colours: Colours = None) -> Figure:
         results: as for :func:`draw_sparsity`.
     """
     figure, panels = _new_panels("null rate (%)", _places(results))
-    for line in _lines(results, colours, "null"):
+    for result, style in _styled(results, colours, "null"):
         for place, axes in panels.items():
-            layers = _layers(line.result, place)
-            line.draw_measure(axes, layers, "null", 100)
-            deviations = [100 * math.sqrt(layer.get("null_variance", 0)) for layer in layers]
-            line.draw_band(axes, [100 * layer["null"] for layer in layers], deviations)
+            layers = _layers(result, place)
+            _draw_line(axes, layers, "null", 100, style)
+            rates = [(layer["null"], math.sqrt(layer.get("null_variance", 0))) for layer in layers]
+            axes.fill_between(
+                range(1, len(rates) + 1),
+                [100 * max(0.0, rate - deviation) for rate, deviation in rates],
+                [100 * min(1.0, rate + deviation) for rate, deviation in rates],
+                color=style["color"],
+                alpha=0.12,
+                linewidth=0,
+                zorder=1,
+            )
             if place != "encoder":  # the encoder sees no reference
-                shuffled = _layers(line.result, place, "shuffled")
-                line.draw_measure(axes, shuffled, "null", 100, dashed=True)
+                shuffled = _layers(result, place, "shuffled")
+                _draw_line(axes, shuffled, "null", 100, style, dashed=True)
     if any("shuffled" in result for result in results.values()):
         _explain(figure, "with the reference", "with another sentence's reference")
     return _finish(figure, percent=True)
@@ -104,13 +103,13 @@ def draw_diversity(results: Results, colours: Colours = None) -> Figure:
         results: as for :func:`draw_sparsity`, of models that have layers with several heads.
     """
     figure, panels = _new_panels("diversity of the heads (nats)", _places(results))
-    for line in _lines(results, colours):
-        parts = line.result["attention"].values()
-        exponents = [x for part in parts for x in part.get(_EXPONENTS, ())]
+    for result, style in _styled(results, colours):
+        parts = result["attention"].values()
+        exponents = [x for part in parts for x in part.get("diversity_by_exponent", ())]
         if exponents:
-            line = replace(line, label=f"{line.label} (exponent {exponents[0]})")
+            style["label"] += f" (exponent {exponents[0]})"
         for place, axes in panels.items():
-            line.draw_measure(axes, _layers(line.result, place), "diversity", 1)
+            _draw_line(axes, _layers(result, place), "diversity", 1, style)
     return _finish(figure)
 
 
@@ -123,79 +122,58 @@ def draw_alignment_error(results: Results, colours: Colours = None) -> Figure:
         results: for each model its entry under "folders" in the output of ``fairseq-sparse analyze
             alignment --json``, or under "models" in that of ``gold_alignment_table.py``.
     """
-    kinds = [kind for kind in _ALIGNMENTS if any(kind in result for result in results.values())]
-    titles = {kind: _ALIGNMENTS[kind] for kind in kinds}
+    titles = {"normal": "attention", "shifted": "attention, shifted"}
+    titles = {kind: titles[kind] for kind in titles if any(kind in x for x in results.values())}
     figure, panels = _new_panels("alignment error rate (%)", titles)
-    for line in _lines(results, colours):
+    for result, style in _styled(results, colours):
         for kind, axes in panels.items():
-            layers = line.result[kind]["layers"] if kind in line.result else []
-            line.draw_measure(axes, layers, "best", 100)
-            line.draw_measure(axes, layers, "average", 100, dashed=True)
+            layers = result[kind]["layers"] if kind in result else []
+            _draw_line(axes, layers, "best", 100, style)
+            _draw_line(axes, layers, "average", 100, style, dashed=True)
     _explain(figure, "best head of the layer", "mean of the heads")
     return _finish(figure)
 
 
-@dataclass(frozen=True)
-class _Line:
-    """The line of one model, or of several with the same numbers."""
+def _draw_line(
+    axes: Axes,
+    layers: Layers,
+    name: str,
+    factor: float,
+    style: Mapping[str, str],
+    dashed: bool = False,
+) -> None:
+    """Draw a measure over the layers, with bars for its deviation over seeds if there is one.
 
-    label: str
-    colour: str
-    marker: str
-    result: Mapping[str, Any]
-
-    def draw_measure(
-        self, axes: Axes, layers: Layers, name: str, factor: float, dashed: bool = False
-    ) -> None:
-        """Draw a measure over the layers, with bars for its deviation over seeds if there is one.
-
-        A layer's number is under "layer", or else its place in the list.
-        """
-        numbers = [layer.get("layer", place) for place, layer in enumerate(layers, start=1)]
-        values = [_times(layer.get(name), factor) for layer in layers]
-        deviations = [_times(layer.get("deviation", {}).get(name), factor) for layer in layers]
-        if not all(map(math.isnan, deviations)):
-            axes.errorbar(
-                numbers, values, deviations, fmt="none", ecolor=self.colour, elinewidth=1, zorder=2
-            )
-        axes.plot(
-            numbers,
-            values,
-            label=None if dashed else self.label,
-            color=self.colour,
-            linestyle=_DASHED if dashed else "solid",
-            linewidth=1.5,
-            marker=self.marker,
-            markersize=3.5 if dashed else 6,  # smaller, so that both show where they coincide
-            markerfacecolor="white" if dashed else self.colour,
-            zorder=4 if dashed else 3,
+    A layer's number is under "layer", or else its place in the list.
+    """
+    numbers = [layer.get("layer", place) for place, layer in enumerate(layers, start=1)]
+    values = [_times(layer.get(name), factor) for layer in layers]
+    deviations = [_times(layer.get("deviation", {}).get(name), factor) for layer in layers]
+    colour = style["color"]
+    if not all(map(math.isnan, deviations)):
+        axes.errorbar(
+            numbers, values, deviations, fmt="none", ecolor=colour, elinewidth=1, zorder=2
         )
-
-    def draw_band(self, axes: Axes, values: Sequence[float], deviations: Sequence[float]) -> None:
-        pairs = list(zip(values, deviations, strict=True))
-        axes.fill_between(
-            range(1, len(pairs) + 1),
-            [max(0.0, value - deviation) for value, deviation in pairs],
-            [min(100.0, value + deviation) for value, deviation in pairs],
-            color=self.colour,
-            alpha=0.12,
-            linewidth=0,
-            zorder=1,
-        )
+    look: dict[str, Any] = {**style, "markersize": 6, "zorder": 3}
+    if dashed:  # smaller markers, so that both show where they coincide
+        look |= {"label": None, "linestyle": _DASHED, "markersize": 3.5, "zorder": 4}
+        look["markerfacecolor"] = "white"
+    axes.plot(numbers, values, linewidth=1.5, **look)
 
 
-def _lines(results: Results, colours: Colours, same: Optional[str] = None) -> list[_Line]:
-    """Return a line for each model; models that agree in the measure ``same`` in all layers share
-    one."""
+def _styled(
+    results: Results, colours: Colours, same: Optional[str] = None
+) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
+    """Yield the results of each model with the label, colour and marker of its line; models that
+    agree in the measure ``same`` in all layers share one."""
     groups: dict[object, list[str]] = {}
     for name, result in results.items():
         groups.setdefault(_values(result, same) if same else name, []).append(name)
     colours = colours or colours_of(results)
-    markers = dict(zip(results, itertools.cycle(_MARKERS), strict=False))
-    return [
-        _Line(", ".join(map(plain, names)), colours[names[0]], markers[names[0]], results[names[0]])
-        for names in groups.values()
-    ]
+    markers = dict(zip(results, itertools.cycle("osD^vPX"), strict=False))
+    for names in groups.values():
+        label, first = ", ".join(map(plain, names)), names[0]
+        yield results[first], {"label": label, "color": colours[first], "marker": markers[first]}
 
 
 def _values(result: Mapping[str, Any], measure: str) -> tuple:
@@ -213,7 +191,7 @@ def _layers(result: Mapping[str, Any], place: str, part: str = "attention") -> L
 def _places(results: Results) -> dict[str, str]:
     """Return the places of attention that occur in the results, with titles."""
     found = [place for result in results.values() for place in result["attention"]]
-    return {place: title for place, title in _PLACES.items() if place in found}
+    return {place: _PLACES[place] for place in _PLACES if place in found}
 
 
 def _times(value: Optional[float], factor: float) -> float:
