@@ -7,9 +7,10 @@ of "Sparse Sequence-to-Sequence Models". Matplotlib is imported only when a pict
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Optional
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.training_log import (
@@ -19,20 +20,13 @@ from fairseq_sparse.measure.training_log import (
     read_records,
     validation_curve,
 )
-from fairseq_sparse.plots.pictures import (
-    COLOURS,
-    DASHES,
-    add_legend,
-    colours_of,
-    draw_means,
-    new_figure,
-    plain,
-)
+from fairseq_sparse.plots.pictures import COLOURS, DASHES, add_legend, colours_of, new_figure, plain
 from fairseq_sparse.tables.alpha_grid import score_of
 from fairseq_sparse.tables.columns import COLUMNS
 from fairseq_sparse.tables.rows import Row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Metrics logged in validation: fairseq's name and the label of the axis.
@@ -80,14 +74,11 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
     Raises:
         AnalysisError: no run is finished, or no metric is in all logs.
     """
-    logs = {
-        row.title: [row.runs[seed] / "logs" / "train.log" for seed in row.summaries] for row in rows
-    }
-    runs = {
-        name: [read_records(log_text(path)) for path in paths if path.is_file()]
-        for name, paths in logs.items()
-    }
-    runs = {name: several for name, several in runs.items() if several}
+    runs: dict[str, list[Records]] = {}
+    for row in rows:
+        for path in (row.runs[seed] / "logs" / "train.log" for seed in row.summaries):
+            if path.is_file():
+                runs.setdefault(row.title, []).append(read_records(log_text(path)))
     if not runs:
         raise AnalysisError("no finished run has a training log")
     return draw_training_curves(runs, early)
@@ -118,14 +109,7 @@ def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
 
 
 def draw_training_curves(runs: Mapping[str, Sequence[Records]], early: float = 1.0) -> Figure:
-    """Draw the validation of each model, by updates on the left and by hours on the right.
-
-    Args:
-        runs: for each model, by the name of its row, the records of the logs of its seeds. Each
-            seed has a line. A model named after another (``entmax15_k100``) has the other's
-            colour, dashed. If there are more models than colours, they get a colour scale.
-        early: the share of the longest training to show, from its beginning; the first three
-            validations of each model are always shown.
+    """Draw the validation of each model from the logs of its seeds, as :func:`draw_curves` does.
 
     Raises:
         AnalysisError: as :func:`choose_metric`.
@@ -135,18 +119,21 @@ def draw_training_curves(runs: Mapping[str, Sequence[Records]], early: float = 1
         name: [validation_curve(records, metric) for records in several]
         for name, several in runs.items()
     }
-    return draw_curves(found, METRICS.get(metric, metric), early)
+    return draw_curves(found, METRICS[metric], early)
 
 
 def draw_curves(
     found: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], label: str, early: float = 1.0
 ) -> Figure:
-    """Draw a curve for each seed of each model, as described in :func:`draw_training_curves`.
+    """Draw a line for each seed of each model, by updates on the left and by hours on the right.
+
+    If there are more models than colours, they get a colour scale and dashes.
 
     Args:
-        found: for each model, the curves of its seeds that :func:`validation_curve` returns.
+        found: for each model, the results of :func:`validation_curve` for its seeds.
         label: what the vertical axis shows.
-        early: the share of the longest training that is shown, from its beginning.
+        early: the share of the longest training to show, from its beginning; the first three
+            validations of each model are always shown.
     """
     figure = new_figure(9.5, 3.8, columns=2)
     colours = colours_of(found)
@@ -170,9 +157,8 @@ def draw_curves(
                 )
         axes.set_xlim(0, 1.02 * last or None)
         axes.locator_params(axis="x", nbins=5)  # labels of small numbers of hours are long
-    figure.axes[0].set_xlabel("updates")
+    figure.axes[0].set(xlabel="updates", ylabel=label)
     figure.axes[1].set_xlabel("hours of training, without validation")
-    figure.axes[0].set_ylabel(label)
     add_legend(figure, columns=5)
     return figure
 
@@ -200,7 +186,7 @@ def draw_alphas(rows: Sequence[Row]) -> Figure:
         )
     figure = new_figure(0.6 + 4.2 * len(panels), 3.6, columns=len(panels))
     for axes, (varied, found) in zip(figure.axes, panels.items(), strict=True):
-        draw_means(axes, list(found), list(found.values()), color=COLOURS[0])
+        _draw_means(axes, list(found), list(found.values()))
         axes.set_xlabel(f"α of the {_ALPHAS[varied]} (α of the {_ALPHAS[1 - varied]}: {HELD:g})")
         axes.set_xticks(list(found), [f"{alpha:g}" for alpha in found])
         axes.tick_params(axis="x", labelsize=8)
@@ -231,9 +217,9 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
     figure = new_figure(5.5, 3.6)
     (axes,) = figure.axes
     places, values, drawn = zip(*points, strict=True)
-    draw_means(axes, places, values, color=COLOURS[0])
+    _draw_means(axes, places, values)
     for place, several, row in zip(places, values, drawn, strict=True):
-        if not _is_number(row.model.get("output_tau")):
+        if not re.fullmatch(r"[-.\d]+", row.model.get("output_tau") or ""):
             axes.annotate(
                 row.title,
                 (place, fmean(several)),
@@ -244,14 +230,19 @@ def draw_curve(rows: Sequence[Row], along: str, score: str) -> Figure:
                 parse_math=False,
             )
     axes.margins(y=0.12)
-    axes.set_xlabel(COLUMNS[along].heading)
-    axes.set_ylabel(COLUMNS[score].heading)
+    axes.set(xlabel=COLUMNS[along].heading, ylabel=COLUMNS[score].heading)
     return figure
 
 
-def _is_number(text: Optional[str]) -> bool:
-    try:
-        float(text or "")
-    except ValueError:
-        return False
-    return True
+def _draw_means(axes: Axes, places: Sequence[float], values: Sequence[Sequence[float]]) -> None:
+    """Draw a line through the means of several values at each place, with their standard
+    deviations as samples."""
+    axes.errorbar(
+        places,
+        [fmean(several) for several in values],
+        yerr=[stdev(several) if len(several) > 1 else 0.0 for several in values],
+        color=COLOURS[0],
+        marker="o",
+        markersize=4,
+        capsize=3,
+    )

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.errors import AnalysisError
@@ -206,25 +205,6 @@ def add_legend(figure: Figure, columns: int = 2) -> None:
     for text in legend.get_texts():
         text.set_parse_math(False)
         text.set_fontfamily(families)
-
-
-def draw_means(
-    axes: Axes, places: Sequence[float], values: Sequence[Sequence[float]], **style: Any
-) -> None:
-    """Draw a line through the means of several values at each place, with their standard
-    deviations.
-
-    The deviation is that of a sample; a single value has none.
-    """
-    axes.errorbar(
-        places,
-        [fmean(several) for several in values],
-        yerr=[stdev(several) if len(several) > 1 else 0.0 for several in values],
-        marker="o",
-        markersize=4,
-        capsize=3,
-        **style,
-    )
 
 
 def draw_updates(axes: Axes, curve: Mapping[str, Sequence[Any]], name: str, **style: Any) -> None:

@@ -147,16 +147,12 @@ def _beside(
 ) -> list[Optional[Figure]]:
     """Return the paper's figure of each row that is measured as ours."""
     quantity = _quantity(rows, column)
-    if quantity is None:
-        return [None] * len(rows)
     return [find_figure(table.paper, dataset, row.model, quantity, statistics) for row in rows]
 
 
 def _paper_cells(table: Table, dataset: str, rows: Sequence[Row], column: str) -> list[str]:
     """Return the text of the paper's figure of each row, with its deviation."""
     quantity = _quantity(rows, column)
-    if quantity is None:
-        return ["-"] * len(rows)
     return [published_text(table.paper, dataset, row.model, quantity) or "-" for row in rows]
 
 

@@ -83,7 +83,7 @@ def find_figure(
     recipe: Optional[str],
     dataset: str,
     model: dict[str, Any],
-    quantity: Quantity,
+    quantity: Optional[Quantity],
     statistics: Sequence[str] = ("value", "mean"),
 ) -> Optional[Figure]:
     """Return a paper's figure for a model, or None if no figure is measured in the same way.
@@ -92,7 +92,7 @@ def find_figure(
         recipe: the paper's name in ``fairseq-sparse reproduce``; None for any.
         dataset: as the recipes call it.
         model: as :func:`identity` takes it.
-        quantity: metric, split and languages, all of which must be the paper's.
+        quantity: metric, split and languages, all of which must be the paper's; None: no figure.
         statistics: acceptable statistics, in order of preference.
     """
     found = [
@@ -110,7 +110,7 @@ def find_figure(
 
 
 def published_text(
-    recipe: Optional[str], dataset: str, model: dict[str, Any], quantity: Quantity
+    recipe: Optional[str], dataset: str, model: dict[str, Any], quantity: Optional[Quantity]
 ) -> Optional[str]:
     """Return the text of the figure found by :func:`find_figure`, with its deviation if known."""
     figure = find_figure(recipe, dataset, model, quantity)
