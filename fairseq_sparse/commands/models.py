@@ -176,7 +176,7 @@ def measurements(
     from fairseq_sparse.measure.run_folders import Run, find_subwords
 
     runs = [
-        Run(name, Path(path).parent, Path(path), {}, [], None)
+        Run(name, Path(path), Path(path))
         for path, name in zip(options.path, options.names, strict=True)
     ]
     subwords = subwords or find_subwords(runs)

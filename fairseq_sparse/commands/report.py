@@ -68,46 +68,45 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_subwords(parser, default=None)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)
+    if options.log and len(options.log) != len(options.runs):
+        runs, logs = len(options.runs), len(options.log)
+        parser.error(f"--log: {runs} runs, but {logs} logs: give one for each")
     check_outputs(parser, options, "output")
     return options
 
 
 def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.cache import Measurements
-    from fairseq_sparse.measure.run_folders import find_data, find_subwords, name_of_data, read_runs
+    from fairseq_sparse.measure.run_folders import find_data, find_runs, find_subwords
     from fairseq_sparse.plots.pictures import require_matplotlib
     from fairseq_sparse.report.page import make_page
     from fairseq_sparse.tables.summaries import read_run
 
     require_matplotlib()
-    runs = read_runs(options.runs, options.log)
+    runs = find_runs(options.runs)
+    logs = options.log or [None] * len(runs)
+    for run, log in zip(runs, logs, strict=True):
+        read_run(run.place, log)  # so that a bad file is refused before anything is measured
     data = find_data(runs, options.data)
     subwords = options.subwords or find_subwords(runs)
     models = []
-    logs = options.log or [None] * len(runs)
-    for run, place, log in zip(runs, options.runs, logs, strict=True):
+    for run, log in zip(runs, logs, strict=True):
         found = Measurements(run, data, options.subset, subwords, options.cpu, with_progress)
-        measured = {
+        model = {
+            "name": run.name,
             "output": found.output(),
             "decoded": found.decoded(),
             "empty": found.empty(),
             "attention": found.attention(),
             "sentences": found.sentences(options.sentences),
+            "alignment": run.alignment,
+            "missing": hints(run, data),
         }
         # The summary of a plain run has what is now measured.
-        summary, records = read_run(place.resolve(), log)
-        models.append(
-            {
-                "name": run.name,
-                "summary": summary,
-                "records": records,
-                "alignment": run.alignment,
-                "missing": hints(run, data),
-                **measured,
-            }
-        )
-    page = make_page(models, name_of_data(runs, data), options.subset)
-    write_text(options.output, page)
+        summary, records = read_run(run.place, log)
+        models.append({**model, "summary": summary, "records": records})
+    names = (model["summary"].get("dataset") for model in models)
+    write_text(options.output, make_page(models, next(filter(None, names), data), options.subset))
 
 
 def hints(run: Run, data: str) -> dict[str, list[str]]:

@@ -8,29 +8,32 @@ from typing import Any, Optional
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
-from fairseq_sparse.measure.training_log import Records
-from fairseq_sparse.tables.summaries import MODELS, read_run
+from fairseq_sparse.tables.summaries import MODELS
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, and what is known of its training and its scores.
+    """A trained model, and what the folder of its run says about it.
 
     Attributes:
-        name: its name in the report, different from all others.
-        folder: the folder of the run.
+        name: its name, different from all others.
         checkpoint: the model.
-        summary, records: see :func:`read_run`.
-        alignment: the results of ``fairseq-sparse analyze alignment --json`` for its alignments;
-            None if its data have no gold alignments, or the stage align has not run.
+        place: the folder, or the checkpoint alone if other files may be of another model.
     """
 
     name: str
-    folder: Path
     checkpoint: Path
-    summary: dict[str, Any]
-    records: Records
-    alignment: Optional[dict[str, Any]]
+    place: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.place.parent if self.place.is_file() else self.place
+
+    @property
+    def alignment(self) -> Optional[dict[str, Any]]:
+        """The results of ``fairseq-sparse analyze alignment --json`` for its alignments; None if
+        its data have no gold alignments, or the stage align has not run."""
+        return next(iter(_read_json(self.place / "alignment.json").get("folders", [])), None)
 
     @property
     def trained_on(self) -> dict[str, str]:
@@ -41,41 +44,22 @@ class Run:
     @property
     def subwords(self) -> Optional[str]:
         """How words were split, if the recipe recorded it: a choice of ``--subwords``."""
-        return (
-            _read_json(self.folder / "stages" / "analyze.json").get("settings", {}).get("subwords")
-        )
+        record = _read_json(self.folder / "stages" / "analyze.json")
+        return record.get("settings", {}).get("subwords")
 
 
-def read_runs(given: Sequence[Path], logs: Sequence[Path] = ()) -> list[Run]:
-    """Read the runs in folders, or checkpoints alone.
-
-    Args:
-        given: folders of the recipes, folders of ``--save-dir``, or checkpoints.
-        logs: the training log of each, in the same order; if empty, those of the recipes.
+def find_runs(given: Sequence[Path]) -> list[Run]:
+    """Find the models in folders of the recipes, in folders of ``--save-dir``, or alone.
 
     Raises:
-        AnalysisError: a run is given twice, or has no checkpoint; a log has no numbers, or the
-            numbers of logs and runs differ.
-        OSError, ValueError: a file of a run cannot be read.
+        AnalysisError: a run is given twice, or has no checkpoint.
     """
-    if logs and len(logs) != len(given):
-        raise AnalysisError(f"{len(given)} runs, but {len(logs)} logs: give one for each, in order")
-    paths = [path.resolve() for path in given]
-    for place, path in zip(paths, given, strict=True):
-        if paths.count(place) > 1:
+    places = [path.resolve() for path in given]
+    for place, path in zip(places, given, strict=True):
+        if places.count(place) > 1:
             raise AnalysisError(f"{path} is given twice")
-    checkpoints = [find_checkpoint(path) for path in given]
-    runs = []
-    for place, name, checkpoint, log in zip(
-        paths, short_names(paths), checkpoints, logs or [None] * len(given), strict=True
-    ):
-        summary, records = read_run(place, log)
-        alone = place.is_file()  # the rest of the folder may be of another checkpoint
-        aligned = [] if alone else _read_json(place / "alignment.json").get("folders")
-        folder = place.parent if alone else place
-        alignment = aligned[0] if aligned else None
-        runs.append(Run(name, folder, checkpoint, summary, records, alignment))
-    return runs
+    checkpoints = map(find_checkpoint, given)
+    return list(map(Run, short_names(places), checkpoints, places))
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -149,12 +133,6 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
 def find_subwords(runs: Sequence[Run]) -> str:
     """Return how words were split in the first run that has a record of it, or ``none``."""
     return next(filter(None, (run.subwords for run in runs)), "none")
-
-
-def name_of_data(runs: Sequence[Run], data: str) -> str:
-    """Return the recipe's name of the data set, or the folder of the data."""
-    names = [run.summary.get("dataset") for run in runs]
-    return next(filter(None, names), data)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def make_page(models: Sequence[Model], dataset: str, subset: str) -> str:
 
     Args:
         models: for each its ``name``; ``summary``, ``records`` of the training log and
-            ``alignment``, as in :class:`Run`, empty or None if there are none; and the results of
+            ``alignment`` of :class:`Run`, empty or None if there are none; and the results of
             the methods ``output``, ``decoded``, ``empty``, ``attention`` and ``sentences`` of
             :class:`Measurements`, all on one part of the data. Under ``missing``: the commands
             that would make ``summary``, ``records`` and ``alignment``.

@@ -40,9 +40,7 @@ def results(models: Models, dataset: str, published: Sequence[dict[str, Any]]) -
     All tables of the papers on this data set follow below.
     """
     summaries = [model["summary"] for model in models]
-    names = [
-        name for name in columns_of(summaries) if any(cell(part, name) != "-" for part in summaries)
-    ]
+    names = columns_of(summaries)
     if all(cell(model["summary"], "variant") == model["name"] for model in models):
         names.remove("variant")
     columns = [("model", [model["name"] for model in models])]

@@ -33,7 +33,7 @@ def measurements(folder: Path, checkpoint: str = "average.pt", **settings) -> Me
         path = folder / name
         if not path.exists():
             path.write_text(name)
-    run = Run("a model", folder, folder / checkpoint, {}, [], None)
+    run = Run("a model", folder / checkpoint, folder)
     return Measurements(run, str(folder), "test", "none", True, lambda x, _: x, **settings)
 
 

@@ -75,7 +75,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
     ids=["dataclass", "task with add_args", "old"],
 )
 def test_data_are_found_by_a_checkpoint_of_any_form(settings, tmp_path: Path) -> None:
-    runs = [Run("a", tmp_path, tmp_path / "average.pt", {}, [], None)]
+    runs = [Run("a", tmp_path / "average.pt", tmp_path)]
     torch.save(settings(Namespace(data=str(tmp_path))), tmp_path / "average.pt")
     assert find_data(runs, None) == str(tmp_path)
     torch.save(settings(Namespace()), tmp_path / "average.pt")

@@ -13,7 +13,6 @@ from fairseq_sparse.commands.table_results import main as table_results_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.cache import measurement_file
-from fairseq_sparse.measure.run_folders import read_runs
 from fairseq_sparse.measure.training_log import read_log
 from fairseq_sparse.recipes.recipe import Options
 from fairseq_sparse.recipes.resolve import resolve
@@ -299,8 +298,6 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     summary, records = read_run(plain)
     assert (summary["run"], summary["bleu"]["bleu"]) == ("save-dir", 35.125)
     assert summary["training"] == summarize_training(records) and "generation" not in summary
-    (run,) = read_runs([plain])
-    assert (run.summary, run.records) == (summary, records)
     messages = missing_parts([summary, summary | {"dataset": "of a recipe", "run": "other"}])
     named = ("generate-test.txt", "validate-test.txt", "analyze attention")
     for name, message in zip(named, messages, strict=True):
