@@ -116,23 +116,6 @@ def test_second_page_measures_nothing_again(folders: list[Path], tmp_path: Path,
     assert pages[0].read_text() == pages[1].read_text()
 
 
-def test_what_is_missing_or_out_of_date_is_made_again(folders: list[Path], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(folders[1], run)
-    arguments = (run, "--output", tmp_path / "page.html")
-    assert call(*arguments, "--sentences", 2) == 0
-    before = files([run])
-    (run / "measurements" / "empty-test.json").unlink()
-    (run / "measurements" / "output-test.json").write_text('{"made_from"')  # as an interrupted copy
-    assert call(*arguments, "--sentences", 3) == 0
-    changed = {path.name for path, time in files([run]).items() if before[path] != time}
-    assert changed == {"empty-test.json", "output-test.json", "sentences-test.json"}
-    before = files([run])
-    shutil.copy(folders[0] / "average.pt", run)
-    assert call(*arguments, "--sentences", 3) == 0
-    assert all(before.get(path) != time for path, time in files([run]).items())
-
-
 def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     plain = tmp_path / "save-dir"
     plain.mkdir()

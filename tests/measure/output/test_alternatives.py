@@ -8,12 +8,8 @@ import torch
 import toy
 from automata import EOS, FIRST_WORD, Script, make_sample
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.output.alternatives import (
-    describe_step,
-    find_alternatives,
-)
+from fairseq_sparse.measure.output.alternatives import describe_step, find_alternatives
 from fairseq_sparse.measure.translator import Translator, with_best_translations
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 from finite_tables import WORDS, translator_of
 
 A, B, C = range(FIRST_WORD, FIRST_WORD + 3)
@@ -63,14 +59,6 @@ def test_ties_come_in_the_order_of_the_dictionary():
     assert [entry["token"] for entry in step["alternatives"]] == ["t0", "t1", "t3"]
 
 
-def toy_translator(*flags):
-    words = toy.dictionary()
-    model = toy.model(*flags).eval()
-    return Translator(
-        "toy", [], [model], TranslationSparseTask(TranslationSparseConfig(), words, words)
-    )
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -80,7 +68,8 @@ def toy_translator(*flags):
     ],
 )
 def test_sentences_are_described_as_they_are(flags):
-    translator, words = toy_translator(*flags), toy.dictionary()
+    words, model = toy.dictionary(), toy.model(*flags).eval()
+    translator = Translator("toy", [], [model], toy.task())
     batch = toy.batch(words)
     batch["id"] = torch.tensor([7, 2, 9])
     sentences = find_alternatives(translator, [batch], "test", top=20)

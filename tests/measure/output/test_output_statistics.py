@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toy
-from automata import EOS, FIRST_WORD, Distributions, Script
+from automata import EOS, FIRST_WORD, Distributions
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.output.output_statistics import (
@@ -29,7 +29,6 @@ from fairseq_sparse.measure.translator import (
     search,
     with_best_translations,
 )
-from fairseq_sparse.tasks.translation_sparse import TranslationSparseConfig, TranslationSparseTask
 from finite_tables import WIDE, WORDS, finite_table, samples, strings_of, translator_of
 
 A, B = FIRST_WORD, FIRST_WORD + 1
@@ -162,8 +161,7 @@ def test_nan_and_nothing_are_refused():
 def test_references_are_forced_whatever_the_batches():
     words = toy.dictionary()
     model = toy.model("--output-transform", "entmax15").eval()
-    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
-    translator = Translator("toy", [], [model], task)
+    translator = Translator("toy", [], [model], toy.task())
     whole = toy.batch(words)
     result = measure_steps(translator, [whole], "test")
     assert (result["sentences"], result["steps"]) == (3, whole["ntokens"])
@@ -230,13 +228,6 @@ def test_a_wide_beam_sees_one_string_where_other_prefixes_come_to_nothing():
     assert wider > 0
 
 
-def test_a_search_goes_on_although_its_best_translation_is_certain():
-    almost = {A: 0.9999, B: 0.0001}
-    follow = {(): almost, (A,): {EOS: 1.0}, (B,): {A: 1.0}, (B, A): {EOS: 1.0}}
-    translator = translator_of(Script(follow, WORDS))
-    assert count_certified(translator, samples(), beam=5) == {"exact": 1.0, "single": 0.0}
-
-
 def test_a_dense_model_certifies_nothing_and_is_not_searched():
     translator = translator_of(finite_table(1), is_sparse=False)
     assert count_certified(translator, None, beam=1) == {"exact": None, "single": None}
@@ -246,16 +237,13 @@ def test_a_dense_model_certifies_nothing_and_is_not_searched():
 
 @pytest.mark.parametrize("arch", ["transformer_tiny", "transformer_sparse_tiny", "lstm_sparse"])
 def test_attended_positions_are_those_of_cross_attention(arch):
-    words, flags = (
-        toy.dictionary(),
-        [] if arch == "transformer_tiny" else ["--attention", "entmax15"],
-    )
+    flags = [] if arch == "transformer_tiny" else ["--attention", "entmax15"]
+    words = toy.dictionary()
     model = toy.model(*flags, arch=arch, criterion="").eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
-    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
-    found = measure_steps(Translator("toy", [], [model], task), [batch], "test")
+    found = measure_steps(Translator("toy", [], [model], toy.task()), [batch], "test")
     nonzeros = []
     for pair in forced_attention(model, batch, words.pad()):
         weights = pair.weights["cross"]  # [layers, heads, queries, keys]
@@ -264,7 +252,7 @@ def test_attended_positions_are_those_of_cross_attention(arch):
     assert found["steps"] == len(nonzeros)
     if flags:
         assert 1 <= found["attended"] < np.mean([7, 5, 3])
-    ensemble = Translator("toy", [], [model, model], task)
+    ensemble = Translator("toy", [], [model, model], toy.task())
     assert measure_steps(ensemble, [batch], "test")["attended"] is None
 
 
@@ -272,9 +260,8 @@ def test_attended_positions_are_those_of_cross_attention(arch):
 def test_what_does_not_attend_to_the_source_has_no_such_number(flags):
     arch = "lstm_sparse" if "--decoder-attention" in flags else "transformer_sparse_tiny"
     words, model = toy.dictionary(), toy.model(*flags, arch=arch, criterion="").eval()
-    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
-    found = measure_steps(Translator("toy", [], [model], task), [batch], "test")
+    found = measure_steps(Translator("toy", [], [model], toy.task()), [batch], "test")
     assert found["attended"] is None and found["steps"] == 18
 
 
@@ -283,8 +270,7 @@ def test_steps_of_decoding_are_those_of_the_translations_that_search_finds():
     model = toy.model(
         "--output-transform", "alpha_relu", "--output-tau", "0.2", criterion=""
     ).eval()
-    task = TranslationSparseTask(TranslationSparseConfig(), words, words)
-    translator = Translator("toy", [], [model], task)
+    translator = Translator("toy", [], [model], toy.task())
     batch = toy.batch(words, ((6, 5), (4, 3), (2, 7)))
     found = measure_steps(translator, with_best_translations(translator, [batch], 3), "test")
     ((_, hypotheses),) = search(translator, [batch], 3)
