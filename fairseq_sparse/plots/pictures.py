@@ -60,16 +60,11 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     return {name: found.get(name) or next(left) for name in names}
 
 
-def _normal(name: str) -> str:
-    name = name.lower()
-    for other, kind in _OTHER_NAMES.items():
-        name = name.replace(other, kind)
-    return name
-
-
 def _kind_in(name: str) -> str:
     """Return the longest kind whose name is a word in the last part of a name, or nothing."""
-    part = _normal(name).rpartition("+")[2]
+    part = name.lower().rpartition("+")[2]
+    for other, kind in _OTHER_NAMES.items():
+        part = part.replace(other, kind)
     found = [kind for kind in _KINDS if re.search(rf"(?<![a-z0-9]){kind}(?![a-z0-9])", part)]
     return max(found, key=len, default="")
 

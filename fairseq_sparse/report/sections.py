@@ -5,7 +5,7 @@ A part is a note, a table, a list of terms, or figures; the template escapes all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
@@ -118,23 +118,16 @@ def training(models: Models, colours: Colours) -> list[Part]:
 
 def output(models: Models, colours: Colours) -> list[Part]:
     """Show the sparsity of the output, teacher-forced and in beam search."""
-    rows, decoded, empty = (
-        [model[key] for model in models] for key in ("output", "decoded", "empty")
-    )
-    pictures: list[tuple[Callable, Sequence[dict[str, Any]], str]] = [
-        (output_plots.draw_nonzeros, rows, "Support size at a step, teacher-forced"),
-        (output_plots.draw_positions, rows, "Support size by position in the sentence"),
-        (output_plots.draw_ranks, rows, "Support by part of the vocabulary, teacher-forced"),
-        (
-            output_plots.draw_zeros,
-            decoded,
-            "Share of zeros at the steps of decoding, beam 5 (Speeding Up Entmax, Fig. 5)",
-        ),
-        (
-            output_plots.draw_sums,
-            decoded,
-            "Sum of p at the steps of decoding, beam 5 (Speeding Up Entmax, Fig. 9)",
-        ),
+    rows, decoded = ([model[key] for model in models] for key in ("output", "decoded"))
+    ranks = "Support by part of the vocabulary, teacher-forced"
+    zeros = "Share of zeros at the steps of decoding, beam 5 (Speeding Up Entmax, Fig. 5)"
+    sums = "Sum of p at the steps of decoding, beam 5 (Speeding Up Entmax, Fig. 9)"
+    pictures = [
+        (output_plots.draw_nonzeros(rows, colours), "Support size at a step, teacher-forced"),
+        (output_plots.draw_positions(rows, colours), "Support size by position in the sentence"),
+        (output_plots.draw_ranks(rows, colours), ranks),
+        (output_plots.draw_zeros(decoded, colours), zeros),
+        (output_plots.draw_sums(decoded, colours), sums),
     ]
     left_out = [f"{row['name']} ({row['left_out']:,})" for row in rows if row["left_out"]]
     too_long = "Sentences left out, because they are too long for the model"
@@ -142,10 +135,10 @@ def output(models: Models, colours: Colours) -> list[Part]:
         _table(output_table(rows), "Teacher-forced statistics on the references"),
         *_note_on(left_out, too_long),
         _table(
-            empty_table([row for several in empty for row in several]),
+            empty_table([row for model in models for row in model["empty"]]),
             "The empty translation and the best that beam search (beam 5) finds",
         ),
-        *_figures("output", [(draw(part, colours), text) for draw, part, text in pictures]),
+        *_figures("output", pictures),
     ]
 
 
@@ -170,23 +163,17 @@ def attention(models: Models, colours: Colours) -> list[Part]:
         parts.append(_table(_alignment_table(alignment), caption))
     parts += _missing(models, "alignment", "No alignment error rates, which need gold alignments")
     diverse = attention_curves.with_diversity(found)
+    nulls = f"Null rate {units}, and its spread over the heads (ReLA, Fig. 6)"
+    aligned = "Alignment error rate of cross-attention (ReLA, Fig. 4)"
     pictures = [
         (attention_curves.draw_sparsity, found, f"Sparsity rate {units} (ReLA, Fig. 3)"),
-        (
-            attention_curves.draw_null_rates,
-            found,
-            f"Null rate {units}, and its spread over the heads (ReLA, Fig. 6)",
-        ),
+        (attention_curves.draw_null_rates, found, nulls),
         (
             attention_curves.draw_diversity,
             diverse,
             f"Diversity of the heads {units} (ReLA, Fig. 5)",
         ),
-        (
-            attention_curves.draw_alignment_error,
-            alignment,
-            "Alignment error rate of cross-attention (ReLA, Fig. 4)",
-        ),
+        (attention_curves.draw_alignment_error, alignment, aligned),
     ]
     drawn = [(draw(part, colours), f"{text}, by layer") for draw, part, text in pictures if part]
     return parts + _figures("attention", drawn, wide=True)
