@@ -46,13 +46,9 @@ class Measurements:
     first sentences alone are not kept.
 
     Args:
-        run: the model; its ``name`` and ``checkpoint`` are used.
         data: folder that ``fairseq-preprocess`` made.
-        subset: part of the data.
         subwords: how words were split (see :func:`subword_merger`): attention is measured between
             words; ``none``: between tokens.
-        cpu: do not use a GPU.
-        progress: see ``Progress``.
         max_tokens: largest number of tokens in a batch.
         first: measure only this many sentences, the first ones; None for all.
     """
@@ -112,11 +108,9 @@ class Measurements:
         return self._kept("shuffled", subwords=self.subwords, seed=seed)
 
     def by_previous(self, top: int, tags: Optional[Path] = None) -> dict[str, Any]:
-        """Return the null rates of heads after the most frequent words, or tags.
+        """Return the null rates of heads after the ``top`` most frequent words, or tags.
 
-        Args:
-            top: the number of words or tags.
-            tags: file with a line per sentence, a tag for each target word; None: the words.
+        The file of tags has a line per sentence, a tag for each target word.
         """
         return self._kept("previous", subwords=self.subwords, top=top, tags=tags)
 
@@ -172,11 +166,7 @@ class Measurements:
         return getattr(making, name)(self, **settings)
 
     def _made_from(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Identify the checkpoint, the data, the settings (files by their content) and the format.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
+        """Identify checkpoint, data, settings (files by their content) and format."""
         data = sorted(
             path
             for pattern in ("dict.*", f"{self.subset}.*")

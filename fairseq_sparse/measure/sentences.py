@@ -28,11 +28,6 @@ def describe_sentences(
 ) -> dict[str, Any]:
     """Return the attention and the alternatives of a model, teacher-forced on the references.
 
-    Args:
-        translator: one model.
-        batches: fairseq's batches of these sentences.
-        subset: the name of the data.
-
     Returns:
         ``output``; ``vocabulary``; ``normalised``, whether Σp is 1; ``places``: for each place of
         attention ``kinds`` and ``sums_to_one``, a list over layers, ``layers`` and ``heads``;

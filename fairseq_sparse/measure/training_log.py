@@ -96,7 +96,6 @@ def curves(records: Records, tag: str) -> dict[str, list[Optional[float]]]:
     An update that was repeated after an interruption counts once, by its last record.
 
     Args:
-        records: the result of :func:`read_records`.
         tag: ``train_inner``, ``train`` or ``valid``.
 
     Returns:
@@ -120,9 +119,6 @@ def training_seconds(records: Records) -> list[tuple[int, float]]:
 
     fairseq logs whole seconds, so the totals of finished epochs are used, and ``train_inner`` only
     after the last of them. Time is assumed to be linear between two points.
-
-    Args:
-        records: the result of :func:`read_records`.
     """
     points, seconds = [(0, 0.0)], 0.0
     epochs = {n["epoch"]: n for tag, n in records if tag == "train" and "train_wall" in n}
@@ -139,11 +135,7 @@ def training_seconds(records: Records) -> list[tuple[int, float]]:
 
 
 def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
-    """Return a metric of the validation set over the training.
-
-    Args:
-        records: the result of :func:`read_records`.
-        metric: ``bleu`` (with ``--eval-bleu``), ``accuracy``, ...
+    """Return a metric of the validation set (``bleu``, ``accuracy``, ...) over the training.
 
     Returns:
         ``updates``, ``hours`` of training, and ``values``, of the same length; empty if not logged.

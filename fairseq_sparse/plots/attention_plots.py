@@ -54,13 +54,9 @@ def draw_attention(
 
     Args:
         panels: the weights, each ``[queries, keys]``.
-        queries, keys: the names of the rows and of the columns.
-        titles: the names of the panels.
         masked: boolean ``[queries, keys]``, true for keys that a query may not see.
         sums_to_one: the weights of a query sum to 1, so the shades run from 0 to 1 in all panels;
             otherwise from 0 to the largest weight of the panel.
-        query_label, key_label: what the rows and the columns are.
-        title: of the figure.
 
     Raises:
         ValueError: the sizes do not agree, there is nothing to draw, or a weight is not finite.

@@ -53,10 +53,9 @@ def draw_picture(rows: Sequence[Row], name: str, score: str, early: float) -> Fi
     """Draw one of the pictures of a table.
 
     Args:
-        rows: of one data set.
         name: ``training``, ``alphas``, or the column that the score is drawn against.
         score: the first column of the table.
-        early: as in :func:`draw_training_curves`.
+        early: as in :func:`draw_curves`.
 
     Raises:
         AnalysisError: no finished run has what is needed.
@@ -87,9 +86,6 @@ def draw_validation(rows: Sequence[Row], early: float) -> Figure:
 def choose_metric(runs: Mapping[str, Sequence[Records]]) -> str:
     """Return the metric that selected the best checkpoint of all models, or else the first in all
     logs.
-
-    Args:
-        runs: for each model, the records of the logs of its seeds.
 
     Raises:
         AnalysisError: no metric is in all logs.
@@ -131,7 +127,6 @@ def draw_curves(
 
     Args:
         found: for each model, the results of :func:`validation_curve` for its seeds.
-        label: what the vertical axis shows.
         early: the share of the longest training to show, from its beginning; the first three
             validations of each model are always shown.
     """

@@ -24,13 +24,8 @@ def draw_tree(tree: dict[str, Any], min_prob: float = 0.0, source: str = "") -> 
     """Draw a tree of ``measure.output.support_tree.grow`` from left to right, with branches as wide
     as their total probability.
 
-    Args:
-        tree: the tree.
-        min_prob: leave out nodes with a smaller total probability.
-        source: the source sentence, drawn above the tree.
-
-    Raises:
-        ImportError: matplotlib is not installed.
+    Nodes with a total probability below ``min_prob`` are left out; the source stands above the
+    tree.
     """
     from matplotlib.figure import Figure
 

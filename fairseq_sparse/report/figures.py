@@ -32,11 +32,6 @@ def draw_curve(
     """Draw one statistic over the training; return None if no log has it.
 
     A line with points is for the validation set, a thin line for the training data.
-
-    Args:
-        runs: for each model the records of its log.
-        statistic: a key of ``CURVES``.
-        colours: of the models.
     """
     title, logarithmic = CURVES[statistic]
     figure = new_figure(*_SIZE)
@@ -61,7 +56,6 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     """Return a figure as an ``<svg>`` element, with its text as text.
 
     Args:
-        figure: a Matplotlib figure.
         prefix: put before its ids, so that they are unique in the page; letters and hyphens.
         label: a description for screen readers.
     """

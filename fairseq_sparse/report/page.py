@@ -54,7 +54,6 @@ def fill_page(
     """Return the page around its parts.
 
     Args:
-        title, about: text.
         parts: the content of each section by its heading.
         data: for the script, see ``page.js``.
     """

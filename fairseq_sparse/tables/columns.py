@@ -214,9 +214,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
     """Return one cell of the table, ``-`` if unknown; speeds have their ratio to the baseline's.
 
     Args:
-        summary: the summary of a run, perhaps with results of the benchmarks in ``measured``.
+        summary: of a run, perhaps with results of the benchmarks in ``measured``.
         name: a key of ``COLUMNS``.
-        baseline: the summary that the speed is compared with.
     """
     form = COLUMNS[name].format
     if name == "variant":
@@ -242,11 +241,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
 
 
 def conditions(summaries: Sequence[Summary], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return the known conditions of the figures as pairs of a name and a text.
-
-    Args:
-        columns: those of the table; some need a remark.
-    """
+    """Return the known conditions of the figures, and remarks that some columns need, as pairs of a
+    name and a text."""
     found = []
     for label, path in _CONDITIONS:
         values = {_describe(look_up(summary, path)) for summary in summaries} - {""}

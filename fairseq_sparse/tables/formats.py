@@ -55,8 +55,6 @@ def format_table(
     """Return a table as text.
 
     Args:
-        header: the headings of the columns.
-        rows: the cells of each row, as many as headings.
         style: one of ``FORMATS``. ``json`` is a list of one object per row.
         caption: the text above a LaTeX table, which then floats.
         notes: the paragraphs below a LaTeX table with a caption.

@@ -46,7 +46,6 @@ def make(
     Args:
         datasets: the rows of each data set.
         references: the text that the test set of each data set is scored with.
-        samples: draws of the paired bootstrap.
 
     Returns:
         the page, and messages about what could not be tested.

@@ -115,7 +115,7 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
     """Read the finished runs of one row on one data set.
 
     Args:
-        recipes: of the seeds that are planned; each run is where its recipe says.
+        recipes: of the planned seeds.
         ensemble: the folder where all of these seeds have decoded together, if they have.
 
     Raises:
@@ -161,9 +161,7 @@ def compare_with_baseline(
     Only runs with BLEU have them.
 
     Args:
-        rows: the rows of one data set.
         reference: the text of the test set that the translations were scored with.
-        samples: draws of the bootstrap.
 
     Returns:
         sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds

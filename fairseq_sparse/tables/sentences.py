@@ -41,12 +41,7 @@ def number_text(p: float) -> str:
 
 def tree_text(tree: dict[str, Any], min_prob: float = 0.0) -> str:
     """Return a tree of ``grow`` with one node per line, indented by depth; ``...`` marks what is
-    left out.
-
-    Args:
-        tree: the tree.
-        min_prob: leave out nodes with a smaller total probability.
-    """
+    left out: nodes with a total probability below ``min_prob``, or beyond the tree's limits."""
     lines: list[str] = []
 
     def add_children(node: dict[str, Any], depth: int) -> None:

@@ -163,7 +163,6 @@ def summarize_training(records: Records, best: str = "") -> Summary:
     training.
 
     Args:
-        records: of its log.
         best: ``--best-checkpoint-metric``, if the best checkpoint is used rather than the last
             ones.
 

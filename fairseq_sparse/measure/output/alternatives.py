@@ -26,9 +26,7 @@ def find_alternatives(
     """Find the alternatives at each step of a translation of each sentence.
 
     Args:
-        translator: the models.
         batches: fairseq's batches; :func:`with_best_translations` gives the model's translations.
-        subset: the name of the data.
         top: largest number of alternatives to list, the most probable ones.
         given: what the translations are.
 
@@ -74,7 +72,7 @@ def describe_step(log_p: Tensor, token: int, words: Dictionary, top: int) -> dic
         log_p: log-probabilities of all tokens, ``[V]``.
         token: the given token.
         words: the target dictionary.
-        top: largest number of alternatives to list.
+        top: as for :func:`find_alternatives`.
 
     Returns:
         ``token`` and its ``p``; ``nonzeros``, the number of tokens with p > 0, and ``prob_sum``,

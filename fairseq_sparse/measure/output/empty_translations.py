@@ -36,11 +36,6 @@ def count_empty_translations(
 
     The search never ends before the first word (``--min-len 1``): it cannot find the empty one.
 
-    Args:
-        translator: the models.
-        batches: fairseq's batches.
-        beam: as in fairseq-generate.
-
     Returns:
         The result of :func:`compare`.
 

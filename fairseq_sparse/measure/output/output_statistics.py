@@ -38,11 +38,7 @@ POSITIONS = 50
 
 
 class OutputStatistics:
-    """Counts over teacher-forced steps; the number of counts does not grow with the data.
-
-    Args:
-        vocabulary: number of tokens, V.
-    """
+    """Counts over teacher-forced steps; the number of counts does not grow with the data."""
 
     def __init__(self, vocabulary: int):
         self.vocabulary = vocabulary
@@ -151,7 +147,6 @@ def quantile(counts: torch.Tensor, q: float) -> int:
 
     Args:
         counts: how often each number from 0 on was seen, ``[numbers]``.
-        q: from 0 to 1.
     """
     return int((counts.cumsum(0) >= max(1, math.ceil(q * counts.sum().item()))).nonzero()[0])
 
@@ -173,9 +168,7 @@ def measure_steps(
     """Return the statistics of the steps of given translations: references, or the model's own.
 
     Args:
-        translator: the models.
         batches: fairseq's batches; :func:`with_best_translations` gives the model's translations.
-        subset: the name of the data.
 
     Returns:
         The result of :class:`OutputStatistics`; ``sentences``, their number; and ``attended``: the
