@@ -61,13 +61,18 @@ def run(options: argparse.Namespace) -> None:
     prepare_plots(options)
     trees = []
     for translator, subset, batches in sentence_batches(options):
-        found = {}
-        for sample in batches:
-            sources = source_texts(translator, sample)
-            for number, tree in trees_of(translator, sample, options.nodes):
-                place = {**describe(translator, subset), "sentence": number}
-                found[number] = {**place, "source": sources[number], **tree}
-        trees += [found[number] for number in sorted(found)]
+        model = describe(translator, subset)
+        found = [
+            {
+                **model,
+                "sentence": number,
+                "source": source_texts(translator, sample)[number],
+                **tree,
+            }
+            for sample in batches
+            for number, tree in trees_of(translator, sample, options.nodes)
+        ]
+        trees += sorted(found, key=lambda tree: tree["sentence"])
     if options.json:
         write_json(options.json, {"data": options.data, "trees": trees})
     print("\n\n".join(f"{title(tree)}\n{tree_text(tree, options.min_prob)}" for tree in trees))

@@ -10,6 +10,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -37,6 +38,7 @@ def measurement_file(checkpoint: Path, name: str, subset: str) -> Path:
     return checkpoint.parent / f"measurements{own}" / f"{name}-{subset}.json"
 
 
+@dataclass
 class Measurements:
     """The measurements of one model on one part of the data.
 
@@ -45,7 +47,7 @@ class Measurements:
     what is read, and what cannot be written. Results of an ensemble (``A.pt:B.pt``) and of the
     first sentences alone are not kept.
 
-    Args:
+    Attributes:
         data: folder that ``fairseq-preprocess`` made.
         subwords: how words were split (see :func:`subword_merger`): attention is measured between
             words; ``none``: between tokens.
@@ -53,20 +55,14 @@ class Measurements:
         first: measure only this many sentences, the first ones; None for all.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        data: str,
-        subset: str,
-        subwords: str,
-        cpu: bool,
-        progress: Progress,
-        max_tokens: int = MAX_TOKENS,
-        first: Optional[int] = None,
-    ):
-        self.run, self.data, self.subset, self.cpu = run, data, subset, cpu
-        self.subwords, self.progress = subwords, progress
-        self.max_tokens, self.first = max_tokens, first
+    run: Run
+    data: str
+    subset: str
+    subwords: str
+    cpu: bool
+    progress: Progress
+    max_tokens: int = MAX_TOKENS
+    first: Optional[int] = None
 
     def on(self, subset: str) -> Measurements:
         """Return the measurements of the same model, loaded or not, on another part."""
