@@ -21,7 +21,11 @@ FLAGS = {
     "rela_g": ["--attention", "rela_g", "--encoder-layers", 3],
     "rela_i": ["--attention", "rela_i", "--decoder-layers", 1],
 }
-DRAW = (draw_sparsity, draw_null_rates, draw_diversity)
+MEASURES = [
+    (draw_sparsity, "sparsity", 100),
+    (draw_null_rates, "null", 100),
+    (draw_diversity, "diversity", 1),
+]
 
 
 def rates_of(flags, seed=0):
@@ -80,14 +84,7 @@ def legend_of(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-@pytest.mark.parametrize(
-    ("draw", "measure", "factor"),
-    [
-        (draw_sparsity, "sparsity", 100),
-        (draw_null_rates, "null", 100),
-        (draw_diversity, "diversity", 1),
-    ],
-)
+@pytest.mark.parametrize(("draw", "measure", "factor"), MEASURES)
 def test_lines_are_the_measures_by_layer(results, draw, measure, factor):
     figure = draw(results)
     titles = ["encoder self-attention", "decoder self-attention", "cross-attention"]
@@ -137,7 +134,7 @@ def test_models_with_the_same_numbers_have_a_line_together(results):
 
 def test_places_that_no_model_has_get_no_panel():
     model = {"attention": rates_of(["--attention", "relu", "--no-cross-attention"])}
-    for draw in DRAW:
+    for draw, *_ in MEASURES:
         titles = [axes.get_title() for axes in draw({"a": model}).axes]
         assert titles == ["encoder self-attention", "decoder self-attention"]
 
@@ -159,11 +156,7 @@ def test_means_over_seeds_have_bars(results):
     seeds = [results["rela_g"], {"attention": rates_of(FLAGS["rela_g"], seed=2)}]
     parts = [{"attention": seed["attention"]} for seed in seeds]
     merged = average_seeds(parts, ["a", "a"])["a"]
-    for draw, measure, factor in [
-        (draw_sparsity, "sparsity", 100),
-        (draw_null_rates, "null", 100),
-        (draw_diversity, "diversity", 1),
-    ]:
+    for draw, measure, factor in MEASURES:
         for place, axes in zip(PLACES, draw({"ReLA-g": merged}).axes, strict=True):
             (bars,) = (
                 collection.get_segments()
