@@ -24,7 +24,6 @@ from fairseq_sparse.tables.published import (
     find_figure,
     published_text,
     read_published,
-    sources,
 )
 from fairseq_sparse.tables.rows import Row, as_json, compare_with_baseline
 
@@ -251,13 +250,13 @@ def _about_the_paper(table: Table, dataset: str, rows: Sequence[Row]) -> list[st
     if the table is not a paper's."""
     if all(published["recipe"] != table.paper for published in read_published()):
         return []
-    shown = [
-        figure
+    sources = dict.fromkeys(
+        f"paper: {figure.paper}, {figure.table}"
         for name in table.columns
         for figure in _beside(table, dataset, rows, name, ["value", "mean", "ensemble"])
         if figure
-    ]
-    lines = [f"paper: {source}" for source in sources(shown)]
+    )
+    lines = list(sources)
     if lines and {*SPEEDS, "hours"} & set(table.columns):
         lines.append("the paper's times and speeds are those of its own hardware")
     if not lines:

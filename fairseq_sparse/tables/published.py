@@ -151,8 +151,3 @@ def describe(quantity: Quantity) -> str:
     if quantity.split:
         text += f" on the {quantity.split} set"
     return f"{text} of {quantity.languages} languages" if quantity.languages else text
-
-
-def sources(figures: Iterable[Figure]) -> list[str]:
-    """Return the papers and tables of figures, each once."""
-    return list(dict.fromkeys(f"{figure.paper}, {figure.table}" for figure in figures))

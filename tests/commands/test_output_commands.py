@@ -105,7 +105,6 @@ def test_support(
     tmp_path: Path,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    pytest.importorskip("matplotlib")
     logs = [folder / "log.txt" for folder in runs.values()]
     assert not call_here(
         *("support", data, "--path", f"1.5-ReLU={paths[0]}", f"softmax={paths[1]}"),

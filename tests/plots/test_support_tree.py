@@ -1,14 +1,10 @@
 """Pictures of trees of translations."""
 
-import pytest
-
 from automata import Table
 from fairseq_sparse.measure.output.support_tree import grow
 from fairseq_sparse.plots.pictures import font_families
 from fairseq_sparse.plots.support_tree import draw_tree
 from trees import END, next_tokens, walk, word
-
-pytest.importorskip("matplotlib")
 
 
 def tree_of(name=word):

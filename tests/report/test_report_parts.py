@@ -11,7 +11,6 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.run_folders import Run, find_data, short_names
 from fairseq_sparse.measure.sentences import encode
-from fairseq_sparse.plots.pictures import colours_of
+from fairseq_sparse.plots.pictures import colours_of, new_figure
 from fairseq_sparse.recipes.catalogue import entries, section
 from fairseq_sparse.report.figures import draw_curve
 from fairseq_sparse.report.page import fill_page, script_json
@@ -36,9 +35,6 @@ from fairseq_sparse.tables.published import (
     published_text,
     read_published,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -138,10 +134,7 @@ def test_data_without_a_number_are_refused() -> None:
 
 
 def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
-    pytest.importorskip("matplotlib")
-    from fairseq_sparse.plots.pictures import new_figure
-
-    def picture() -> Figure:
+    def picture():
         figure = new_figure(4, 3)
         figure.axes[0].plot([1, 2], marker="o", label="<b> & $x$")
         figure.axes[0].legend()
@@ -164,9 +157,6 @@ def test_page_asks_for_nothing_and_its_figures_share_no_id() -> None:
 
 
 def test_a_figure_in_which_nothing_changes_is_only_named() -> None:
-    pytest.importorskip("matplotlib")
-    from fairseq_sparse.plots.pictures import new_figure
-
     figures = [new_figure(4, 3) for _ in range(2)]
     figures[0].axes[0].plot([1, 1, 1])
     figures[1].axes[0].plot([1, 2, 1])
@@ -294,7 +284,6 @@ def test_what_is_missing_is_named_with_the_commands_that_make_it() -> None:
 
 
 def test_curves_keep_their_colours_and_names_without_logs_and_validations() -> None:
-    pytest.importorskip("matplotlib")
     records = [("train_inner", {"epoch": 1, "num_updates": 5, "loss": 2.0})]
     colours = colours_of(["no log", "one", "two"])
     figure = draw_curve({"one": records, "two": records}, "loss", colours)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmark.decoding_plots import decoding_figures, draw_beams, draw_source_lengths
-
-pytest.importorskip("matplotlib")
 
 
 def beam(model: str, size: int, seconds: list[float], batch: int = 32) -> dict:

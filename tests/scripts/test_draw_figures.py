@@ -3,11 +3,8 @@
 import csv
 from pathlib import Path
 
-import pytest
-
 import draw_figures
 
-pytest.importorskip("matplotlib")
 RESULTS = Path(draw_figures.__file__).resolve().parents[1] / "docs" / "results"
 
 
