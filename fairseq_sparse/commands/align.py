@@ -33,7 +33,6 @@ from fairseq_sparse.commands.common import (
     add_output_folder,
     command_parser,
     finish,
-    numbers,
 )
 from fairseq_sparse.commands.models import (
     add_max_tokens,
