@@ -17,17 +17,18 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     finish,
-    not_negative,
     numbers,
     picture_file,
     positive,
 )
 from fairseq_sparse.commands.models import (
     add_model_arguments,
+    add_sentences,
     add_steps,
+    check_sentences,
     check_steps,
-    load_one_model,
     name_models,
+    sentence_batches,
 )
 from fairseq_sparse.errors import AnalysisError
 
@@ -49,13 +50,7 @@ def choice_of_heads(text: str) -> str | list[int]:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("draw attention", __doc__)
     add_model_arguments(parser)
-    parser.add_argument(
-        "--sentence",
-        required=True,
-        type=not_negative,
-        metavar="N",
-        help="number of the sentence, from 0, as fairseq-generate prints it: S-N",
-    )
+    add_sentences(parser)
     parser.add_argument(
         "--place",
         choices=("cross", "encoder", "decoder"),
@@ -81,30 +76,31 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help=f"picture ({', '.join(PICTURES)})",
     )
     options = parser.parse_args(arguments)
-    check_steps(parser, options)
-    options.path, options.names = [options.path], None
+    if options.sentence and len(options.sentence) > 1:
+        parser.error("--sentence: draw one sentence at a time")
+    options.path, options.subset = [options.path], [options.subset]
+    options.max_tokens = 100_000
     name_models(parser, options)
+    check_sentences(parser, options)
+    check_steps(parser, options)
     check_outputs(parser, options, "output")
     return options
 
 
-def read_sentence(translator: Translator, options: argparse.Namespace) -> SentenceAttention:
-    """Return the attention of the chosen sentence, in the chosen place."""
+def attention_of(
+    translator: Translator, subset: str, batches: list[dict], options: argparse.Namespace
+) -> SentenceAttention:
+    """Return the attention in the only sentence of the batches, in the chosen place."""
     from fairseq_sparse.measure.attention.forced_attention import forced_attention
     from fairseq_sparse.measure.translator import with_best_translations, with_references
 
-    batches = translator.batches(options.subset, 100_000, [options.sentence])
     if options.beam:
-        batches = with_best_translations(translator, batches, options.beam)
+        samples = with_best_translations(translator, batches, options.beam)
     else:
-        batches = with_references(batches, options.subset)
+        samples = with_references(batches, subset)
+    (sample,) = samples
     padding = translator.task.source_dictionary.pad()
-    for sample in batches:
-        return next(forced_attention(translator.model, sample, padding, [options.place]))
-    raise AnalysisError(
-        f"--sentence {options.sentence}: {options.subset} has no such sentence, or it is too "
-        "long for the model"
-    )
+    return next(forced_attention(translator.model, sample, padding, [options.place]))
 
 
 def choose(number: int | None, count: int, flag: str, what: str) -> int:
@@ -154,14 +150,14 @@ def draw(options: argparse.Namespace) -> None:
     from fairseq_sparse.plots.attention_plots import draw_attention
     from fairseq_sparse.plots.pictures import save_figure
 
-    translator = load_one_model(options.path[0], options)
+    ((translator, subset, batches),) = sentence_batches(options)
     modules = attention_modules(translator.model)[options.place]
     place = f"{options.place} self-attention" if options.place != "cross" else "cross-attention"
     if not modules:
         raise AnalysisError(f"--place {options.place}: the model has no {place}")
     layer = choose(options.layer, len(modules), "--layer", f"layers of {place}")
     kind = attention_kind(modules[layer])
-    pair = read_sentence(translator, options)
+    pair = attention_of(translator, subset, batches, options)
     weights = pair.weights[options.place][layer].numpy()
     panels, titles = panels_of(weights, options.heads)
     text = "the model's translation" if options.beam else "reference"
@@ -179,7 +175,7 @@ def draw(options: argparse.Namespace) -> None:
         key_label=key_label,
         title=f"{name}: output {translator.describe_output()}\n"
         f"{place} {kind}, layer {layer + 1} of {len(modules)}, "
-        f"sentence {options.sentence} of {options.subset}",
+        + (f"sentence {options.sentence[0]} of {subset}" if options.sentence else "typed"),
     )
     save_figure(figure, options.output)
     print(f"wrote {options.output}")

@@ -62,14 +62,30 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sentences(parser: argparse.ArgumentParser) -> None:
-    """Add the numbers of sentences; see :func:`sentence_batches`."""
-    parser.add_argument(
+    """Add the choice of sentences, by number or typed; see :func:`sentence_batches`."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
         "--sentence",
         type=sentence_numbers,
-        required=True,
         metavar="N,M,FROM-TO",
         help="sentence numbers as fairseq-generate prints them, from 0",
     )
+    which.add_argument(
+        "--source", metavar="TEXT", help="a typed sentence, tokenised by Moses and subword-nmt"
+    )
+    parser.add_argument(
+        "--target", metavar="TEXT", help="its translation (default: the model's own)"
+    )
+
+
+def check_sentences(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse --target without --source, whose translation is the model's own without it."""
+    if options.target and not options.source:
+        parser.error("--target is the translation of --source: give both")
+    if options.source:
+        options.subset = ["typed"]
+        if not options.target and getattr(options, "steps", None):
+            options.steps = "translations"
 
 
 def sentence_numbers(text: str) -> list[int]:
@@ -194,15 +210,20 @@ def sentence_batches(
     options: argparse.Namespace,
 ) -> Iterator[tuple[Translator, str, list[dict[str, Any]]]]:
     """Yield each model of --path, each part of the data, and the batches with its sentences of
-    --sentence.
+    --sentence; or the typed sentence alone, as the part ``typed``.
 
     Raises:
         AnalysisError: there is no such sentence, or it is too long for the model.
     """
     from fairseq_sparse.measure.translator import load_translator
+    from fairseq_sparse.measure.typed import typed_batch
 
     for path, name in zip(options.path, options.names, strict=True):
         translator = load_translator(path, options.data, options.cpu, name)
+        if options.source:
+            targets = [options.target] if options.target else []
+            yield translator, "typed", [typed_batch(translator, [options.source], targets)]
+            continue
         for subset in options.subset:
             batches = list(translator.batches(subset, options.max_tokens, options.sentence))
             found = {number for sample in batches for number in sample["id"].tolist()}

@@ -285,3 +285,46 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
     assert {path.name for path in tmp_path.glob("*.png")} == names
     arguments = ["tree", data, "--path", paths[0], "--sentence", 999]
     assert_refused(capsys, "--sentence 999", call_here, *arguments)
+
+
+def test_a_typed_pair_is_read_as_one_of_the_data(data: Path, paths: list[Path], tmp_path: Path):
+    text = {
+        side: (data.parent / f"test.{side}").read_text(encoding="utf-8").splitlines()[3]
+        for side in ("de", "en")
+    }
+    typed = ("--source", text["de"], "--target", text["en"])
+    found = []
+    for number, flags in enumerate((("--sentence", 3), typed)):
+        output = tmp_path / f"{number}.json"
+        arguments = (data, "--path", paths[0], *flags, "--json", output)
+        assert call_here("alternatives", *arguments) == 0
+        (sentence,) = json.loads(output.read_text(encoding="utf-8"))["sentences"]
+        found.append({key: sentence[key] for key in ("source", "target", "steps", "given")})
+    # Probabilities are those of another batch.
+    steps = [part.pop("steps") for part in found]
+    assert found[0] == found[1]
+    assert [step["token"] for step in steps[0]] == [step["token"] for step in steps[1]]
+    probabilities = [[step["p"] for step in part] for part in steps]
+    assert probabilities[0] == pytest.approx(probabilities[1], abs=1e-5)
+
+
+def test_a_typed_source_has_the_models_translation(
+    data: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]
+):
+    source = (data.parent / "test.de").read_text(encoding="utf-8").splitlines()[3]
+    arguments = (data, "--path", paths[0], "--source", source)
+    assert call_here("alternatives", *arguments) == 0
+    assert "best translation" in capsys.readouterr().out
+    assert_refused(
+        capsys,
+        "--target",
+        call_here,
+        "tree",
+        data,
+        "--path",
+        paths[0],
+        "--sentence",
+        1,
+        "--target",
+        "a",
+    )
