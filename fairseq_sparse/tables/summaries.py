@@ -290,15 +290,18 @@ def read_alignment(run: Path) -> Summary:
     data set has no gold alignments.
 
     They are ``aer``, the lowest of all layers, normal or shifted, and ``aol``, the mean of the
-    layers' rates, normal, as in ReLA's Table 5. The links that choose the layer for ``aer`` are
-    those that it is scored on, so it is a lower bound of what a layer chosen in advance would have.
+    layers' rates, normal if there are both, as in ReLA's Table 5. The links that choose the layer
+    for ``aer`` are those that it is scored on, so it is a lower bound of what a layer chosen in
+    advance would have.
     """
     path = run / "alignment.json"
     if not path.is_file():
         return {}
     (folder,) = read_json(path)["folders"]
-    rates = [layer["average"] for kind in ALIGNMENT_KINDS for layer in folder[kind]["layers"]]
-    return {"alignment": {"aer": min(rates), "aol": folder["normal"]["aol"]}}
+    # Links made elsewhere may be of one kind only.
+    kinds = [folder[kind] for kind in ALIGNMENT_KINDS if kind in folder]
+    rates = [layer["average"] for kind in kinds for layer in kind["layers"]]
+    return {"alignment": {"aer": min(rates), "aol": kinds[0]["aol"]}}
 
 
 def read_validation_set(run: Path) -> Summary:
