@@ -185,6 +185,10 @@ def sparse_checkpoint(request, data, tmp_path_factory):
     return toy.train(tmp_path_factory.mktemp("model"), data, *flags)[0]
 
 
+# Tokens that are compared: a model that never ends is cut off elsewhere.
+LIMIT = 100
+
+
 def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint, tmp_path):
     """Also with int8, whose rounding seldom changes the best token of a tiny model."""
     ctranslate2 = pytest.importorskip("ctranslate2")
@@ -199,7 +203,7 @@ def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint,
         differing = [
             number
             for number, result in enumerate(found)
-            if " ".join(result.hypotheses[0]) != own[number][0][1]
+            if result.hypotheses[0][:LIMIT] != own[number][0][1].split()[:LIMIT]
         ]
         assert len(differing) <= wrong
 

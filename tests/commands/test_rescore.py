@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 import toy
 from bad_input import assert_refused
@@ -16,7 +17,7 @@ from fairseq_sparse.commands import rescore
 @pytest.fixture(scope="module")
 def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
-    flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
+    flags += ["--output-transform", "sparsemax", "--criterion", "entmax_loss"]
     return toy.train(tmp_path_factory.mktemp("model"), data, *flags)[0]
 
 
@@ -52,15 +53,17 @@ def test_scores_are_those_of_fairseq_generate(
 def test_what_the_model_rules_out_comes_last(
     data: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A long repetition has a token of probability 0, unless the model is far from sparse."""
     found = hypotheses(generate(data, checkpoint, "--beam", 2).stdout)
-    word = found[0][0][1].split()[0]
-    text = f"0\t{' '.join([word] * 60)}\n0\t{found[0][0][1]}\n"
+    possible = found[0][0][1]
+    # Each word alone: one of them cannot begin the sentence.
+    words = [line.split()[0] for line in (data / "dict.en.txt").read_text().splitlines()]
+    text = "".join(f"0\t{candidate}\n" for candidate in [*words, possible])
     (tmp_path / "candidates.txt").write_text(text, encoding="utf-8")
     assert call(data, checkpoint, tmp_path / "candidates.txt") == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.split("\t")[2] == found[0][0][1]
-    assert second.split("\t")[1] == "-inf"
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    scores = {candidate: float(score) for _, score, candidate in rows}
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    assert scores[possible] > -torch.inf and rows[-1][1] == "-inf"
 
 
 @pytest.mark.parametrize("text", ["nothing\n", "100000\ta b\n"])
