@@ -137,6 +137,28 @@ def draw_attention_zeros(rows: Sequence[dict[str, str]]) -> Figure:
     return figure
 
 
+def draw_bleu(results: Path, patterns: Sequence[str]) -> Figure:
+    """Draw the BLEU of each run by its hours of training, a point for each seed."""
+    from fairseq_sparse.files import read_json
+    from fairseq_sparse.plots.pictures import add_legend, colours_of, new_figure
+
+    found: dict[str, list[tuple[float, float]]] = {}
+    for pattern in patterns:
+        for path in sorted((results / "runs").glob(f"{pattern}/summary.json")):
+            summary = read_json(path)
+            point = summary["training"]["seconds"] / 3600, summary["bleu"]["bleu"]
+            found.setdefault(NAMES.get(summary["variant"], summary["variant"]), []).append(point)
+    figure = new_figure(6.4, 3.2)
+    (axes,) = figure.axes
+    for name, colour in colours_of(list(found)).items():
+        axes.plot(*zip(*found[name], strict=True), "o", color=colour, label=name)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("hours of training")
+    axes.set_ylabel("BLEU")
+    add_legend(figure, columns=3)
+    return figure
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
@@ -154,6 +176,7 @@ def parse_arguments() -> argparse.Namespace:
 
 PICTURES = {
     "multi30k_curves": lambda results: draw_runs(results, MULTI30K, "accuracy", lowest=45),
+    "multi30k_bleu": lambda results: draw_bleu(results, MULTI30K),
     "inflection_curves": lambda results: draw_runs(results, INFLECTION_RUNS, "sentence_accuracy"),
     "word_frequency": lambda results: draw_word_frequency(
         read_rows(results / "multi30k_word_frequency.csv")

@@ -1,7 +1,10 @@
 """The pictures of docs/ show the published numbers."""
 
 import csv
+import json
 from pathlib import Path
+
+import pytest
 
 import draw_figures
 
@@ -38,3 +41,17 @@ def test_the_curves_are_those_of_all_seeds() -> None:
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["softmax", "1.5-entmax", "1.5-ReLU"]
     assert [len(axes.lines) for axes in figure.axes] == [9, 9]
+
+
+def test_a_point_is_the_bleu_and_the_hours_of_a_seed() -> None:
+    (axes,) = draw_figures.PICTURES["multi30k_bleu"](RESULTS).axes
+    points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert {name: len(found) for name, found in points.items()} == {
+        "softmax": 3,
+        "1.5-entmax": 3,
+        "1.5-ReLU": 3,
+    }
+    path = RESULTS / "runs" / "multi30k_de_en" / "softmax-1" / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    hours = summary["training"]["seconds"] / 3600
+    assert points["softmax"][0] == pytest.approx([hours, summary["bleu"]["bleu"]])
