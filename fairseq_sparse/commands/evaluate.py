@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
         cpu=options.cpu,
     )
     engine.run(made)
-    table_results.main([str(options.run)])
+    table_results.main([str(folder)])  # beside a single checkpoint, they would not count
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -35,6 +35,19 @@ def test_all_is_measured_once(
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")} == before
 
 
+def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
+    flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
+    checkpoint = toy.train(tmp_path / "run", data, *flags)[0]
+    words = [checkpoint, data, "--cpu", "--tokenizer", "space"]
+    words += ["--reference", data.parent / "test.en"]
+    assert evaluate.main([str(word) for word in words]) == 0
+    bleu = json.loads((checkpoint.with_suffix("") / "bleu.json").read_text(encoding="utf-8"))
+    assert f"{bleu['bleu']:.2f}" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("entries", "found"),
     [(["a@@", "b"], "subword_nmt"), (["▁a", "b"], "sentencepiece"), (["a", "@"], "none")],
