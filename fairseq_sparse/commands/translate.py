@@ -81,7 +81,7 @@ def translation(translator: Translator, sample: dict[str, Any], options) -> str:
     """Return the translation of a batch of one sentence, and a table of its steps."""
     from fairseq_sparse.measure.output.alternatives import find_alternatives
     from fairseq_sparse.measure.translator import search, with_targets
-    from fairseq_sparse.measure.typed import TextEncoder, find_codes
+    from fairseq_sparse.measure.typed import find_codes, text_encoder
     from fairseq_sparse.tables.formats import format_table
     from fairseq_sparse.tables.sentences import number_text
 
@@ -92,7 +92,7 @@ def translation(translator: Translator, sample: dict[str, Any], options) -> str:
     net_input, target = with_targets(sample["net_input"], [best], dictionary)
     forced = {**sample, "net_input": net_input, "target": target}
     (steps,) = find_alternatives(translator, [forced], "typed", options.top)
-    encoder = TextEncoder(task.cfg.target_lang, options.tokenizer, find_codes(task.cfg.data))
+    encoder = text_encoder(task.cfg.target_lang, options.tokenizer, find_codes(task.cfg.data))
     rows = []
     for step in steps["steps"]:
         others = [row for row in step["alternatives"] if not row["given"]]

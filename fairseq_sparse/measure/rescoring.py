@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from fairseq import utils
 from fairseq.data.data_utils import collate_tokens
 
 from fairseq_sparse.measure.translator import Translator, score_targets
@@ -64,9 +63,7 @@ def _score(
         "src_tokens": collate_tokens(rows, dictionary.pad(), left_pad=task.cfg.left_pad_source),
         "src_lengths": torch.tensor([len(row) for row in rows]),
     }
-    if next(translator.models[0].parameters()).is_cuda:
-        net_input = utils.move_to_cuda(net_input)
-    log_p = score_targets(translator, net_input, targets).tolist()
+    log_p = score_targets(translator, translator.on_device(net_input), targets).tolist()
     for candidate, target, score in zip(chunk, targets, log_p, strict=True):
         yield score / math.log(2) / len(target) ** lenpen, candidate
 

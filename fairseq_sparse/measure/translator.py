@@ -83,14 +83,18 @@ class Translator:
         self, subset: str, max_tokens: int, chosen: Optional[Sequence[int]] = None
     ) -> Iterable[dict[str, Any]]:
         """Return the batches of a part of the data, on the models' device; see ``load_batches``."""
-        batches = load_batches(self.task, self.models, subset, max_tokens, chosen)
-        return _Batches(batches, next(self.models[0].parameters()).is_cuda)
+        return _Batches(load_batches(self.task, self.models, subset, max_tokens, chosen), self)
+
+    def on_device(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch, or its input, on the models' device."""
+        cuda = next(self.models[0].parameters()).is_cuda
+        return utils.move_to_cuda(sample) if cuda else sample
 
 
 @dataclass(frozen=True)
 class _Batches:
     batches: Any
-    cuda: bool
+    translator: Translator
 
     def __len__(self):
         return len(self.batches)
@@ -98,7 +102,7 @@ class _Batches:
     def __iter__(self):
         for sample in self.batches:
             if sample:
-                yield utils.move_to_cuda(sample) if self.cuda else sample
+                yield self.translator.on_device(sample)
 
 
 def load_translator(path: str, data: str, cpu: bool, name: str = "") -> Translator:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from fairseq.data import Dictionary, LanguagePairDataset, encoders
 from torch import Tensor
 
@@ -49,6 +49,12 @@ class TextEncoder:
         return self.tokenizer.decode(self.bpe.decode(pieces) if self.bpe else pieces)
 
 
+@cache
+def text_encoder(language: str, tokenizer: str, codes: Path | None) -> TextEncoder:
+    """Return the encoder of a language, whose merges are read once."""
+    return TextEncoder(language, tokenizer, codes)
+
+
 def find_codes(data: str | Path) -> Path | None:
     """Return the file of BPE merges beside the dictionaries of a folder, or None."""
     return next((Path(data, name) for name in CODES if Path(data, name).is_file()), None)
@@ -63,9 +69,7 @@ def typed_batch(
     """Return a batch of fairseq's of typed sentences, on the models' device, in their order; see
     :func:`typed_pairs`."""
     pairs = typed_pairs(translator.task, sources, targets, tokenizer)
-    sample = pairs.collater([pairs[number] for number in range(len(pairs))])
-    cuda = next(translator.models[0].parameters()).is_cuda
-    return utils.move_to_cuda(sample) if cuda else sample
+    return translator.on_device(pairs.collater([pairs[number] for number in range(len(pairs))]))
 
 
 def typed_pairs(
@@ -88,7 +92,7 @@ def typed_pairs(
         (sources, task.cfg.source_lang, task.source_dictionary),
         (targets, task.cfg.target_lang, task.target_dictionary),
     ):
-        encoder = TextEncoder(language, tokenizer, codes)
+        encoder = text_encoder(language, tokenizer, codes)
         sides.append([encoder.encode(text, words) for text in texts])
         if any(len(tokens) < 2 for tokens in sides[-1]):
             raise AnalysisError("a sentence is empty")
