@@ -2,8 +2,10 @@
 
 The weights of softmax, sparsemax and entmax sum to 1. Those of ReLA are unbounded, and a row of
 them can be all zeros ("null attention"), which is why all kinds of ReLA but ``relu`` have a norm.
-The gate and the norm of ReLA over softmax are controls; ``relu_length``, ``softpick`` and
-``sigmoid`` are other alternatives to softmax.
+The gate and the norm of ReLA over softmax are controls, as are ReLU with weights that sum to 1
+(``relu_l1``) and ReLU of scores from which their mean is subtracted (``relu_centred``);
+``relu_length``, ``softpick`` and ``sigmoid`` are other alternatives to softmax, and ``alpha_relu``
+carries the output transform of that name over to attention.
 """
 
 from collections.abc import Callable
@@ -21,11 +23,14 @@ from fairseq_sparse.modules.attention_norm import (
 )
 from fairseq_sparse.ops.attention_weights import (
     AttentionWeights,
+    alpha_relu,
     entmax,
     entmax15,
     gelu,
     leaky_relu,
     relu,
+    relu_centred,
+    relu_l1,
     relu_length,
     sigmoid,
     softmax,
@@ -78,6 +83,10 @@ ATTENTION_KINDS = {
     "softmax_gated": AttentionKind(softmax, Gate),
     "softmax_rmsnorm_gated": AttentionKind(softmax, GatedRMSNorm),
     "relu_length": AttentionKind(relu_length),
+    "relu_l1": AttentionKind(relu_l1),
+    "relu_centred": AttentionKind(relu_centred, GatedRMSNorm),
+    "alpha_relu": AttentionKind(alpha_relu),
+    "alpha_relu_rmsnorm_gated": AttentionKind(alpha_relu, GatedRMSNorm),
     "softpick": AttentionKind(softpick),
     "sigmoid": AttentionKind(sigmoid),
 }

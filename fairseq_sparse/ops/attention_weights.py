@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Optional
 
 import torch
@@ -17,11 +18,17 @@ from torch import Tensor
 from fairseq_sparse.ops import mappings
 from fairseq_sparse.ops.precision import at_least_fp32
 from fairseq_sparse.ops.reference.thresholds import Alpha
+from fairseq_sparse.ops.tau import mean_field_tau
 
 # The default of TensorFlow, which ReLA's authors used.
 LEAKY_RELU_SLOPE = 0.2
 # The epsilon of softpick, as in its authors' code.
 SOFTPICK_EPSILON = 1e-8
+# Keeps ReLU divided by its sum finite where all scores are 0 or less.
+RELU_L1_EPSILON = 1e-6
+# The standard deviation of the scores of fairseq's attention before training: the weights of
+# queries and keys are drawn with a variance of 1 / (2 d).
+INITIAL_DEVIATION = 0.5
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,34 @@ def _relu_length(scores: Tensor) -> Tensor:
     return _relu(scores) / _count_unmasked(scores)
 
 
+def _relu_l1(scores: Tensor) -> Tensor:
+    weights = _relu(scores)
+    return weights / (weights.sum(-1, keepdim=True) + RELU_L1_EPSILON)
+
+
+def _relu_centred(scores: Tensor) -> Tensor:
+    mean = _masked_to_zero(scores).sum(-1, keepdim=True) / _count_unmasked(scores)
+    return torch.relu(at_least_fp32(scores) - mean)
+
+
+def _alpha_relu(scores: Tensor) -> Tensor:
+    count = _count_unmasked(scores)
+    # [..., 1], the threshold for as many keys as the query sees
+    tau = count.new_tensor(_initial_thresholds(scores.size(-1)))[count.long()]
+    return mappings.alpha_relu(at_least_fp32(scores), tau)
+
+
+@lru_cache(maxsize=256)
+def _initial_thresholds(keys: int) -> tuple[float, ...]:
+    """Return the average threshold of 1.5-entmax over 0 to *keys* scores before training."""
+    return (0.0, *(_initial_threshold(count) for count in range(1, max(keys, 1) + 1)))
+
+
+@cache
+def _initial_threshold(count: int) -> float:
+    return mean_field_tau(INITIAL_DEVIATION, count)
+
+
 def _sigmoid(scores: Tensor) -> Tensor:
     return torch.sigmoid(at_least_fp32(scores) - _count_unmasked(scores).log())
 
@@ -135,6 +170,12 @@ gelu = AttentionWeights("gelu", _gelu, sums_to_one=False, signed=True)
 leaky_relu = AttentionWeights("leaky_relu", _leaky_relu, sums_to_one=False, signed=True)
 # [s]_+ / n, n the number of keys that the query sees (Wortsman et al. 2023, arXiv 2309.08586).
 relu_length = AttentionWeights("relu_length", _relu_length, sums_to_one=False)
+# [s]_+ / (sum [s]_+ + eps): a control, ReLU whose weights sum to 1.
+relu_l1 = AttentionWeights("relu_l1", _relu_l1, sums_to_one=False)
+# [s - mean(s)]_+: a control, ReLU whose threshold follows the scores of the query.
+relu_centred = AttentionWeights("relu_centred", _relu_centred, sums_to_one=False)
+# 1.5-ReLU, [s / 2 - tau(n)]_+ ** 2, with the tau of logits before training (SUE, 3.1).
+alpha_relu = AttentionWeights("alpha_relu", _alpha_relu, sums_to_one=False)
 # sigmoid(s - log n) (Ramapuram et al. 2024, arXiv 2409.04431).
 sigmoid = AttentionWeights("sigmoid", _sigmoid, sums_to_one=False)
 # Sums to at most 1 (Zuhri et al. 2025, arXiv 2504.20966).
@@ -149,6 +190,9 @@ ATTENTION_WEIGHTS = {
     "gelu": gelu,
     "leaky_relu": leaky_relu,
     "relu_length": relu_length,
+    "relu_l1": relu_l1,
+    "relu_centred": relu_centred,
+    "alpha_relu": alpha_relu,
     "sigmoid": sigmoid,
     "softpick": softpick,
 }

@@ -20,10 +20,10 @@ CASES["entmax15_scaled"] = {"attention": "entmax15", "scale_queries": True}
 # Kinds whose weights are the positive part of the scores, whatever norm follows.
 RECTIFIED = ("relu", "relu_rmsnorm", "rela_i", "rela_g", "rela_g_layernorm")
 # Kinds that give weight 0 to scores of 0 or less.
-NULLABLE = (*RECTIFIED, "relu_length", "softpick")
+NULLABLE = (*RECTIFIED, "relu_length", "relu_l1", "softpick")
 DISTRIBUTIONS = tuple(x for x in CASES if ATTENTION_KINDS[CASES[x]["attention"]].sums_to_one)
 # Cases whose weights add up to no more than the number of keys.
-BOUNDED = (*DISTRIBUTIONS, "softpick", "sigmoid")
+BOUNDED = (*DISTRIBUTIONS, "relu_l1", "softpick", "sigmoid")
 # Kinds with a norm or a gate after the heads.
 NORMALISED = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.norm is not None)
 # One case for each function from scores to weights.

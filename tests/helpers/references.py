@@ -10,6 +10,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from fairseq_sparse.ops.tau import mean_field_tau
+
 INF = float("inf")
 
 
@@ -199,6 +201,14 @@ def attention_weights(scores, kind, alpha=1.5):
         largest = scores.amax(-1, keepdim=True).clamp(min=0)
         total = scores.expm1().abs().sum(-1, keepdim=True) + 1e-8 * largest.exp()
         return scores.expm1().clamp(min=0) / total
+    if kind.startswith("alpha_relu"):
+        tau = mean_field_tau(0.5, scores.size(-1))
+        return (scores / 2 - tau).clamp(min=0) ** 2
+    if kind == "relu_centred":
+        return (scores - scores.mean(-1, keepdim=True)).clamp(min=0)
+    if kind == "relu_l1":
+        positive = scores.clamp(min=0)
+        return positive / (positive.sum(-1, keepdim=True) + 1e-6)
     if kind == "relu_length":
         return torch.where(scores > 0, scores, torch.zeros_like(scores)) / scores.size(-1)
     assert kind.startswith("rel")
@@ -235,7 +245,7 @@ def attention_norm(z, kind, parameters):
     if kind == "rela_g_layernorm":
         names = ("norm.weight", "norm.bias", "norm.gate")
         return gated_layer_norm(z, *(parameters[name] for name in names))
-    if kind.startswith("rela_g") or kind == "softmax_rmsnorm_gated":
+    if kind.startswith("rela_g") or kind.endswith("rmsnorm_gated") or kind == "relu_centred":
         return rms_norm(z, parameters["norm.weight"], parameters["norm.gate"])
     return z
 

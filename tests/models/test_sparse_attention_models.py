@@ -78,6 +78,7 @@ def test_a_base_transformer_has_so_many_parameters_more(case, task):
     width, heads, attentions = 512, 8, 6 + 2 * 6
     vectors = {"relu_rmsnorm": 1, "rela_i": 1, "rela_g_layernorm": 3}
     vectors |= {"softmax_gated": 1, "softmax_rmsnorm_gated": 2}
+    vectors |= {"relu_centred": 2, "alpha_relu_rmsnorm_gated": 2}
     added = vectors.get(case, 2 if case.startswith("rela_g") else 0) * width
     if case == "entmax_learned":
         added = heads
@@ -249,7 +250,18 @@ def test_a_new_process_gives_the_numbers_of_this_one(task, sample, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "case", ["sparsemax", "entmax15", "entmax", "relu", "relu_length", "softpick", "sigmoid"]
+    "case",
+    [
+        "sparsemax",
+        "entmax15",
+        "entmax",
+        "relu",
+        "relu_length",
+        "relu_l1",
+        "alpha_relu",
+        "softpick",
+        "sigmoid",
+    ],
 )
 def test_a_kind_without_parameters_starts_from_a_stock_checkpoint(case, task, sample):
     stock = toy.model(arch="transformer_tiny", for_task=task, seed=7)

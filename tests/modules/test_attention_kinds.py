@@ -118,7 +118,7 @@ def test_softpick_is_exact_for_any_scores():
     torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("case", ["relu_length", "sigmoid"])
+@pytest.mark.parametrize("case", ["relu_length", "sigmoid", "relu_centred", "alpha_relu"])
 def test_the_length_is_the_number_of_visible_keys(case):
     """Each query has its own number: padding and the future do not count."""
     z = scores()
@@ -129,6 +129,20 @@ def test_the_length_is_the_number_of_visible_keys(case):
     z = torch.zeros(7)
     assert weights_function("sigmoid")(z).tolist() == pytest.approx([1 / 8] * 7)
     assert weights_function("relu_length")(z + 14).tolist() == [2.0] * 7
+
+
+@pytest.mark.parametrize("case", [*DISTRIBUTIONS, "relu_centred"])
+def test_a_threshold_that_follows_the_scores_is_blind_to_a_shift(case):
+    z, alpha = scores(), learned_alpha(case)
+    weights = weights_function(case)
+    torch.testing.assert_close(weights(z - 3, *alpha), weights(z, *alpha))
+
+
+@pytest.mark.parametrize("keys", [1, 7, 300])
+def test_1_5_relu_of_scores_before_training_sums_to_1_on_average(keys):
+    weights = attention_weights.alpha_relu(logits(20_000 // keys + 3000, keys) / 2)
+    total = weights.sum(-1)
+    assert abs(total.mean() - 1) < 5 * total.std() / len(total) ** 0.5
 
 
 @pytest.mark.parametrize("case", WEIGHTS)
@@ -148,7 +162,8 @@ def test_every_kind_of_the_papers_has_its_norm():
     gated = attention_norm.GatedRMSNorm
     assert norms == {
         **dict.fromkeys(["softmax", "sparsemax", "entmax15", "entmax", "relu"]),
-        **dict.fromkeys(["relu_length", "softpick", "sigmoid"]),
+        **dict.fromkeys(["relu_length", "relu_l1", "alpha_relu", "softpick", "sigmoid"]),
+        **dict.fromkeys(["relu_centred", "alpha_relu_rmsnorm_gated"], gated),
         "softmax_gated": attention_norm.Gate,
         "softmax_rmsnorm_gated": gated,
         "relu_rmsnorm": attention_norm.RMSNorm,
@@ -195,7 +210,7 @@ def test_initial_values_are_those_of_the_papers(kind):
         assert (values.pop("weight") == 1).all()
     if kind == "rela_g_layernorm":
         assert (values.pop("bias") == 0).all()
-    if kind.startswith("rela_g") or kind.endswith("gated"):
+    if kind.startswith("rela_g") or kind.endswith("gated") or kind == "relu_centred":
         assert_uniform(values.pop("gate"), 0.1)  # sqrt(3 / 300)
     assert not values
 
