@@ -19,6 +19,9 @@ their weights.
 
 An interrupted run continues when it is started again. A sentence that is too long for the model
 gets an empty line of links.
+
+A sentence typed as --source, with --target or the model's own translation, needs no prepared text:
+a table shows the source word of each target word, by the mean of the heads of each layer.
 """
 
 from __future__ import annotations
@@ -29,21 +32,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.commands.common import (
-    add_output_folder,
-    command_parser,
-    finish,
-)
+from fairseq_sparse.commands.common import command_parser, finish, print_tables
 from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
     add_steps,
     add_subwords,
+    add_typed,
     check_steps,
+    check_typed,
     load_one_model,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.translator import Translator
@@ -55,11 +57,14 @@ PART = 1000
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("align", __doc__)
     add_model_arguments(parser)
-    add_output_folder(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--output-folder", type=Path, metavar="FOLDER", help="folder to fill")
+    add_typed(parser, what)
     add_steps(parser)
     add_subwords(parser, default="subword_nmt")
     add_max_tokens(parser)
     options = parser.parse_args(arguments)
+    check_typed(parser, options)
     check_steps(parser, options)
     return options
 
@@ -125,5 +130,26 @@ def extract(options: argparse.Namespace) -> None:
     print(f"wrote {files} alignments of {len(dataset)} sentences to {folder.path}")
 
 
+def align_typed(options: argparse.Namespace) -> None:
+    """Print the links of a typed sentence."""
+    from fairseq_sparse.measure.alignment.alignment_extraction import aligned_words
+    from fairseq_sparse.measure.translator import with_best_translations
+    from fairseq_sparse.measure.typed import typed_batch
+
+    translator = load_one_model(options.path, options)
+    batch = typed_batch(translator, [options.source], [options.target] if options.target else [])
+    if options.beam:
+        (batch,) = with_best_translations(translator, [batch], options.beam)
+    words, linked = aligned_words(translator, batch, options.subwords)
+    layers = range(1, len(linked[0]) // len(ALIGNMENT_KINDS) + 1) if linked else []
+    header = [f"layer {layer}, {kind}" for layer in layers for kind in ALIGNMENT_KINDS]
+    rows = [[word, *found] for word, found in zip(words, linked, strict=True)]
+    print_tables([(["target", *header], rows)], None, "md")
+
+
+def run(options: argparse.Namespace) -> None:
+    (align_typed if options.source else extract)(options)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    return finish("align", extract, parse_arguments(arguments))
+    return finish("align", run, parse_arguments(arguments))

@@ -20,8 +20,8 @@ from fairseq_sparse.commands.models import (
     add_model_arguments,
     add_sentences,
     add_steps,
-    check_sentences,
     check_steps,
+    check_typed,
     name_models,
     sentence_batches,
 )
@@ -44,7 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_json(parser)
     options = parser.parse_args(arguments)
     name_models(parser, options)
-    check_sentences(parser, options)
+    check_typed(parser, options)
     check_steps(parser, options)
     check_outputs(parser, options, "json")
     return options

@@ -25,8 +25,8 @@ from fairseq_sparse.commands.models import (
     add_model_arguments,
     add_sentences,
     add_steps,
-    check_sentences,
     check_steps,
+    check_typed,
     name_models,
     sentence_batches,
 )
@@ -81,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options.path, options.subset = [options.path], [options.subset]
     options.max_tokens = 100_000
     name_models(parser, options)
-    check_sentences(parser, options)
+    check_typed(parser, options)
     check_steps(parser, options)
     check_outputs(parser, options, "output")
     return options

@@ -23,7 +23,7 @@ from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
     add_sentences,
-    check_sentences,
+    check_typed,
     describe,
     name_models,
     sentence_batches,
@@ -50,7 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_plots(parser)
     options = parser.parse_args(arguments)
     name_models(parser, options)
-    check_sentences(parser, options)
+    check_typed(parser, options)
     check_outputs(parser, options, "json")
     return options
 

@@ -70,6 +70,11 @@ def add_sentences(parser: argparse.ArgumentParser) -> None:
         metavar="N,M,FROM-TO",
         help="sentence numbers as fairseq-generate prints them, from 0",
     )
+    add_typed(parser, which)
+
+
+def add_typed(parser: argparse.ArgumentParser, which: argparse._MutuallyExclusiveGroup) -> None:
+    """Add --source, as one of the choices of a group, and --target; see :func:`check_typed`."""
     which.add_argument(
         "--source", metavar="TEXT", help="a typed sentence, tokenised by Moses and subword-nmt"
     )
@@ -78,7 +83,7 @@ def add_sentences(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_sentences(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse --target without --source, whose translation is the model's own without it."""
     if options.target and not options.source:
         parser.error("--target is the translation of --source: give both")

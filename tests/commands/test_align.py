@@ -17,7 +17,8 @@ from bad_input import assert_refused
 from fairseq_sparse.commands import align
 from fairseq_sparse.measure.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
-from fairseq_sparse.measure.translator import load_translator, search
+from fairseq_sparse.measure.translator import load_translator, search, with_best_translations
+from fairseq_sparse.measure.typed import typed_batch
 
 FLAGS = {
     "rela_g": ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
@@ -228,3 +229,43 @@ def test_bad_input_is_one_line(
         assert_refused(capfd, named, call_here, folder, checkpoint, output, *flags)
         assert not output.exists()
     assert call_here(sources, checkpoint, output, "--steps", "translations") == 0
+
+
+@pytest.mark.parametrize("model", ["rela_g", "lstm_sparse"])
+def test_a_typed_pair_has_the_links_of_the_model_run_on_it(
+    model: str, data: Path, checkpoints: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = "w1 w2 w3 w5", "w4 w0 w2"
+    flags = [data, "--path", checkpoints[model], "--cpu", "--source", source, "--target", target]
+    assert align.main(list(map(str, flags))) == 0
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in capsys.readouterr().out.splitlines()
+    )
+    assert [row[0] for row in rows] == target.split()
+    translator = load_translator(str(checkpoints[model]), str(data), True)
+    sample = typed_batch(translator, [source], [target])
+    (pair,) = forced_attention(translator.model, sample, 1)
+    lines = lines_by_hand(pair.weights["cross"].tolist(), range(4), range(3))
+    expected = {name: line for name, line in lines.items() if name.endswith("mean.pharaoh")}
+    assert len(header) == 1 + len(expected)
+    for column, title in enumerate(header[1:], start=1):
+        layer, kind = title.removeprefix("layer ").split(", ")
+        found = [
+            f"{source.split().index(row[column])}-{place}"
+            for place, row in enumerate(rows)
+            if row[column]
+        ]
+        assert sorted(found) == sorted(expected[f"{kind}-layer{layer}-mean.pharaoh"].split())
+
+
+def test_a_typed_sentence_is_translated_first(
+    data: Path, checkpoints: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [data, "--path", checkpoints["rela_g"], "--cpu", "--source", "w1 w2 w3"]
+    assert align.main(list(map(str, flags))) == 0
+    translator = load_translator(str(checkpoints["rela_g"]), str(data), True)
+    (sample,) = with_best_translations(translator, [typed_batch(translator, ["w1 w2 w3"])], 5)
+    words = translator.task.target_dictionary.string(sample["target"], "subword_nmt").split()
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == words

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from fairseq.data import FairseqDataset
+from torch import Tensor
 
+from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 from fairseq_sparse.measure.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 from fairseq_sparse.measure.alignment.word_alignment import Words, to_pharaoh, word_links, words_of
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
@@ -35,17 +37,9 @@ def extract_part(
         ValueError: attention weights are NaN.
     """
     task, settings = translator.task, folder.settings
-    dictionaries = task.source_dictionary, task.target_dictionary
     names = [*WORDS, *link_files(settings)]
     lines = {name: [""] * len(numbers) for name in names}
     missing = set(numbers)
-
-    def words_in(*tokens) -> list[Words]:
-        """Return the words of source and target, without EOS."""
-        return [
-            words_of([words[token] for token in side[:-1].tolist()], settings["subwords"])
-            for words, side in zip(dictionaries, tokens, strict=True)
-        ]
 
     batches = translator.batches(settings["subset"], max_tokens, numbers)
     if settings["hypothesis"]:
@@ -53,7 +47,7 @@ def extract_part(
     for sample in batches:
         for pair in forced_attention(translator.model, sample, task.source_dictionary.pad()):
             missing.remove(pair.number)
-            words = words_in(pair.source, pair.target)
+            words = words_of_pair(task, pair.source, pair.target, settings["subwords"])
             links = word_links(pair.weights["cross"].numpy(), *words)
             found = [*(" ".join(side.text) for side in words), *map(to_pharaoh, links)]
             for name, line in zip(names, found, strict=True):
@@ -63,7 +57,45 @@ def extract_part(
         # Keep the words of a sentence that is too long, so that line numbers match other texts.
         pair = dataset[number]
         given = pair["source"][:0] if settings["hypothesis"] else pair["target"]
-        for name, words in zip(WORDS, words_in(pair["source"], given), strict=True):
+        found = words_of_pair(task, pair["source"], given, settings["subwords"])
+        for name, words in zip(WORDS, found, strict=True):
             lines[name][number - numbers[0]] = " ".join(words.text)
     folder.write_part(numbers, lines, sorted(missing))
     yield len(missing)
+
+
+def words_of_pair(task, source: Tensor, target: Tensor, subwords: str) -> list[Words]:
+    """Return the words of a source and a target sentence, without EOS; for ``subwords`` see
+    ``words_of``."""
+    sides = ((task.source_dictionary, source), (task.target_dictionary, target))
+    return [
+        words_of([words[token] for token in side[:-1].tolist()], subwords) for words, side in sides
+    ]
+
+
+def aligned_words(
+    translator: Translator, sample: dict, subwords: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return the words of the only sentence of a batch, and those of the source that they are
+    linked with.
+
+    Returns:
+        The words of the target, and for each a list: the source's word by the mean of the heads,
+        normal and then shifted, of each layer; ``""`` where there is no link.
+    """
+    task = translator.task
+    (pair,) = forced_attention(translator.model, sample, task.source_dictionary.pad())
+    source, target = words_of_pair(task, pair.source, pair.target, subwords)
+    weights = pair.weights["cross"].numpy()
+    layers, heads = weights.shape[:2]
+    links = word_links(weights, source, target)
+    # [kinds, layers, heads and their mean] to the means of the layers, normal and shifted in turn
+    means = [
+        {
+            link[1]: source.text[link[0]]
+            for link in links[(kind * layers + layer + 1) * (heads + 1) - 1]
+        }
+        for layer in range(layers)
+        for kind in range(len(ALIGNMENT_KINDS))
+    ]
+    return target.text, [[by.get(place, "") for by in means] for place in range(len(target.text))]
