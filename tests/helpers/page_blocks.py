@@ -22,7 +22,7 @@ COMMANDS = {
     f"fairseq-{name}": f"fairseq_cli.{name.replace('-', '_')}"
     for name in ("preprocess", "train", "generate", "interactive", "validate", "eval-lm")
 }
-COMMANDS |= {"fairseq-sparse": "fairseq_sparse", "fairseq-hydra-train": "fairseq_cli.hydra_train"}
+COMMANDS["fairseq-sparse"] = "fairseq_sparse"
 # Commands that are not run as a page has them, and why. Their arguments are checked.
 NOT_RUN = {
     "git clone": "the repository's address is the reader's",
@@ -30,7 +30,6 @@ NOT_RUN = {
     "bash scripts/test.sh": "runs these tests",
     "source .venv/bin/activate": "a test has its environment",
     "fairseq-sparse sheets score": "people complete the sheets; tests/commands/test_sheets.py",
-    "fairseq-hydra-train": "needs a configuration's sizes; tests/examples/test_hydra.py",
     "python examples/quickstart/check_support.py": "needs four runs; tests/examples",
     "fairseq-sparse run": "takes hours and downloads; tests/commands/test_run.py",
     "fairseq-sparse reproduce": "as run; tests/recipes/test_reproduce.py",
