@@ -1,14 +1,19 @@
-"""The tables of the pages agree with the files in docs/results."""
+"""The tables of the pages agree with the files in docs/results, and these with one another."""
 
+import csv
 import json
 import re
 import shutil
 import subprocess
 import sys
 
+import pytest
+
 import toy
+from fairseq_sparse.tables.rows import holm
 
 SCRIPT = toy.ROOT / "scripts" / "update_tables.py"
+RUNS = toy.ROOT / "docs" / "results" / "runs"
 
 
 def run(*arguments):
@@ -31,6 +36,22 @@ def test_every_file_of_figures_stands_on_exactly_one_page():
         name for page in pages() for name in re.findall(r"<!-- table (\w+) -->", page.read_text())
     ]
     assert sorted(named) == sorted(p.stem for p in (toy.ROOT / "docs/results").glob("*.csv"))
+
+
+def test_paired_tests_are_those_of_the_published_runs():
+    with open(RUNS / "paired_tests.csv", encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    for row in rows:
+        scores = []
+        for name in (row["run"], row["compared with"]):
+            path = RUNS / row["data set"] / f"{name}-{row['seed']}" / "summary.json"
+            part = json.loads(path.read_text())["long" if row["test set"] == "long" else "bleu"]
+            scores.append(part["bleu" if row["metric"] == "BLEU" else "chrf"])
+        assert float(row["difference"]) == pytest.approx(scores[0] - scores[1], abs=0.0051)
+    for dataset in {row["data set"] for row in rows}:
+        tests = [row for row in rows if row["data set"] == dataset]
+        corrected = [float(row["p by Holm's method"]) for row in tests]
+        assert corrected == pytest.approx(holm([float(row["p"]) for row in tests]), abs=0.01)
 
 
 def test_a_changed_figure_is_noticed_and_written(tmp_path):
