@@ -4,95 +4,134 @@
 The corpus lists all correct translations of its test sentences. Each model translates the sources;
 then it is given every prefix of a correct translation, and its support, the tokens of nonzero
 probability, is compared with the tokens that can follow. DATA has raw/, made by make_corpus.py, and
-prepared/, made by `fairseq-sparse run quickstart`; a RUN_DIR has average.pt.
+prepared/, made by `fairseq-sparse run quickstart`; a RUN_DIR is that of a finished run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 # A checkout works without being installed.
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from command_line import (  # noqa: E402
-    exit_status,
-    lines_of,
-    output_file,
-    positive,
-    report_errors,
-    script_parser,
-    with_progress,
-)
+from command_line import exit_status, lines_of, positive, report_errors, script_parser  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairseq_sparse.measure.translator import Translator
 
-Target = tuple[list[int], float]  # BPE units, EOS at the end, and probability
 PARTS = ("test", "test_unseen_pairs")
+BEAM, MAX_TOKENS = 5, 2000
 SHARES = {
     "support_exact": "exact support (%)",
     "support_covers": "covers (%)",
     "wrong_mass": "wrong mass (%)",
     "distance": "distance (%)",
 }
+LEGEND = """\
+A step is a prefix of a correct translation, given to the model; all steps have the same weight.
+x / y: the mean over all steps / over those with a choice, where more than one BPE unit can follow.
+Exact support: the units of nonzero probability are exactly the correct ones. Covers: they include
+all correct ones. Wrong mass: probability of the incorrect units. Distance: total variation from the
+true distribution. For wrong mass and distance, probabilities are scaled to sum to 1."""
 
 
-class Part(NamedTuple):
-    """A part of the corpus: for each sentence the source and the correct translations."""
+class Sentence(NamedTuple):
+    """A test sentence: its source, all correct translations, and the one that was drawn."""
 
-    name: str
-    sources: list[Tensor]  # BPE units, EOS at the end
-    targets: list[list[Target]]
-    texts: list[dict[str, float]]  # tokens separated by spaces, with probabilities
-    references: list[str]  # plain text
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--data", required=True, type=Path, help="with raw/ and prepared/")
-    parser.add_argument(
-        "--parts",
-        nargs="+",
-        default=list(PARTS),
-        metavar="PART",
-        help=f"of the corpus (default: {' '.join(PARTS)})",
-    )
-    parser.add_argument(
-        "--sentences", type=positive, metavar="N", help="only the first N of each part"
-    )
-    parser.add_argument(
-        "--beam", type=positive, default=5, metavar="N", help="beam size (default: 5)"
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=positive,
-        default=2000,
-        metavar="N",
-        help="source tokens in a batch (default: 2000)",
-    )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument(
-        "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
-    )
-    return parser.parse_args(arguments)
+    source: Tensor  # BPE units, EOS at the end
+    targets: list[tuple[list[int], float]]  # the same of the translations, and probabilities
+    texts: dict[str, float]  # tokens separated by spaces, with probabilities
+    reference: str  # plain text
 
 
-def read_parts(options: argparse.Namespace) -> list[Part]:
+class Step(NamedTuple):
+    """A prefix of correct translations, and the truth about the next token.
+
+    Attributes:
+        target: number of the first translation that has this prefix.
+        position: length of the prefix in tokens.
+        following: the correct next tokens with their probabilities, which sum to 1.
+    """
+
+    target: int
+    position: int
+    following: dict[int, float]
+
+
+def steps_of(targets: Sequence[tuple[Sequence[int], float]]) -> list[Step]:
+    """Return the inner nodes of the trie of some translations: every prefix, once.
+
+    Args:
+        targets: tokens, EOS at the end, and probability of each translation.
+
+    Returns:
+        The steps, ordered by ``target`` and then ``position``.
+    """
+    following: dict[tuple[int, ...], dict[int, float]] = {}
+    places = {}
+    for number, (tokens, probability) in enumerate(targets):
+        for position, token in enumerate(tokens):
+            prefix = tuple(tokens[:position])
+            places.setdefault(prefix, (number, position))
+            masses = following.setdefault(prefix, {})
+            masses[token] = masses.get(token, 0.0) + probability
+    return [
+        Step(*places[prefix], {token: p / sum(masses.values()) for token, p in masses.items()})
+        for prefix, masses in following.items()
+    ]
+
+
+def compare(log_p: Tensor, steps: Sequence[Step]) -> dict[str, Tensor]:
+    """Compare the probabilities of a model with the truth, step by step.
+
+    Args:
+        log_p: the model's log-probabilities of the next token, ``[steps, V]``, -inf where the
+            probability is 0. Rows that do not sum to 1 (alpha-ReLU) are scaled to do so, but a row
+            without any probability stays as it is.
+        steps: the truth.
+
+    Returns:
+        fp64 tensors ``[steps]``, NaN where ``log_p`` has a NaN: ``support_exact`` (1 where the
+        tokens of non-zero probability are exactly the correct ones, else 0), ``support_covers`` (1
+        where all correct tokens are among them), ``wrong_mass`` (probability of the other tokens),
+        ``distance`` (total variation from the truth: the probability that the correct tokens lack),
+        and the numbers of tokens ``support`` and ``correct``.
+    """
+    import torch
+
+    entries = [(row, *item) for row, step in enumerate(steps) for item in step.following.items()]
+    rows, tokens, masses = (list(column) for column in zip(*entries, strict=True))
+    truth = torch.zeros_like(log_p)
+    truth[rows, tokens] = torch.tensor(masses, device=log_p.device, dtype=log_p.dtype)
+    correct, support = truth > 0, log_p != -torch.inf
+    p = log_p.exp()
+    p = p / p.sum(1, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny)
+    values = {
+        "support_exact": (support == correct).all(1),
+        "support_covers": (support | ~correct).all(1),
+        "wrong_mass": p.masked_fill(correct, 0.0).sum(1),
+        "distance": (truth - p).clamp(min=0.0).sum(1),
+        "support": support.sum(1),
+        "correct": correct.sum(1),
+    }
+    nan = log_p.isnan().any(1)
+    return {name: value.double().masked_fill(nan, torch.nan) for name, value in values.items()}
+
+
+def read_part(data: Path, name: str, count: int | None) -> list[Sentence]:
+    """Read the first ``count`` sentences of a part of the corpus; None for all."""
     from fairseq.data import Dictionary
     from subword_nmt.apply_bpe import BPE
 
-    from fairseq_sparse.errors import AnalysisError
-
-    prepared, raw = options.data / "prepared", options.data / "raw"
+    prepared, raw = data / "prepared", data / "raw"
     german, english = (
         Dictionary.load(str(prepared / "bin" / f"dict.{side}.txt")) for side in ("de", "en")
     )
@@ -102,141 +141,86 @@ def read_parts(options: argparse.Namespace) -> list[Part]:
     def encode(text: str, words: Dictionary) -> Tensor:
         return words.encode_line(bpe.process_line(text), add_if_not_exist=False).long()
 
-    def read(name: str) -> Part:
-        path = raw / f"{name}.targets.jsonl"
-        with open(path, encoding="utf-8") as handle:
-            records = [json.loads(line) for line in handle]
-        references = lines_of(raw / f"{name}.en")
-        if not records or len(records) != len(references):
-            raise AnalysisError(
-                f"{path} has {len(records)} lines but {name}.en has {len(references)}: "
-                "make the corpus again"
-            )
-        records = records[: options.sentences]
-        texts = [{item["text"]: item["probability"] for item in x["targets"]} for x in records]
-        targets = [
-            [(encode(text, english).tolist(), p) for text, p in correct.items()]
-            for correct in texts
-        ]
-        sources = [encode(record["source"], german) for record in records]
-        return Part(name, sources, targets, texts, references[: len(records)])
-
-    return [read(name) for name in dict.fromkeys(options.parts)]
+    sentences = []
+    lines = lines_of(raw / f"{name}.targets.jsonl")[:count]
+    references = lines_of(raw / f"{name}.en")[:count]
+    for record, reference in zip(map(json.loads, lines), references, strict=True):
+        texts = {item["text"]: item["probability"] for item in record["targets"]}
+        targets = [(encode(text, english).tolist(), p) for text, p in texts.items()]
+        sentences.append(Sentence(encode(record["source"], german), targets, texts, reference))
+    return sentences
 
 
 def load_run(folder: Path, options: argparse.Namespace) -> Translator:
     """Load the model of a run under its name in tables."""
+    from fairseq_sparse.files import read_json
     from fairseq_sparse.measure.translator import load_translator
 
-    summary = folder / "summary.json"
-    content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
-    name = content.get("variant_name") or content.get("variant", folder.name)
-    data = options.data / "prepared" / "bin"
-    return load_translator(str(folder / "average.pt"), str(data), options.cpu, name=name)
-
-
-def batches_of(part: Part, translator: Translator, max_tokens: int) -> Iterable[dict[str, Any]]:
-    """Return the sources in batches, without targets."""
-    from fairseq_sparse.errors import AnalysisError
-
-    lengths = [len(source) for source in part.sources]
-    targets = [len(tokens) for correct in part.targets for tokens, _ in correct]
-    limits = translator.models[0].max_positions()
-    for length, limit in zip((max(lengths), max(targets)), limits, strict=True):
-        if length > limit:
-            raise AnalysisError(
-                f"{translator.name} takes {limit} tokens, but {part.name} has sentences of {length}"
-            )
-    task = translator.task
-    dataset = task.build_dataset_for_inference(part.sources, lengths)
-    try:
-        return task.get_batch_iterator(
-            dataset, max_tokens=max_tokens, disable_iterator_cache=True
-        ).next_epoch_itr(shuffle=False)
-    except AssertionError as error:
-        raise AnalysisError(f"--max-tokens {max_tokens}: {error}") from error
+    summary = read_json(folder / "summary.json")
+    name = summary.get("variant_name") or summary["variant"]
+    data = str(options.data / "prepared" / "bin")
+    return load_translator(str(folder / "average.pt"), data, options.cpu, name)
 
 
 def compare_steps(
-    translator: Translator, net_input: dict[str, Tensor], targets: list[list[Target]]
+    translator: Translator, sample: dict[str, Any], sentences: list[Sentence]
 ) -> Iterator[dict[str, Tensor]]:
-    """Compare all steps of the correct translations of a batch with the truth, chunk by chunk.
-
-    Args:
-        translator: the model.
-        net_input: fairseq's `src_tokens` and `src_lengths`.
-        targets: the correct translations of each source.
-    """
+    """Compare all steps of the correct translations of a batch with the truth, chunk by chunk."""
     import torch
 
     from fairseq_sparse.measure.translator import forced_steps, with_targets
-    from support import compare, steps_of
 
     dictionary = translator.task.target_dictionary
-    source = [number for number, correct in enumerate(targets) for _ in correct]
-    repeated = {name: value[source] for name, value in net_input.items()}
-    tokens = [torch.tensor(tokens) for correct in targets for tokens, _ in correct]
+    source = [row for row, sentence in enumerate(sentences) for _ in sentence.targets]
+    repeated = {name: value[source] for name, value in sample["net_input"].items()}
+    tokens = [torch.tensor(tokens) for sentence in sentences for tokens, _ in sentence.targets]
     repeated, target = with_targets(repeated, tokens, dictionary)
     steps, first = [], 0
-    is_step = torch.zeros(target.shape, dtype=torch.bool)
-    for correct in targets:
-        for step in steps_of(correct):
+    is_step = torch.zeros_like(target, dtype=torch.bool)
+    for sentence in sentences:
+        for step in steps_of(sentence.targets):
             is_step[first + step.target, step.position] = True
             steps.append(step)
-        first += len(correct)
-    target = target.masked_fill(~is_step.to(target.device), dictionary.pad())
-    done = 0
+        first += len(sentence.targets)
+    target = target.masked_fill(~is_step, dictionary.pad())
+    rest = iter(steps)
     for chunk in forced_steps(translator.models, repeated, target, dictionary.pad()):
-        size = len(chunk.token)
-        yield compare(chunk.log_p, steps[done : done + size])
-        done += size
+        yield compare(chunk.log_p, list(itertools.islice(rest, len(chunk.token))))
 
 
-def check(translator: Translator, part: Part, options: argparse.Namespace) -> dict[str, Any]:
+def check(translator: Translator, part: list[Sentence]) -> dict[str, Any]:
     """Translate a part of the corpus with a model and compare its steps with the truth."""
     import torch
-    from fairseq import utils
 
     from fairseq_sparse.measure.translator import search
 
-    words = translator.task.target_dictionary
-    cuda = next(translator.models[0].parameters()).is_cuda
-    translations = [""] * len(part.sources)
+    task = translator.task
+    lengths = [len(sentence.source) for sentence in part]
+    dataset = task.build_dataset_for_inference([sentence.source for sentence in part], lengths)
+    batches = task.get_batch_iterator(
+        dataset, max_tokens=MAX_TOKENS, disable_iterator_cache=True
+    ).next_epoch_itr(shuffle=False)
+    translations = [""] * len(part)
     compared: list[dict[str, Tensor]] = []
-    batches = batches_of(part, translator, options.max_tokens)
-    batches = with_progress(batches, f"{translator.name}, {part.name}")
-    samples = (utils.move_to_cuda(sample) if cuda else sample for sample in batches)
-    for sample, found in search(translator, samples, options.beam):
+    for sample, found in search(translator, map(translator.on_device, batches), BEAM):
         numbers = sample["id"].tolist()
         for number, hypotheses in zip(numbers, found, strict=True):
-            translations[number] = words.string(hypotheses[0]["tokens"], "subword_nmt")
-        targets = [part.targets[number] for number in numbers]
-        compared += compare_steps(translator, sample["net_input"], targets)
+            tokens = hypotheses[0]["tokens"]
+            translations[number] = task.target_dictionary.string(tokens, "subword_nmt")
+        compared += compare_steps(translator, sample, [part[number] for number in numbers])
     values = {key: torch.cat([chunk[key] for chunk in compared]) for key in compared[0]}
-    if values["distance"].isnan().any():
-        raise ValueError(f"{translator.name}: probabilities are NaN, the parameters are no good")
     is_choice = values["correct"] > 1
-    pairs = zip(translations, part.texts, strict=True)
+    pairs = zip(translations, part, strict=True)
     return {
-        "run": str(Path(translator.checkpoints[0]).parent),
         "variant": translator.name,
         "bleu": bleu(translations, part)["bleu"],
-        "correct_translations": sum(text in texts for text, texts in pairs) / len(translations),
-        "steps": means(values),
-        "choices": means({key: value[is_choice] for key, value in values.items()}),
+        "correct_translations": sum(text in x.texts for text, x in pairs) / len(part),
+        "numbers": (len(is_choice), int(is_choice.sum())),
+        **{key: (x.mean().item(), x[is_choice].mean().item()) for key, x in values.items()},
     }
 
 
-def means(values: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the number of steps and the mean of each value."""
-    count = len(values["correct"])
-    return {
-        "number": count,
-        **{key: value.mean().item() if count else None for key, value in values.items()},
-    }
-
-
-def bleu(translations: list[str], part: Part) -> dict[str, Any]:
+def bleu(translations: list[str], part: list[Sentence]) -> dict[str, Any]:
     """Score tokenised translations as fairseq-sparse score does."""
     from sacremoses import MosesDetokenizer
 
@@ -244,35 +228,16 @@ def bleu(translations: list[str], part: Part) -> dict[str, Any]:
 
     detokenizer = MosesDetokenizer(lang="en")
     plain = [detokenizer.detokenize(text.split()) for text in translations]
-    return score(plain, [part.references])
+    return score(plain, [[sentence.reference for sentence in part]])
 
 
-def check_all(options: argparse.Namespace) -> dict[str, Any]:
-    parts = read_parts(options)
-    result: dict[str, Any] = {"corpus": "synthetic", "beam": options.beam, "parts": {}}
-    for part in parts:
-        ceiling = bleu([max(texts, key=texts.__getitem__) for texts in part.texts], part)
-        result["bleu_signature"] = ceiling["signature"]
-        result["parts"][part.name] = {
-            "sentences": len(part.sources),
-            "ceiling_bleu": ceiling["bleu"],
-            "runs": [],
-        }
-    for folder in options.runs:
-        translator = load_run(folder, options)
-        for part in parts:
-            result["parts"][part.name]["runs"].append(check(translator, part, options))
-    return result
-
-
-def report(name: str, part: dict[str, Any]) -> str:
+def report(name: str, sentences: int, ceiling: float, runs: list[dict[str, Any]]) -> str:
     """Return the table of a part of the corpus."""
     from fairseq_sparse.tables.formats import format_table
 
     def both(run: dict[str, Any], key: str, form: str = "{:.2f}", factor: int = 1) -> str:
         """Format the mean over all steps and the mean over those with a choice."""
-        found = [run[steps][key] for steps in ("steps", "choices")]
-        return " / ".join("-" if mean is None else form.format(factor * mean) for mean in found)
+        return " / ".join(form.format(factor * mean) for mean in run[key])
 
     rows = [
         [
@@ -282,43 +247,36 @@ def report(name: str, part: dict[str, Any]) -> str:
             *(both(run, key, "{:.1f}", 100) for key in SHARES),
             both(run, "support"),
         ]
-        for run in part["runs"]
+        for run in runs
     ]
-    first = part["runs"][0]
-    support = f"support size (truth: {both(first, 'correct')})"
+    steps, choices = runs[0]["numbers"]
+    support = f"support size (truth: {both(runs[0], 'correct')})"
     header = ["variant", "BLEU", "correct translations (%)", *SHARES.values(), support]
     return (
-        f"Synthetic corpus, {name}: {part['sentences']:,} sentences, {first['steps']['number']:,} "
-        f"steps, {first['choices']['number']:,} of them with a choice. Always giving the most "
-        f"probable correct translation has BLEU {part['ceiling_bleu']:.1f}.\n\n"
-        f"{format_table(header, rows)}\n"
+        f"Synthetic corpus, {name}: {sentences:,} sentences, {steps:,} steps, {choices:,} of them "
+        "with a choice. Always giving the most probable correct translation has BLEU "
+        f"{ceiling:.1f}.\n\n{format_table(header, rows)}\n"
     )
 
 
-LEGEND = """\
-A step is a prefix of a correct translation, given to the model; all steps have the same weight.
-x / y: the mean over all steps / over those with a choice, where more than one BPE unit can follow.
-Exact support: the units of nonzero probability are exactly the correct ones. Covers: they include
-all correct ones. Wrong mass: probability of the incorrect units. Distance: total variation from the
-true distribution. For wrong mass and distance, probabilities are scaled to sum to 1."""
-
-
-def print_tables(options: argparse.Namespace) -> None:
-    from fairseq_sparse.files import write_json
-
-    try:
-        result = check_all(options)
-    except KeyError as error:
-        raise ValueError(f"the corpus has no {error}: make it again") from error
-    if options.json:
-        write_json(options.json, result)
-    for name, part in result["parts"].items():
-        print(report(name, part))
-    print(f"{LEGEND}\nBLEU: {result['bleu_signature']}")
+def run(options: argparse.Namespace) -> None:
+    parts = {name: read_part(options.data, name, options.sentences) for name in PARTS}
+    translators = [load_run(folder, options) for folder in options.runs]
+    for name, part in parts.items():
+        ceiling = bleu([max(x.texts, key=x.texts.__getitem__) for x in part], part)
+        runs = [check(translator, part) for translator in translators]
+        print(report(name, len(part), ceiling["bleu"], runs))
+    print(f"{LEGEND}\nBLEU: {ceiling['signature']}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return report_errors("check_support", print_tables, parse_arguments(arguments))
+    parser = script_parser(__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--data", required=True, type=Path, help="with raw/ and prepared/")
+    text = "only the first N of each part"
+    parser.add_argument("--sentences", type=positive, metavar="N", help=text)
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    return report_errors("check_support", run, parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,9 @@ import check_support
 import make_corpus
 import toy
 from bad_input import assert_refused
+from check_support import PARTS, Step, compare, steps_of
 from fairseq_sparse.measure import translator as translator_module
 from fairseq_sparse.measure.translator import load_translator
-from support import Step, compare, steps_of
-
-PARTS = ("test", "valid")
 
 
 def truth_by_hand(targets):
@@ -99,7 +97,7 @@ def test_comparison_of_probabilities_with_the_truth():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    corpus = "quickstart/make_corpus.py,--train,300,--valid,10,--test,12,--held-out,0"
+    corpus = "quickstart/make_corpus.py,--train,300,--valid,10,--test,12,--held-out,8"
     toy.command(
         "run",
         *("quickstart", "softmax", "--cpu", "--stages", "prepare", "--bpe-merges", 300),
@@ -160,34 +158,38 @@ def steps_by_hand(run_dir: Path, data: Path, part: str, count: int) -> list[dict
     return values
 
 
-def test_table_and_json(run_dir: Path, data: Path, tmp_path: Path, capsys) -> None:
-    output = tmp_path / "out.json"
-    flags = ["--parts", *PARTS, "--sentences", 5, "--max-tokens", 90, "--json", output]
-    assert call_here(run_dir, "--data", data, *flags) == 0
+def table_rows(printed: str) -> list[list[str]]:
+    """Return the cells of the rows of the run's model."""
+    rows = [line for line in printed.splitlines() if line.startswith("| small")]
+    return [[cell.strip() for cell in row.strip("| ").split("|")] for row in rows]
+
+
+def test_tables_have_the_means_of_all_steps(
+    run_dir: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(check_support, "MAX_TOKENS", 90)
+    translator = load_translator(str(run_dir / "average.pt"), str(data / "prepared" / "bin"), True)
+    assert call_here(run_dir, "--data", data, "--sentences", 5) == 0
     printed = capsys.readouterr().out
-    written = json.loads(output.read_text(encoding="utf-8"))["parts"]
-    assert list(written) == list(PARTS)
-    tables = [line for line in printed.splitlines() if line.startswith("| small")]
-    assert len(tables) == 2 and printed.count("Synthetic corpus") == 2
-    for part, table in zip(PARTS, tables, strict=True):
-        (result,) = written[part]["runs"]
+    assert printed.count("Synthetic corpus") == 2
+    for part, cells in zip(PARTS, table_rows(printed), strict=True):
+        result = check_support.check(translator, check_support.read_part(data, part, 5))
         steps = steps_by_hand(run_dir, data, part, 5)
-        choices = [step for step in steps if step["correct"] > 1]
-        for name, members in (("steps", steps), ("choices", choices)):
-            assert result[name].pop("number") == len(members) > 0
-            means = {key: sum(step[key] for step in members) / len(members) for key in VALUES}
-            assert result[name] == pytest.approx(means, abs=1e-4)
-        assert 0 < result["steps"]["support_covers"] < 1
-        cells = [cell.strip() for cell in table.strip("| ").split("|")]
+        both = steps, [step for step in steps if step["correct"] > 1]
+        assert result["numbers"] == tuple(map(len, both)) and all(both)
+        for key in VALUES:
+            means = [sum(step[key] for step in members) / len(members) for members in both]
+            assert result[key] == pytest.approx(means, abs=1e-4)
+        assert 0 < result["support_covers"][0] < 1
         assert cells[3:5] == [
-            " / ".join(f"{100 * result[name][key]:.1f}" for name in ("steps", "choices"))
+            " / ".join(f"{100 * mean:.1f}" for mean in result[key])
             for key in ("support_exact", "support_covers")
         ]
 
 
 @pytest.mark.parametrize("right", [0, 6, 12])
 def test_scores_of_translations(
-    run_dir: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: int
+    run_dir: Path, data: Path, monkeypatch: pytest.MonkeyPatch, right: int
 ) -> None:
     """The first sentences get their most probable translation, the others another sentence's."""
     correct = [
@@ -205,29 +207,28 @@ def test_scores_of_translations(
             yield sample, [[{"tokens": encode(s, add_if_not_exist=False)}] for s in strings]
 
     monkeypatch.setattr(translator_module, "search", search)
-    output = tmp_path / "out.json"
-    assert call_here(run_dir, "--data", data, "--parts", "test", "--json", output) == 0
-    part = json.loads(output.read_text(encoding="utf-8"))["parts"]["test"]
+    translator = load_translator(str(run_dir / "average.pt"), str(data / "prepared" / "bin"), True)
+    part = check_support.read_part(data, "test", None)
+    result = check_support.check(translator, part)
     references = (data / "raw" / "test.en").read_text(encoding="utf-8").splitlines()
 
     def bleu(texts):
         plain = [make_corpus.plain(text) for text in texts]
         return sacrebleu.corpus_bleu(plain, [references]).score
 
-    assert part["runs"][0]["correct_translations"] == right / 12
-    assert part["runs"][0]["bleu"] == pytest.approx(bleu(texts))
-    assert part["ceiling_bleu"] == pytest.approx(bleu(correct)) and bleu(correct) > 50
+    assert result["correct_translations"] == right / 12
+    assert result["bleu"] == pytest.approx(bleu(texts))
+    assert check_support.bleu(correct, part)["bleu"] == pytest.approx(bleu(correct))
+    assert bleu(correct) > 50
 
 
 def test_bad_input_is_one_line(run_dir: Path, data: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "raw").symlink_to(data / "raw")
-    output = tmp_path / "out.json"
-    for named, *arguments in [
-        ("average.pt", tmp_path, "--data", data, "--parts", "test"),
-        ("tset", run_dir, "--data", data, "--parts", "tset"),
-        ("test_unseen_pairs", run_dir, "--data", data),
-        ("dict.de.txt", run_dir, "--data", tmp_path, "--parts", "test"),
-        ("--max-tokens 3", run_dir, "--data", data, "--parts", "test", "--max-tokens", 3),
+    for name in ("raw", "prepared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).symlink_to(data / name)
+    for named, run, folder in [
+        ("summary.json", tmp_path, data),
+        ("test.targets.jsonl", run_dir, tmp_path / "prepared"),
+        ("dict.de.txt", run_dir, tmp_path / "raw"),
     ]:
-        assert_refused(capsys, named, call_here, *arguments, "--json", output)
-        assert not output.exists()
+        assert_refused(capsys, named, call_here, run, "--data", folder)
