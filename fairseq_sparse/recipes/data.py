@@ -98,7 +98,10 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     sides = own["source"], own["target"]
     own = catalogue.replace(own, {"source": sides[0], "target": sides[1]})
     own["take"] = tuple(
-        _take(split, row, *sides) for split, rows in own.get("take", {}).items() for row in rows
+        _take(split, one, *sides)
+        for split, rows in own.get("take", {}).items()
+        for row in rows
+        for one in _expand(row)
     )
     if own["kind"] != "inflection":
         own["tokens"] = {side: own.get("tokens", {}).get(side, "moses") for side in sides}
@@ -120,6 +123,13 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
         own[name] = tuple(own.get(name, ()))
     own["files"] = _raw_files(dataset, own) if "files" in own and not options.raw_dir else ()
     return Corpus(**own)
+
+
+def _expand(row: str) -> list[str]:
+    """Return a row for each of the choices ``(A|B)``, of which ``()`` repeats the chosen one."""
+    choices = re.search(r"\(([^)]+)\)", row)
+    every = choices[1].split("|") if choices else [""]
+    return [re.sub(r"\([^)]*\)", choice, row) for choice in every]
 
 
 def _take(split: str, row: str, source: str, target: str) -> Take:

@@ -178,6 +178,13 @@ def test_the_table_wins_over_settings_and_settings_over_the_data_set() -> None:
     assert "share-all-embeddings" not in sue.training.flags
 
 
+def test_choices_in_a_place_are_lines_of_their_own() -> None:
+    takes = [take for take in recipe("wmt18_zh_en").corpus.take if "Book" in take.source]
+    numbers = [int(re.fullmatch(r"cwmt.*/Book(\d+)_cn.txt", take.source)[1]) for take in takes]
+    assert numbers == list(range(1, 21))
+    assert [take.source.replace("_cn", "_en") for take in takes] == [x.target for x in takes]
+
+
 def test_overrides_win_over_all() -> None:
     text = "lr=7 max-epoch=3 share-all-embeddings=false no-save=true output-tau=0.5 "
     text += "tokens-per-sample=64 generate.beam=9 generate.lenpen=false corpus.max_tokens=12 "
