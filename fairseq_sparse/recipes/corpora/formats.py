@@ -10,6 +10,7 @@ bars   the same, separated by "|||" (WMT's headlines)
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,25 +20,14 @@ from fairseq_sparse.errors import RecipeError
 _NO_SENTENCE = re.compile("<url>|<talkid>|<keywords>")
 _TITLE = re.compile("</?(?:title|description)>")
 _TAG = re.compile(r"\s*</?[A-Za-z]")
-# The end is missing if the tag continues on the next line.
-_SEGMENT_TAG = re.compile(r"<(?P<closing>/?)seg\b[^>]*(?P<end>>?)", re.IGNORECASE)
-_LONGEST_TAG = 10_000
-_ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
-_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_SEGMENT = re.compile(r"<seg\b", re.IGNORECASE)
+_CONTENT = re.compile(r"[^>]*>(.*?)</seg\b", re.IGNORECASE | re.DOTALL)
+_ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
 
 def _unescape(text: str) -> str:
-    """Replace XML's predefined entities and character references, once; keep invalid ones."""
-
-    def character(match: re.Match[str]) -> str:
-        name, decimal, hexadecimal = match.groups()
-        if name:
-            return _NAMED[name]
-        code = int(decimal) if decimal else int(hexadecimal, 16)
-        is_character = 0 < code < 0x110000 and not 0xD800 <= code < 0xE000
-        return chr(code) if is_character else match[0]
-
-    return _ENTITY.sub(character, text)
+    """Replace XML's predefined entities and character references, once."""
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
 def _untagged(lines: Iterable[str], _: str) -> Iterator[str]:
@@ -49,33 +39,14 @@ def _talks(lines: Iterable[str], _: str) -> Iterator[str]:
 
 
 def _segments(lines: Iterable[str], place: str) -> Iterator[str]:
-    """Yield the content of each <seg>, which may span several lines, in a single pass."""
-    found, content, rest = False, None, ""
-    for line in lines:
-        text, rest, end = f"{rest}{line}\n", "", 0
-        for tag in _SEGMENT_TAG.finditer(text):
-            if not tag["end"]:
-                text, rest = text[: tag.start()], text[tag.start() :]
-                break
-            if content is not None:
-                content.append(text[end : tag.start()])
-            end = tag.end()
-            if not tag["closing"]:
-                if content is not None:
-                    raise RecipeError(f"{place}: a <seg> does not end before the next begins")
-                content = []
-            elif content is not None:
-                found = True
-                yield _unescape("".join(content))
-                content = None
-        if content is not None:
-            content.append(text[end:])
-        if len(rest) > _LONGEST_TAG:
-            raise RecipeError(f"{place}: the tag of a <seg> does not end")
-    if content is not None or rest:
-        raise RecipeError(f"{place}: the last <seg> does not end")
-    if not found:
+    """Yield the content of each <seg>, which may span several lines; the file is read whole."""
+    _, *parts = _SEGMENT.split("\n".join(lines))
+    if not parts:
         raise RecipeError(f"{place}: has no <seg>")
+    for part in parts:
+        if not (match := _CONTENT.match(part)):
+            raise RecipeError(f"{place}: a <seg> does not end before the next begins")
+        yield _unescape(match[1])
 
 
 def _column(lines: Iterable[str], place: str, separator: str = "\t") -> Iterator[str]:
