@@ -15,9 +15,7 @@ import importlib
 import logging
 import os
 import re
-import runpy
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -111,10 +109,10 @@ def start(
 ) -> int:
     """Start a program and return its process.
 
-    Console scripts of this Python's packages, ``python -m MODULE`` and ``python FILE.py`` run in a
-    fork; other programs are executed. The descriptors stay open here.
+    Console scripts of this Python's packages run in a fork; other programs are executed. The
+    descriptors stay open here.
     """
-    program = _python_program(argv)
+    program = _console_script(argv[0])
     worker = os.getpid()
     process = os.fork()
     if process:
@@ -130,6 +128,7 @@ def start(
         if program is None:
             _execute(argv)
         sys.stdout.reconfigure(line_buffering=stdout is None)
+        sys.argv = list(argv)
         status = _run(program)
     except BaseException:
         traceback.print_exc()
@@ -146,40 +145,14 @@ def _execute(argv: Sequence[str]) -> None:
         os._exit(127)
 
 
-def _python_program(argv: Sequence[str]) -> Optional[Callable[[], object]]:
-    """Return the function that is a Python program, or None if it must be executed."""
-    module, folder = "", ""
-    if argv[0] in ("python", "python3") and argv[1] == "-m":
-        module, argv, folder = argv[2], argv[2:], os.getcwd()
+def _console_script(name: str) -> Optional[Callable[[], object]]:
+    """Return the function of a console script of this Python's packages, or None."""
+    from importlib.metadata import entry_points  # takes long to load
 
-        def call() -> None:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-    elif argv[0] in ("python", "python3") and argv[1].endswith(".py"):
-        argv, folder = argv[1:], os.path.dirname(argv[1])
-
-        def call() -> None:
-            runpy.run_path(argv[0], run_name="__main__")
-
-    else:
-        from importlib.metadata import entry_points  # takes long to load
-
-        scripts = {script.name: script for script in entry_points(group="console_scripts")}
-        if argv[0] not in scripts:
-            return None
-        module, folder = scripts[argv[0]].value, os.path.dirname(sys.executable)
-
-        def call() -> object:
-            return scripts[argv[0]].load()()
-
-    if re.split("[.:]", module)[0] in _PACKAGES:
+    script = next(iter(entry_points(group="console_scripts", name=name)), None)
+    if script is not None and re.split("[.:]", script.value)[0] in _PACKAGES:
         _load()
-
-    def program() -> object:
-        sys.argv, sys.path[:0] = list(argv), [folder]
-        return call()
-
-    return program
+    return script and (lambda: script.load()())
 
 
 def _load() -> None:
@@ -276,22 +249,14 @@ def _descendants() -> set[int]:
 
 def _all_processes() -> list[tuple[int, int, int]]:
     """Return process, parent and group of all processes that have not ended."""
-    lines = []
-    if os.path.exists("/proc/self/stat"):
-        for path in glob.glob("/proc/[0-9]*/stat"):
-            with suppress(OSError):
-                number, rest = Path(path).read_text(errors="replace").split(" (", 1)
-                lines.append([number, *rest.rpartition(") ")[2].split()[:3]])
-    else:
-        command = ["ps", "-A", "-o", "pid=,state=,ppid=,pgid="]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listing:
-            lines = [line.split() for line in listing.stdout]
-        lines = [line for line in lines if int(line[0]) != listing.pid]
-    return [
-        (int(number), int(parent), int(group))
-        for number, state, parent, group in lines
-        if state[0] not in "ZX"
-    ]
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with suppress(OSError):
+            number, rest = Path(path).read_text(errors="replace").split(" (", 1)
+            state, parent, group = rest.rpartition(") ")[2].split()[:3]
+            if state not in "ZX":
+                found.append((int(number), int(parent), int(group)))
+    return found
 
 
 def lock(folder: Path, say: Callable[[str], None]) -> int:
@@ -310,8 +275,7 @@ def lock(folder: Path, say: Callable[[str], None]) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         if not said:
-            holders = _holders(descriptor) or f"lsof {path} lists them"
-            say(f"waiting for the processes that work in {folder} ({holders})")
+            say(f"waiting for the processes that work in {folder} ({_holders(descriptor)})")
         said = True
         time.sleep(0.1)
 
