@@ -25,7 +25,6 @@ from fairseq_sparse.commands.common import (
     finish,
     print_tables,
 )
-from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
 
 if TYPE_CHECKING:
@@ -199,15 +198,13 @@ def folder_table(folders: list[dict[str, Any]]) -> Table:
 
 def run(options: argparse.Namespace) -> None:
     result = score(options)
-    if options.json:
-        write_json(options.json, result)
     tables = [folder_table(result["folders"])] if result["folders"] else []
     if result["files"]:
         tables.append(file_table(result["files"]))
     gold = result["gold"]
     counts = f"{gold['sure']} sure and {gold['possible']} possible links of {gold['path']}"
     note = f"{result['sentences']} sentences; {counts}"
-    print_tables(tables, result, options.format, [note])
+    print_tables(tables, result, options, [note])
 
 
 def main(arguments: list[str] | None = None) -> int:

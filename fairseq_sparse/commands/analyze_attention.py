@@ -63,7 +63,6 @@ from fairseq_sparse.commands.models import (
     print_left_out,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.cache import Measurements
@@ -129,12 +128,10 @@ def run(options: argparse.Namespace) -> None:
         print(f"{name}: {number}, {result['checkpoint']}", file=sys.stderr)
     models = average_seeds(results, options.names)
     numbers = {"models": models} if len(models) > 1 else models[options.names[0]]
-    if options.json:
-        write_json(options.json, numbers)
     tables = [attention_table(models), exponent_table(models)]
     if options.by_previous:
         tables.append(previous_table({x["checkpoint"]: x["by_previous"] for x in results}))
-    print_tables([table for table in tables if table[1]], numbers, options.format)
+    print_tables([table for table in tables if table[1]], numbers, options)
     if options.plots:
         from fairseq_sparse.plots.attention_curves import attention_figures
 

@@ -25,7 +25,6 @@ from fairseq_sparse.commands.models import (
     name_models,
     print_left_out,
 )
-from fairseq_sparse.files import write_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -52,9 +51,7 @@ def run(options: argparse.Namespace) -> None:
         rows += found.empty(options.beam)
         print_left_out(rows[-1]["left_out"])
     result = {"data": options.data, "beam": options.beam, "rows": rows}
-    if options.json:
-        write_json(options.json, result)
-    print_tables([empty_table(rows)], result, options.format)
+    print_tables([empty_table(rows)], result, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,7 +32,7 @@ from fairseq_sparse.commands.models import (
     load_one_model,
     print_left_out,
 )
-from fairseq_sparse.files import replacing, write_json
+from fairseq_sparse.files import replacing
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.translator import Translator
@@ -157,10 +157,8 @@ def run(options: argparse.Namespace) -> None:
         found |= evaluate(ranking, bad)
     write_ranking(translator, rates, ranking, bad, options)
     if bad is not None:
-        if options.json:
-            write_json(options.json, found)
         print(f"{found['bad']} of {found['pairs']} pairs are bad", file=sys.stderr)
-        print_tables([precision_table(found)], found, options.format)
+        print_tables([precision_table(found)], found, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

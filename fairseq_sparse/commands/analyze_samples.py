@@ -25,7 +25,7 @@ from fairseq_sparse.commands.common import (
     refuse_overwriting,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import lines_of, write_json
+from fairseq_sparse.files import lines_of
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -63,9 +63,7 @@ def run(options: argparse.Namespace) -> None:
         if not texts:
             raise AnalysisError(f"{path} is empty")
         rows.append({"name": name, **summarize([text.split() for text in texts])})
-    if options.json:
-        write_json(options.json, {"rows": rows})
-    print_tables([table(rows)], {"rows": rows}, options.format)
+    print_tables([table(rows)], {"rows": rows}, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

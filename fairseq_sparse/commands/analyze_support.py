@@ -38,7 +38,6 @@ from fairseq_sparse.commands.models import (
     print_left_out,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json
 
 NO_CURVE = (
     "no logit_norm in it; fairseq-train writes it with --criterion entmax_loss or alpha_relu_loss"
@@ -122,12 +121,10 @@ def run(options: argparse.Namespace) -> None:
         if options.beams and found.subset == options.subset[0]:
             searched.append(found.certified(options.beams))
     result = {"data": options.data, "forced": rows, "searched": searched, "training": curves}
-    if options.json:
-        write_json(options.json, result)
     tables = [output_table(rows)]
     tables += [certified_table(searched)] if searched else []
     tables += [training_table(curves)] if curves else []
-    print_tables(tables, result, options.format)
+    print_tables(tables, result, options)
     if options.plots:
         from fairseq_sparse.plots.output_plots import output_figures
 

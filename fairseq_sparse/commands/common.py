@@ -59,25 +59,28 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def print_tables(
-    tables: Sequence[Table], numbers: Any, style: str, notes: Sequence[str] = ()
+    tables: Sequence[Table], numbers: Any, options: argparse.Namespace, notes: Sequence[str] = ()
 ) -> None:
-    """Print the tables of a result, or all its numbers.
+    """Print the tables of a result, or all its numbers, and write these into the file of --json.
 
     Args:
         tables: header and rows of each.
         numbers: the whole result, for JSON.
-        style: the value of --format.
+        options: has --format, and perhaps --json.
         notes: paragraphs below the tables, in Markdown alone.
     """
     import json
 
+    from fairseq_sparse.files import write_json
     from fairseq_sparse.tables.formats import format_table
 
-    if style == "json":
+    if getattr(options, "json", None):
+        write_json(options.json, numbers)
+    if options.format == "json":
         print(json.dumps(numbers, ensure_ascii=False, indent=1))
     else:
-        parts = [format_table(header, rows, style) for header, rows in tables]
-        print("\n\n".join([*parts, *(notes if style == "md" else [])]))
+        parts = [format_table(header, rows, options.format) for header, rows in tables]
+        print("\n\n".join([*parts, *(notes if options.format == "md" else [])]))
 
 
 def add_plots(parser: argparse.ArgumentParser) -> None:

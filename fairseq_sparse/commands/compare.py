@@ -30,7 +30,6 @@ from fairseq_sparse.commands.common import (
     print_tables,
     refuse_overwriting,
 )
-from fairseq_sparse.files import write_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -81,9 +80,7 @@ def run(options: argparse.Namespace) -> None:
         notes += side_by_side.as_lists(pairs, names, options.sentences)
         result |= {"systems": names, "metric": "chrF"}
         result["sentences"] = [side_by_side.as_row(pair) for pair in pairs]
-    if options.json:
-        write_json(options.json, result)
-    print_tables(tables, result, options.format, notes)
+    print_tables(tables, result, options, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from fairseq_sparse.commands.common import (
     print_tables,
     with_progress,
 )
-from fairseq_sparse.files import write_json, write_text
+from fairseq_sparse.files import write_text
 
 UTILITIES = ("chrf", "bleu")
 
@@ -107,13 +107,11 @@ def run(options: argparse.Namespace) -> None:
         result |= scores.as_json(list(systems), found)
         tables.append(scores.score_table(list(systems), found))
         notes.append(scores.signatures(found))
-    if options.json:
-        write_json(options.json, result)
     if options.utilities:
         for number, candidates in enumerate(ranked):
             for one in candidates:
                 print(f"U-{number}\t{one.utility:.4f}\t{one.count}\t{one.text}")
-    print_tables(tables, result, options.format, notes)
+    print_tables(tables, result, options, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,15 +20,12 @@ from fairseq_sparse.commands.common import (
     finish,
     print_tables,
 )
-from fairseq_sparse.files import write_json
 from fairseq_sparse.recipes.corpora.inflection_score import figures_table, score_files
 
 
 def run(options: argparse.Namespace) -> None:
     result = score_files(options.generated, options.reference, options.guesses)
-    if options.json:
-        write_json(options.json, result)
-    print_tables([figures_table(result)], result, options.format)
+    print_tables([figures_table(result)], result, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

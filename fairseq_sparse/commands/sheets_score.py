@@ -21,7 +21,7 @@ from fairseq_sparse.commands.common import (
     finish,
     print_tables,
 )
-from fairseq_sparse.files import read_json, write_json
+from fairseq_sparse.files import read_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -58,10 +58,8 @@ def run(options: argparse.Namespace) -> None:
     if missing and not options.partial:
         raise SheetError(f"the sheet of {missing[0]} is missing; --partial scores the other")
     summary = human_evaluation.summarize(sheets, scores)
-    if options.json:
-        write_json(options.json, summary)
     tables, notes = [human_evaluation.scores_table(summary)], human_evaluation.notes(summary)
-    print_tables(tables, summary, options.format, notes)
+    print_tables(tables, summary, options, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from fairseq_sparse.commands.common import (
     finish,
     print_tables,
 )
-from fairseq_sparse.files import read_json, write_json
+from fairseq_sparse.files import read_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -43,9 +43,7 @@ def run(options: argparse.Namespace) -> None:
     sample = sample_of(read_json(options.key), options.key)
     answers = parse_sheet(options.sheet, lambda text: read_answers(text, sample))
     summary = summarize_answers(sample, answers)
-    if options.json:
-        write_json(options.json, summary)
-    print_tables([answers_table(summary)], summary, options.format)
+    print_tables([answers_table(summary)], summary, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

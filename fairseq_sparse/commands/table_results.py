@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> None:
         "runs": [{"run": part["run"], **values_of(part, columns)} for part in summaries],
         "conditions": dict(conditions(summaries, columns)),
     }
-    print_tables([(header, rows)], numbers, options.format)
+    print_tables([(header, rows)], numbers, options)
     if options.format != "json":
         for label, text in numbers["conditions"].items():
             # Below another form of table, it would have to be removed by hand.

@@ -168,7 +168,7 @@ def run(options: Namespace) -> None:
         content = {**settings, "results": results}
         if options.json:  # at once, because the next row may take an hour
             write_json(options.json, content)
-    print_tables([(HEADER, rows)], content, options.format)
+    print_tables([(HEADER, rows)], content, options)
 
 
 def main(arguments: list[str] | None = None) -> int:
