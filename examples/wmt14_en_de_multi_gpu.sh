@@ -84,10 +84,8 @@ torchrun --standalone --local-addr localhost --nproc-per-node 8 \
   --max-update 300000 --log-interval 100 --skip-invalid-size-inputs-valid-test \
   --share-decoder-input-output-embed --save-interval-updates 5000 --fp16 --attention-dropout 0.1 \
   --activation-dropout 0.1 --adam-eps 1e-8 --weight-decay 0 --criterion entmax_loss \
-  --output-transform softmax --label-smoothing 0.1 --attention rela_g --seed 1 \
-  --max-tokens "$(fairseq-sparse corpus batch-size "$DATA/prepared/bin" --source-lang en --target-lang de --target-tokens 25000 --device-tokens 3200 --devices 8 --print max-tokens)" \
-  --update-freq "$(fairseq-sparse corpus batch-size "$DATA/prepared/bin" --source-lang en --target-lang de --target-tokens 25000 --device-tokens 3200 --devices 8 --print update-freq)" \
-  --log-format json --distributed-world-size 8
+  --output-transform softmax --label-smoothing 0.1 --attention rela_g --seed 1 --max-tokens 1875 \
+  --update-freq 2 --log-format json --distributed-world-size 8
 
 # The model that is used: an average of checkpoints, or the best one
 mkdir -p "$RUN"

@@ -72,7 +72,6 @@ GROUPS = {
         "corpus clean": "leave out unfit training pairs, hold out pairs, join paragraphs",
         "corpus split": "split pairs of which many share a sentence",
         "corpus inflection": "make character data of CoNLL-SIGMORPHON 2018, task 1",
-        "corpus batch-size": "find --max-tokens and --update-freq for a number of target tokens",
     },
 }
 COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}

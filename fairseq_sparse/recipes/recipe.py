@@ -142,7 +142,7 @@ class Training:
         flags: architecture, optimiser, schedule; not those of the model's output, attention and
             loss, of the task, of the batch and of the device.
         batch, unit: the batch of an update, whatever the number of devices, in ``tokens`` (of the
-            longer side, as fairseq counts them), ``target_tokens`` or ``sentences``.
+            longer side, as fairseq counts them) or ``sentences``.
         device_batch: what one device holds at once, in tokens or sentences.
         checkpoints: ``last`` (the average of the last epochs), ``updates`` (the average of the last
             checkpoints saved by updates) or ``best``.

@@ -20,7 +20,7 @@ _KEYS = {
 }
 _CHOICES = {
     "kind": ("parallel", "inflection", "text"),
-    "unit": ("tokens", "target_tokens", "sentences"),
+    "unit": ("tokens", "sentences"),
     "checkpoints": ("last", "updates", "best"),
     "score": ("bleu", "accuracy", "measures"),
 }

@@ -18,7 +18,7 @@ from fairseq_sparse.recipes.parts import (
     device,
     score_file,
 )
-from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan, Stage
+from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage
 from fairseq_sparse.recipes.preparation import (
     EXAMPLES,
     binary,
@@ -107,21 +107,10 @@ def train_flags(recipe: Recipe) -> Flags:
     return flags
 
 
-def _batch(recipe: Recipe, devices: int) -> list[Argument]:
+def _batch(recipe: Recipe, devices: int) -> list[str]:
     """Return the flags that fill each device, and accumulate to the same batch for any number."""
     training = recipe.training
     batch, device_batch = training.batch, training.device_batch
-    if training.unit == "target_tokens":
-        size = ["fairseq-sparse", "corpus", "batch-size", binary(recipe)]
-        size += ["--source-lang", recipe.corpus.source, "--target-lang", recipe.corpus.target]
-        size += ["--target-tokens", str(batch), "--device-tokens", str(device_batch)]
-        size += ["--devices", str(devices), "--print"]
-        return [
-            "--max-tokens",
-            OutputOf((*size, "max-tokens")),
-            "--update-freq",
-            OutputOf((*size, "update-freq")),
-        ]
     frequency = math.ceil(batch / (devices * device_batch))
     share = batch // (devices * frequency)
     if not share:

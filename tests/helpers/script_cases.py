@@ -21,7 +21,6 @@ from fairseq_sparse.commands import (
     average,
     cli,
     compare,
-    corpus_batch_size,
     corpus_clean,
     corpus_extract,
     corpus_inflection,
@@ -178,13 +177,6 @@ SCRIPTS = {
         counted=("source.txt", "reference.txt", "one.txt", "two.txt"),
         written=("out/a.json",),
         chosen=("out/a.json",),
-    ),
-    "corpus batch-size": Script(
-        corpus_batch_size.main,
-        "{}/bin --source-lang de --target-lang en --target-tokens 200 --device-tokens 100 "
-        "--devices 1 --print max-tokens",
-        lambda folder, common: shutil.copytree(common / "bin", folder / "bin"),
-        binary=("bin/train.de-en.de.idx", "bin/train.de-en.en.idx"),
     ),
     "corpus clean": Script(
         corpus_clean.main,

@@ -15,7 +15,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes import catalogue
 from fairseq_sparse.recipes.launch import Launch
-from fairseq_sparse.recipes.plan import Command, OutputOf, Stage
+from fairseq_sparse.recipes.plan import Command, Stage
 from fairseq_sparse.recipes.recipe import Decoding, Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.script import as_script
@@ -61,15 +61,6 @@ def test_an_update_has_the_same_batch_on_any_number_of_devices(
     assert share <= 100 and 840 - devices * frequency < share * frequency * devices <= 840
     assert value_of(command, "--distributed-world-size") == str(devices)
     assert stages_of(recipe, devices)["train"].settings == stages_of(recipe)["train"].settings
-
-
-def test_a_batch_of_target_tokens_is_found_from_the_data(recipe: Recipe) -> None:
-    command = train(with_training(recipe, unit="target_tokens", batch=5000), 4)
-    for flag, name in (("--max-tokens", "max-tokens"), ("--update-freq", "update-freq")):
-        found = value_of(command, flag)
-        assert isinstance(found, OutputOf) and found.argv[-2:] == ("--print", name)
-        asked = Command(found.argv)
-        assert value_of(asked, "--target-tokens") == "5000" and value_of(asked, "--devices") == "4"
 
 
 def test_a_batch_that_is_too_small_for_the_devices_is_refused(recipe: Recipe) -> None:

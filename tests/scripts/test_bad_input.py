@@ -20,7 +20,7 @@ from script_cases import SCRIPTS, Script
 BEFORE = b"what was there before\n"
 # Scripts that need a trained model or its data.
 LONG = {name for name, case in SCRIPTS.items() if "model.pt" in case.arguments}
-LONG |= {"report", "corpus batch-size"}
+LONG |= {"report"}
 
 
 @pytest.fixture(scope="module")
