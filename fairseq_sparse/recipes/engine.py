@@ -18,7 +18,7 @@ from pathlib import Path
 from fairseq_sparse import files
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
 from fairseq_sparse.recipes import processes, progress, records, script, supervisor
-from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan, Stage
+from fairseq_sparse.recipes.plan import CORES, Command, Plan, Stage
 
 _SHOWN = 20  # last lines of the log of a failure
 
@@ -165,7 +165,7 @@ def _run(command: Command, log: Path, tell: supervisor.Tell) -> None:
     Raises:
         RecipeError: it failed.
     """
-    argv = tuple(map(_evaluated, command.argv))
+    argv = tuple(str(os.cpu_count()) if word == CORES else str(word) for word in command.argv)
     print(f"$ {script.as_line(replace(command, argv=argv))}", flush=True)
     for path in command.made:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,17 +195,6 @@ def _run(command: Command, log: Path, tell: supervisor.Tell) -> None:
                 print(*progress.last_lines(watched, 1000), sep="\n", flush=True)
             raise
         processes.end_descendants()
-
-
-def _evaluated(argument: Argument) -> str:
-    """Return an argument, or what its command prints."""
-    if not isinstance(argument, OutputOf):
-        return str(argument)
-    argv = tuple(map(str, argument.argv))
-    with tempfile.TemporaryFile() as printed:
-        _check(argv, processes.wait(processes.start(argv, stdout=printed.fileno())))
-        printed.seek(0)
-        return printed.read().decode().rstrip("\n")
 
 
 def _check(argv: Sequence[str], status: int) -> None:

@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
 
-
-@dataclass(frozen=True)
-class OutputOf:
-    """What a command prints, in place of an argument: ``$(...)`` in a script."""
-
-    argv: tuple[Union[str, Path], ...]
-
-
-Argument = Union[str, Path, OutputOf]
+Argument = Union[str, Path]
+# An argument that stands for the number of cores: a variable in a script.
+CORES = "$CORES"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_sparse.recipes.plan import Argument, Command, OutputOf, Plan
-from fairseq_sparse.recipes.preparation import CORES
+from fairseq_sparse.recipes.plan import CORES, Argument, Command, Plan
 
 _WIDTH = 96
 # Variables that a script finds out by itself.
@@ -17,7 +16,6 @@ _FOUND = {
     "USER_DIR": '"$(python -m fairseq_sparse)"',
     "EXAMPLES": '"$(dirname "$USER_DIR")/examples"',
 }
-_CORES = f'CORES="$({shlex.join(CORES.argv)})"'
 _TITLES = {
     "prepare": "Text -> tokens -> subwords -> fairseq's binary format",
     "train": "Training; the same command again resumes it",
@@ -61,7 +59,7 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
     for name, path in plan.variables.items():
         if f"${name}" in used:
             head.append(f"{name}={_FOUND.get(name) or shlex.quote(_shown(path))}")
-    head += [_CORES] if "$CORES" in used else []
+    head += ['CORES="$(getconf _NPROCESSORS_ONLN)"'] if CORES in used else []
     head += [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
     return "\n".join([*head, *body]) + "\n"
 
@@ -116,8 +114,6 @@ def _word(argument: Argument, variables: dict[str, Path]) -> str:
     """Return an argument as bash reads it, with variables in place of their folders."""
     if argument == CORES:
         return '"$CORES"'
-    if isinstance(argument, OutputOf):
-        return f'"$({" ".join(_word(word, variables) for word in argument.argv)})"'
     text = str(argument)
     if not variables:
         return shlex.quote(text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fairseq_sparse.recipes.plan import Command, OutputOf, Plan, Stage
+from fairseq_sparse.recipes.plan import CORES, Command, Plan, Stage
 from fairseq_sparse.recipes.script import as_script
 
 AWKWARD = ("it's", 'a "b"', "$HOME `x` \\n *", "", "-x", "--", "ä ö", "(0.9, 0.98)", "a\tb")
@@ -39,19 +40,19 @@ def test_bash_reads_the_arguments_that_were_meant(name: str, tmp_path: Path) -> 
     assert json.loads(output.read_text()) == words
 
 
-def test_input_output_and_what_a_command_prints(tmp_path: Path) -> None:
+def test_input_output_and_the_number_of_cores(tmp_path: Path) -> None:
     first, second, both = (tmp_path / name for name in ("one", "two", "both"))
-    word = OutputOf(("printf", "%s", "a  b"))
     commands = (
-        Command(("printf", "%s\\n", word), stdout=first, comment="what it is for"),
+        Command(("printf", "%s\\n", "a  b"), stdout=first, comment="what it is for"),
         Command(("sh", "-c", "echo out; echo error >&2"), stdout=second, with_errors=True),
         Command(("sort", "-r"), stdin=(first, second), stdout=both),
         Command(("cat",), stdin=(both,)),
         Command(("printenv", "NAME")),
+        Command(("echo", CORES)),
     )
     script = as_script(plan(tmp_path, *commands))
     assert "\n# what it is for\n" in script
-    assert run(script, tmp_path).stdout == "out\nerror\na  b\na value\n"
+    assert run(script, tmp_path).stdout == f"out\nerror\na  b\na value\n{os.cpu_count()}\n"
 
 
 def test_a_script_stops_at_the_first_failure(tmp_path: Path) -> None:
