@@ -21,17 +21,7 @@ SECTIONS = ("bases", "files", "attentions")
 _NAMES = {"datasets": "data set", "variants": "variant", "settings": "settings", "tables": "table"}
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A loader that refuses a key given twice, of which YAML would drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                place = f"{key.start_mark.name}, line {key.start_mark.line + 1}"
-                raise RecipeError(f"{place}: {key.value} is there twice")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @functools.cache
@@ -39,7 +29,7 @@ def _document(kind: str) -> Entry:
     path = FOLDER / f"{kind}.yaml"
     with path.open(encoding="utf-8") as file:
         try:
-            return _Loader(file).get_single_data()
+            return yaml.load(file, _Loader)
         except yaml.YAMLError as error:
             raise RecipeError(f"{path} is not valid YAML: {error}") from error
 

@@ -34,12 +34,6 @@ GRACE = 10  # seconds from SIGTERM to SIGKILL; torchrun needs some of them to en
 # Loaded once, before the first program of these packages is started.
 _PACKAGES = ("fairseq", "fairseq_cli", "fairseq_sparse", "torch")
 _LOADED = ("fairseq", "fairseq.checkpoint_utils", "fairseq.trainer", "hydra", "torch._dynamo")
-# fairseq uses deprecated parts of hydra, which warns five times per command; users cannot help it.
-# The last of these modules, runpy, is the one that runs fairseq's modules.
-_HYDRA = (
-    *("hydra.compose", "hydra.experimental.compose", "hydra.experimental.initialize"),
-    *("hydra.core.default_element", "runpy"),
-)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _libc = ctypes.CDLL(None)
@@ -64,9 +58,8 @@ def become_worker(environment: dict[str, str]) -> None:
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.environ.update({"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **environment})
-    ignored = [f"ignore::UserWarning:{module}" for module in _HYDRA]
-    _prepend("PYTHONWARNINGS", ",", *ignored)
-    _prepend("PATH", os.pathsep, os.path.dirname(sys.executable))
+    path = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    os.environ["PATH"] = os.pathsep.join(path)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
@@ -81,10 +74,6 @@ def become_worker(environment: dict[str, str]) -> None:
     for logger in list(logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):  # fairseq-sparse shows only warnings of fairseq
             logger.setLevel(logging.NOTSET)
-
-
-def _prepend(variable: str, separator: str, *values: str) -> None:
-    os.environ[variable] = separator.join(filter(None, [*values, os.environ.get(variable)]))
 
 
 def _stop(number: int, _: object) -> None:
@@ -167,6 +156,7 @@ def _load() -> None:
     logging.disable(logging.NOTSET)
     logging.getLogger().handlers.clear()  # fairseq's commands set up their own
     logging.getLogger().setLevel(logging.WARNING)
+    # fairseq uses deprecated parts of hydra, which warns five times per command.
     hydra = rf"hydra\.|{re.escape(__name__)}$"  # some warnings name the caller of the program
     warnings.filterwarnings("ignore", category=UserWarning, module=hydra)
     gc.freeze()  # otherwise each fork's collection of garbage copies all pages
