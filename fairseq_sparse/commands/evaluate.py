@@ -14,6 +14,8 @@ from pathlib import Path
 from fairseq_sparse.commands.common import command_parser, finish, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of
+from fairseq_sparse.recipes.parts import USER_DIR
+from fairseq_sparse.recipes.plan import Command, Plan, Stage
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -54,28 +56,51 @@ def find_post_process(data: Path) -> str:
     return "subword_nmt" if any(entry.endswith("@@") for entry in entries) else "none"
 
 
+def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
+    """Return the plan: fairseq-generate, fairseq-validate, the score, and the analyses."""
+    data, subset = options.data.absolute(), options.subset
+    source, target = find_languages(data, subset)
+    post_process = options.post_process or find_post_process(data)
+    text = ["--tokenizer", options.tokenizer, "--source-lang", source, "--target-lang", target]
+    if post_process != "none":
+        text += ["--post-process", post_process]
+    device = ["--cpu"] if options.cpu else []
+    common = (data, "--user-dir", USER_DIR, "--task", "translation_sparse", "--path", checkpoint)
+    common += ("--max-tokens", "4000", "--num-workers", "0", *device)
+    generated, validated = folder / f"generate-{subset}.txt", folder / f"validate-{subset}.txt"
+    search = ("--gen-subset", subset, "--beam", str(options.beam), "--log-format", "simple")
+    rest = ("--valid-subset", subset, "--required-batch-size-multiple", "1", "--log-format", "json")
+    commands = [
+        Command(("fairseq-generate", *common, *search, *text), stdout=generated, with_errors=True),
+        Command(("fairseq-validate", *common, *rest), stdout=validated, with_errors=True),
+    ]
+    inputs = [checkpoint, *sorted(data.glob(f"{subset}.*"))]
+    if options.reference:
+        inputs.append(options.reference.absolute())
+        scores = folder / "hyp.detok.txt", folder / "bleu.json"
+        argv = ("fairseq-sparse", "score", generated, "--reference", inputs[-1])
+        flags = ("--output", scores[0], "--json", scores[1])
+        commands.append(Command((*argv, *flags), outputs=scores))
+    # Without outputs, so that they always run: they read what they have measured before.
+    for kind, flags in (("attention", ("--subwords", post_process)), ("support", ("--no-search",))):
+        argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
+        commands.append(Command((*argv, *device, *flags)))
+    outputs = tuple(path for command in commands for path in command.made)
+    settings = {"beam": options.beam, "text": text}
+    name = f"evaluate-{subset}"
+    stage = Stage(name, folder, settings, tuple(inputs), outputs, tuple(commands))
+    return Plan(f"evaluation of {checkpoint.name} on {subset}", (stage,))
+
+
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.commands import table_results
     from fairseq_sparse.measure.run_folders import find_checkpoint
     from fairseq_sparse.recipes import engine
-    from fairseq_sparse.recipes.evaluate import plan
 
     checkpoint = find_checkpoint(options.run)
     folder = options.run if options.run.is_dir() else options.run.with_suffix("")
     folder.mkdir(exist_ok=True)
-    made = plan(
-        checkpoint=checkpoint,
-        data=options.data.absolute(),
-        folder=folder.absolute(),
-        subset=options.subset,
-        languages=find_languages(options.data, options.subset),
-        reference=options.reference and options.reference.absolute(),
-        beam=options.beam,
-        post_process=options.post_process or find_post_process(options.data),
-        tokenizer=options.tokenizer,
-        cpu=options.cpu,
-    )
-    engine.run(made)
+    engine.run(plan(options, checkpoint, folder.absolute()))
     table_results.main([str(folder)])  # beside a single checkpoint, they would not count
 
 

@@ -38,24 +38,19 @@ _STATES = {
 
 
 def stages(text: str) -> list[str]:
-    """Parse names, numbers and ranges of stages, for argparse: ``1-2,generate-analyze``."""
-    positions = []
+    """Parse names and ranges of stages, for argparse: ``train,generate-analyze``."""
+    chosen: list[str] = []
     for part in text.split(","):
-        ends = [_position(name) for name in part.split("-")]
-        if len(ends) > 2:
-            raise argparse.ArgumentTypeError(f"{part!r} is not a range of stages")
-        chosen = range(ends[0], ends[-1] + 1)
-        if not chosen:
+        first, _, last = part.partition("-")
+        for name in (first, last or first):
+            if name not in STAGES:
+                there = ", ".join(STAGES)
+                raise argparse.ArgumentTypeError(f"{name!r} is no stage; there are {there}")
+        found = STAGES[STAGES.index(first) : STAGES.index(last or first) + 1]
+        if not found:
             raise argparse.ArgumentTypeError(f"{part!r} is an empty range of stages")
-        positions += chosen
-    return [name for position, name in enumerate(STAGES) if position in positions]
-
-
-def _position(name: str) -> int:
-    names = [*STAGES, *map(str, range(1, len(STAGES) + 1))]
-    if name not in names:
-        raise argparse.ArgumentTypeError(f"{name!r} is no stage; there are {', '.join(STAGES)}")
-    return names.index(name) % len(STAGES)
+        chosen += found
+    return [name for name in STAGES if name in chosen]
 
 
 def words(text: str) -> list[str]:
@@ -90,7 +85,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--separate-bpe", action="store_true", help="the languages share no subwords")
     add("--hold-out", type=positive, default=20, metavar="N", help="1 pair in N (default: 20)")
     add = parser.add_argument_group("what is done").add_argument
-    text = f"names, numbers or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}"
+    text = f"names or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}"
     add("--stages", type=stages, default=list(STAGES), metavar="LIST", help=text)
     add("--dry-run", action="store_true", help="only say which stages are done")
     add("--print", action="store_true", help="only print the commands, as a bash script")

@@ -134,7 +134,7 @@ def test_a_change_of_settings_is_named(copy: Path, raw: Path, capfd) -> None:
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path, raw: Path, capsys) -> None:
-    assert call(tmp_path / "new", raw, "--dry-run", "--stages", "1-3") == 0
+    assert call(tmp_path / "new", raw, "--dry-run", "--stages", "prepare-average") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
         "prepare",
         "train",
@@ -163,7 +163,7 @@ def test_several_seeds_are_several_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [DATASET, "softmax+rela_g", "--cpu", *TINY, "--raw-dir", str(raw)]
-    words += ["--data-dir", str(finished / "data"), "--seed", "1,2", "--stages", "1-2"]
+    words += ["--data-dir", str(finished / "data"), "--seed", "1,2", "--stages", "prepare-train"]
     assert run.main(words) == 0
     folders = sorted((tmp_path / "runs" / DATASET).iterdir())
     recipes = [json.loads((folder / "run.json").read_text()) for folder in folders]
@@ -200,7 +200,7 @@ def test_a_killed_training_goes_on_where_it_was(
     finished: Path, raw: Path, tmp_path: Path, capfd
 ) -> None:
     """It has dropout, and ends with the parameters of an undisturbed one."""
-    more = ["--stages", "1-2", "--epochs", "30", "--data-dir", str(finished / "data")]
+    more = ["--stages", "prepare-train", "--epochs", "30", "--data-dir", str(finished / "data")]
     for name in ("undisturbed", "killed"):
         folder = tmp_path / name
         words = [DATASET, "alpha_relu", "--cpu", *TINY, "--raw-dir", str(raw), *more]
@@ -235,8 +235,8 @@ quickstart softmax --cpu --stages train --data-dir a,b | a,b
 """
 BAD_USAGE = """
 quickstart | a variant
-quickstart softmax --stages 1-2-3 | '1-2-3'
-quickstart softmax --stages 2-9 | '9'
+quickstart softmax --stages prepare-train-align | 'train-align'
+quickstart softmax --stages train-9 | '9'
 quickstart softmax --stages train-prepare | empty range
 quickstart softmax --stages , | ''
 quickstart softmax --frobnicate | --frobnicate
