@@ -271,7 +271,7 @@ def run(options: argparse.Namespace) -> None:
         devices = devices_of(recipe, options)
         place = options.master_addr, options.master_port
         launch = Launch(options.nnodes, options.node_rank, devices, *place)
-        made = plan(recipe, launch=launch)
+        made = plan(recipe, launch)
         if options.print:
             origin = f"fairseq-sparse run {shlex.join(options.given)}"
             print(as_script(made, wanted_stages(options, made), origin), end="")
@@ -290,7 +290,7 @@ def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
     """Run several recipes, some of them at a time."""
     jobs = []
     for recipe in recipes:
-        made = plan(recipe, devices_of(recipe, options, options.jobs))
+        made = plan(recipe, Launch(workers=devices_of(recipe, options, options.jobs)))
         jobs.append((recipe.run_dir.name, made, wanted_stages(options, made)))
     if failed := grid.run_all(jobs, options.jobs, recipes[0].config):
         raise RecipeError(f"{len(failed)} of {len(jobs)} runs failed; start the same command again")

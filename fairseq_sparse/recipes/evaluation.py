@@ -8,33 +8,18 @@ from pathlib import Path
 from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.recipes import summaries
-from fairseq_sparse.recipes.parts import (
-    USER_DIR,
-    as_arguments,
-    as_settings,
-    begin,
-    device,
-    score_file,
-)
+from fairseq_sparse.recipes.parts import USER_DIR, as_arguments, as_settings, begin
 from fairseq_sparse.recipes.plan import Argument, Command, Stage
-from fairseq_sparse.recipes.preparation import (
-    all_references,
-    binary,
-    binary_files,
-    bpe_codes,
-    languages,
-    prepared,
-    raw,
-)
+from fairseq_sparse.recipes.preparation import all_references, binary_files, bpe_codes
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 
 
 def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:
     """Return a command of fairseq on the averaged model, without its further flags."""
-    argv: list[Argument] = [program, binary(recipe), "--user-dir", USER_DIR]
+    argv: list[Argument] = [program, recipe.binary, "--user-dir", USER_DIR]
     if "--path" not in more:
         more = ("--path", recipe.run_dir / "average.pt", *more)
-    return [*argv, *more, *device(recipe)]
+    return [*argv, *more, *recipe.device]
 
 
 def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
@@ -100,7 +85,7 @@ def _decode(
 
 def _references(recipe: Recipe, test: str) -> dict[str, list[Path]]:
     """Return the flags of the scorer that name references, with their files."""
-    folder = prepared(recipe)
+    folder = recipe.prepared
     if recipe.corpus.kind == "inflection":
         return {"--reference": [folder / "text" / "test.tsv"]}
     name = f"{test}.{recipe.corpus.target}"
@@ -148,7 +133,7 @@ def _evaluate(recipe: Recipe) -> Stage:
     argv = _fairseq(recipe, "fairseq-interactive", "--buffer-size", str(len(decoding.prompts)))
     argv += as_arguments(sample)
     if corpus.bpe_merges:
-        argv += ["--bpe-codes", bpe_codes(corpus, prepared(recipe), corpus.source)]
+        argv += ["--bpe-codes", bpe_codes(corpus, recipe.prepared, corpus.source)]
     commands.append(Command(tuple(argv), stdin=(prompts,), stdout=samples))
 
     def after() -> None:
@@ -174,15 +159,15 @@ def align(recipe: Recipe) -> Stage:
     run, corpus = recipe.run_dir, recipe.corpus
     alignments = run / "alignments"
     # Without outputs, so that it always runs: it goes on with the parts that are there.
-    argv: list[Argument] = ["fairseq-sparse", "align", binary(recipe)]
+    argv: list[Argument] = ["fairseq-sparse", "align", recipe.binary]
     argv += ["--path", run / "average.pt", "--subset", "test", "--output-folder", alignments]
-    argv += ["--max-tokens", str(recipe.decoding.max_tokens), *device(recipe)]
+    argv += ["--max-tokens", str(recipe.decoding.max_tokens), *recipe.device]
     commands = [Command(tuple(argv))]
     gold: tuple[Path, ...] = ()
     outputs = [alignments, alignments / "manifest.json"]
     if corpus.gold_alignment:
-        names = (corpus.gold_alignment, *(f"{corpus.gold_words}.{x}" for x in languages(corpus)))
-        gold = tuple(raw(recipe) / name for name in names)
+        names = (corpus.gold_alignment, *(f"{corpus.gold_words}.{x}" for x in corpus.sides))
+        gold = tuple(recipe.raw / name for name in names)
         rates = run / "alignment.json"
         argv = ["fairseq-sparse", "analyze", "alignment", gold[0], alignments]
         commands.append(Command((*argv, "--words", *gold[1:], "--json", rates), outputs=(rates,)))
@@ -203,7 +188,7 @@ def analyze(recipe: Recipe) -> Stage:
     commands: list[Command] = []
     outputs = [run / "summary.json"]
     settings: dict[str, object] = {}
-    inputs = [run / "average.pt", score_file(recipe), run / "train.json"]
+    inputs = [run / "average.pt", recipe.score_file, run / "train.json"]
     if corpus.kind != "text":
         validation = recipe.decoding.validation
         subsets = ["test", *(["valid"] if validation else [])]
@@ -258,10 +243,10 @@ def _statistics(recipe: Recipe, subset: str, subwords: str) -> Iterable[Command]
         ("support", ["--no-search"], output),
         ("attention", ["--subwords", subwords], attention),
     ):
-        argv = ["fairseq-sparse", "analyze", name, binary(recipe)]
+        argv = ["fairseq-sparse", "analyze", name, recipe.binary]
         argv += ["--path", recipe.run_dir / "average.pt", "--subset", subset, *flag]
         # The command keeps what it measures in this file.
-        yield Command((*argv, *limit, *device(recipe)), outputs=(file,))
+        yield Command((*argv, *limit, *recipe.device), outputs=(file,))
 
 
 def _certify(recipe: Recipe, report: Path) -> Command:

@@ -9,7 +9,6 @@ from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
-from fairseq_sparse.recipes.preparation import binary, prepared
 from fairseq_sparse.recipes.recipe import Recipe
 from fairseq_sparse.recipes.tables import Table
 
@@ -61,9 +60,9 @@ def follow_up(
         "ends": [str(ends)],
     }
     if recipes:
-        text = prepared(recipes[0]) / "text"
-        lists["data"] = [str(binary(recipes[0]))]
-        lists["prepared"] = [str(prepared(recipes[0]))]
+        text = recipes[0].prepared / "text"
+        lists["data"] = [str(recipes[0].binary)]
+        lists["prepared"] = [str(recipes[0].prepared)]
         lists["source"] = [str(text / f"test.{recipes[0].corpus.source}")]
         lists["reference"] = [str(text / f"test.{recipes[0].corpus.target}")]
     commands: list[Command] = []

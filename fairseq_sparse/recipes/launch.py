@@ -59,6 +59,9 @@ class Launch:
         return ("torchrun", *place, "--nproc-per-node", str(self.workers), "-m", WORKER)
 
 
+ALONE = Launch()
+
+
 @functools.cache
 def count_gpus() -> int:
     """Return how many GPUs PyTorch sees, without loading it where there can be none.

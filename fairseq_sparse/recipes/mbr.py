@@ -12,7 +12,6 @@ from fairseq_sparse.files import read_json
 from fairseq_sparse.recipes import stages
 from fairseq_sparse.recipes.ensemble import check_together
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
-from fairseq_sparse.recipes.preparation import prepared
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 
 # The ways of sampling, with their flags.
@@ -65,7 +64,7 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
             add(f"{utility}-{name}-{method}", sampled.outputs, command, chosen)
             systems.append(chosen)
     table = out / "table.txt"
-    reference = prepared(first) / "text" / f"test.{first.corpus.target}"
+    reference = first.prepared / "text" / f"test.{first.corpus.target}"
     argv = ("sh", "-c", _COMPARE, out, reference, "-i", *(str(x.relative_to(out)) for x in systems))
     argv += ("-m", "bleu", "chrf", *tokens, "--paired-bs", "--format", "text")
     add("compare", (reference, *systems), Command(argv, stdout=table), table)

@@ -14,11 +14,6 @@ USER_DIR = Path(fairseq_sparse.__file__).resolve().parent
 _NO_RESULT = {"log-interval", "num-workers", "tensorboard-logdir", "no-progress-bar"}
 
 
-def score_file(recipe: Recipe) -> Path:
-    """Return the file of the test set's score."""
-    return recipe.run_dir / f"{recipe.decoding.score}.json"
-
-
 def as_arguments(flags: Flags) -> list[str]:
     """Return flags as words of a command line."""
     words: list[str] = []
@@ -47,7 +42,3 @@ def begin(recipe: Recipe, *stale: Path) -> Callable[[], None]:
             path.unlink(missing_ok=True)
 
     return record
-
-
-def device(recipe: Recipe) -> list[str]:
-    return ["--cpu"] if recipe.config == "cpu" else []

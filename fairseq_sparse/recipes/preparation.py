@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.plan import CORES, Argument, Command, Stage
@@ -20,36 +19,12 @@ LINE_BREAK = "<nl>"
 _NOT_DATA = {"files", "made_by", "gold_alignment", "gold_words"}
 
 
-def prepared(recipe: Recipe) -> Path:
-    """Return the folder of the prepared data."""
-    return recipe.data_dir / "prepared"
-
-
-def binary(recipe: Recipe) -> Path:
-    """Return the folder that fairseq-preprocess writes."""
-    return prepared(recipe) / "bin"
-
-
-def own_folder(recipe: Recipe) -> Optional[Path]:
-    """Return the user's folder of raw files; None if they are downloaded or made here."""
-    return None if recipe.corpus.made_by else recipe.raw_dir
-
-
-def raw(recipe: Recipe) -> Path:
-    """Return the folder of the raw files."""
-    return own_folder(recipe) or recipe.data_dir / "raw"
-
-
-def languages(corpus: Corpus) -> tuple[str, ...]:
-    return (corpus.source,) if corpus.kind == "text" else (corpus.source, corpus.target)
-
-
 def binary_files(recipe: Recipe, *subsets: str) -> tuple[Path, ...]:
     """Return the dictionaries and the sentences of subsets, such as ``train``, in binary format."""
-    corpus, folder = recipe.corpus, binary(recipe)
+    corpus, folder = recipe.corpus, recipe.binary
     if corpus.kind == "text":
         return (folder / "dict.txt", *(folder / f"{subset}.bin" for subset in subsets))
-    sides = languages(corpus)
+    sides = corpus.sides
     pair = "-".join(sides)
     return (
         *(folder / f"dict.{side}.txt" for side in sides),
@@ -70,7 +45,7 @@ def prepare(recipe: Recipe) -> Stage:
             "another --data-dir"
         )
     settings = {name: value for name, value in asdict(corpus).items() if name not in _NOT_DATA}
-    if own_folder(recipe) is None:
+    if recipe.own_raw is None:
         settings["files"] = {file.name: file.checksum for file in corpus.files}
         settings["made_by"] = corpus.made_by[1:]
     make = _inflection if corpus.kind == "inflection" else _sentences
@@ -88,7 +63,7 @@ def prepare(recipe: Recipe) -> Stage:
 
 def _own_files(recipe: Recipe) -> tuple[Path, ...]:
     """Return the user's own raw files, which may differ from the published ones."""
-    corpus, folder = recipe.corpus, own_folder(recipe)
+    corpus, folder = recipe.corpus, recipe.own_raw
     if folder is None:
         if not corpus.files and not corpus.made_by:
             raise RecipeError(
@@ -121,8 +96,8 @@ def _tables(folder: Path, corpus: Corpus) -> tuple[Path, ...]:
 
 def _fetch(recipe: Recipe) -> Iterable[Command]:
     """Yield the commands that download or make the raw files."""
-    corpus, folder = recipe.corpus, raw(recipe)
-    if own_folder(recipe) is not None:
+    corpus, folder = recipe.corpus, recipe.raw
+    if recipe.own_raw is not None:
         return
     # Without outputs, so that files that are there are no reason to refuse the stage.
     if corpus.made_by:
@@ -142,14 +117,14 @@ def _fetch(recipe: Recipe) -> Iterable[Command]:
 
 def _inflection(recipe: Recipe) -> Iterable[Command]:
     """Yield the command that makes characters of the shared task's files."""
-    corpus, folder = recipe.corpus, prepared(recipe)
-    argv: list[Argument] = ["fairseq-sparse", "corpus", "inflection", "--raw", raw(recipe)]
+    corpus, folder = recipe.corpus, recipe.prepared
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "inflection", "--raw", recipe.raw]
     argv += ["--output-folder", folder, "--setting", corpus.setting]
     if corpus.languages:
         argv += ["--languages", *corpus.languages]
     if corpus.language_count:
         argv += ["--language-count", str(corpus.language_count)]
-    outputs = [folder / "characters" / name for name in _names(SPLITS, languages(corpus))]
+    outputs = [folder / "characters" / name for name in _names(SPLITS, corpus.sides)]
     yield Command(
         tuple(argv),
         outputs=(*outputs, folder / "text" / "test.tsv"),
@@ -163,8 +138,8 @@ def _names(splits: Iterable[str], sides: Iterable[str]) -> list[str]:
 
 def _sentences(recipe: Recipe) -> Iterable[Command]:
     """Yield the commands from raw files to sentences of tokens or of BPE units."""
-    corpus, folder = recipe.corpus, prepared(recipe)
-    sides = languages(corpus)
+    corpus, folder = recipe.corpus, recipe.prepared
+    sides = corpus.sides
     taken = [split for split in SPLITS if any(take.split == split for take in corpus.take)]
     text, tokens, clean = folder / "text", folder / "tokens", folder / "tokenized"
     yield _extract(recipe, folder / "pairs" if corpus.test_groups else text, taken)
@@ -186,8 +161,8 @@ def _sentences(recipe: Recipe) -> Iterable[Command]:
 
 def _extract(recipe: Recipe, text: Path, taken: list[str]) -> Command:
     corpus = recipe.corpus
-    sides = languages(corpus)
-    argv: list[Argument] = ["fairseq-sparse", "corpus", "extract", "--raw", raw(recipe)]
+    sides = corpus.sides
+    argv: list[Argument] = ["fairseq-sparse", "corpus", "extract", "--raw", recipe.raw]
     argv += ["--output-folder", text, "--languages", *sides]
     if corpus.remove_diacritics:
         argv += ["--remove-diacritics", *corpus.remove_diacritics]
@@ -201,10 +176,10 @@ def _extract(recipe: Recipe, text: Path, taken: list[str]) -> Command:
 def _split(corpus: Corpus, pairs: Path, text: Path) -> Command:
     """Return the command that splits pairs by groups of translations."""
     argv: list[Argument] = ["fairseq-sparse", "corpus", "split", "--input", pairs]
-    argv += ["--output", text, "--languages", *languages(corpus)]
+    argv += ["--output", text, "--languages", *corpus.sides]
     argv += ["--valid", str(corpus.valid_groups), "--test", str(corpus.test_groups)]
     argv += ["--references", str(corpus.references)]
-    outputs = tuple(text / name for name in _names(SPLITS, languages(corpus)))
+    outputs = tuple(text / name for name in _names(SPLITS, corpus.sides))
     more = tuple(all_references(corpus, text / f"test.{corpus.target}")[1:])
     return Command(
         tuple(argv), outputs=(*outputs, *more), comment="no test sentence is in the training text"
@@ -232,7 +207,7 @@ def _tokenise(kind: str, side: str, text: Path, tokens: Path, split: str, commen
 
 def _clean(corpus: Corpus, text: Path, tokens: Path, clean: Path) -> Command:
     """Return the command that leaves out and holds out sentences."""
-    sides = languages(corpus)
+    sides = corpus.sides
     argv: list[Argument] = ["fairseq-sparse", "corpus", "clean", "--input", tokens]
     argv += ["--output-folder", clean, "--languages", *sides]
     if corpus.max_tokens:
@@ -255,7 +230,7 @@ def _clean(corpus: Corpus, text: Path, tokens: Path, clean: Path) -> Command:
 
 def _subwords(corpus: Corpus, folder: Path, clean: Path) -> Iterable[Command]:
     """Yield the commands that learn BPE on the training text and apply it."""
-    sides = languages(corpus)
+    sides = corpus.sides
     keep: tuple[str, ...] = ()
     text = clean
     if corpus.paragraphs:
@@ -293,7 +268,7 @@ def _splits(corpus: Corpus) -> tuple[str, ...]:
 
 def _to_binary(recipe: Recipe) -> Iterable[Command]:
     """Yield the commands that binarise the sentences."""
-    corpus, folder, target = recipe.corpus, prepared(recipe), binary(recipe)
+    corpus, folder, target = recipe.corpus, recipe.prepared, recipe.binary
     units = folder / ("bpe" if corpus.bpe_merges else "tokenized")
     if corpus.kind == "inflection":
         units = folder / "characters"

@@ -106,6 +106,11 @@ class Corpus:
     gold_alignment: str = ""
     gold_words: str = ""
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The languages of the text: its own, or those of source and target."""
+        return (self.source,) if self.kind == "text" else (self.source, self.target)
+
 
 @dataclass(frozen=True)
 class Model:
@@ -212,6 +217,36 @@ class Recipe:
     data_dir: Path
     run_dir: Path
     raw_dir: Optional[Path] = None
+
+    @property
+    def prepared(self) -> Path:
+        """The folder of the prepared data."""
+        return self.data_dir / "prepared"
+
+    @property
+    def binary(self) -> Path:
+        """The folder that fairseq-preprocess writes."""
+        return self.prepared / "bin"
+
+    @property
+    def own_raw(self) -> Optional[Path]:
+        """The user's folder of raw files; None if they are downloaded or made here."""
+        return None if self.corpus.made_by else self.raw_dir
+
+    @property
+    def raw(self) -> Path:
+        """The folder of the raw files."""
+        return self.own_raw or self.data_dir / "raw"
+
+    @property
+    def score_file(self) -> Path:
+        """The file of the test set's score."""
+        return self.run_dir / f"{self.decoding.score}.json"
+
+    @property
+    def device(self) -> list[str]:
+        """The flag of the device."""
+        return ["--cpu"] if self.config == "cpu" else []
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``run.json`` has: all fields, with paths as text."""

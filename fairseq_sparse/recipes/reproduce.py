@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import ensemble, grid
-from fairseq_sparse.recipes.launch import count_gpus
+from fairseq_sparse.recipes.launch import Launch, count_gpus
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
-from fairseq_sparse.recipes.preparation import binary, prepared
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve, run_name
 from fairseq_sparse.recipes.stages import plan
@@ -147,11 +146,11 @@ def _name(recipe: Recipe) -> str:
 
 def _plan(table: Table, recipe: Recipe, devices: int) -> Plan:
     """Return the plan of a run, with the analysis that the table needs."""
-    found = plan(recipe, devices)
+    found = plan(recipe, Launch(workers=devices))
     if not table.empty:
         return found
     model, output = recipe.run_dir / "average.pt", recipe.run_dir / "empty.json"
-    argv = ("fairseq-sparse", "analyze", "empty", binary(recipe), "--subset", "valid")
+    argv = ("fairseq-sparse", "analyze", "empty", recipe.binary, "--subset", "valid")
     argv += ("--path", model, "--json", output, *(["--cpu"] if recipe.config == "cpu" else []))
     command = Command(argv, outputs=(output,))
     empty = Stage("empty", recipe.run_dir, {"subset": "valid"}, (model,), (output,), (command,))
@@ -171,6 +170,6 @@ def read_rows(runs: Runs) -> dict[str, list[Row]]:
 def references(runs: Runs) -> dict[str, Path]:
     """Return the text that the test set of each data set is scored with."""
     return {
-        dataset: prepared(rows[0][0]) / "text" / f"test.{rows[0][0].corpus.target}"
+        dataset: rows[0][0].prepared / "text" / f"test.{rows[0][0].corpus.target}"
         for dataset, rows in runs.recipes.items()
     }

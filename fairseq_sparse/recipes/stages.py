@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.training_log import read_log
 from fairseq_sparse.recipes.evaluation import align, analyze, generate
-from fairseq_sparse.recipes.launch import Launch
-from fairseq_sparse.recipes.parts import (
-    USER_DIR,
-    as_arguments,
-    as_settings,
-    begin,
-    device,
-    score_file,
-)
+from fairseq_sparse.recipes.launch import ALONE, Launch
+from fairseq_sparse.recipes.parts import USER_DIR, as_arguments, as_settings, begin
 from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage
-from fairseq_sparse.recipes.preparation import (
-    EXAMPLES,
-    binary,
-    binary_files,
-    own_folder,
-    prepare,
-    raw,
-)
+from fairseq_sparse.recipes.preparation import EXAMPLES, binary_files, prepare
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 from fairseq_sparse.recipes.summaries import describe_environment
 from fairseq_sparse.tables.summaries import summarize_training
@@ -43,13 +28,12 @@ _ELSEWHERE = (
 )
 
 
-def plan(recipe: Recipe, devices: int = 1, launch: Optional[Launch] = None) -> Plan:
+def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
     """Return all stages of a run.
 
     Args:
         recipe: every setting of the run.
-        devices: how many devices of this machine train; the result does not depend on it.
-        launch: the devices, if there are several machines.
+        launch: the devices that train; the result does not depend on their number.
 
     Raises:
         RecipeError: settings contradict each other, or a raw file is missing.
@@ -57,14 +41,13 @@ def plan(recipe: Recipe, devices: int = 1, launch: Optional[Launch] = None) -> P
     for folder in (recipe.data_dir, recipe.run_dir):
         if ":" in str(folder):
             raise RecipeError(f"{folder}: fairseq takes ':' for the end of a path; choose another")
-    launch = launch or Launch(workers=devices)
     stages = [prepare(recipe), _train(recipe, launch), _average(recipe), generate(recipe)]
     if recipe.corpus.kind == "parallel":
         stages.append(align(recipe))
     stages.append(analyze(recipe))
     variables = {"DATA": recipe.data_dir, "RUN": recipe.run_dir, "USER_DIR": USER_DIR}
-    if own_folder(recipe):
-        variables = {"RAW": raw(recipe), **variables}
+    if recipe.own_raw:
+        variables = {"RAW": recipe.raw, **variables}
     if recipe.corpus.made_by:
         variables["EXAMPLES"] = EXAMPLES
     return Plan(
@@ -122,9 +105,9 @@ def _batch(recipe: Recipe, devices: int) -> list[str]:
 def _train(recipe: Recipe, launch: Launch) -> Stage:
     run, flags = recipe.run_dir, train_flags(recipe)
     checkpoints = run / "checkpoints"
-    argv: list[Argument] = [*launch.command(), binary(recipe), "--user-dir", USER_DIR]
+    argv: list[Argument] = [*launch.command(), recipe.binary, "--user-dir", USER_DIR]
     argv += ["--save-dir", checkpoints, *as_arguments(flags), *_batch(recipe, launch.devices)]
-    argv += ["--log-format", "json", *device(recipe)]
+    argv += ["--log-format", "json", *recipe.device]
     # Otherwise fairseq would start a worker for each GPU that it sees, even with --cpu.
     argv += ["--distributed-world-size", str(launch.devices)]
     if launch.devices > 1 and recipe.config == "cpu":
@@ -178,7 +161,7 @@ def _average(recipe: Recipe) -> Stage:
     settings = {"checkpoints": training.checkpoints, "exponential": training.exponential}
     if training.checkpoints != "best":
         settings["average"] = training.average
-    stale = (run / "alignment.json", score_file(recipe), run / "summary.json")
+    stale = (run / "alignment.json", recipe.score_file, run / "summary.json")
     return Stage(
         name="average",
         folder=run,

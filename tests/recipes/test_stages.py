@@ -22,8 +22,9 @@ from fairseq_sparse.recipes.script import as_script
 from fairseq_sparse.recipes.stages import plan
 
 
-def stages_of(recipe: Recipe, *arguments: Any) -> dict[str, Stage]:
-    return {stage.name: stage for stage in plan(recipe, *arguments).stages}
+def stages_of(recipe: Recipe, devices: int = 1, launch: Launch | None = None) -> dict[str, Stage]:
+    made = plan(recipe, launch or Launch(workers=devices))
+    return {stage.name: stage for stage in made.stages}
 
 
 def command_of(stage: Stage, program: str) -> Command:
@@ -65,7 +66,7 @@ def test_an_update_has_the_same_batch_on_any_number_of_devices(
 
 def test_a_batch_that_is_too_small_for_the_devices_is_refused(recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match="5 devices"):
-        plan(with_training(recipe, batch=4), 5)
+        plan(with_training(recipe, batch=4), Launch(workers=5))
 
 
 def test_workers_on_one_machine_and_on_several(recipe: Recipe) -> None:
