@@ -16,10 +16,8 @@ from fairseq_sparse.recipes.recipe import Flags, Recipe
 
 def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:
     """Return a command of fairseq on the averaged model, without its further flags."""
-    argv: list[Argument] = [program, recipe.binary, "--user-dir", USER_DIR]
-    if "--path" not in more:
-        more = ("--path", recipe.run_dir / "average.pt", *more)
-    return [*argv, *more, *recipe.device]
+    path = () if "--path" in more else ("--path", recipe.run_dir / "average.pt")
+    return [program, recipe.binary, "--user-dir", USER_DIR, *path, *more, *recipe.device]
 
 
 def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
@@ -37,7 +35,7 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
     if corpus.kind == "parallel":
         to_text = {"post-process": "subword_nmt", "tokenizer": _tokenizer(corpus.target, recipe)}
     flags = {**recipe.task, **to_text, **decoding.flags}
-    commands, outputs = [], []
+    commands, outputs, references = [], [], []
     tests = {"test": "test", **({"long": "test1"} if corpus.long_test else {})}
     for name, subset in tests.items():
         output = run / f"generate-{name}.txt"
@@ -45,23 +43,12 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
         score = _score(recipe, name, output)
         commands.append(score)
         outputs += [output, *score.outputs]
+        references += [path for paths in _references(recipe, name).values() for path in paths]
     return Stage(
         name="generate",
         folder=run,
-        settings={
-            **as_settings(flags),
-            **{f"score {name}": value for name, value in as_settings(decoding.score_flags).items()},
-        },
-        inputs=(
-            *models,
-            *binary_files(recipe, *tests.values()),
-            *(
-                path
-                for name in tests
-                for paths in _references(recipe, name).values()
-                for path in paths
-            ),
-        ),
+        settings=as_settings(flags) | as_settings(decoding.score_flags, "score "),
+        inputs=(*models, *binary_files(recipe, *tests.values()), *references),
         outputs=tuple(outputs),
         commands=tuple(commands),
         before=begin(recipe, run / "summary.json"),
@@ -142,11 +129,9 @@ def _evaluate(recipe: Recipe) -> Stage:
     return Stage(
         name="generate",
         folder=run,
-        settings={
-            **as_settings(evaluate),
-            **{f"sample {name}": value for name, value in as_settings(sample).items()},
-            "prompts": list(decoding.prompts),
-        },
+        settings=as_settings(evaluate)
+        | as_settings(sample, "sample ")
+        | {"prompts": list(decoding.prompts)},
         inputs=(run / "average.pt", *binary_files(recipe, "valid", "test")),
         outputs=(*outputs, samples, run / "samples.txt", run / "measures.json"),
         commands=tuple(commands),
@@ -203,7 +188,7 @@ def analyze(recipe: Recipe) -> Stage:
             report = run / "search-valid.jsonl"
             commands.append(_certify(recipe, report))
             outputs.append(report)
-            settings |= {f"search {x}": y for x, y in as_settings(recipe.decoding.flags).items()}
+            settings |= as_settings(recipe.decoding.flags, "search ")
         if corpus.gold_alignment:
             inputs.append(run / "alignment.json")
 

@@ -23,10 +23,10 @@ def as_arguments(flags: Flags) -> list[str]:
     return words
 
 
-def as_settings(flags: Flags) -> dict[str, str]:
+def as_settings(flags: Flags, prefix: str = "") -> dict[str, str]:
     """Return flags as settings of a stage, in which 0.1 and "0.1" are the same."""
     return {
-        f"--{name}": "yes" if value is True else str(value)
+        f"{prefix}--{name}": "yes" if value is True else str(value)
         for name, value in flags.items()
         if value is not False and name not in _NO_RESULT
     }

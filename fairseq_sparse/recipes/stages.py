@@ -45,9 +45,8 @@ def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
     if recipe.corpus.kind == "parallel":
         stages.append(align(recipe))
     stages.append(analyze(recipe))
-    variables = {"DATA": recipe.data_dir, "RUN": recipe.run_dir, "USER_DIR": USER_DIR}
-    if recipe.own_raw:
-        variables = {"RAW": recipe.raw, **variables}
+    variables = {"RAW": recipe.raw} if recipe.own_raw else {}
+    variables |= {"DATA": recipe.data_dir, "RUN": recipe.run_dir, "USER_DIR": USER_DIR}
     if recipe.corpus.made_by:
         variables["EXAMPLES"] = EXAMPLES
     return Plan(

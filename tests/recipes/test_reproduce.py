@@ -35,7 +35,7 @@ class StandIn:
     def __init__(self, notes: Path) -> None:
         self.notes, self.failing = notes, ()
 
-    def plan(self, recipe: Recipe, devices: int = 1) -> Plan:
+    def plan(self, recipe: Recipe, launch: object) -> Plan:
         def prepare() -> None:
             self._note("prepare", recipe.dataset)
 
