@@ -28,7 +28,7 @@ from command_line import (  # noqa: E402
 )
 from fairseq_sparse.errors import RecipeError  # noqa: E402
 from fairseq_sparse.recipes import engine, grid  # noqa: E402
-from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage  # noqa: E402
+from fairseq_sparse.recipes.plan import Command, Plan, Stage  # noqa: E402
 from fairseq_sparse.recipes.recipe import Options, Recipe  # noqa: E402
 from fairseq_sparse.recipes.resolve import resolve  # noqa: E402
 from fairseq_sparse.recipes.stages import plan  # noqa: E402
@@ -107,47 +107,45 @@ def recipe_of(model: str, options: argparse.Namespace) -> Recipe:
     )
 
 
+def pictures(recipes: dict[str, Recipe]) -> dict[Path, Path]:
+    """Return the folders of ReLA's models, with the pictures of their cross-attention."""
+    runs = [each.run_dir for each in recipes.values() if each.model.attention.startswith("rela")]
+    return {run: run / "cross_attention.png" for run in runs}
+
+
 def comparison(recipes: dict[str, Recipe], folder: Path, flags: list[str]) -> Stage:
     """Return the stage that measures speeds side by side, and compares translations and supports
     with the truth."""
     first = next(iter(recipes.values()))
     runs = [recipe.run_dir for recipe in recipes.values()]
     averages = [run / "average.pt" for run in runs]
-    binary = first.data_dir / "prepared" / "bin"
+    binary = first.binary
     training, decoding = folder / "training_speeds.json", folder / "speeds.json"
-    benchmarks = ROOT / "scripts" / "benchmark"
+    benchmarks, quickstart = ROOT / "scripts" / "benchmark", ROOT / "examples" / "quickstart"
     trained = [f"{name}={path}" for name, path in zip(recipes, averages, strict=True)]
-    step: list[Argument] = ["python", benchmarks / "training_step.py", binary]
-    step += ["--recipe", "quickstart", f"--flags={' '.join(flags)}", "--fused-only"]
-    step += ["--variants", ",".join(recipes), "--trained", *trained]
-    step += ["--batches", "6", "--rounds", "3", "--json", training]
-    decode: list[Argument] = ["python", benchmarks / "decoding.py", binary, "--path", *trained]
-    decode += ["--beams", "5", "--batches", "32", "--sentences", "150"]
-    decode += ["--rounds", "3", "--json", decoding]
-    table: list[Argument] = ["fairseq-sparse", "table", "results", *runs]
-    table += ["--speeds", training, decoding, "--columns", COLUMNS]
-    check: list[Argument] = ["python", ROOT / "examples" / "quickstart" / "check_support.py"]
-    check += [*runs, "--data", first.data_dir, "--sentences", "250", "--cpu"]
+    step = ("python", benchmarks / "training_step.py", binary, "--recipe", "quickstart")
+    step += (f"--flags={' '.join(flags)}", "--fused-only", "--variants", ",".join(recipes))
+    step += ("--trained", *trained, "--batches", "6", "--rounds", "3", "--json", training)
+    decode = ("python", benchmarks / "decoding.py", binary, "--path", *trained, "--beams", "5")
+    decode += ("--batches", "32", "--sentences", "150", "--rounds", "3", "--json", decoding)
+    table = ("fairseq-sparse", "table", "results", *runs, "--speeds", training, decoding)
+    check = ("python", quickstart / "check_support.py", *runs, "--data", first.data_dir)
     commands = [
-        Command(tuple(step), outputs=(training,)),
-        Command(tuple(decode), outputs=(decoding,)),
-        Command(tuple(table), stdout=folder / "table.md"),
-        Command(tuple(check), stdout=folder / "support.md"),
+        Command(step, outputs=(training,)),
+        Command(decode, outputs=(decoding,)),
+        Command((*table, "--columns", COLUMNS), stdout=folder / "table.md"),
+        Command((*check, "--sentences", "250", "--cpu"), stdout=folder / "support.md"),
     ]
-    for recipe in recipes.values():
-        if recipe.model.attention.startswith("rela"):
-            picture = recipe.run_dir / "cross_attention.png"
-            draw: list[Argument] = ["fairseq-sparse", "draw", "attention", binary, "--cpu"]
-            draw += ["--path", recipe.run_dir / "average.pt", "--place", "cross"]
-            draw += ["--sentence", str(SENTENCE), "--output", picture]
-            commands.append(Command(tuple(draw), outputs=(picture,)))
-    made = [path for command in commands for path in (command.stdout, *command.outputs) if path]
+    for run, picture in pictures(recipes).items():
+        draw = ("fairseq-sparse", "draw", "attention", binary, "--cpu", "--path")
+        draw += (run / "average.pt", "--place", "cross", "--sentence", str(SENTENCE))
+        commands.append(Command((*draw, "--output", picture), outputs=(picture,)))
     return Stage(
         name="compare",
         folder=folder,
         settings={"models": list(recipes)},
         inputs=(*averages, *(run / "summary.json" for run in runs)),
-        outputs=tuple(made),
+        outputs=tuple(path for command in commands for path in command.made),
         commands=tuple(commands),
     )
 
@@ -179,18 +177,14 @@ def quickstart(options: argparse.Namespace) -> None:
 
 def text_after(recipes: dict[str, Recipe], options: argparse.Namespace) -> str:
     """Return where the results are, and what to try next, with commands that can be pasted."""
-    pictures = [
-        str(options.runs_dir / model / "cross_attention.png")
-        for model, recipe in recipes.items()
-        if recipe.model.attention.startswith("rela")
-    ]
     folders = [options.runs_dir / model for model in recipes]
+    drawn = [options.runs_dir / run.name / path.name for run, path in pictures(recipes).items()]
     sparse = "entmax15" if "entmax15" in recipes else list(recipes)[-1]
     return AFTER.format(
         first=next(iter(recipes)),
         runs=options.runs_dir,
         data=options.data_dir,
-        pictures=" ".join(pictures) or "(of ReLA models: none was trained)",
+        pictures=" ".join(map(str, drawn)) or "(of ReLA models: none was trained)",
         python=shlex.quote(sys.executable),
         folders=shlex.join(map(str, folders)),
         binary=shlex.quote(str(options.data_dir / "prepared" / "bin")),
