@@ -59,16 +59,14 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
         entry = catalogue.find("datasets", dataset)
     else:
         entry = catalogue.expand("datasets", dataset, entry)
-    _check_parts("datasets", dataset, entry)
+    check_keys("datasets", dataset, entry, _KEYS["datasets"])
     sections = merge(_sections(entry), _sections(entry.get(options.config, {})))
-    for part, keys in _NEEDED.items():
-        for key in keys:
-            if key not in sections.get(part, {}):
-                raise RecipeError(f"datasets.yaml, {dataset}: {part}.{key} is missing")
+    _check("datasets", dataset, sections)
     settings: Entry = {}
     if options.settings:
         settings = catalogue.find("settings", options.settings)
         sections = merge(sections, _settings(settings, dataset, sections, options))
+        _check("settings", options.settings, sections)
     own, generate, fields_of_corpus = _split_overrides(options)
 
     corpus = data.corpus(dataset, sections["corpus"], options, fields_of_corpus)
@@ -145,21 +143,18 @@ def _split_overrides(options: Options) -> tuple[Flags, Flags, dict[str, str]]:
     return train, generate, corpus
 
 
-def _check_parts(kind: str, name: str, entry: Entry, where: str = "") -> None:
-    """Check the keys of an entry and of its sections."""
-    check_keys(kind, name, entry, _KEYS[kind], where)
+def _check(kind: str, name: str, sections: Entry) -> None:
+    """Check the keys of the sections of a run, and the values of those with a choice."""
     for part, fields_of in _PARTS.items():
-        known = [field.name for field in fields(fields_of)]
-        check_keys(kind, name, entry.get(part, {}), known, f"{where}{part}.")
-        for key, value in entry.get(part, {}).items():
-            if value not in _CHOICES.get(key, (value,)):
-                choices = ", ".join(_CHOICES[key])
-                raise RecipeError(
-                    f"{kind}.yaml, {name}: {where}{part}.{key} is one of {choices}, not {value}"
-                )
-    for config in CONFIGS:
-        if config in entry:
-            _check_parts(kind, name, entry[config], f"{where}{config}.")
+        section = sections.get(part, {})
+        check_keys(kind, name, section, [field.name for field in fields(fields_of)], f"{part}.")
+        for key in _NEEDED[part]:
+            if key not in section:
+                raise RecipeError(f"{kind}.yaml, {name}: {part}.{key} is missing")
+        for key, known in _CHOICES.items():
+            if section.get(key, known[0]) not in known:
+                choices = f"is one of {', '.join(known)}, not {section[key]}"
+                raise RecipeError(f"{kind}.yaml, {name}: {part}.{key} {choices}")
 
 
 def _sections(entry: Entry) -> Entry:
@@ -172,12 +167,9 @@ def _settings(settings: Entry, dataset: str, sections: Entry, options: Options) 
     if not architecture.startswith(settings["architecture"]):
         needed = f"--settings {options.settings}: for {settings['architecture']}"
         raise RecipeError(f"{needed}, but {dataset} trains {architecture}")
-    _check_parts("settings", options.settings, settings)
-    layers = [settings]
-    if dataset in settings.get("for", {}):
-        part = catalogue.expand("settings", options.settings, settings["for"][dataset])
-        _check_parts("settings", options.settings, part, f"for.{dataset}.")
-        layers.append(part)
+    check_keys("settings", options.settings, settings, _KEYS["settings"])
+    own = settings.get("for", {}).get(dataset, {})
+    layers = settings, catalogue.expand("settings", options.settings, own)
     both = [x for layer in layers for x in (layer, layer.get(options.config, {}))]
     return merge(*map(_sections, both))
 

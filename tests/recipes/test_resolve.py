@@ -224,14 +224,14 @@ SIDES = {"source": "de", "target": "en"}
         ({"base": "small_corpus", "corpus": {"source": "de"}}, "corpus.target"),
         ({"base": "own", "corpus": {**SIDES, "sorce": "de"}}, "corpus.sorce"),
         ({"base": "own", "trainin": {}}, "trainin"),
-        ({"base": "own", "gpu": {"training": {"unit": "token"}}}, "gpu.training.unit"),
+        ({"base": "own", "corpus": SIDES, "gpu": {"training": {"unit": "token"}}}, "training.unit"),
         ({"base": "own", "corpus": {**SIDES, "files": "multi31k"}}, "multi31k"),
         ({"base": "onw"}, "onw"),
     ],
 )
 def test_a_wrong_entry_is_named_with_what_is_wrong(entry: dict[str, Any], part: str) -> None:
     with pytest.raises(RecipeError, match=f"mine.*{re.escape(part)}"):
-        resolve("mine", "softmax", Options(), entry)
+        resolve("mine", "softmax", Options(config="gpu"), entry)
 
 
 def test_settings_of_single_data_sets_are_of_data_sets_that_there_are() -> None:
