@@ -13,13 +13,13 @@ from fairseq_sparse.checkpoints.loading import load_checkpoint
 
 FOLDER = toy.ROOT / "examples" / "hydra"
 TRANSLATION = (
-    "model.encoder_embed_dim=32 model.decoder_embed_dim=32 model.encoder_layers=1 "
-    "model.decoder_layers=1 task.source_lang=de task.target_lang=en"
+    "+model.encoder_embed_dim=32 +model.decoder_embed_dim=32 +model.encoder_layers=1 "
+    "+model.decoder_layers=1 task.source_lang=de task.target_lang=en"
 ).split()
 OVERRIDES = {
     "transformer_sparse": [*TRANSLATION, "task.max_source_positions=200"],
-    "lstm_sparse": [*TRANSLATION, "model._name=lstm_sparse_mt"],
-    "transformer_lm_sparse": ["task.tokens_per_sample=12", "model.decoder_layers=1"],
+    "lstm_sparse": TRANSLATION,
+    "transformer_lm_sparse": ["task.tokens_per_sample=12", "+model.decoder_layers=1"],
 }
 
 
