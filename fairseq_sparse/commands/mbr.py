@@ -16,49 +16,33 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.commands.common import (
-    add_format,
-    add_json,
-    add_scoring,
-    check_outputs,
-    command_parser,
-    find_translations,
-    finish,
-    output_file,
-    print_tables,
-    with_progress,
-)
+from fairseq_sparse.commands import common
 from fairseq_sparse.files import write_text
 
 UTILITIES = ("chrf", "bleu")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("mbr", __doc__)
-    parser.add_argument(
-        "samples", nargs="+", type=Path, metavar="SAMPLES", help="output of fairseq-generate"
-    )
-    parser.add_argument(
-        "--output", type=output_file, required=True, metavar="OUT", help="file for the translations"
-    )
-    parser.add_argument("--utility", choices=UTILITIES, default="chrf", help="(default: chrf)")
-    parser.add_argument(
-        "--utilities",
-        action="store_true",
-        help="print the distinct samples of each sentence, best first: U-ID, expected utility, "
-        "number of times drawn, text",
-    )
+    parser = common.command_parser("mbr", __doc__)
+    add = parser.add_argument
+    add("samples", nargs="+", type=Path, metavar="SAMPLES", help="output of fairseq-generate")
+    text = "file for the translations"
+    add("--output", type=common.output_file, required=True, metavar="OUT", help=text)
+    add("--utility", choices=UTILITIES, default="chrf", help="(default: chrf)")
+    text = "print the distinct samples of each sentence, best first: U-ID, expected utility, "
+    text += "number of times drawn, text"
+    add("--utilities", action="store_true", help=text)
     text = "translations to compare the result with"
-    parser.add_argument("--baseline", type=Path, metavar="TRANSLATIONS", help=text)
-    add_scoring(parser, required=False)
-    add_format(parser)
-    add_json(parser)
+    add("--baseline", type=Path, metavar="TRANSLATIONS", help=text)
+    common.add_scoring(parser, required=False)
+    common.add_format(parser)
+    common.add_json(parser)
     options = parser.parse_args(arguments)
     if options.baseline and not options.reference:
         parser.error("--baseline needs --reference")
     if options.utilities and options.format == "json":
         parser.error("--utilities prints lines, not --format json")
-    check_outputs(parser, options, "output", "json")
+    common.check_outputs(parser, options, "output", "json")
     return options
 
 
@@ -69,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     samples = read_samples(options.samples)
 
     def read(path: Path) -> list[str]:
-        return read_parallel(find_translations(path), len(samples), options.samples[0])
+        return read_parallel(common.find_translations(path), len(samples), options.samples[0])
 
     references = list(map(read, options.reference or []))
     systems = {"baseline": read(options.baseline)} if options.baseline else {}
@@ -78,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         utility = minimum_bayes_risk.bleu(options.tokenize)
     else:
         utility = minimum_bayes_risk.chrf()
-    bar = with_progress(samples, "minimum Bayes risk", unit="sentence")
+    bar = common.with_progress(samples, "minimum Bayes risk", unit="sentence")
     ranked = [minimum_bayes_risk.rank(utility, sentence) for sentence in bar]
     best = [candidates[0] for candidates in ranked]
     systems["mbr"] = [candidate.text for candidate in best]
@@ -111,8 +95,8 @@ def run(options: argparse.Namespace) -> None:
         for number, candidates in enumerate(ranked):
             for one in candidates:
                 print(f"U-{number}\t{one.utility:.4f}\t{one.count}\t{one.text}")
-    print_tables(tables, result, options, notes)
+    common.print_tables(tables, result, options, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return finish("mbr", run, parse_arguments(arguments))
+    return common.finish("mbr", run, parse_arguments(arguments))

@@ -18,13 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from fairseq_sparse.commands.common import (
-    add_format,
-    command_parser,
-    finish,
-    not_negative,
-    positive,
-)
+from fairseq_sparse.commands import common
 from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
@@ -33,14 +27,14 @@ from fairseq_sparse.recipes.tables import Table, list_tables, read_table
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = command_parser("reproduce", __doc__)
+    parser = common.command_parser("reproduce", __doc__)
     parser.usage = "%(prog)s PAPER TABLE [options]\n       %(prog)s --list"
     parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
     add = parser.add_argument
     add("--list", action="store_true", help="list the tables and figures")
     text = "use this instead of the table's data sets; may be repeated"
     add("--dataset", action="append", default=[], metavar="NAME", help=text)
-    add("--seeds", type=positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
+    add("--seeds", type=common.positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
     add_grid_options(parser)
     add("--dry-run", action="store_true", help="list the runs, and train nothing")
     add("--table-only", action="store_true", help="make the table from the finished runs")
@@ -48,11 +42,11 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)"
     add("--gold", type=Path, metavar="PATH", help=text)
     text = "rela fig7 to fig9: sentences that are drawn (default: 0 1 2)"
-    numbers = {"type": not_negative, "nargs": "+", "default": [0, 1, 2]}
+    numbers = {"type": common.not_negative, "nargs": "+", "default": [0, 1, 2]}
     add("--sentences", metavar="N", help=text, **numbers)
-    add("--layer", type=positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
+    add("--layer", type=common.positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
     text = "rela ranking: pairs at each end from which some are drawn (default: 10000)"
-    add("--ends", type=positive, default=10_000, metavar="N", help=text)
+    add("--ends", type=common.positive, default=10_000, metavar="N", help=text)
     text = "rela previous: tags in place of the test set's target words, a line for each sentence"
     add("--tags", type=Path, metavar="FILE", help=text)
     options = parser.parse_intermixed_args(arguments)
@@ -67,7 +61,7 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         help = f"{what} in DIR/DATASET (default: {name})"
         parser.add_argument(f"--{name}", type=Path, default=Path(name), metavar="DIR", help=help)
     add_training_options(parser)
-    add_format(parser)
+    common.add_format(parser)
 
 
 def say(text: str) -> None:
@@ -138,4 +132,4 @@ def end(failed: Sequence[str]) -> None:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return finish("reproduce", run, parse_arguments(arguments))
+    return common.finish("reproduce", run, parse_arguments(arguments))

@@ -12,30 +12,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import (
-    add_format,
-    add_json,
-    check_outputs,
-    command_parser,
-    finish,
-    print_tables,
-)
+from fairseq_sparse.commands import common
 from fairseq_sparse.recipes.corpora.inflection_score import figures_table, score_files
 
 
 def run(options: argparse.Namespace) -> None:
     result = score_files(options.generated, options.reference, options.guesses)
-    print_tables([figures_table(result)], result, options)
+    common.print_tables([figures_table(result)], result, options)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command_parser("score-inflection", __doc__)
+    parser = common.command_parser("score-inflection", __doc__)
     add = parser.add_argument
     add("generated", type=Path, metavar="GENERATED", help="output of fairseq-generate")
     add("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
     add("--guesses", type=Path, required=True, metavar="FOLDER", help="for LANG-out")
-    add_format(parser)
-    add_json(parser)
+    common.add_format(parser)
+    common.add_json(parser)
     options = parser.parse_args(arguments)
-    check_outputs(parser, options, "json")
-    return finish("score-inflection", run, options)
+    common.check_outputs(parser, options, "json")
+    return common.finish("score-inflection", run, options)
