@@ -98,10 +98,10 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     sides = own["source"], own["target"]
     own = catalogue.replace(own, {"source": sides[0], "target": sides[1]})
     own["take"] = tuple(
-        _take(split, one, *sides)
+        take
         for split, rows in own.get("take", {}).items()
         for row in rows
-        for one in _expand(row)
+        for take in _takes(split, row, *sides)
     )
     if own["kind"] != "inflection":
         own["tokens"] = {side: own.get("tokens", {}).get(side, "moses") for side in sides}
@@ -125,21 +125,18 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     return Corpus(**own)
 
 
-def _expand(row: str) -> list[str]:
-    """Return a row for each of the choices ``(A|B)``, of which ``()`` repeats the chosen one."""
-    choices = re.search(r"\(([^)]+)\)", row)
-    every = choices[1].split("|") if choices else [""]
-    return [re.sub(r"\([^)]*\)", choice, row) for choice in every]
-
-
-def _take(split: str, row: str, source: str, target: str) -> Take:
-    """Return the sentences that FORMAT PLACE, or FORMAT PLACE PLACE, stands for."""
-    kind, *places = row.split()
+def _takes(split: str, row: str, source: str, target: str) -> list[Take]:
+    """Return what FORMAT PLACE, or FORMAT PLACE PLACE, stands for: a file of sentences for each of
+    the choices ``(A|B)``, of which ``()`` repeats the chosen one."""
     first = {"lang": source, "other": target, "side": "src"}
     second = {"lang": target, "other": source, "side": "ref"}
-    return Take(
-        split, kind, catalogue.replace(places[0], first), catalogue.replace(places[-1], second)
-    )
+    choices = re.search(r"\(([^)]+)\)", row)
+    takes = []
+    for choice in choices[1].split("|") if choices else [""]:
+        kind, *places = re.sub(r"\([^)]*\)", choice, row).split()
+        sides = catalogue.replace(places[0], first), catalogue.replace(places[-1], second)
+        takes.append(Take(split, kind, *sides))
+    return takes
 
 
 def _parsed(overrides: dict[str, str]) -> Entry:

@@ -193,8 +193,7 @@ def analyze(recipe: Recipe) -> Stage:
             inputs.append(run / "alignment.json")
 
     def after() -> None:
-        summary = summaries.summarize_all(run, summaries.names_of(recipe))
-        write_json(run / "summary.json", summary)
+        write_json(run / "summary.json", summaries.summarize_all(recipe))
 
     return Stage(
         name="analyze",

@@ -38,11 +38,7 @@ def follow_up(
     Args:
         recipes: finished runs on one data set; none for a table of formulas.
         stem: the beginning of the names of all files.
-        gold: the archive or folder of the gold alignments of RWTH Aachen.
-        sentences: numbers of the sentences that are drawn.
-        layer: the layer that is drawn; None for the last.
-        ends: the pairs at each end of a ranking from which some are drawn.
-        tags: a file with the tags of the test set's target words.
+        gold, sentences, layer, ends, tags: the options of ``fairseq-sparse reproduce``.
 
     Raises:
         RecipeError: a script is missing, without a checkout.

@@ -77,17 +77,13 @@ def names_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def summarize_all(run: Path, names: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that a results table needs.
-
-    Args:
-        run: the folder of the run.
-        names: the result of :func:`names_of`.
+def summarize_all(recipe: Recipe) -> dict[str, Any]:
+    """Return everything that a results table needs of a run.
 
     Raises:
         AnalysisError, OSError, ValueError: a result is missing, or its file damaged.
     """
-    summary = dict(names)
+    run, summary = recipe.run_dir, names_of(recipe)
     measures = run / "measures.json"
     if measures.is_file():  # a language model
         summary |= read_json(measures)
