@@ -84,12 +84,7 @@ def _files(folder: Path, languages: Sequence[str], stems: Sequence[str]) -> list
 
 
 def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, str]) -> Corpus:
-    """Return the data, from the section ``corpus`` of an entry.
-
-    Args:
-        section: fields of :class:`Corpus`; ``files`` and ``take`` as ``datasets.yaml`` describes.
-        overrides: fields of :class:`Corpus`, as text.
-    """
+    """Return the data, from the section ``corpus`` of an entry, and overridden fields as text."""
     own = {"kind": "parallel", **section}
     if own["kind"] == "text":
         own["target"] = own["source"]

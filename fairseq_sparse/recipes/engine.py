@@ -30,10 +30,6 @@ def run(plan: Plan, names: Sequence[str] = ()) -> None:
 
     Args:
         names: the stages; all by default.
-
-    Raises:
-        RecipeError: a command failed, or settings or inputs have changed where that is refused. The
-            message says what to do.
     """
     task = task_of(plan, names)
     supervisor.supervise([task], [{}])
@@ -42,11 +38,7 @@ def run(plan: Plan, names: Sequence[str] = ()) -> None:
 
 
 def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor.Task:
-    """Return the task of running stages of a plan, for a worker.
-
-    Raises:
-        RecipeError: the plan has no stage of a name.
-    """
+    """Return the task of running stages of a plan, for a worker."""
     known = [stage.name for stage in plan.stages]
     for each in names:
         if each not in known:
@@ -88,11 +80,7 @@ def _do(stage: Stage, tell: supervisor.Tell) -> None:
 
 
 def _refuse(stage: Stage, state: records.State) -> None:
-    """Check that a stage can begin.
-
-    Raises:
-        RecipeError: an input is missing, or what would be removed is not to be.
-    """
+    """Check that a stage can begin."""
     if state.missing:
         missing = ", ".join(map(str, state.missing))
         raise RecipeError(f"the stage {stage.name} needs {missing}: run the stages before it first")
@@ -160,11 +148,7 @@ def _work(
 
 
 def _run(command: Command, log: Path, tell: supervisor.Tell) -> None:
-    """Run a command; its standard output is written whole or not at all.
-
-    Raises:
-        RecipeError: it failed.
-    """
+    """Run a command; its standard output is written whole or not at all."""
     argv = tuple(str(os.cpu_count()) if word == CORES else str(word) for word in command.argv)
     print(f"$ {script.as_line(replace(command, argv=argv))}", flush=True)
     for path in command.made:

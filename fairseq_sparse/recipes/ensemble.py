@@ -17,12 +17,8 @@ from fairseq_sparse.tables.summaries import read_generation, read_score
 def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
     """Return the plan of decoding and scoring a test set with an ensemble.
 
-    The probability of a token is the mean over the models.
-
-    Args:
-        recipes: two or more finished runs on one data set; device and decoding are those of the
-            first.
-        folder: for the translations and results.
+    The probability of a token is the mean over the models, which are those of finished runs on one
+    data set; device and decoding are those of the first.
     """
     check_together(recipes)
     if len(recipes) < 2:

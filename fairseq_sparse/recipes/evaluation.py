@@ -23,9 +23,7 @@ def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:
 def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
     """Return the stage that decodes and scores the test set, or measures a language model.
 
-    Args:
-        recipe: every setting of the run.
-        models: checkpoints that decode together; by default the run's own. Not for language models.
+    Checkpoints other than the run's own, ``models``, decode together; not language models.
     """
     if recipe.corpus.kind == "text":
         return _evaluate(recipe)

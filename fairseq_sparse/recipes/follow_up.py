@@ -34,14 +34,6 @@ def follow_up(
     and ``{tags}``. Within words, ``{stem}`` is where files go, and a command with ``{sentence}`` is
     run for each sentence. A word ``{stem}.SUFFIX`` names a file that the first command with it
     makes.
-
-    Args:
-        recipes: finished runs on one data set; none for a table of formulas.
-        stem: the beginning of the names of all files.
-        gold, sentences, layer, ends, tags: the options of ``fairseq-sparse reproduce``.
-
-    Raises:
-        RecipeError: a script is missing, without a checkout.
     """
     lists = {
         "models": [str(recipe.run_dir / "average.pt") for recipe in recipes],

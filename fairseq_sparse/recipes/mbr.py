@@ -25,15 +25,8 @@ _COMPARE = 'cd "$0" && exec sacrebleu "$@"'
 
 
 def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed: int) -> Plan:
-    """Return the plan of sampling from runs, choosing among the samples, and comparing.
-
-    Args:
-        recipes: finished runs on one data set; all is compared with beam search of the first.
-        out: folder of the samples, the translations and ``table.txt``.
-        samples: number of samples of a sentence.
-        utility: ``chrf`` or ``bleu``.
-        seed: of the samples.
-    """
+    """Return the plan of sampling from finished runs on one data set, choosing among the samples of
+    a sentence, and comparing all with beam search of the first run: ``table.txt``."""
     check_together(recipes)
     first = recipes[0]
     names = [recipe.run_dir.name for recipe in recipes]

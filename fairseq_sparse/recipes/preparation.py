@@ -33,11 +33,7 @@ def binary_files(recipe: Recipe, *subsets: str) -> tuple[Path, ...]:
 
 
 def prepare(recipe: Recipe) -> Stage:
-    """Return the stage that prepares the data.
-
-    Raises:
-        RecipeError: a path cannot be used, or a file of ``raw_dir`` is missing.
-    """
+    """Return the stage that prepares the data."""
     corpus = recipe.corpus
     if "," in str(recipe.data_dir):
         raise RecipeError(

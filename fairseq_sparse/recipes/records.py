@@ -43,11 +43,7 @@ class State:
 
 
 def check(stage: Stage) -> State:
-    """Compare a stage with its record and its files.
-
-    Raises:
-        RecipeError: the record or an input cannot be read.
-    """
+    """Compare a stage with its record and its files."""
     record = _read(stage)
     old = record.get("inputs", {})
     inputs, missing = _digests(stage.inputs, old)

@@ -54,13 +54,9 @@ def choose(table: Table, datasets: Sequence[str], settings: str) -> tuple[tuple[
 
 
 def plan_runs(table: Table, seeds: Sequence[int], options: Options, data: Path, runs: Path) -> Runs:
-    """Return the runs behind a table.
+    """Return the runs behind a table, of each row with each seed, in ``runs / DATASET``.
 
-    Args:
-        seeds: of each row.
-        options: what else a user has chosen; the overrides of a row are extended by them.
-        data: prepared data are in ``data / DATASET``.
-        runs: runs are in ``runs / DATASET``.
+    Options that a user has chosen extend those of a row. Prepared data are in ``data / DATASET``.
     """
 
     def recipe(dataset: str, variant: str, given: dict[str, Any], seed: int) -> Recipe:
@@ -82,11 +78,7 @@ def plan_runs(table: Table, seeds: Sequence[int], options: Options, data: Path, 
 
 
 def train(runs: Runs, at_once: int) -> list[str]:
-    """Train and score the runs, and decode with the ensembles; return the names of failed ones.
-
-    Args:
-        at_once: the number of simultaneous runs; 0 for one per GPU.
-    """
+    """Train and score the runs, and decode with the ensembles; return the names of failed ones."""
     config = next(iter(runs)).config
     gpus = count_gpus() if config == "gpu" else 0
     devices = max(1, gpus // (at_once or gpus or 1))

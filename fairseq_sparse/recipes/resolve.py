@@ -49,9 +49,6 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
         variant: a name in ``variants.yaml``, or ``VARIANT+ATTENTION``.
         options: what the user, or a row of a table, changes.
         entry: the data set, if it is not in the catalogue.
-
-    Raises:
-        RecipeError: names, options or entries are wrong, or do not go together.
     """
     if options.config not in CONFIGS:
         raise RecipeError(f"the configuration {options.config!r} is neither cpu nor gpu")

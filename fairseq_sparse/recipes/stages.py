@@ -29,15 +29,7 @@ _ELSEWHERE = (
 
 
 def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
-    """Return all stages of a run.
-
-    Args:
-        recipe: every setting of the run.
-        launch: the devices that train; the result does not depend on their number.
-
-    Raises:
-        RecipeError: settings contradict each other, or a raw file is missing.
-    """
+    """Return all stages of a run; the result does not depend on the number of devices."""
     for folder in (recipe.data_dir, recipe.run_dir):
         if ":" in str(folder):
             raise RecipeError(f"{folder}: fairseq takes ':' for the end of a path; choose another")
@@ -65,11 +57,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
 
 
 def train_flags(recipe: Recipe) -> Flags:
-    """Return the flags of fairseq-train without those of the batch and the devices.
-
-    Raises:
-        RecipeError: fewer epochs are trained than checkpoints are averaged.
-    """
+    """Return the flags of fairseq-train without those of the batch and the devices."""
     training = recipe.training
     keep: Flags = {"no-epoch-checkpoints": True}
     if training.checkpoints == "last":

@@ -34,9 +34,6 @@ def clean_pairs(
             source has no validation set.
         long_text: the folder of the text before tokenisation. The pairs with more than
             ``max_tokens`` tokens become the split ``long``, and their text goes into this folder.
-
-    Raises:
-        RecipeError: the sides differ in their number of lines, or a split has no pairs.
     """
     for split in ("test",) if hold_out else ("test", "valid"):
         with open_all(_files(output, split, languages)) as handles:
@@ -92,9 +89,6 @@ def split_text(
             before it the validation set.
         paragraphs: whether the lines between two empty ones are joined by ``<nl>``, so that a
             language model, for which a line is a text, can learn and write several lines.
-
-    Raises:
-        RecipeError: a split has no text.
     """
 
     def texts(split: str) -> Iterator[str]:

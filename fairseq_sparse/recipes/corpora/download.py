@@ -26,11 +26,8 @@ def download(address: str, file: Path, checksum: Optional[str] = None) -> None:
 
     Args:
         address: http or https. A server may redirect to another address, but not out of encryption.
-        checksum: sha256 (64 digits) or md5 (32); None if it is unknown.
-
-    Raises:
-        RecipeError: the download fails, or the checksum differs. A fetched file with another
-            checksum is removed; one that was there is not touched.
+        checksum: sha256 (64 digits) or md5 (32); None if it is unknown. A fetched file with another
+            one is removed; one that was there is not touched.
     """
     if not address.startswith(("http://", "https://")):
         raise RecipeError(f"{address}: not an http or https address")

@@ -39,10 +39,6 @@ def extract(
     Args:
         take: split, format and a place for each language; sentences are joined in this order.
         remove_diacritics: languages whose Romanian diacritics are removed.
-
-    Raises:
-        RecipeError: a file is missing, damaged or not as its format says, or the two sides have
-            different numbers of sentences.
     """
     for words in take:
         _check(words, languages)

@@ -37,9 +37,6 @@ def split_groups(
         valid, test: numbers of groups, which are drawn at random.
         references: the most references of a sentence.
         seed: of the draw.
-
-    Raises:
-        RecipeError: there are too few groups.
     """
     paths = [source / f"train.{language}" for language in languages]
     sides = [decode(read_lines(path.parent, path.name), path) for path in paths]

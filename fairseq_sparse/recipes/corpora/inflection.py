@@ -61,9 +61,6 @@ def find_tables(raw: Path, setting: str, languages: Sequence[str] = ()) -> Table
             or with its archive ``conll2018.tar.gz``.
         languages: by default all that have training data of the setting, because not all have
             ``high``.
-
-    Raises:
-        RecipeError: a language or a file is missing or is there twice, or the archive is damaged.
     """
     parts = (f"train-{setting}", "dev", "test")
     wanted = re.compile(rf"(?P<language>\S+?)-(?P<part>{'|'.join(parts)})")
@@ -107,11 +104,7 @@ def _archived(archive: Path, wanted: re.Pattern[str]) -> _Found:
 
 
 def read_items(name: str, content: bytes) -> Iterator[Item]:
-    """Yield the items of a table. A byte order mark and CR LF line ends are dropped.
-
-    Raises:
-        RecipeError: it is empty, or a line is no item; the message names the file and the line.
-    """
+    """Yield the items of a table. A byte order mark and CR LF line ends are dropped."""
     if not content:
         raise RecipeError(f"{name} is empty")
     lines = decode(content.removesuffix(b"\n").split(b"\n"), name)
@@ -131,9 +124,6 @@ def prepare(
 
     Args:
         language_count: how many languages there must be; 0 for any number.
-
-    Raises:
-        RecipeError: as ``find_tables`` and ``read_items``, or there are fewer languages.
     """
     tables = find_tables(raw, setting, languages)
     if len(tables) < language_count:

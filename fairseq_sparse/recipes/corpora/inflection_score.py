@@ -57,9 +57,6 @@ def score_files(generated: Path, reference: Path, guesses: Path) -> dict[str, An
         reference: ``text/test.tsv`` of the prepared data.
         guesses: folder for the guesses in the shared task's own format: ``LANG-out``, with lemma,
             guess and tags.
-
-    Raises:
-        RecipeError: the output is not of this test set, not complete or not joined to words.
     """
     items = _read_reference(reference)
     found = _read_generated(generated, reference, items)

@@ -52,11 +52,7 @@ def open_all(paths: Iterable[Path]) -> Iterator[list[IO[str]]]:
 
 
 def raw_file(folder: Path, place: str) -> Path:
-    """Return the file of a place; ``NAME.gz`` will do for ``NAME``, and the other way round.
-
-    Raises:
-        RecipeError: there is no such file.
-    """
+    """Return the file of a place; ``NAME.gz`` will do for ``NAME``, and the other way round."""
     name = place.partition("!")[0]
     for candidate in (name, f"{name}.gz", name.removesuffix(".gz")):
         if (folder / candidate).is_file():
@@ -65,11 +61,7 @@ def raw_file(folder: Path, place: str) -> Path:
 
 
 def read_lines(folder: Path, place: str) -> Iterator[bytes]:
-    """Yield the lines of a place without the line feed, which alone ends a line.
-
-    Raises:
-        RecipeError: there is no such file or member, it is damaged, or a line is too long.
-    """
+    """Yield the lines of a place without the line feed, which alone ends a line."""
     path, member = raw_file(folder, place), place.partition("!")[2]
     with naming_damage(path), open(path, "rb") as file, ExitStack() as stack:
         stream: IO[bytes] = file
@@ -145,9 +137,6 @@ def decode(lines: Iterable[bytes], name: object, strict: bool = True) -> Iterato
     Args:
         strict: whether a line that is not UTF-8 is an error. Otherwise it is read as Windows'
             Latin-1 (cp1252), and the number of such lines is logged.
-
-    Raises:
-        RecipeError: a line is not UTF-8; the message names the file and the line.
     """
     foreign = 0
     for number, line in enumerate(lines, start=1):
@@ -166,11 +155,7 @@ def decode(lines: Iterable[bytes], name: object, strict: bool = True) -> Iterato
 
 
 def in_step(sides: Sequence[Iterable[str]], names: Sequence[object]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of parallel files together.
-
-    Raises:
-        RecipeError: the files have different numbers of lines, or none.
-    """
+    """Yield the lines of parallel files together, of which each must have as many."""
     counts = [0] * len(sides)
     for row in itertools.zip_longest(*sides):
         for side, line in enumerate(row):
