@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.corpora.reading import raw_file
 from fairseq_sparse.recipes.plan import CORES, Argument, Command, Stage
 from fairseq_sparse.recipes.recipe import Corpus, Recipe
 
@@ -68,15 +69,8 @@ def _own_files(recipe: Recipe) -> tuple[Path, ...]:
         return ()
     if corpus.kind == "inflection":
         return _tables(folder, corpus)
-    paths = []
-    names = list(dict.fromkeys(name for take in corpus.take for name in take.files))
-    for name in names:
-        found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
-        if not found:
-            needed = " ".join(names)
-            raise RecipeError(f"--raw-dir: no such file: {folder / name} (needed: {needed})")
-        paths.append(found[0])
-    return tuple(paths)
+    names = dict.fromkeys(name for take in corpus.take for name in take.files)
+    return tuple(raw_file(folder, name) for name in names)
 
 
 def _tables(folder: Path, corpus: Corpus) -> tuple[Path, ...]:

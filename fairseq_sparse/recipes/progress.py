@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -86,9 +85,7 @@ def _of_training(argv: Sequence[str], record: dict[str, Any]) -> str:
 
 def _total(argv: Sequence[str], updates: int, epochs: float) -> Optional[int]:
     """Return after how many updates a training will end, given those of its epochs until now."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    for flag in ("--max-update", "--max-epoch"):
-        parser.add_argument(flag, type=float, default=0.0)
-    flags, _ = parser.parse_known_args(argv)
-    limits = [flags.max_update, flags.max_epoch * updates / (epochs or 1)]
+    values = dict(zip(argv, argv[1:], strict=False))
+    last, last_epoch = (float(values.get(flag, 0)) for flag in ("--max-update", "--max-epoch"))
+    limits = [last, last_epoch * updates / (epochs or 1)]
     return min((round(limit) for limit in limits if limit >= 1), default=None)
