@@ -31,7 +31,7 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
     models = models or [run / "average.pt"]
     to_text: Flags = {"post-process": "sentencepiece"}
     if corpus.kind == "parallel":
-        to_text = {"post-process": "subword_nmt", "tokenizer": _tokenizer(corpus.target, recipe)}
+        to_text = {"post-process": "subword_nmt", "tokenizer": corpus.tokenizer(corpus.target)}
     flags = {**recipe.task, **to_text, **decoding.flags}
     commands, outputs, references = [], [], []
     tests = {"test": "test", **({"long": "test1"} if corpus.long_test else {})}
@@ -51,11 +51,6 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
         commands=tuple(commands),
         before=begin(recipe, run / "summary.json"),
     )
-
-
-def _tokenizer(language: str, recipe: Recipe) -> str:
-    """Return the --tokenizer with which fairseq restores, or reads, the text of a language."""
-    return "space" if recipe.corpus.tokens.get(language) == "space" else "moses"
 
 
 def _decode(
@@ -103,7 +98,7 @@ def _evaluate(recipe: Recipe) -> Stage:
     """Return the stage that measures a language model and samples from its distribution."""
     run, corpus, decoding = recipe.run_dir, recipe.corpus, recipe.decoding
     evaluate = {**recipe.task, **decoding.evaluate}
-    sample = {**recipe.task, "tokenizer": _tokenizer(corpus.source, recipe), "seed": recipe.seed}
+    sample = {**recipe.task, "tokenizer": corpus.tokenizer(corpus.source), "seed": recipe.seed}
     if corpus.bpe_merges:
         sample["bpe"] = "subword_nmt"
     sample |= decoding.flags

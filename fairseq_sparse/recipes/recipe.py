@@ -111,6 +111,10 @@ class Corpus:
         """The languages of the text: its own, or those of source and target."""
         return (self.source,) if self.kind == "text" else (self.source, self.target)
 
+    def tokenizer(self, side: str) -> str:
+        """Return the --tokenizer with which fairseq restores, or reads, the text of a language."""
+        return "space" if self.tokens.get(side) == "space" else "moses"
+
 
 @dataclass(frozen=True)
 class Model:

@@ -67,8 +67,8 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
     own, generate, fields_of_corpus = _split_overrides(options)
 
     corpus = data.corpus(dataset, sections["corpus"], options, fields_of_corpus)
-    tokenizer = "space" if corpus.tokens.get(corpus.target) == "space" else "moses"
-    names = {"source": corpus.source, "target": corpus.target, "tokenizer": tokenizer}
+    names = {"source": corpus.source, "target": corpus.target}
+    names["tokenizer"] = corpus.tokenizer(corpus.target)
     training, decoding, task = (
         replace(sections.get(name, {}), names) for name in ("training", "decoding", "task")
     )
@@ -119,25 +119,18 @@ def run_name(variant: str, options: Options) -> str:
     return re.sub(r"[^\w.+-]", "-", "-".join(words))
 
 
-def _split_overrides(options: Options) -> tuple[Flags, Flags, dict[str, str]]:
+def _split_overrides(options: Options) -> tuple[Flags, Flags, Flags]:
     """Return the overrides of fairseq-train, of fairseq-generate and of the corpus."""
-    train: Flags = {}
-    generate: Flags = {}
-    corpus: dict[str, str] = {}
+    found: dict[str, Flags] = {"": {}, "generate": {}, "corpus": {}}
     for key, text in options.overrides.items():
-        part, dot, name = key.lstrip("-").rpartition(".")
-        value = {"true": True, "false": False}.get(text, text)
-        if name in _OPTIONS and not dot:
-            raise RecipeError(f"--set {name}: it is set by {_OPTIONS[name]}")
-        if not dot:
-            train[name] = value
-        elif part == "generate":
-            generate[name] = value
-        elif part == "corpus":
-            corpus[name] = text
-        else:
+        part, _, name = key.lstrip("-").rpartition(".")
+        if part not in found:
             raise RecipeError(f"--set {key}: {part!r} is neither generate nor corpus")
-    return train, generate, corpus
+        if not part and name in _OPTIONS:
+            raise RecipeError(f"--set {name}: it is set by {_OPTIONS[name]}")
+        flag = {"true": True, "false": False}.get(text, text)
+        found[part][name] = text if part == "corpus" else flag
+    return found[""], found["generate"], found["corpus"]
 
 
 def _check(kind: str, name: str, sections: Entry) -> None:
