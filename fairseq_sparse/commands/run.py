@@ -209,7 +209,7 @@ def options_of(options: argparse.Namespace, **more: Any) -> Options:
     return Options(**{**given, **more})
 
 
-def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int = 1) -> int:
+def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int) -> int:
     """Return how many devices of this machine train a recipe, of ``at_once`` (0: one per GPU)."""
     wanted = options.nproc_per_node
     if recipe.config == "cpu":
@@ -263,43 +263,29 @@ def run(options: argparse.Namespace) -> None:
     # An outer launcher may have set them; fairseq would use them in every stage.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
-    recipes = recipes_of(options)
-    if len(recipes) > 1 and not options.print and not options.dry_run:
-        run_several(recipes, options)
-        return
+    recipes, jobs = recipes_of(options), []
+    at_once = options.jobs if len(recipes) > 1 else 1
     for recipe in recipes:
-        devices = devices_of(recipe, options)
+        workers = devices_of(recipe, options, at_once)
         place = options.master_addr, options.master_port
-        launch = Launch(options.nnodes, options.node_rank, devices, *place)
+        launch = Launch(options.nnodes, options.node_rank, workers, *place)
         made = plan(recipe, launch)
+        names = wanted_stages(options, made)
         if options.print:
-            origin = f"fairseq-sparse run {shlex.join(options.given)}"
-            print(as_script(made, wanted_stages(options, made), origin), end="")
+            print(as_script(made, names, f"fairseq-sparse run {shlex.join(options.given)}"), end="")
         elif options.dry_run:
             print(f"{made.title}: {recipe.run_dir}")
-            show_states(made, wanted_stages(options, made))
+            show_states(made, names)
         elif launch.machine:
             join_training(made, launch)
         else:
-            engine.run(made, wanted_stages(options, made))
-            print(f"finished: {recipe.run_dir}", file=sys.stderr)
-            show_results([recipe], options)
-
-
-def run_several(recipes: list[Recipe], options: argparse.Namespace) -> None:
-    """Run several recipes, some of them at a time."""
-    jobs = []
-    for recipe in recipes:
-        made = plan(recipe, Launch(workers=devices_of(recipe, options, options.jobs)))
-        jobs.append((recipe.run_dir.name, made, wanted_stages(options, made)))
-    if failed := grid.run_all(jobs, options.jobs, recipes[0].config):
+            jobs.append((recipe.run_dir.name, made, names))
+    if len(jobs) == 1:
+        engine.run(made, names)
+        print(f"finished: {recipe.run_dir}", file=sys.stderr)
+    elif jobs and (failed := grid.run_all(jobs, at_once, recipes[0].config)):
         raise RecipeError(f"{len(failed)} of {len(jobs)} runs failed; start the same command again")
-    show_results(recipes, options)
-
-
-def show_results(recipes: list[Recipe], options: argparse.Namespace) -> None:
-    """Print a table of the results, if the last stage was chosen."""
-    if STAGES[-1] in options.stages:
+    if jobs and STAGES[-1] in options.stages:
         folders = [str(recipe.run_dir) for recipe in recipes]
         table_results.run(table_results.parse_arguments(folders))
 
