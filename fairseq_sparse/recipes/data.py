@@ -26,17 +26,9 @@ def own_data(
     """Return an entry for the user's own sentences, one a line, for :func:`resolve`.
 
     The folder has ``train.LANG``, ``test.LANG`` and perhaps, for validation, ``valid.LANG`` or
-    ``dev.LANG``, each of them plain or as ``.gz``.
-
-    Args:
-        folder: where the files are.
-        source, target: languages, the endings of the names. Without ``target``, the text is for a
-            language model, and ``train.LANG`` alone is enough.
-        tokenized: languages whose text is already tokenised; if the target is, scores are those of
-            its tokens.
-        separate: whether the languages share no subwords, as with different scripts: each has its
-            own BPE, dictionary and embeddings.
-        hold_out: without files for validation, one training pair of so many is held out.
+    ``dev.LANG``, each of them plain or as ``.gz``. Without ``target``, the text is for a language
+    model, and ``train.LANG`` alone is enough. Languages that are ``separate`` share neither BPE nor
+    dictionary nor embeddings.
     """
     languages = [source, target] if target else [source]
     for language in tokenized:

@@ -23,18 +23,7 @@ def clean_pairs(
     hold_out: int = 0,
     long_text: Optional[Path] = None,
 ) -> None:
-    """Write the splits of parallel text, without training pairs that are unfit for training.
-
-    A training pair is left out, and counted, if a side is empty, has more than ``max_tokens``
-    tokens, or more than ``max_ratio`` times as many as the other; 0 means no limit. Validation and
-    test pairs are never left out.
-
-    Args:
-        hold_out: if not 0, every N-th remaining training pair becomes a validation pair, and the
-            source has no validation set.
-        long_text: the folder of the text before tokenisation. The pairs with more than
-            ``max_tokens`` tokens become the split ``long``, and their text goes into this folder.
-    """
+    """Clean and split parallel text, as ``corpus clean`` describes; ``long_text`` is its --text."""
     for split in ("test",) if hold_out else ("test", "valid"):
         with open_all(_files(output, split, languages)) as handles:
             for pair in _read(_files(source, split, languages)):
@@ -82,14 +71,7 @@ def clean_pairs(
 def split_text(
     source: Path, output: Path, language: str, hold_out: int = 0, paragraphs: bool = False
 ) -> None:
-    """Write the splits of a text without translation; empty lines are kept.
-
-    Args:
-        hold_out: if not 0, the last N-th of the training text becomes the test set, and the N-th
-            before it the validation set.
-        paragraphs: whether the lines between two empty ones are joined by ``<nl>``, so that a
-            language model, for which a line is a text, can learn and write several lines.
-    """
+    """Split a text without translation, as ``corpus clean`` describes; empty lines are kept."""
 
     def texts(split: str) -> Iterator[str]:
         lines = (row[0] for row in _read(_files(source, split, [language])))

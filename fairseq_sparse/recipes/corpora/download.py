@@ -20,14 +20,10 @@ _CURL += " --retry 5 --retry-connrefused --connect-timeout 30 --speed-time 60 --
 
 
 def download(address: str, file: Path, checksum: Optional[str] = None) -> None:
-    """Fetch a file; keep it if it is there already with the right checksum.
+    """Download a file, as ``corpus download`` describes.
 
-    Until it is complete, the file is called ``FILE.part``, from which the next call goes on.
-
-    Args:
-        address: http or https. A server may redirect to another address, but not out of encryption.
-        checksum: sha256 (64 digits) or md5 (32); None if it is unknown. A fetched file with another
-            one is removed; one that was there is not touched.
+    A server may redirect to another address, but not out of encryption. A fetched file with another
+    checksum (sha256 or md5) is removed; one that was there is not touched.
     """
     if not address.startswith(("http://", "https://")):
         raise RecipeError(f"{address}: not an http or https address")

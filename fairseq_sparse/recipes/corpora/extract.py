@@ -31,15 +31,7 @@ def extract(
     take: Sequence[Sequence[str]],
     remove_diacritics: Container[str] = (),
 ) -> None:
-    """Write ``OUTPUT/{train,valid,test}.LANG`` for the splits that are taken.
-
-    Any run of white space becomes one space, including the characters that Unicode counts as line
-    ends, so that every program sees the same lines. Pairs with an empty side are kept.
-
-    Args:
-        take: split, format and a place for each language; sentences are joined in this order.
-        remove_diacritics: languages whose Romanian diacritics are removed.
-    """
+    """Extract the sentences of a corpus, as ``corpus extract`` describes."""
     for words in take:
         _check(words, languages)
     for split in (split for split in SPLITS if any(words[0] == split for words in take)):
@@ -74,5 +66,6 @@ def _sentences(raw: Path, kind: str, place: str, strip: bool) -> Iterator[str]:
     """Yield the sentences of one place, each on one line."""
     file = place.rpartition("#")[0] if kind in WITH_COLUMNS else place
     for text in FORMATS[kind](decode(read_lines(raw, file), file, strict=False), place):
+        # Also the line ends of Unicode go, so that every program sees the same lines.
         text = " ".join(text.split())
         yield without_diacritics(text) if strip else text

@@ -1,9 +1,4 @@
-"""Splits of a corpus in which many sentences have several translations.
-
-A group is a connected component: pairs that share a sentence on either side are in one group, and
-so are those that share it with any of these. A group goes into one split as a whole, so that no
-sentence of the test set, in either language, occurs in the training data.
-"""
+"""Splits of a corpus in which many sentences have several translations: ``corpus split``."""
 
 from __future__ import annotations
 
@@ -27,16 +22,9 @@ def split_groups(
     references: int = 1,
     seed: int = 1,
 ) -> None:
-    """Write ``OUTPUT/{train,valid,test}.LANG`` from the pairs of ``SOURCE/train.LANG``.
+    """Split pairs by groups of translations, as ``corpus split`` describes.
 
-    The test set has each sentence of the source language in its groups once. Its references are
-    the translations of its group, its own first, in ``test.LANG``, ``test.LANG.2`` and so on; where
-    a group has fewer, the first is repeated, which leaves BLEU and chrF as they are.
-
-    Args:
-        valid, test: numbers of groups, which are drawn at random.
-        references: the most references of a sentence.
-        seed: of the draw.
+    Where a group has fewer references, the first is repeated: BLEU and chrF stay as they are.
     """
     paths = [source / f"train.{language}" for language in languages]
     sides = [decode(read_lines(path.parent, path.name), path) for path in paths]

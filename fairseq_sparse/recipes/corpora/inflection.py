@@ -56,11 +56,7 @@ def from_units(text: str) -> str:
 def find_tables(raw: Path, setting: str, languages: Sequence[str] = ()) -> Tables:
     """Read the training data of the setting, ``dev`` and ``test`` of the languages.
 
-    Args:
-        raw: a copy of the shared task's repository, or its ``task1``, or a folder with its files,
-            or with its archive ``conll2018.tar.gz``.
-        languages: by default all that have training data of the setting, because not all have
-            ``high``.
+    By default they are all that have training data of the setting: not all have ``high``.
     """
     parts = (f"train-{setting}", "dev", "test")
     wanted = re.compile(rf"(?P<language>\S+?)-(?P<part>{'|'.join(parts)})")
@@ -118,13 +114,7 @@ def read_items(name: str, content: bytes) -> Iterator[Item]:
 def prepare(
     raw: Path, output: Path, setting: str, languages: Sequence[str] = (), language_count: int = 0
 ) -> None:
-    """Write ``OUTPUT/characters/{train,valid,test}.{lemma,form}`` and ``OUTPUT/text/test.tsv``.
-
-    The latter has language, lemma, tags and form, in the order of ``test.lemma``.
-
-    Args:
-        language_count: how many languages there must be; 0 for any number.
-    """
+    """Make a corpus of characters, as ``corpus inflection`` describes."""
     tables = find_tables(raw, setting, languages)
     if len(tables) < language_count:
         raise RecipeError(f"{raw} has {len(tables)} languages, but {language_count} are needed")

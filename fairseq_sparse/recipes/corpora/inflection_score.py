@@ -50,14 +50,7 @@ def edit_distance(first: str, second: str) -> int:
 
 
 def score_files(generated: Path, reference: Path, guesses: Path) -> dict[str, Any]:
-    """Score fairseq-generate's output, write the guesses, and return the figures.
-
-    Args:
-        generated: output of ``fairseq-generate --post-process sentencepiece`` (lines T-ID, D-ID).
-        reference: ``text/test.tsv`` of the prepared data.
-        guesses: folder for the guesses in the shared task's own format: ``LANG-out``, with lemma,
-            guess and tags.
-    """
+    """Score inflected forms, as ``score-inflection`` describes, and return the figures."""
     items = _read_reference(reference)
     found = _read_generated(generated, reference, items)
     result = score(items, found)
