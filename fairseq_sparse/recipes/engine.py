@@ -24,12 +24,9 @@ _SHOWN = 20  # last lines of the log of a failure
 
 
 def run(plan: Plan, names: Sequence[str] = ()) -> None:
-    """Run those stages of a plan that are not finished.
+    """Run those stages of a plan, or of those with the names, that are not finished.
 
     SIGINT, SIGTERM and SIGHUP end the work, and then this process.
-
-    Args:
-        names: the stages; all by default.
     """
     task = task_of(plan, names)
     supervisor.supervise([task], [{}])

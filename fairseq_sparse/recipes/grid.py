@@ -17,16 +17,11 @@ Job = tuple[str, Plan, Sequence[str]]
 
 
 def run_all(jobs: Sequence[Job], at_once: int, config: str) -> list[str]:
-    """Run plans, several at a time; go on after a failure, and name the failed ones at the end.
+    """Run plans, several at a time; go on after a failure, and return the failed ones' names and
+    logs.
 
-    Data that several of them use are prepared first, once.
-
-    Args:
-        jobs: the name, the plan and the names of the stages of each run; all stages if empty.
-        at_once: number of simultaneous runs; 0 for one on each GPU, and for one on a CPU.
-
-    Returns:
-        a line for each failed run, with its name and log.
+    Data that several of them use are prepared first, once. ``at_once`` is 0 for one run on each
+    GPU, and for one on a CPU.
     """
     parts = shares(at_once, config)
     folders = [_data_of(job) for job in jobs]

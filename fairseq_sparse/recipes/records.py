@@ -74,9 +74,7 @@ def is_finished(stage: Stage) -> bool:
 def write(stage: Stage, state: str, inputs: dict[str, Any], running: Sequence[Path] = ()) -> None:
     """Record that a stage is finished, or interrupted until it is recorded as finished.
 
-    Args:
-        inputs: as in :class:`State`.
-        running: files and folders that the next command writes, of which a kill may leave a part.
+    A kill may leave a part of what is ``running``: files and folders that the next command writes.
     """
     record: dict[str, Any] = {"state": state, "settings": stage.settings, "inputs": inputs}
     if running:

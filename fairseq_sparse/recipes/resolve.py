@@ -39,16 +39,10 @@ _OPTIONS = {
 
 
 def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry] = None) -> Recipe:
-    """Return every setting of a run.
+    """Return every setting of a run of ``VARIANT`` or ``VARIANT+ATTENTION``.
 
-    The later wins: the data set, its configuration, the paper's settings, the variant, the options,
-    the overrides.
-
-    Args:
-        dataset: a name in ``datasets.yaml``, or any name for an ``entry`` of :func:`own_data`.
-        variant: a name in ``variants.yaml``, or ``VARIANT+ATTENTION``.
-        options: what the user, or a row of a table, changes.
-        entry: the data set, if it is not in the catalogue.
+    The later wins: the data set (of the catalogue, or an entry of :func:`own_data`), its
+    configuration, the paper's settings, the variant, the options, the overrides.
     """
     if options.config not in CONFIGS:
         raise RecipeError(f"the configuration {options.config!r} is neither cpu nor gpu")

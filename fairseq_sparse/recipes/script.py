@@ -30,11 +30,8 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
     """Return a plan as a bash script that makes the same files as the engine.
 
     Paths below the current directory are relative, so that the script can be moved. Bookkeeping is
-    left out: records, ``train.json``, ``summary.json``.
-
-    Args:
-        names: the stages that are printed; all by default.
-        origin: the command that prints the script, for a comment.
+    left out: records, ``train.json``, ``summary.json``. ``origin`` is the command that prints
+    it, for a comment.
     """
     body: list[str] = []
     made: set[Path] = set()

@@ -66,10 +66,8 @@ class Task:
 def supervise(tasks: Sequence[Task], shares: Sequence[dict[str, str]]) -> None:
     """Do tasks in workers, as many at once as there are shares, until all have ended.
 
-    Where a signal has ended the work, it ends this process, too.
-
-    Args:
-        shares: for each of the workers at once, variables that give it its share of the machine.
+    A share of the machine is given by variables. Where a signal has ended the work, it ends this
+    process, too.
     """
     waiting, working, free = list(tasks), [], list(shares)
     line = progress.Line()
