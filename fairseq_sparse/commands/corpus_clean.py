@@ -5,8 +5,8 @@ Reads INPUT/{train,valid,test}.LANG and writes the same files into FOLDER.
 With two languages, a training pair is left out, and counted, if a side is empty, has more than
 --max-tokens tokens, or more than --max-ratio times as many as the other; validation and test pairs
 are never left out. With --hold-out N, every N-th remaining training pair becomes a validation pair.
-With --long-test, the pairs that --max-tokens leaves out become a test set: FOLDER/long.LANG and,
-from the text before tokenisation, TEXT/long.LANG.
+With --long-test TEXT, the pairs that --max-tokens leaves out become a test set: FOLDER/long.LANG,
+and TEXT/long.LANG from the text before tokenisation.
 
 With one language, nothing is left out. With --hold-out N, the last N-th of the training text is for
 the test, and the N-th before it for validation. With --paragraphs, the lines between two empty ones
@@ -32,13 +32,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("for two languages").add_argument
     add("--max-tokens", type=positive, default=0, metavar="N")
     add("--max-ratio", type=float, default=0.0, metavar="X")
-    add("--long-test", action="store_true")
-    add("--text", type=Path, metavar="DIR", help="with {train,long}.LANG")
+    add("--long-test", type=Path, metavar="TEXT", help="folder with train.LANG")
     add = parser.add_argument_group("for one language").add_argument
     add("--paragraphs", action="store_true")
     options = parser.parse_args(arguments)
-    if options.long_test and not (options.max_tokens and options.text):
-        parser.error("--long-test needs --max-tokens and --text, too")
+    if options.long_test and not options.max_tokens:
+        parser.error("--long-test needs --max-tokens, too")
     of_pairs = options.max_tokens or options.max_ratio or options.long_test
     wrong = of_pairs if len(options.languages) == 1 else options.paragraphs
     if wrong or len(options.languages) > 2:
@@ -51,9 +50,8 @@ def run(options: argparse.Namespace) -> None:
     if len(options.languages) == 1:
         split_text(*places, options.languages[0], hold_out, options.paragraphs)
     else:
-        text = options.text if options.long_test else None
         limits = (options.max_tokens, options.max_ratio)
-        clean_pairs(*places, options.languages, *limits, hold_out, text)
+        clean_pairs(*places, options.languages, *limits, hold_out, options.long_test)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -208,7 +208,7 @@ def _clean(corpus: Corpus, text: Path, tokens: Path, clean: Path) -> Command:
         argv += ["--hold-out", str(corpus.hold_out)]
     outputs = [clean / name for name in _names(SPLITS, sides)]
     if corpus.long_test:
-        argv += ["--long-test", "--text", text]
+        argv += ["--long-test", text]
         outputs += [folder / f"long.{side}" for folder in (clean, text) for side in sides]
     if corpus.paragraphs:
         argv += ["--paragraphs"]

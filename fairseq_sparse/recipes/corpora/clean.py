@@ -23,7 +23,7 @@ def clean_pairs(
     hold_out: int = 0,
     long_text: Optional[Path] = None,
 ) -> None:
-    """Clean and split parallel text, as ``corpus clean`` describes; ``long_text`` is its --text."""
+    """Clean and split parallel text, as ``corpus clean`` describes (``long_text``: --long-test)."""
     for split in ("test",) if hold_out else ("test", "valid"):
         with open_all(_files(output, split, languages)) as handles:
             for pair in _read(_files(source, split, languages)):

@@ -196,7 +196,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    ["de --max-tokens 9", "de en --paragraphs", "de en fr", "de en --long-test --text x"],
+    ["de --max-tokens 9", "de en --paragraphs", "de en fr", "de en --long-test x"],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: str, capsys) -> None:
     words = f"--input x --output x --languages {flags}".split()
@@ -208,7 +208,7 @@ def test_flags_that_do_not_go_together_are_refused(flags: str, capsys) -> None:
 def test_command_line(tmp_path: Path) -> None:
     write(tmp_path, **FILES)
     words = ["--input", str(tmp_path), "--output-folder", str(tmp_path / "out"), "--languages"]
-    long = ["--max-tokens", "2", "--long-test", "--text", str(tmp_path)]
+    long = ["--max-tokens", "2", "--long-test", str(tmp_path)]
     assert corpus_clean.main([*words, *LANGUAGES, *long]) == 0
     assert read(tmp_path / "out" / "train.en") == ["a"]
     assert read(tmp_path / "long.en") == ["b b b"]
