@@ -33,21 +33,20 @@ def generate(recipe: Recipe, models: Sequence[Path] = ()) -> Stage:
     if corpus.kind == "parallel":
         to_text = {"post-process": "subword_nmt", "tokenizer": corpus.tokenizer(corpus.target)}
     flags = {**recipe.task, **to_text, **decoding.flags}
-    commands, outputs, references = [], [], []
+    commands: list[Command] = []
+    references: list[Path] = []
     tests = {"test": "test", **({"long": "test1"} if corpus.long_test else {})}
     for name, subset in tests.items():
-        output = run / f"generate-{name}.txt"
+        output, found = run / f"generate-{name}.txt", _references(recipe, name)
         commands.append(_decode(recipe, models, flags, subset, output))
-        score = _score(recipe, name, output)
-        commands.append(score)
-        outputs += [output, *score.outputs]
-        references += [path for paths in _references(recipe, name).values() for path in paths]
+        commands.append(_score(recipe, name, output, found))
+        references += [path for paths in found.values() for path in paths]
     return Stage(
         name="generate",
         folder=run,
         settings=as_settings(flags) | as_settings(decoding.score_flags, "score "),
         inputs=(*models, *binary_files(recipe, *tests.values()), *references),
-        outputs=tuple(outputs),
+        outputs=tuple(path for command in commands for path in command.made),
         commands=tuple(commands),
         before=begin(recipe, run / "summary.json"),
     )
@@ -75,22 +74,20 @@ def _references(recipe: Recipe, test: str) -> dict[str, list[Path]]:
     }
 
 
-def _score(recipe: Recipe, test: str, generated: Path) -> Command:
+def _score(
+    recipe: Recipe, test: str, generated: Path, references: dict[str, list[Path]]
+) -> Command:
     """Return the command that scores what was decoded of a test set."""
-    run, references = recipe.run_dir, _references(recipe, test)
-    argv: list[Argument] = ["fairseq-sparse", "score", generated]
-    outputs: tuple[Path, ...]
+    run, suffix = recipe.run_dir, "" if test == "test" else f"-{test}"
+    program, flag = "score", "--output"
+    outputs = (run / f"hyp{suffix}.detok.txt", run / f"bleu{suffix}.json")
     if recipe.decoding.score == "accuracy":
+        program, flag = "score-inflection", "--guesses"
         outputs = (run / "guesses", run / "accuracy.json")
-        argv = ["fairseq-sparse", "score-inflection", generated]
-        where: list[Argument] = ["--guesses", outputs[0], "--json", outputs[1]]
-    else:
-        suffix = "" if test == "test" else f"-{test}"
-        outputs = (run / f"hyp{suffix}.detok.txt", run / f"bleu{suffix}.json")
-        where = ["--output", outputs[0], "--json", outputs[1]]
-    for flag, paths in references.items():
-        argv += [flag, *paths]
-    argv += [*where, *as_arguments(recipe.decoding.score_flags)]
+    argv: list[Argument] = ["fairseq-sparse", program, generated]
+    for name, paths in references.items():
+        argv += [name, *paths]
+    argv += [flag, outputs[0], "--json", outputs[1], *as_arguments(recipe.decoding.score_flags)]
     return Command(tuple(argv), outputs=outputs)
 
 
@@ -164,7 +161,7 @@ def align(recipe: Recipe) -> Stage:
 def analyze(recipe: Recipe) -> Stage:
     run, corpus = recipe.run_dir, recipe.corpus
     commands: list[Command] = []
-    outputs = [run / "summary.json"]
+    report = run / "search-valid.jsonl"
     settings: dict[str, object] = {}
     inputs = [run / "average.pt", recipe.score_file, run / "train.json"]
     if corpus.kind != "text":
@@ -176,14 +173,14 @@ def analyze(recipe: Recipe) -> Stage:
         inputs += binary_files(recipe, *subsets)
         for subset in subsets:
             commands += _statistics(recipe, subset, subwords)
-            outputs += _statistics_files(recipe, subset)
         if validation:
-            report = run / "search-valid.jsonl"
             commands.append(_certify(recipe, report))
-            outputs.append(report)
             settings |= as_settings(recipe.decoding.flags, "search ")
         if corpus.gold_alignment:
             inputs.append(run / "alignment.json")
+
+    outputs = [run / "summary.json", *(path for command in commands for path in command.made)]
+    outputs += [report] if recipe.decoding.validation else []
 
     def after() -> None:
         write_json(run / "summary.json", summaries.summarize_all(recipe))
@@ -200,30 +197,23 @@ def analyze(recipe: Recipe) -> Stage:
     )
 
 
-def _statistics_files(recipe: Recipe, subset: str) -> tuple[Path, Path, Path]:
-    measured = (
-        measurement_file(recipe.run_dir / "average.pt", name, subset)
-        for name in ("output", "attention")
-    )
-    return recipe.run_dir / f"validate-{subset}.txt", *measured
-
-
 def _statistics(recipe: Recipe, subset: str, subwords: str) -> Iterable[Command]:
     """Yield the commands that measure output and attention on the references of a subset."""
     limit = ["--max-tokens", str(recipe.decoding.max_tokens)]
-    validated, output, attention = _statistics_files(recipe, subset)
+    model = recipe.run_dir / "average.pt"
     argv = _fairseq(recipe, "fairseq-validate", "--valid-subset", subset, *limit)
     argv += ["--distributed-world-size", "1", "--log-format", "json"]
     argv += as_arguments(recipe.task)
+    validated = recipe.run_dir / f"validate-{subset}.txt"
     yield Command(tuple(argv), stdout=validated, with_errors=True)
-    for name, flag, file in (
-        ("support", ["--no-search"], output),
-        ("attention", ["--subwords", subwords], attention),
+    for name, of, flag in (
+        ("support", "output", ["--no-search"]),
+        ("attention", "attention", ["--subwords", subwords]),
     ):
-        argv = ["fairseq-sparse", "analyze", name, recipe.binary]
-        argv += ["--path", recipe.run_dir / "average.pt", "--subset", subset, *flag]
+        argv = ["fairseq-sparse", "analyze", name, recipe.binary, "--path", model]
+        argv += ["--subset", subset, *flag, *limit, *recipe.device]
         # The command keeps what it measures in this file.
-        yield Command((*argv, *limit, *recipe.device), outputs=(file,))
+        yield Command(tuple(argv), outputs=(measurement_file(model, of, subset),))
 
 
 def _certify(recipe: Recipe, report: Path) -> Command:
