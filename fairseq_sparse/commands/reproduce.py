@@ -12,7 +12,6 @@ are named at the end. docs/reproduction.md lists every table and figure.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from fairseq_sparse.commands import common
 from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
+from fairseq_sparse.recipes.corpora.reading import log
 from fairseq_sparse.recipes.follow_up import find_gold, follow_up
 from fairseq_sparse.recipes.tables import Table, list_tables, read_table
 
@@ -64,10 +64,6 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser)
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def run(given: argparse.Namespace) -> None:
     if given.list:
         print(list_tables(), end="")
@@ -85,7 +81,7 @@ def run(given: argparse.Namespace) -> None:
     failed: list[str] = []
     if table.rows:
         if not given.table_only:
-            say(f"{table.title}: {len(list(runs))} runs, {options.config} configuration")
+            log(f"{table.title}: {len(list(runs))} runs, {options.config} configuration")
             failed = reproduce.train(runs, given.jobs)
         make(runs, stem, given.format)
     for dataset, recipes in reproduce.finished(runs).items():
@@ -97,7 +93,7 @@ def run(given: argparse.Namespace) -> None:
             for output in plan.stages[0].outputs:
                 if output.suffix == ".txt":
                     print(output.read_text(encoding="utf-8"), end="")
-    say(f"the table, pictures and more: {stem}.*")
+    log(f"the table, pictures and more: {stem}.*")
     end(failed)
 
 
@@ -118,7 +114,7 @@ def make(runs: reproduce.Runs, stem: Path, style: str) -> None:
     page, messages = paper_tables.make(runs.table, rows, reproduce.references(runs))
     page.write(stem)
     for message in messages + paper_tables.draw_all(runs.table, rows, stem):
-        say(message)
+        log(message)
     print(page.text(style), end="")
 
 

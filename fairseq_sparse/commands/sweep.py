@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Optional
 
 from fairseq_sparse.commands.common import command_parser, finish, numbers
-from fairseq_sparse.commands.reproduce import add_grid_options, end, say, stem_of
+from fairseq_sparse.commands.reproduce import add_grid_options, end, stem_of
 from fairseq_sparse.commands.run import options_of
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import reproduce
+from fairseq_sparse.recipes.corpora.reading import log
 from fairseq_sparse.recipes.tables import Table, expand
 
 ALPHAS = [1.0, 1.5, 2.0]
@@ -66,8 +67,8 @@ def run(given: argparse.Namespace) -> None:
     page.write(stem)
     print(page.text(given.format), end="")
     for message in paper_tables.draw(rows, ["alphas"], "", 1.0, stem):
-        say(message)
-    say(f"the table and the picture: {stem}.*")
+        log(message)
+    log(f"the table and the picture: {stem}.*")
     end(failed)
 
 
