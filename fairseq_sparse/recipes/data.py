@@ -103,9 +103,7 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     own = catalogue.merge(own, _parsed(overrides))
     for language, kind in own.get("tokens", {}).items():
         if kind not in ("moses", "space", "jieba"):
-            raise RecipeError(
-                f"{dataset}: tokens of {language} are moses, space or jieba, not {kind}"
-            )
+            raise RecipeError(f"{dataset}: tokens of {language}: moses, space or jieba, not {kind}")
     for name in ("made_by", "remove_diacritics", "languages"):
         own[name] = tuple(own.get(name, ()))
     own["files"] = _raw_files(dataset, own) if "files" in own and not options.raw_dir else ()

@@ -36,11 +36,6 @@ def binary_files(recipe: Recipe, *subsets: str) -> tuple[Path, ...]:
 def prepare(recipe: Recipe) -> Stage:
     """Return the stage that prepares the data."""
     corpus = recipe.corpus
-    if "," in str(recipe.data_dir):
-        raise RecipeError(
-            f"{recipe.data_dir}: fairseq-preprocess takes ',' for the end of a path; choose "
-            "another --data-dir"
-        )
     settings = {name: value for name, value in asdict(corpus).items() if name not in _NOT_DATA}
     if recipe.own_raw is None:
         settings["files"] = {file.name: file.checksum for file in corpus.files}

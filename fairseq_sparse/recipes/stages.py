@@ -31,8 +31,8 @@ _ELSEWHERE = (
 def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
     """Return all stages of a run; the result does not depend on the number of devices."""
     for folder in (recipe.data_dir, recipe.run_dir):
-        if ":" in str(folder):
-            raise RecipeError(f"{folder}: fairseq takes ':' for the end of a path; choose another")
+        if {":", ","} & set(str(folder)):
+            raise RecipeError(f"{folder}: fairseq takes ':' and ',' for the end of a path")
     stages = [prepare(recipe), _train(recipe, launch), _average(recipe), generate(recipe)]
     if recipe.corpus.kind == "parallel":
         stages.append(align(recipe))
