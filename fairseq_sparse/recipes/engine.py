@@ -169,16 +169,10 @@ def _run(command: Command, log: Path, tell: supervisor.Tell) -> None:
                 watched = Path(handle.name)
         tell(argv=argv, watched=watched, start=watched.stat().st_size)
         errors = stdout if command.with_errors else None
-        try:
-            _check(argv, processes.wait(processes.start(argv, stdin, stdout, errors)))
-        except RecipeError:
-            if command.with_errors:  # the file goes
-                print(*progress.last_lines(watched, 1000), sep="\n", flush=True)
-            raise
+        status = processes.wait(processes.start(argv, stdin, stdout, errors))
+        if status and command.with_errors:  # the file goes
+            print(*progress.last_lines(watched, 1000), sep="\n", flush=True)
+        if status:
+            end = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
+            raise RecipeError(f"{argv[0]} {end}")
         processes.end_descendants()
-
-
-def _check(argv: Sequence[str], status: int) -> None:
-    if status:
-        end = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
-        raise RecipeError(f"{argv[0]} {end}")
