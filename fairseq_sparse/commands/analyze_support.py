@@ -6,6 +6,11 @@ the number of source positions that cross-attention gives weight. By search, it 
 a beam provably has every translation of nonzero probability. With training logs, it shows the
 threshold tau and the norm of the logits.
 
+With --by-frequency, a second table has the rank of the reference's tokens among all logits, and how
+often their p is 0, by how often their word occurs in the training text. A token has the frequency
+of the word that it is a part of, the end of a sentence that of the sentences. The text must be
+tokenised as the data, before or after the words were split; --subwords says how they were.
+
 Softmax and sparse outputs and fairseq's own models can be compared; A.pt:B.pt is an ensemble.
 Measurements of whole parts are kept in RUN/measurements, and read again.
 """
@@ -17,6 +22,7 @@ import sys
 from pathlib import Path
 
 from fairseq_sparse.commands.common import (
+    add_by_frequency,
     add_format,
     add_json,
     add_plots,
@@ -33,6 +39,7 @@ from fairseq_sparse.commands.models import (
     add_limit,
     add_max_tokens,
     add_model_arguments,
+    add_subwords,
     measurements,
     name_models,
     print_left_out,
@@ -75,12 +82,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="LOG",
         help="the models' training logs, in any --log-format: tau and the logits' norm",
     )
+    add_by_frequency(parser, "gold's rank and support")
+    add_subwords(parser, default=None)
     add_max_tokens(parser)
     add_format(parser)
     add_json(parser)
     add_plots(parser)
     options = parser.parse_args(arguments)
     name_models(parser, options)
+    if options.by_frequency and options.steps == "translations":
+        parser.error("--by-frequency is about the references: leave out --steps translations")
+    if options.subwords and not options.by_frequency:
+        parser.error("--subwords says what a word of --by-frequency is: give both")
     if len(options.log) not in (0, len(options.path)):
         parser.error("--log: give as many as --path has models")
     if options.steps == "references" and options.beam is not None:
@@ -107,21 +120,30 @@ def training_curves(options: argparse.Namespace) -> list[dict]:
 
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.cache import BEAM
-    from fairseq_sparse.tables.output import certified_table, output_table, training_table
+    from fairseq_sparse.tables.output import (
+        certified_table,
+        gold_table,
+        output_table,
+        training_table,
+    )
 
     prepare_plots(options)
     curves = training_curves(options)
-    rows, searched = [], []
-    for found in measurements(options, first=options.sentences):
+    rows, searched, gold = [], [], []
+    for found in measurements(options, options.subwords, options.sentences):
         if options.steps != "translations":
             rows.append(found.output())
         if options.steps != "references":
             rows.append(found.decoded(options.beam or BEAM))
+        if options.by_frequency:
+            gold.append(found.gold(options.by_frequency))
         print_left_out(rows[-1]["left_out"])
         if options.beams and found.subset == options.subset[0]:
             searched.append(found.certified(options.beams))
     result = {"data": options.data, "forced": rows, "searched": searched, "training": curves}
+    result |= {"gold": gold} if gold else {}
     tables = [output_table(rows)]
+    tables += [gold_table(gold)] if gold else []
     tables += [certified_table(searched)] if searched else []
     tables += [training_table(curves)] if curves else []
     print_tables(tables, result, options)

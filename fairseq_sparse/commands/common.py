@@ -115,8 +115,8 @@ def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add("--resamples", type=positive, default=1000, metavar="N", help=text)
 
 
-def add_by_frequency(parser: argparse.ArgumentParser) -> None:
-    text = "show the F1 of words by their frequency in this text"
+def add_by_frequency(parser: argparse.ArgumentParser, what: str = "the F1 of words") -> None:
+    text = f"show {what} by the words' frequency in this text"
     parser.add_argument("--by-frequency", type=Path, metavar="TRAINING_TEXT", help=text)
 
 

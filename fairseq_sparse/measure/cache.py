@@ -50,7 +50,7 @@ class Measurements:
     Attributes:
         data: folder that ``fairseq-preprocess`` made.
         subwords: how words were split (see :func:`subword_merger`): attention is measured between
-            words; ``none``: between tokens.
+            words, which also have the frequencies of :meth:`gold`; ``none``: tokens are words.
         max_tokens: largest number of tokens in a batch.
         first: measure only this many sentences, the first ones; None for all.
     """
@@ -85,6 +85,12 @@ class Measurements:
     def certified(self, beams: Sequence[int]) -> dict[str, Any]:
         """Return under ``beams`` how often each beam size proves its result."""
         return {**self._model, **self._kept("certified", beams=list(beams))}
+
+    def gold(self, training: Path) -> dict[str, Any]:
+        """Return rank and support of the references' tokens by the frequency of their words in a
+        training text, which is tokenised as the data."""
+        found = self._kept("gold", subwords=self.subwords, training=training)
+        return {**self._model, **found}
 
     def attention(self) -> dict[str, Any]:
         """Return :meth:`own_attention`, with :meth:`shuffled` if any attention is null."""

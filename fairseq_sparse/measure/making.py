@@ -25,6 +25,7 @@ from fairseq_sparse.measure.output.empty_translations import (
     count_empty_translations,
     scores_to_compare,
 )
+from fairseq_sparse.measure.output.gold_by_frequency import WordClasses, measure_gold
 from fairseq_sparse.measure.output.output_statistics import count_certified, measure_steps
 from fairseq_sparse.measure.sentences import describe_sentences
 from fairseq_sparse.measure.translator import (
@@ -65,6 +66,14 @@ def certified(of: Measurements, beams: Sequence[int]) -> dict[str, Any]:
         batches = of.batches(of.translator, f"beam {beam}") if of.translator.is_sparse else []
         shares[str(beam)] = count_certified(of.translator, batches, beam)
     return _described(of, {"beams": shares})
+
+
+def gold(of: Measurements, subwords: str, training: Path) -> dict[str, Any]:
+    """Measure rank and support of gold by the frequency of its word."""
+    classes = WordClasses(of.translator.task.target_dictionary, training, subwords)
+    batches = of.batches(of.translator, "gold by frequency")
+    found = measure_gold(of.translator, batches, of.subset, classes)
+    return {**_described(of, found), "subwords": subwords}
 
 
 def attention(of: Measurements, subwords: str) -> dict[str, Any]:

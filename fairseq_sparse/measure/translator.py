@@ -141,12 +141,14 @@ class ForcedSteps:
         token: the token that was given, ``[steps]``.
         sentence: the row of the batch that the step belongs to, ``[steps]``.
         position: the step's place in its sentence, from 0, ``[steps]``.
+        logits: ``[steps, V]``; None for an ensemble and for adaptive softmax, which have none.
     """
 
     log_p: Tensor
     token: Tensor
     sentence: Tensor
     position: Tensor
+    logits: Optional[Tensor] = None
 
     @property
     def token_log_p(self) -> Tensor:
@@ -173,10 +175,14 @@ def forced_steps(
     sentence, token, position = real.nonzero()[:, 0], target[real], (real.cumsum(1) - 1)[real]
     features = [_features(model, net_input) for model in models]
     features = [(rows[real], layer) for rows, layer in features]
+    has_logits = len(models) == 1 and getattr(models[0].decoder, "adaptive_softmax", None) is None
     for start in range(0, len(token), _CHUNK):
         chunk = slice(start, start + _CHUNK)
-        log_p = _mean_log_probs(models, [(part[chunk], layer) for part, layer in features])
-        yield ForcedSteps(log_p, token[chunk], sentence[chunk], position[chunk])
+        # [1, steps, d], because adaptive softmax wants a batch
+        outputs = [layer(part[chunk].unsqueeze(0)) for part, layer in features]
+        log_p = _mean_log_probs(models, outputs)
+        logits = outputs[0][0] if has_logits else None
+        yield ForcedSteps(log_p, token[chunk], sentence[chunk], position[chunk], logits)
 
 
 def _features(model, net_input):
@@ -190,12 +196,11 @@ def _features(model, net_input):
         return model.decoder(previous, encoder_out=encoder_out)[0], lambda logits: logits
 
 
-def _mean_log_probs(models, features) -> Tensor:
-    log_p = []
-    for model, (rows, layer) in zip(models, features, strict=True):
-        # [1, steps, d], because adaptive softmax wants a batch
-        output = (layer(rows.unsqueeze(0)), None)
-        log_p.append(model.get_normalized_probs(output, log_probs=True)[0])
+def _mean_log_probs(models, outputs) -> Tensor:
+    log_p = [
+        model.get_normalized_probs((output, None), log_probs=True)[0]
+        for model, output in zip(models, outputs, strict=True)
+    ]
     if len(log_p) == 1:
         return log_p[0]
     return torch.logsumexp(torch.stack(log_p), dim=0) - math.log(len(log_p))

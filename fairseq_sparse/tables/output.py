@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from fairseq_sparse.measure.cache import BEAM
+from fairseq_sparse.measure.text.word_frequency import bucket_label
+
 Table = tuple[list[str], list[list[object]]]
 
 _MODEL = ["model", "output", "subset"]
@@ -24,6 +27,26 @@ def output_table(rows: Sequence[dict[str, Any]]) -> Table:
             + [_percent(row["zeros"]), _percent(row["gold_zero"])]
             + [f"{sums['mean']:.3f} ({sums['sd']:.3f})", _number(row["attended"])]
         )
+    return header, lines
+
+
+def gold_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for ``Measurements.gold``, a row for each frequency class."""
+    header = [*_MODEL, "frequency in training", "words", "tokens", "gold first (%)"]
+    header += [f"among the first {BEAM} (%)", "mean rank", "median", "gold at p=0 (%)"]
+    header += ["words with one (%)", "nonzeros per step"]
+    lines = []
+    for row in rows:
+        for part in [*row["classes"], row["all"]]:
+            whole = part is row["all"]
+            label = "all" if whole else bucket_label(part["least"], part["most"])
+            lines.append(
+                [*_model(row), label, f"{part['words']:,}", f"{part['tokens']:,}"]
+                + [_percent(part["first"]), _percent(part["in_beam"])]
+                + [_number(part["mean_rank"]), _whole(part["median_rank"])]
+                + [_percent(part["zero"]), _percent(part["words_zero"])]
+                + [_number(part["nonzeros"])]
+            )
     return header, lines
 
 
@@ -74,6 +97,10 @@ def _model(row: dict[str, Any]) -> list[object]:
 
 def _number(value: Optional[float]) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _whole(value: Optional[int]) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _percent(share: Optional[float]) -> str:

@@ -175,6 +175,25 @@ def test_a_second_call_reads_and_prints_the_same(data: Path, paths: list[Path], 
         assert f"read {path}" in printed[1].err
 
 
+def test_gold_by_frequency_is_kept(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
+    output, text = tmp_path / "out.json", data.parent / "train.en"
+    arguments = [data, "--path", *paths, "--no-search", "--by-frequency", text, "--json", output]
+    for read_again in (False, True):
+        assert not call_here("support", *arguments)
+        printed = capfd.readouterr()
+        assert ("gold-test.json" in printed.err) == read_again
+        _, table = tables_in(printed.out)
+        gold = read(output)["gold"]
+        assert len(table) == sum(len(row["classes"]) + 1 for row in gold)
+    for row, forced in zip(gold, read(output)["forced"], strict=True):
+        assert row["all"]["tokens"] == forced["steps"]
+        assert row["all"]["zero"] == pytest.approx(forced["gold_zero"])
+        assert sum(part["tokens"] for part in row["classes"]) == forced["steps"]
+    translations = ["--steps", "translations"]
+    assert_refused(capfd, "--by-frequency", call_here, "support", *arguments, *translations)
+    assert_refused(capfd, "--subwords", call_here, "support", *arguments[:4], "--subwords", "none")
+
+
 def test_first_sentences_are_the_same_in_any_batches(
     data: Path, paths: list[Path], tmp_path: Path
 ) -> None:

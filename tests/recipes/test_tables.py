@@ -86,7 +86,9 @@ def test_an_unknown_table_is_refused_and_all_are_listed() -> None:
 def test_the_page_has_every_table_and_names_what_there_is() -> None:
     found = {" ".join(names) for names in re.findall(r"`reproduce (\w+) (\w+)`", PAGE)}
     assert found == set(TABLES) - {
-        "rela ablation", "attention controls", "attention thresholds"  # not from a paper
+        "rela ablation",
+        "attention controls",
+        "attention thresholds",  # not from a paper
     }
     scripts = re.findall(r"`(?:scripts/)?((?:\w+/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
     commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)

@@ -10,10 +10,24 @@ from __future__ import annotations
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 # The smallest frequency in each bucket.
 EDGES = (0, 1, 2, 10, 100, 1000)
+# The frequencies in each bucket: the smallest and the largest one, which the last does not have.
+LIMITS = tuple(zip(EDGES, [*(edge - 1 for edge in EDGES[1:]), None], strict=True))
+
+
+def bucket_of(frequency: int) -> int:
+    """Return the number of a frequency's bucket."""
+    return bisect(EDGES, frequency) - 1
+
+
+def bucket_label(least: int, most: Optional[int]) -> str:
+    """Return the frequencies in a bucket as text."""
+    if most is None:
+        return f"{least} or more"
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def count_words(sentences: Iterable[Sequence[str]]) -> Counter[str]:
@@ -43,8 +57,7 @@ def f1_by_frequency(
         mine, theirs = Counter(hypothesis), Counter(reference)
         for name, words in zip(counts, (mine & theirs, mine, theirs), strict=True):
             for word, count in words.items():
-                counts[name][bisect(EDGES, frequencies.get(word, 0)) - 1] += count
-    limits = [edge - 1 for edge in EDGES[1:]] + [None]
+                counts[name][bucket_of(frequencies.get(word, 0))] += count
     return [
         {
             "least": least,
@@ -52,8 +65,8 @@ def f1_by_frequency(
             **dict(zip(counts, (matched, translated, reference), strict=True)),
             "f1": 2 * matched / (translated + reference) if translated + reference else None,
         }
-        for least, most, matched, translated, reference in zip(
-            EDGES, limits, *counts.values(), strict=True
+        for (least, most), matched, translated, reference in zip(
+            LIMITS, *counts.values(), strict=True
         )
     ]
 
@@ -64,8 +77,6 @@ def frequency_table(
     """Return header and rows of the F1 of each system."""
     rows = []
     for buckets in zip(*systems.values(), strict=True):
-        least, most = buckets[0]["least"], buckets[0]["most"]
-        label = f"{least} or more" if most is None else f"{least} to {most}"
         cells = ["-" if bucket["f1"] is None else f"{bucket['f1']:.3f}" for bucket in buckets]
-        rows.append([str(least) if least == most else label, *cells])
+        rows.append([bucket_label(buckets[0]["least"], buckets[0]["most"]), *cells])
     return ["frequency in training", *(f"F1, {name}" for name in systems)], rows
