@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Write the tables of README.md and docs/ from the figures in docs/results.
+"""Write the tables of README.md and docs/ from docs/results and the catalogue of papers' tables.
 
 A page names a table with the lines `<!-- table NAME -->` and `<!-- end of table -->`; the text
 between them is made from docs/results/NAME.csv. Between `<!-- runs PATTERN,... COLUMN,... -->` and
 `<!-- end of runs -->` is a table of the runs kept by scripts/publish_run.py in docs/results/runs.
 It has a row for each pattern, with means and standard deviations over the matching runs, which are
-seeds of one model. The columns are those of `fairseq-sparse table results`.
+seeds of one model. The columns are those of `fairseq-sparse table results`. Between
+`<!-- items PAPER -->` and `<!-- end of items -->` is what `fairseq-sparse reproduce PAPER` makes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,8 @@ from command_line import exit_status, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
-    r"(?P<begin><!-- table (?P<name>\w+) -->\n).*?(?P<end><!-- end of table -->)", re.DOTALL
-)
-RUNS = re.compile(
-    r"(?P<begin><!-- runs (?P<patterns>\S+) (?P<columns>[\w,]+) -->\n).*?"
-    r"(?P<end><!-- end of runs -->)",
+    r"(?P<begin><!-- (?P<kind>table|runs|items) (?P<words>.+?) -->\n).*?"
+    r"(?P<end><!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
 
@@ -67,24 +65,52 @@ def table_of_runs(patterns: list[str], columns: list[str], results: Path) -> str
     return tabulate(cells, headers=head, tablefmt="github", disable_numparse=True)
 
 
+def table_of_items(paper: str) -> str:
+    """Return a Markdown table of what ``fairseq-sparse reproduce`` makes of a paper.
+
+    Items that differ only in their names share a row, and a comparison stands only once.
+
+    Raises:
+        KeyError: there is no such paper.
+    """
+    from fairseq_sparse.recipes import catalogue
+
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    first: dict[str, tuple[str, str, str]] = {}  # where a comparison stands
+    for key, entry in catalogue.entries("tables").items():
+        title, run_on, compared = (entry.get(name, "") for name in ("title", "run_on", "compared"))
+        its_paper, name = key.split()
+        origin, *its_place = first.setdefault(compared, (key, its_paper, title))
+        if compared and its_place != [its_paper, title]:
+            compared = f"as `{origin}`"
+        if its_paper == paper:
+            rows.setdefault((title, run_on, compared), []).append(f"`{name}`")
+    if not rows:
+        raise KeyError(f"there are no tables of {paper}")
+    cells = [[", ".join(names), *about] for about, names in rows.items()]
+    head = [f"`{paper}`", "what it is", "run on", "compared with the paper"]
+    return tabulate(cells, headers=head, tablefmt="github", disable_numparse=True)
+
+
 def fill(page: str, results: Path) -> str:
     """Return the text of a page with its tables made again from the files in ``results``.
 
     Raises:
         OSError: a table has no file.
         ValueError: a row has more or fewer fields than the headings.
+        KeyError: there is no such column or paper.
     """
-    page = RUNS.sub(
-        lambda block: "{begin}\n{table}\n\n{end}".format(
-            **block.groupdict(),
-            table=table_of_runs(block["patterns"].split(","), block["columns"].split(","), results),
-        ),
-        page,
-    )
+
+    def table(kind: str, words: str) -> str:
+        if kind == "table":
+            return markdown(results / f"{words}.csv")
+        if kind == "items":
+            return table_of_items(words)
+        patterns, columns = (word.split(",") for word in words.split())
+        return table_of_runs(patterns, columns, results)
+
     return BLOCK.sub(
-        lambda block: "{begin}\n{table}\n\n{end}".format(
-            **block.groupdict(), table=markdown(results / f"{block['name']}.csv")
-        ),
+        lambda block: f"{block['begin']}\n{table(block['kind'], block['words'])}\n\n{block['end']}",
         page,
     )
 

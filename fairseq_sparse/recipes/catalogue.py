@@ -17,7 +17,7 @@ Entry = dict[str, Any]
 FOLDER = Path(__file__).with_name("entries")
 CONFIGS = ("cpu", "gpu")
 # Top-level keys of the files that are no entries.
-SECTIONS = ("bases", "files", "attentions")
+SECTIONS = ("bases", "files", "attentions", "papers")
 _NAMES = {"datasets": "data set", "variants": "variant", "settings": "settings", "tables": "table"}
 
 

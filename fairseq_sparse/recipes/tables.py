@@ -30,6 +30,8 @@ class Table:
     all_seeds: bool = False
     show: str = ""
     note: str = ""
+    run_on: str = ""
+    compared: str = ""
 
 
 _FIELDS = {field.name for field in fields(Table)} - {"paper", "name"}
@@ -37,9 +39,10 @@ _OPTIONS = {field.name for field in fields(Options)}
 
 
 def read_table(paper: str, name: str) -> Table:
-    """Return a table of the catalogue."""
+    """Return a table of the catalogue, whose title begins with the paper's."""
     entry = dict(catalogue.find("tables", f"{paper} {name}"))
     catalogue.check_keys("tables", f"{paper} {name}", entry, _FIELDS)
+    entry["title"] = f"{catalogue.section('tables', 'papers')[paper]}, {entry['title']}"
     follow_up = entry.pop("follow_up", [])
     entry.setdefault("show", "none" if name.startswith("fig") else "")
     return Table(
@@ -67,6 +70,9 @@ def expand(row: Union[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
 
 def list_tables() -> str:
     """Return a line for each table, with what ``fairseq-sparse reproduce`` calls it."""
-    return "".join(
-        f"{key:<30} {entry['title']}\n" for key, entry in catalogue.entries("tables").items()
-    )
+    lines = []
+    for key in catalogue.entries("tables"):
+        table = read_table(*key.split())
+        run_on = f" (run on: {table.run_on})" if table.run_on else ""
+        lines.append(f"{key:<30} {table.title}{run_on}\n")
+    return "".join(lines)

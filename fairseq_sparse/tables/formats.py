@@ -40,6 +40,7 @@ _LATEX = str.maketrans(
         "Σ": r"$\Sigma$",
         "α": r"$\alpha$",
         "ε": r"$\varepsilon$",
+        "κ": r"$\kappa$",
         "τ": r"$\tau$",
     }
 )

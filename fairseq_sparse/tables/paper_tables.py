@@ -262,7 +262,8 @@ def _about_the_paper(table: Table, dataset: str, rows: Sequence[Row]) -> list[st
     if not lines:
         lines.append(f"paper: it has no figure for {dataset} that is measured in the same way")
     quantities = filter(None, (_quantity(rows, name) for name in table.columns))
-    return lines + differences(table.paper, dataset, quantities)
+    lines += differences(table.paper, dataset, quantities)
+    return lines + ([f"compared with the paper: {table.compared}"] if table.compared else [])
 
 
 def _range(values: Sequence[str]) -> str:

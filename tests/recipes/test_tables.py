@@ -83,16 +83,24 @@ def test_an_unknown_table_is_refused_and_all_are_listed() -> None:
     )
 
 
-def test_the_page_has_every_table_and_names_what_there_is() -> None:
-    found = {" ".join(names) for names in re.findall(r"`reproduce (\w+) (\w+)`", PAGE)}
-    assert found == set(TABLES) - {
-        "rela ablation",
-        "attention controls",
-        "attention thresholds",  # not from a paper
-    }
-    scripts = re.findall(r"`(?:scripts/)?((?:\w+/)?\w+\.py)(?: (--[a-z-]+))?", PAGE)
-    commands = re.findall(r"`fairseq-sparse ((?:[a-z]+ ?)+)(--[a-z-]+)?", PAGE)
-    assert ("benchmark/losses.py", "") in scripts and ("paper/thresholds.py", "--data") in scripts
+def test_the_page_has_every_paper() -> None:
+    papers = re.findall(r"<!-- items (\w+) -->", PAGE)
+    assert sorted(papers) == sorted({table.paper for table in TABLES.values()})
+    assert sorted(papers) == sorted(catalogue.section("tables", "papers"))
+
+
+def test_an_unknown_key_of_a_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {"rela 1": {"title": "Table 1", "compares": "with a typing error"}}
+    monkeypatch.setattr(catalogue, "entries", lambda kind: entries)
+    with pytest.raises(RecipeError, match="did you mean compared"):
+        read_table("rela", "1")
+
+
+def test_page_and_notes_name_what_there_is() -> None:
+    text = PAGE + " ".join(table.compared + table.note for table in TABLES.values())
+    scripts = re.findall(r"scripts/((?:\w+/)?\w+\.py)(?: (--[a-z-]+))?", text)
+    commands = re.findall(r"fairseq-sparse ((?:[a-z][a-z-]* ?)+)(--[a-z-]+)?", text)
+    assert ("paper/thresholds.py", "--data") in scripts
     assert ("draw attention ", "--subset") in commands
     shared = "".join(
         (ROOT / f"fairseq_sparse/commands/{name}.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables of the pages agree with the files in docs/results, and these with one another."""
+"""The tables of the pages agree with docs/results and the catalogue, and these with one another."""
 
 import csv
 import json
@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import toy
+from fairseq_sparse.recipes import catalogue
 from fairseq_sparse.tables.rows import holm
 
 SCRIPT = toy.ROOT / "scripts" / "update_tables.py"
@@ -92,6 +93,21 @@ def test_a_table_of_runs_has_means_over_their_seeds(tmp_path):
         (tmp_path / "README.md").write_text(f"{runs.replace(old, change)}\n<!-- end of runs -->\n")
         result = run("--root", tmp_path)
         assert result.returncode == 2 and change in result.stderr
+
+
+def test_a_table_of_items_has_each_of_a_paper_and_a_comparison_once(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("<!-- items sparse_seq2seq -->\n<!-- end of items -->\n")
+    assert run("--root", tmp_path).returncode == 0
+    rows = [line.split("|")[1:-1] for line in page.read_text().splitlines() if "|" in line][2:]
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    keys = [key.split() for key in catalogue.entries("tables")]
+    assert names == [name for paper, name in keys if paper == "sparse_seq2seq"]
+    texts = [row[3].strip() for row in rows]
+    assert len(set(texts)) == len(texts) and "as `speeding_up_entmax fig1`" in texts
+    page.write_text("<!-- items nobody -->\n<!-- end of items -->\n")
+    result = run("--root", tmp_path)
+    assert result.returncode == 2 and "nobody" in result.stderr
 
 
 def test_a_row_that_does_not_fit_the_headings_is_refused(tmp_path):
