@@ -192,6 +192,11 @@ def test_a_table_of_no_paper_has_no_notes_about_one(recipes: list[list[Recipe]])
     assert not [note for note in table["notes"] if note.startswith("paper:")]
 
 
+def test_what_a_reader_must_know_to_compare_stands_below(recipes: list[list[Recipe]]) -> None:
+    _, markdown, _ = make(recipes, "bleu", compared="Corpora and filters are ours")
+    assert "Corpora and filters are ours" in markdown
+
+
 def test_inflection_has_ensembles_and_the_share_of_empty_translations_its_place(
     tmp_path: Path,
 ) -> None:
