@@ -21,6 +21,7 @@ SECTIONS = ("bases", "files", "attentions", "papers")
 _NAMES = {"datasets": "data set", "variants": "variant", "settings": "settings", "tables": "table"}
 
 
+# Builds plain data only, in C if PyYAML has it.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -29,7 +30,7 @@ def _document(kind: str) -> Entry:
     path = FOLDER / f"{kind}.yaml"
     with path.open(encoding="utf-8") as file:
         try:
-            return yaml.load(file, _Loader)
+            return _Loader(file).get_single_data()
         except yaml.YAMLError as error:
             raise RecipeError(f"{path} is not valid YAML: {error}") from error
 

@@ -47,7 +47,9 @@ DEFAULT_VARIANTS = (
     "softmax+sparsemax,softmax+entmax15,softmax+entmax,softmax+relu,softmax+relu_rmsnorm,"
     "softmax+rela_i,softmax+rela_g,softmax+rela_g_layernorm,softmax+rela_g_gelu,"
     "softmax+rela_g_leaky_relu,softmax+softmax_gated,softmax+softmax_rmsnorm_gated,"
-    "softmax+relu_length,softmax+softpick,softmax+sigmoid,entmax15+rela_g,alpha_relu+rela_g"
+    "softmax+relu_length,softmax+relu_l1,softmax+relu_centred,softmax+alpha_relu,"
+    "softmax+alpha_relu_rmsnorm_gated,softmax+softpick,softmax+sigmoid,entmax15+rela_g,"
+    "alpha_relu+rela_g"
 )
 UNFUSED = " --no-fused-loss"
 PRECISIONS = ("fp32", "fp16", "bf16")
