@@ -31,6 +31,7 @@ GROUPS = {
         "ensemble": "decode the test set with several trained models together, and score it",
         "rescore": "score the candidates of another decoder, and put the best first",
         "mbr": "choose from samples by minimum Bayes risk, and compare with beam search",
+        "calibrate": "find the temperature at which references are possible, by a wanted share",
         "compare-mbr": "compare minimum Bayes risk decoding of finished runs with beam search",
     },
     "Measure": {

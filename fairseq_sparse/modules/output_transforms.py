@@ -101,6 +101,21 @@ class OutputTransform(nn.Module):
         """
         return at_least_fp32(logits) / temperature
 
+    def entry_temperature(self, logits: Tensor, token: Tensor) -> Tensor:
+        """Return the temperature above which a token has nonzero probability, and up to which not.
+
+        Args:
+            logits: ``[rows, V]``.
+            token: one token of each row, ``[rows]``.
+
+        Returns:
+            ``[rows]``, fp32 or better; 0 for the largest logit, which is always possible.
+
+        Raises:
+            ValueError: the transform does not define it.
+        """
+        raise ValueError(f"--output-transform {self.name} does not define entry_temperature()")
+
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         """Return the loss in nats.
 
@@ -258,6 +273,9 @@ class Entmax(OutputTransform):
     def log_probs(self, logits: Tensor) -> Tensor:
         return log_entmax(logits, self.alpha, **self.search)
 
+    def entry_temperature(self, logits: Tensor, token: Tensor) -> Tensor:
+        return _entmax_entry(at_least_fp32(logits), token, self.alpha)
+
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return entmax_loss(logits, target, self.alpha, **self.search, **options)
 
@@ -279,6 +297,9 @@ class Softmax(Entmax):
 
     def probs_and_threshold(self, logits: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         return self.probs(logits), None
+
+    def entry_temperature(self, logits: Tensor, token: Tensor) -> Tensor:
+        return at_least_fp32(logits).new_zeros(token.shape)
 
 
 class Sparsemax(Entmax):
@@ -325,6 +346,14 @@ class AlphaReLU(ConstantTau, OutputTransform):
         z = z + (self.known_tau() - scale * threshold) / (self.alpha - 1)
         return z.masked_fill(total == 0, -math.inf)
 
+    def entry_temperature(self, logits: Tensor, token: Tensor) -> Tensor:
+        """As that of entmax, divided by ``s ** (alpha - 1)`` (see :meth:`at_temperature`); infinite
+        in a row whose weights are all 0."""
+        z = at_least_fp32(logits)
+        total = self.probs(z).sum(-1)
+        entry = _entmax_entry(z, token, self.alpha) / total ** (self.alpha - 1)
+        return entry.masked_fill(total == 0, math.inf)
+
     def loss(self, logits: Tensor, target: Tensor, **options: Any) -> Tensor:
         return alpha_relu_loss(logits, target, self.known_tau(), self.alpha, **options)
 
@@ -352,6 +381,21 @@ OUTPUT_TRANSFORMS: dict[str, type[OutputTransform]] = {
 def transforms_with(attribute: str, value: Any = True) -> list[str]:
     """Return the names of the transforms with this value of a class attribute."""
     return [name for name, kind in OUTPUT_TRANSFORMS.items() if getattr(kind, attribute) == value]
+
+
+def _entmax_entry(z: Tensor, token: Tensor, alpha: float) -> Tensor:
+    """Return ``(alpha - 1) * norm([z - z_token]_+)``, the norm of order ``1 / (alpha - 1)``.
+
+    A token is in the support at temperature T if and only if the threshold at which its own
+    probability is 0 would leave the others a sum below 1: ``sum([(alpha - 1) (z - z_token) /
+    T]_+ ** (1 / (alpha - 1))) < 1``.
+    """
+    gap = (z - z.gather(-1, token.unsqueeze(-1))).clamp(min=0)
+    # Divided by the largest gap, because a power of high order could overflow.
+    largest = gap.amax(-1, keepdim=True)
+    share = gap / largest.masked_fill(largest == 0, 1.0)
+    norm = (share ** (1 / (alpha - 1))).sum(-1) ** (alpha - 1)
+    return (alpha - 1) * largest.squeeze(-1) * norm
 
 
 def _join_with(names: Iterable[str], conjunction: str) -> str:

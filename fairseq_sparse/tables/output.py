@@ -50,6 +50,31 @@ def gold_table(rows: Sequence[dict[str, Any]]) -> Table:
     return header, lines
 
 
+def calibration_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for sets of equal coverage, as of ``calibrate``."""
+    header = [*_MODEL, "wanted (%)", "sets", "parameter", "gold covered (%)", "tokens per set"]
+    lines = [
+        [*_model(row), f"{100 * row['wanted']:g}", row["sets"], f"{row['parameter']:.5g}"]
+        + [_percent(row["covered"]), f"{row['size']:,.1f}"]
+        for row in rows
+    ]
+    return header, lines
+
+
+def class_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the header and the rows for the temperature that each frequency class needs."""
+    header = [*_MODEL, "wanted (%)", "frequency in training", "tokens of validation"]
+    header += ["temperature needed", "gold covered by the temperature above (%)"]
+    lines = [
+        [*_model(row), f"{100 * row['wanted']:g}", bucket_label(part["least"], part["most"])]
+        + [f"{part['tokens']:,}", _number(part["parameter"]), _percent(part["covered"])]
+        for row in rows
+        if row["sets"] == "temperature"
+        for part in row["by_class"]
+    ]
+    return header, lines
+
+
 def certified_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the header and the rows for ``Measurements.certified`` with the same beams."""
     beams = list(rows[0]["beams"])

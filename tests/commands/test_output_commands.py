@@ -15,6 +15,7 @@ from fairseq_sparse.commands import (
     analyze_alternatives,
     analyze_empty,
     analyze_support,
+    calibrate,
     draw_tree,
     models,
 )
@@ -24,6 +25,7 @@ COMMANDS = {
     "empty": analyze_empty,
     "alternatives": analyze_alternatives,
     "tree": draw_tree,
+    "calibrate": calibrate,
 }
 
 FLAGS = {
@@ -192,6 +194,23 @@ def test_gold_by_frequency_is_kept(data: Path, paths: list[Path], tmp_path: Path
     translations = ["--steps", "translations"]
     assert_refused(capfd, "--by-frequency", call_here, "support", *arguments, *translations)
     assert_refused(capfd, "--subwords", call_here, "support", *arguments[:4], "--subwords", "none")
+
+
+def test_calibrate(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
+    output, text = tmp_path / "out.json", data.parent / "train.en"
+    arguments = [data, "--path", *paths, "--coverage", 0.5, 0.8, "--json", output]
+    assert not call_here("calibrate", *arguments, "--by-frequency", text)
+    written = read(output)
+    table, by_class = tables_in(capfd.readouterr().out)
+    assert [cells[4] for cells in table] == [row["sets"] for row in written["rows"]]
+    temperatures = [row for row in written["rows"] if row["sets"] == "temperature"]
+    assert len(temperatures) == 2 and len(written["rows"]) == 14
+    assert len(by_class) == sum(len(row["by_class"]) for row in temperatures)
+    assert 1 <= temperatures[0]["parameter"] <= temperatures[1]["parameter"]
+    assert_refused(capfd, "softmax", call_here, "calibrate", data, "--path", paths[1])
+    for share in (0, 1, 1.5):
+        refused = ["calibrate", *arguments[:4], "--coverage", share]
+        assert_refused(capfd, "--coverage", call_here, *refused)
 
 
 def test_first_sentences_are_the_same_in_any_batches(
