@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.commands.common import command_parser, finish, print_tables
+from fairseq_sparse.commands.common import command_parser, finish
 from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
@@ -135,6 +135,7 @@ def align_typed(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.alignment.alignment_extraction import aligned_words
     from fairseq_sparse.measure.translator import with_best_translations
     from fairseq_sparse.measure.typed import typed_batch
+    from fairseq_sparse.tables.formats import format_table
 
     translator = load_one_model(options.path, options)
     batch = typed_batch(translator, [options.source], [options.target] if options.target else [])
@@ -144,7 +145,7 @@ def align_typed(options: argparse.Namespace) -> None:
     layers = range(1, len(linked[0]) // len(ALIGNMENT_KINDS) + 1) if linked else []
     header = [f"layer {layer}, {kind}" for layer in layers for kind in ALIGNMENT_KINDS]
     rows = [[word, *found] for word, found in zip(words, linked, strict=True)]
-    print_tables([(["target", *header], rows)], None, "md")
+    print(format_table(["target", *header], rows))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -37,7 +37,6 @@ from fairseq_sparse.commands.models import (
     name_models,
 )
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import write_json
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -114,9 +113,7 @@ def run(options: argparse.Namespace) -> None:
         if any(part["parameter"] is None for row in rows for part in row["by_class"]):
             print(f"'-': the class has too few tokens in {options.validation}", file=sys.stderr)
     result = {"data": options.data, "validation": options.validation, "rows": rows}
-    if options.json:
-        write_json(options.json, result)
-    print_tables(tables, result, options.format)
+    print_tables(tables, result, options)
 
 
 def main(arguments: list[str] | None = None) -> int:

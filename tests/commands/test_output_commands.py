@@ -206,6 +206,8 @@ def test_calibrate(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None
     temperatures = [row for row in written["rows"] if row["sets"] == "temperature"]
     assert len(temperatures) == 2 and len(written["rows"]) == 14
     assert len(by_class) == sum(len(row["by_class"]) for row in temperatures)
+    assert not call_here("calibrate", *arguments, "--by-frequency", text, "--format", "json")
+    assert json.loads(capfd.readouterr().out) == written
     assert 1 <= temperatures[0]["parameter"] <= temperatures[1]["parameter"]
     assert_refused(capfd, "softmax", call_here, "calibrate", data, "--path", paths[1])
     for share in (0, 1, 1.5):
