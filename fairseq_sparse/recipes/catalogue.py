@@ -21,8 +21,17 @@ SECTIONS = ("bases", "files", "attentions", "papers")
 _NAMES = {"datasets": "data set", "variants": "variant", "settings": "settings", "tables": "table"}
 
 
-# Builds plain data only, in C if PyYAML has it.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A loader that refuses a key given twice, of which YAML would drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                place = f"{key.start_mark.name}, line {key.start_mark.line + 1}"
+                raise RecipeError(f"{place}: {key.value} is there twice")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,24 +96,13 @@ def test_an_unknown_key_is_named_with_file_and_entry() -> None:
         catalogue.check_keys("tables", "one", {"titel": 1}, ["title", "rows"], "part.")
 
 
-def test_a_file_with_bad_syntax_is_refused(write) -> None:
-    write("one: [")
+@pytest.mark.parametrize(
+    "text", ["one: {}\none: {}", "one:\n  corpus: {a: 1,\n    a: 2}", "one: ["]
+)
+def test_a_file_with_a_repeated_key_or_bad_syntax_is_refused(text: str, write) -> None:
+    write(text)
     with pytest.raises(RecipeError, match=r"datasets\.yaml.* line [123]"):
         catalogue.entries("datasets")
-
-
-@pytest.mark.parametrize("path", sorted(catalogue.FOLDER.iterdir()), ids=lambda path: path.stem)
-def test_no_key_is_given_twice(path: Path) -> None:
-    """YAML would drop the first."""
-    nodes = [yaml.compose(path.read_text("utf-8"), yaml.CSafeLoader)]
-    while nodes:
-        node = nodes.pop()
-        children = node.value if isinstance(node.value, list) else []
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in children]
-            assert len(set(keys)) == len(keys), f"line {node.start_mark.line + 1}: {keys}"
-            children = [value for _, value in children]
-        nodes += children
 
 
 @pytest.mark.parametrize("name", catalogue.section("datasets", "files"))
