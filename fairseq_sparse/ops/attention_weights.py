@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Optional
 
 import torch
@@ -111,19 +111,15 @@ def _relu_centred(scores: Tensor) -> Tensor:
 
 def _alpha_relu(scores: Tensor) -> Tensor:
     count = _count_unmasked(scores)
+    thresholds = [0.0, *map(_initial_threshold, range(1, max(scores.size(-1), 1) + 1))]
     # [..., 1], the threshold for as many keys as the query sees
-    tau = count.new_tensor(_initial_thresholds(scores.size(-1)))[count.long()]
+    tau = count.new_tensor(thresholds)[count.long()]
     return mappings.alpha_relu(at_least_fp32(scores), tau)
-
-
-@lru_cache(maxsize=256)
-def _initial_thresholds(keys: int) -> tuple[float, ...]:
-    """Return the average threshold of 1.5-entmax over 0 to *keys* scores before training."""
-    return (0.0, *(_initial_threshold(count) for count in range(1, max(keys, 1) + 1)))
 
 
 @cache
 def _initial_threshold(count: int) -> float:
+    """Return the average threshold of 1.5-entmax over *count* scores before training."""
     return mean_field_tau(INITIAL_DEVIATION, count)
 
 

@@ -13,12 +13,16 @@ from commands import generate, hypotheses
 from fairseq_sparse.commands import evaluate
 
 
-def test_all_is_measured_once(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def checkpoint(data: Path, tmp_path: Path) -> Path:
     flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
     flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
-    checkpoint = toy.train(tmp_path / "run", data, *flags)[0]
+    return toy.train(tmp_path / "run", data, *flags)[0]
+
+
+def test_all_is_measured_once(
+    data: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = checkpoint.parent
     reference = data.parent / "test.en"
     words = [str(run), str(data), "--cpu", "--tokenizer", "space", "--reference", str(reference)]
@@ -36,11 +40,8 @@ def test_all_is_measured_once(
 
 
 def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--task", "translation_sparse", "--arch", "transformer_sparse_tiny"]
-    flags += ["--output-transform", "entmax15", "--criterion", "entmax_loss"]
-    checkpoint = toy.train(tmp_path / "run", data, *flags)[0]
     words = [checkpoint, data, "--cpu", "--tokenizer", "space"]
     words += ["--reference", data.parent / "test.en"]
     assert evaluate.main([str(word) for word in words]) == 0

@@ -88,14 +88,11 @@ def aligned_words(
     source, target = words_of_pair(task, pair.source, pair.target, subwords)
     weights = pair.weights["cross"].numpy()
     layers, heads = weights.shape[:2]
-    links = word_links(weights, source, target)
-    # [kinds, layers, heads and their mean] to the means of the layers, normal and shifted in turn
-    means = [
-        {
-            link[1]: source.text[link[0]]
-            for link in links[(kind * layers + layer + 1) * (heads + 1) - 1]
-        }
+    # Of each kind and layer, the last links are those of the mean of the heads.
+    means = word_links(weights, source, target)[heads :: heads + 1]
+    linked = [
+        {place: source.text[word] for word, place in means[kind * layers + layer]}
         for layer in range(layers)
         for kind in range(len(ALIGNMENT_KINDS))
     ]
-    return target.text, [[by.get(place, "") for by in means] for place in range(len(target.text))]
+    return target.text, [[by.get(place, "") for by in linked] for place in range(len(target.text))]
