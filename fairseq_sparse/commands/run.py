@@ -66,6 +66,14 @@ def setting(text: str) -> tuple[str, str]:
     return key.removeprefix("--"), value
 
 
+def checkpoint(text: str) -> Path:
+    """Parse a checkpoint, or the folder of a run that has one, for argparse."""
+    path = Path(text) / "average.pt" if Path(text).is_dir() else Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
+    return path.absolute()
+
+
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = command_parser("run", __doc__)
     parser.usage = (
@@ -91,6 +99,8 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--print", action="store_true", help="only print the commands, as a bash script")
     text = "default: 1; several seeds are several runs"
     add("--seed", type=numbers, action="append", metavar="N[,N...]", help=text)
+    text = "the model of a finished RUN, or a checkpoint, goes on with this output for 5 epochs"
+    add("--finetune", type=checkpoint, metavar="RUN", help=text)
     add_model_options(parser)
     add_training_options(parser)
     add = parser.add_argument_group("folders").add_argument
@@ -171,6 +181,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     several = len(options.seed) * len(options.names) > 1
     if several and options.run_dir is not None:
         parser.error("--run-dir is for a single run: name one variant and one --seed")
+    if options.finetune is not None and options.settings:
+        parser.error("--finetune has settings of its own: leave out --settings")
     if options.nnodes > 1:
         if several or options.print:
             parser.error("--nnodes: name one variant and one --seed, without --print")
@@ -188,8 +200,12 @@ def recipes_of(options: argparse.Namespace) -> list[Recipe]:
         languages = options.source_lang, options.target_lang or ""
         kinds = options.tokenized, options.separate_bpe, options.hold_out
         entry = own_data(options.data, *languages, *kinds)
+    more: dict[str, Any] = {}
+    if options.finetune is not None:
+        base = {"finetune-from-model": str(options.finetune)}
+        more = {"settings": "finetuning", "overrides": base | dict(options.set)}
     return [
-        resolve(options.dataset, variant, options_of(options, seed=seed), entry)
+        resolve(options.dataset, variant, options_of(options, seed=seed, **more), entry)
         for variant in options.names
         for seed in options.seed
     ]

@@ -172,6 +172,18 @@ def test_several_seeds_are_several_runs(
     assert all((folder / "train.json").is_file() for folder in folders)
 
 
+def test_finetuning_begins_with_a_trained_model(finished: Path, raw: Path, tmp_path: Path) -> None:
+    run_dir, data = tmp_path / "run", ("--data-dir", finished / "data")
+    more = "--set warmup-init-lr=0 --set lr=1e-12 --stages train-average".split()
+    begin = ("--finetune", finished / "run", "--run-dir", run_dir)
+    assert call(tmp_path, raw, *data, *begin, *more, variant="entmax15") == 0
+    flags = json.loads((run_dir / "run.json").read_text())["training"]["flags"]
+    assert (flags["lr"], flags["dropout"], flags["warmup-updates"]) == ("1e-12", 0.1, "4")
+    base, found = (parameters(folder / "average.pt") for folder in (finished / "run", run_dir))
+    for name, value in found.items():
+        torch.testing.assert_close(value, base[name])
+
+
 def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
@@ -246,6 +258,8 @@ quickstart softmax --cpu --gpu | --gpu
 quickstart softmax entmax15 --run-dir x | --run-dir
 quickstart softmax --seed 1,2 --run-dir x | --run-dir
 quickstart softmax --jobs 0 | --jobs
+quickstart softmax --finetune nowhere | nowhere
+quickstart softmax --finetune /dev/null --settings sue | --settings
 --data x softmax | --source-lang
 quickstart softmax --nnodes 2 --master-addr a | --node-rank
 quickstart softmax --nnodes=2 --node-rank=1 | --master-addr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from fairseq_sparse.recipes.recipe import Options, Recipe, Take
 from fairseq_sparse.recipes.resolve import resolve
 
 
-def files(folder: Path, *names: str) -> Path:
+def files(folder: Path, *names: str, lines: int = 1) -> Path:
     for name in names:
-        (folder / name).write_text("a\n")
+        text = b"a\n" * lines
+        (folder / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     return folder
 
 
@@ -24,24 +26,32 @@ def recipe(entry: dict, **options) -> Recipe:
 
 @pytest.mark.parametrize("config", ["cpu", "gpu"])
 def test_four_files_are_enough(config: str, tmp_path: Path) -> None:
-    files(tmp_path, "train.ja", "train.en.gz", "test.ja", "test.en")
-    found = recipe(own_data(tmp_path, "ja", "en"), config=config, raw_dir=Path("elsewhere"))
+    files(tmp_path, "train.de", "train.en.gz", "test.de", "test.en")
+    found = recipe(own_data(tmp_path, "de", "en"), config=config, raw_dir=Path("elsewhere"))
     corpus = found.corpus
     assert corpus.take == (
-        Take("train", "text", "train.ja", "train.en.gz"),
-        Take("test", "text", "test.ja", "test.en"),
+        Take("train", "text", "train.de", "train.en.gz"),
+        Take("test", "text", "test.de", "test.en"),
     )
-    assert corpus.tokens == {"ja": "moses", "en": "moses"} and corpus.hold_out == 20
+    assert corpus.tokens == {"de": "moses", "en": "moses"} and corpus.hold_out == 20
     assert (found.raw_dir, found.dataset, corpus.files) == (tmp_path, "mine", ())
     assert found.data_dir == Path.cwd() / "data" / "mine" and not found.decoding.score_flags
-    assert found.training.flags["max-epoch"] >= 20  # six mislead about sparse outputs
+
+
+@pytest.mark.parametrize(("lines", "epochs"), [(1, 200), (10_000, 58), (29_000, 20), (40_000, 20)])
+def test_a_small_corpus_gets_enough_updates(lines: int, epochs: int, tmp_path: Path) -> None:
+    files(tmp_path, "train.de", "train.en.gz", "test.de", "test.en", lines=lines)
+    entry = own_data(tmp_path, "de", "en")
+    assert recipe(entry).training.flags["max-epoch"] == epochs
+    assert recipe(entry, epochs=3).training.flags["max-epoch"] == 3
+    assert recipe(entry, settings="finetuning").training.flags["max-epoch"] == 5
 
 
 @pytest.mark.parametrize("stem", ["valid", "dev"])
 def test_own_validation_is_used(stem: str, tmp_path: Path) -> None:
-    names = [f"{split}.{side}" for split in ("train", stem, "test") for side in ("ja", "en")]
-    corpus = recipe(own_data(files(tmp_path, *names), "ja", "en")).corpus
-    assert Take("valid", "text", f"{stem}.ja", f"{stem}.en") in corpus.take
+    names = [f"{split}.{side}" for split in ("train", stem, "test") for side in ("de", "en")]
+    corpus = recipe(own_data(files(tmp_path, *names), "de", "en")).corpus
+    assert Take("valid", "text", f"{stem}.de", f"{stem}.en") in corpus.take
     assert corpus.hold_out == 0
 
 
@@ -73,9 +83,9 @@ def test_a_file_is_enough_for_a_language_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "languages", "missing"),
     [
-        ("train.ja train.en", ("ja", "en"), "test.ja and test.en"),
-        ("train.ja test.ja test.en", ("ja", "en"), "train.en"),
-        ("train.ja train.en test.ja test.en dev.ja", ("ja", "en"), "dev.en"),
+        ("train.de train.en", ("de", "en"), "test.de and test.en"),
+        ("train.de test.de test.en", ("de", "en"), "train.en"),
+        ("train.de train.en test.de test.en dev.de", ("de", "en"), "dev.en"),
         ("train.en test.en", ("en",), "valid.en"),
         ("", ("en",), "train.en"),
     ],
@@ -89,3 +99,13 @@ def test_what_is_missing_is_named(names: str, languages, missing: str, tmp_path:
 def test_a_language_that_is_not_there_is_no_tokenised_one(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="'jp'.* ja"):
         own_data(files(tmp_path, "train.ja", "test.ja"), "ja", "en", ["jp"])
+
+
+@pytest.mark.parametrize("language", ["ja", "zh_CN", "th"])
+def test_text_without_spaces_must_be_split_into_words(language: str, tmp_path: Path) -> None:
+    files(
+        tmp_path, *(f"{split}.{side}" for split in ("train", "test") for side in (language, "en"))
+    )
+    with pytest.raises(RecipeError, match=f"--tokenized {language}"):
+        own_data(tmp_path, language, "en")
+    assert own_data(tmp_path, language, "en", [language])["corpus"]["tokens"] == {language: "space"}
