@@ -53,10 +53,12 @@ def rescore(
 
 @torch.no_grad()
 def _score(
-    translator: Translator, sources: Sequence[str], chunk: list[Candidate], lenpen: float
+    translator: Translator, sources: Sequence[str], chunk: Sequence[Candidate], lenpen: float
 ) -> Iterator[tuple[float, Candidate]]:
     task = translator.task
-    rows = [_encode(task.source_dictionary, sources[part.sentence]) for part in chunk]
+    pairs = [(_encode(task.source_dictionary, sources[part.sentence]), part) for part in chunk]
+    pairs.sort(key=lambda pair: -len(pair[0]))  # an LSTM takes the longest source first
+    rows, chunk = zip(*pairs, strict=True)
     targets = [_encode(task.target_dictionary, part.tokens) for part in chunk]
     dictionary = task.source_dictionary
     net_input = {
