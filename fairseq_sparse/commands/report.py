@@ -80,13 +80,15 @@ def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.run_folders import find_data, find_runs, find_subwords
     from fairseq_sparse.plots.pictures import require_matplotlib
     from fairseq_sparse.report.page import make_page
-    from fairseq_sparse.tables.summaries import read_run
+    from fairseq_sparse.tables.summaries import read_alignment, read_run
 
     require_matplotlib()
     runs = find_runs(options.runs)
     logs = options.log or [None] * len(runs)
     for run, log in zip(runs, logs, strict=True):
-        read_run(run.place, log)  # so that a bad file is refused before anything is measured
+        # So that a bad file is refused before anything is measured.
+        read_run(run.place, log)
+        read_alignment(run.place)
     data = find_data(runs, options.data)
     subwords = options.subwords or find_subwords(runs)
     models = []

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -94,10 +95,12 @@ def read_summary(run: Path) -> Optional[Summary]:
     _check(summary, path)
     summary.setdefault("run", run.resolve().name)
     if (run / EMPTY).is_file():
-        # As the model scores, without dividing by the sum of p.
-        row = next(row for row in read_json(run / EMPTY)["rows"] if row["scores"] == "p")
         paths = ("name", "checkpoints")  # paths on the machine of the measurement
-        summary["empty"] = {name: value for name, value in row.items() if name not in paths}
+        with _naming(run / EMPTY):
+            # As the model scores, without dividing by the sum of p.
+            row = next(row for row in read_json(run / EMPTY)["rows"] if row["scores"] == "p")
+            summary["empty"] = {name: value for name, value in row.items() if name not in paths}
+        _check(summary, run / EMPTY)
     return summary
 
 
@@ -131,10 +134,21 @@ def _read_plain(run: Path, records: Records) -> Summary:
     readers = [lambda run: {"training": summarize_training(records)}] if records else []
     for read in [*readers, *([] if alone else RESULTS)]:
         try:
-            summary |= read(run)
+            part = read(run)
+            _check(part, run)
+            summary |= part
         except (AnalysisError, FileNotFoundError, ValueError):  # missing_parts names it
             pass
     return summary
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raise a ValueError that names a file if its content is not of the form that is read."""
+    try:
+        yield
+    except (AttributeError, KeyError, StopIteration, TypeError) as error:
+        raise ValueError(f"{path} does not have the expected fields: make it again") from error
 
 
 def _check(summary: Summary, path: Path) -> None:
@@ -277,12 +291,13 @@ def read_attention(run: Path, subset: str = "test") -> Summary:
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     names = ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")
-    return {
-        "attention": {
-            place: {name: part[name] for name in names if name in part}
-            for place, part in rates.items()
+    with _naming(path):
+        return {
+            "attention": {
+                place: {name: part[name] for name in names if name in part}
+                for place, part in rates.items()
+            }
         }
-    }
 
 
 def read_alignment(run: Path) -> Summary:
@@ -297,11 +312,12 @@ def read_alignment(run: Path) -> Summary:
     path = run / "alignment.json"
     if not path.is_file():
         return {}
-    (folder,) = read_json(path)["folders"]
-    # Links made elsewhere may be of one kind only.
-    kinds = [folder[kind] for kind in ALIGNMENT_KINDS if kind in folder]
-    rates = [layer["average"] for kind in kinds for layer in kind["layers"]]
-    return {"alignment": {"aer": min(rates), "aol": kinds[0]["aol"]}}
+    with _naming(path):
+        (folder,) = read_json(path)["folders"]
+        # Links made elsewhere may be of one kind only.
+        kinds = [folder[kind] for kind in ALIGNMENT_KINDS if kind in folder]
+        rates = [layer["average"] for kind in kinds for layer in kind["layers"]]
+        return {"alignment": {"aer": min(rates), "aol": kinds[0]["aol"]}}
 
 
 def read_validation_set(run: Path) -> Summary:
@@ -317,13 +333,14 @@ def read_validation_set(run: Path) -> Summary:
     lines = [json.loads(line) for line in read_text(path).splitlines()]
     if not lines:
         raise AnalysisError(f"{path} is empty: run the stage analyze again")
-    exact = [line for line in lines if line.get("exact")]
-    search = {
-        "sentences": len(lines),
-        "exact": len(exact) / len(lines),
-        "optimal": sum(bool(line.get("optimal")) for line in lines) / len(lines),
-        "single": sum(line["hypotheses"] == 1 for line in exact) / len(lines),
-    }
+    with _naming(path):
+        exact = [line for line in lines if line.get("exact")]
+        search = {
+            "sentences": len(lines),
+            "exact": len(exact) / len(lines),
+            "optimal": sum(bool(line.get("optimal")) for line in lines) / len(lines),
+            "single": sum(line["hypotheses"] == 1 for line in exact) / len(lines),
+        }
     valid = read_statistics(run, "valid")["valid"]
     return {"valid": {**valid, **read_attention(run, "valid"), "search": search}}
 

@@ -31,6 +31,16 @@ def files(folders: list[Path]) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for run in folders for path in run.glob("measurements/*")}
 
 
+@pytest.mark.parametrize("text", ["{}", '{"folders": [3]}'])
+def test_damaged_error_rates_are_refused_before_anything_is_measured(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoint_best.pt").touch()
+    (tmp_path / "alignment.json").write_text(text)
+    output = tmp_path / "report.html"
+    assert_refused(capsys, "alignment.json", call, tmp_path, "--output", output)
+
+
 def test_page(folders: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "Bericht.html"
     assert call(*folders, "--output", output, "--sentences", 4) == 0

@@ -323,6 +323,37 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     assert not {"attention", "test"} & read_run(plain)[0].keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("alignment.json", text) for text in ("{}", '{"folders": [3]}', '{"folders": [{}]}')),
+        ("attention.json", '{"attention": [1]}'),
+        ("attention.json", '{"attention": {"cross": 3}}'),
+        *(("search-valid.jsonl", text) for text in ("[]", '{"exact": true}')),
+        ("bleu.json", '{"bleu": "35"}'),
+    ],
+)
+def test_a_damaged_result_of_a_plain_training_is_left_out(
+    plain: Path, name: str, text: str
+) -> None:
+    expected, _ = read_run(plain)
+    (plain / name).write_text(text)
+    if name == "bleu.json":
+        del expected["bleu"]
+    assert read_run(plain)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"rows": []}', '{"rows": [{}]}', '{"rows": [{"scores": "p", "empty_is_best": "3"}]}'],
+)
+def test_a_damaged_result_beside_a_summary_is_named(tmp_path: Path, text: str) -> None:
+    write_json(tmp_path / "summary.json", {"variant": "softmax"})
+    (tmp_path / "empty.json").write_text(text)
+    with pytest.raises(ValueError, match="empty.json"):
+        read_run(tmp_path)
+
+
 def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None:
     printed = {}
     for style in ("md", "tsv", "latex", "json"):
