@@ -1,8 +1,10 @@
 """Decode, score, validate and analyse a checkpoint in one go, and print its row of results.
 
 RUN is a --save-dir of fairseq-train, the folder of a recipe's run, or a checkpoint. What is
-measured goes into the folder, where table results and report read it; a second call measures only
-what has changed.
+measured goes into the folder, where table results and report read it; of a recipe's run, whose own
+results stay as they are, and of a checkpoint, into a folder of the checkpoint's name. A second call
+measures only what has changed. The row is about the test set: of another part, the score is
+printed, and is in bleu-PART.json.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, finish, positive
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.files import lines_of
+from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.recipes.parts import USER_DIR
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
 
@@ -56,6 +58,19 @@ def find_post_process(data: Path) -> str:
     return "subword_nmt" if any(entry.endswith("@@") for entry in entries) else "none"
 
 
+def results_folder(run: Path, checkpoint: Path) -> Path:
+    """Return the folder for the results; they never replace those of a recipe."""
+    if run.is_file():
+        return run.with_suffix("")
+    return run / checkpoint.stem if (run / "run.json").exists() else run
+
+
+def score_files(subset: str) -> tuple[str, str]:
+    """Return the names of the files of translations and score; without a part, the test set's."""
+    part = "" if subset == "test" else f"-{subset}"
+    return f"hyp{part}.detok.txt", f"bleu{part}.json"
+
+
 def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     """Return the plan: fairseq-generate, fairseq-validate, the score, and the analyses."""
     data, subset = options.data.absolute(), options.subset
@@ -77,7 +92,7 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     inputs = [checkpoint, *sorted(data.glob(f"{subset}.*"))]
     if options.reference:
         inputs.append(options.reference.absolute())
-        scores = folder / "hyp.detok.txt", folder / "bleu.json"
+        scores = tuple(folder / name for name in score_files(subset))
         argv = ("fairseq-sparse", "score", generated, "--reference", inputs[-1])
         flags = ("--output", scores[0], "--json", scores[1])
         commands.append(Command((*argv, *flags), outputs=scores))
@@ -93,15 +108,18 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.commands import table_results
+    from fairseq_sparse.commands import score, table_results
     from fairseq_sparse.measure.run_folders import find_checkpoint
     from fairseq_sparse.recipes import engine
 
     checkpoint = find_checkpoint(options.run)
-    folder = options.run if options.run.is_dir() else options.run.with_suffix("")
+    folder = results_folder(options.run, checkpoint)
     folder.mkdir(exist_ok=True)
     engine.run(plan(options, checkpoint, folder.absolute()))
-    table_results.main([str(folder)])  # beside a single checkpoint, they would not count
+    if options.subset == "test":
+        table_results.main([str(folder)])  # beside a single checkpoint, they would not count
+    elif options.reference:
+        print(score.describe(read_json(folder / score_files(options.subset)[1])))
 
 
 def main(arguments: list[str] | None = None) -> int:

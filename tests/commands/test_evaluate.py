@@ -49,6 +49,28 @@ def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
     assert f"{bleu['bleu']:.2f}" in capfd.readouterr().out
 
 
+def test_results_of_a_recipe_and_of_another_part_are_not_replaced(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "data"
+    for folder in (run, data):
+        folder.mkdir()
+    (data / "dict.en.txt").write_text("a 1\n", encoding="utf-8")
+    for part in ("valid", "test"):
+        (data / f"{part}.de-en.de.bin").touch()
+    checkpoint = run / "average.pt"
+
+    def made(subset: str) -> set[Path]:
+        given = [str(run), str(data), "--reference", str(data), "--subset", subset]
+        folder = evaluate.results_folder(run, checkpoint)
+        (stage,) = evaluate.plan(evaluate.parse_arguments(given), checkpoint, folder).stages
+        return set(stage.outputs)
+
+    assert run / "bleu.json" in made("test")  # where table results looks for it
+    assert not made("test") & made("valid")
+    before = made("test") | made("valid")
+    (run / "run.json").touch()
+    assert not before & (made("test") | made("valid"))
+
+
 @pytest.mark.parametrize(
     ("entries", "found"),
     [(["a@@", "b"], "subword_nmt"), (["▁a", "b"], "sentencepiece"), (["a", "@"], "none")],
