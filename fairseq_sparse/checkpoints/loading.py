@@ -172,9 +172,9 @@ def load_checkpoint(path: str | os.PathLike, with_tensors: bool = True) -> dict[
         raise CheckpointError(f"{path}: is a folder, not a checkpoint")
     if not os.path.isfile(path):
         raise CheckpointError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path}: truncated, or not a checkpoint of PyTorch 1.6 or later")
     try:
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile("truncated, or not a checkpoint of PyTorch 1.6 or later")
         state = read_archive(path, with_tensors)
     except pickle.UnpicklingError as error:
         raise CheckpointError(

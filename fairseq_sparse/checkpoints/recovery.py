@@ -7,11 +7,11 @@ one killed soon after leaves old checkpoints, which fairseq deletes only when it
 writes it when it comes to the same update, or finds better parameters.
 """
 
+import errno
 import os
 import re
 import shutil
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -130,7 +130,11 @@ def is_damaged(path: str | os.PathLike) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is not None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, zlib.error):
+    except Exception as error:  # damaged files raise many kinds of exceptions
+        # An archive that names a place which it does not have is an OSError, too.
+        is_damage = not isinstance(error, OSError) or error.errno in (None, errno.EINVAL)
+        if not is_damage or isinstance(error, MemoryError):
+            raise
         return True
 
 

@@ -141,6 +141,13 @@ def foreign_zip(path):
         archive.writestr("word/document.xml", "<w/>")
 
 
+def on_several_disks(path):
+    """Flip a bit in what says where the directory of the archive is."""
+    stored = bytearray(Path(path).read_bytes())
+    stored[stored.rindex(b"PK\x06\x07") + 4] ^= 1
+    Path(path).write_bytes(stored)
+
+
 SAFETENSORS = (
     b"\x40" + bytes(7) + b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'.ljust(72)
 )
@@ -164,6 +171,7 @@ torch.save(make_state(), TORCH_1_5, _use_new_zipfile_serialization=False)
             lambda path: rewrite(path, lambda name, data: b"big" if name == "byteorder" else data),
             "byte order",
         ),
+        "on several disks": (on_several_disks, "cannot be read"),
         "no pickle": (without("data.pkl"), "archive of another kind"),
         "no parameters": (without("data/0"), "cannot be read"),
         "a tensor larger than its storage": (in_pickle(b"K\x02K\x03", b"M\0\x40K\x03"), "cannot"),

@@ -41,6 +41,14 @@ def flip_a_bit_of_a_tensor(content):
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
+def flip_a_bit_after(signature, bytes_after):
+    def damage(content):
+        place = content.rindex(signature) + bytes_after
+        return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+    return damage
+
+
 DAMAGES = {
     "empty": lambda content: b"",
     "one byte": lambda content: content[:1],
@@ -49,6 +57,10 @@ DAMAGES = {
     "zeros, as after a power failure": lambda content: bytes(len(content)),
     "an end of zeros": lambda content: content[:2000] + bytes(len(content) - 2000),
     "one bit": flip_a_bit_of_a_tensor,
+    # In the directory of a zip archive, and in what says where that is.
+    "one bit: encrypted": flip_a_bit_after(b"PK\x01\x02", 8),
+    "one bit: beyond the end": flip_a_bit_after(b"PK\x06\x06", 50),
+    "one bit: on several disks": flip_a_bit_after(b"PK\x06\x07", 4),
 }
 
 
