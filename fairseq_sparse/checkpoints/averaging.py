@@ -19,6 +19,8 @@ from fairseq_sparse.files import replacing
 # Settings of a checkpoint that are paths, and what takes their place in one to give away.
 _PATHS = {"user_dir": None, "data": ".", "save_dir": "checkpoints", "log_file": None}
 _PATHS |= {"tensorboard_logdir": None, "finetune_from_model": None, "restore_file": "model.pt"}
+# fairseq reads these vectors again whenever it builds the model.
+_PATHS |= {"encoder_embed_path": None, "decoder_embed_path": None}
 # τ is a constant of the run, not a parameter: it is kept exactly, not averaged.
 _TAU_SUFFIX = ".tau"
 

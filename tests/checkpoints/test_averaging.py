@@ -16,6 +16,7 @@ from bad_input import assert_refused
 from checkpoints import TAU, make_state, write
 from fairseq_sparse.checkpoints.averaging import (
     average_checkpoints,
+    for_sharing,
     last_checkpoints,
     save_checkpoint,
 )
@@ -386,3 +387,17 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
 )
 def test_command_line_refuses_what_makes_no_sense(named, arguments, capsys):
     assert_refused(capsys, named, script.main, arguments.split())
+
+
+# --- checkpoints to give away --------------------------------------------------------------------
+
+
+def test_a_shared_checkpoint_has_half_the_size_and_no_path_of_this_machine():
+    names = ("data", "save_dir", "user_dir", "encoder_embed_path", "decoder_embed_path")
+    state = make_state(1.5, tau=1.3754321, **{name: f"/mine/{name}" for name in names})
+    shared = for_sharing(state)
+    assert "/mine" not in str(shared["cfg"]) and "/mine" in str(state["cfg"])
+    assert shared["model"][TAU].equal(state["model"][TAU])
+    embedding = shared["model"]["encoder.embed_tokens.weight"]
+    assert embedding.dtype == torch.half and (embedding == 1.5).all()
+    assert embedding is shared["model"]["decoder.output_projection.weight"]  # saved once
