@@ -7,6 +7,7 @@ DATA=data/iwslt14_de_en
 RUN=runs/iwslt14_de_en/alpha_relu-sue-gpu
 USER_DIR="$(python -m fairseq_sparse)"
 CORES="$(getconf _NPROCESSORS_ONLN)"
+export PYTHONUNBUFFERED=1
 
 # Text -> tokens -> subwords -> fairseq's binary format
 mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokens" "$DATA/prepared/tokenized" \

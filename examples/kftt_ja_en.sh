@@ -7,6 +7,7 @@ DATA=data/kftt_ja_en
 RUN=runs/kftt_ja_en/entmax-output-1.5-attention-1.5-gpu
 USER_DIR="$(python -m fairseq_sparse)"
 CORES="$(getconf _NPROCESSORS_ONLN)"
+export PYTHONUNBUFFERED=1
 
 # Text -> tokens -> subwords -> fairseq's binary format
 mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokenized" "$DATA/prepared" "$DATA/prepared/bpe"

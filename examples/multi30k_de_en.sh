@@ -9,6 +9,7 @@ USER_DIR="$(python -m fairseq_sparse)"
 CORES="$(getconf _NPROCESSORS_ONLN)"
 export MALLOC_MMAP_MAX_=0
 export MALLOC_TRIM_THRESHOLD_=4000000000
+export PYTHONUNBUFFERED=1
 
 # Text -> tokens -> subwords -> fairseq's binary format
 mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokens" "$DATA/prepared/tokenized" \

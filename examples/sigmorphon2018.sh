@@ -7,6 +7,7 @@ DATA=data/sigmorphon2018_medium
 RUN=runs/sigmorphon2018_medium/entmax15-gpu
 USER_DIR="$(python -m fairseq_sparse)"
 CORES="$(getconf _NPROCESSORS_ONLN)"
+export PYTHONUNBUFFERED=1
 
 # Text -> tokens -> subwords -> fairseq's binary format
 mkdir -p "$DATA/prepared/characters" "$DATA/prepared/text"

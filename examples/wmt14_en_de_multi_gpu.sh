@@ -7,6 +7,7 @@ DATA=data/wmt14_en_de_32k
 RUN=runs/wmt14_en_de_32k/softmax+rela_g-rela-gpu
 USER_DIR="$(python -m fairseq_sparse)"
 CORES="$(getconf _NPROCESSORS_ONLN)"
+export PYTHONUNBUFFERED=1
 
 # Text -> tokens -> subwords -> fairseq's binary format
 mkdir -p "$DATA/prepared/text" "$DATA/prepared/tokens" "$DATA/prepared/tokenized" \

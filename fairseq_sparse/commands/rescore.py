@@ -55,12 +55,13 @@ def read_candidates(path: Path, sentences: int) -> list[Candidate]:
         AnalysisError: it has none, or one of a sentence that is not there.
     """
     from fairseq_sparse.measure.rescoring import Candidate
+    from fairseq_sparse.measure.text.fairseq_output import check_whole
 
-    found = [
-        Candidate(int(match["found"] or match["number"]), match["tokens"])
-        for line in lines_of(path)
-        if (match := _LINE.fullmatch(line))
-    ]
+    found = []
+    for line in lines_of(path):
+        if match := _LINE.fullmatch(line):
+            check_whole(path, line)
+            found.append(Candidate(int(match["found"] or match["number"]), match["tokens"]))
     if not found:
         raise AnalysisError(f"{path}: no line NUMBER TAB TOKENS, and no H-NUMBER of fairseq")
     last = max(candidate.sentence for candidate in found)

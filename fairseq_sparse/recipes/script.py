@@ -58,6 +58,8 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
             head.append(f"{name}={_FOUND.get(name) or shlex.quote(_shown(path))}")
     head += ['CORES="$(getconf _NPROCESSORS_ONLN)"'] if CORES in used else []
     head += [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
+    if " 2>&1" in used:  # or a line of the log can cut a translation in two
+        head.append("export PYTHONUNBUFFERED=1")
     return "\n".join([*head, *body]) + "\n"
 
 

@@ -55,6 +55,17 @@ def test_input_output_and_the_number_of_cores(tmp_path: Path) -> None:
     assert run(script, tmp_path).stdout == f"out\nerror\na  b\na value\n{os.cpu_count()}\n"
 
 
+def test_no_message_cuts_a_line_of_the_output_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    code = "import sys\nfor _ in range(99): print('x' * 200); print('message', file=sys.stderr)"
+    output = tmp_path / "output"
+    command = Command((sys.executable, "-c", code), stdout=output, with_errors=True)
+    assert run(as_script(plan(tmp_path, command)), tmp_path).returncode == 0
+    assert output.read_text().splitlines() == ["x" * 200, "message"] * 99
+
+
 def test_a_script_stops_at_the_first_failure(tmp_path: Path) -> None:
     commands = (Command(("false",)), Command(("touch", tmp_path / "there")))
     assert run(as_script(plan(tmp_path, *commands)), tmp_path).returncode == 1

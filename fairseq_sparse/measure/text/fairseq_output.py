@@ -11,6 +11,8 @@ from fairseq_sparse.files import lines_of
 
 # D-ID (as text) or H-ID (as tokens) <tab> score <tab> text
 HYPOTHESIS = {kind: re.compile(rf"{kind}-(\d+)\t[^\t]*\t(.*)") for kind in "DH"}
+# A message of fairseq's log, in the format of fairseq or, if that was set up too late, of Python.
+_MESSAGE = re.compile(r"(?:[A-Z]+:| \| [A-Z]+ \| )fairseq[\w.]*(?::| \| )")
 STDIN = Path("/dev/stdin")
 
 
@@ -26,11 +28,12 @@ def sort_hypotheses(path: Path, lines: Sequence[str], kind: str = "D") -> list[l
         The hypotheses of each sentence, in the order in which they were printed.
 
     Raises:
-        AnalysisError: there are no hypotheses, or a sentence has none.
+        AnalysisError: there are no hypotheses, or a sentence has none; or as :func:`check_whole`.
     """
     found: dict[int, list[str]] = {}
     for line in lines:
         if match := HYPOTHESIS[kind].fullmatch(line):
+            check_whole(path, line)
             found.setdefault(int(match[1]), []).append(match[2])
     if not found:
         raise AnalysisError(
@@ -42,6 +45,22 @@ def sort_hypotheses(path: Path, lines: Sequence[str], kind: str = "D") -> list[l
             f"{path}: no translation of {len(missing)} sentences, first {missing[0]}"
         )
     return [found[number] for number in range(len(found))]
+
+
+def check_whole(path: Path, line: str) -> None:
+    """Refuse a line that a message of the log has cut in two.
+
+    With ``> FILE 2>&1``, a program writes what it prints in blocks, which end anywhere, but logs at
+    once.
+
+    Raises:
+        AnalysisError: it has been.
+    """
+    if _MESSAGE.search(line):
+        raise AnalysisError(
+            f"{path}: a message of the log has cut a line in two: {line[:100]!r}; run "
+            "fairseq-generate again with PYTHONUNBUFFERED=1 in its environment, or without 2>&1"
+        )
 
 
 def best_translations(path: Path, lines: Sequence[str]) -> list[str]:
