@@ -92,7 +92,8 @@ def translation(translator: Translator, sample: dict[str, Any], options) -> str:
     net_input, target = with_targets(sample["net_input"], [best], dictionary)
     forced = {**sample, "net_input": net_input, "target": target}
     (steps,) = find_alternatives(translator, [forced], "typed", options.top)
-    encoder = text_encoder(task.cfg.target_lang, options.tokenizer, find_codes(task.cfg.data))
+    codes = find_codes(task.cfg.data, task.cfg.target_lang)
+    encoder = text_encoder(task.cfg.target_lang, options.tokenizer, codes)
     rows = []
     for step in steps["steps"]:
         others = [row for row in step["alternatives"] if not row["given"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
@@ -14,8 +15,11 @@ from torch import Tensor
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.translator import Translator
 
-# The names of the merges beside dictionaries; fairseq's from_pretrained knows the first.
+# The names of the merges beside dictionaries, if need be with the language behind them; fairseq's
+# from_pretrained knows the first.
 CODES = ("bpecodes", "bpe.codes", "../bpe.codes")
+# What shows that an entry of a dictionary is a part of a word.
+_SUBWORD = re.compile("\u2581.+|.+@@")
 
 
 class TextEncoder:
@@ -55,9 +59,10 @@ def text_encoder(language: str, tokenizer: str, codes: Path | None) -> TextEncod
     return TextEncoder(language, tokenizer, codes)
 
 
-def find_codes(data: str | Path) -> Path | None:
-    """Return the file of BPE merges beside the dictionaries of a folder, or None."""
-    return next((Path(data, name) for name in CODES if Path(data, name).is_file()), None)
+def find_codes(data: str | Path, language: str) -> Path | None:
+    """Return the file of a language's BPE merges beside the dictionaries of a folder, or None."""
+    paths = [Path(data, name + end) for end in (f".{language}", "") for name in CODES]
+    return next(filter(Path.is_file, paths), None)
 
 
 def typed_batch(
@@ -84,14 +89,21 @@ def typed_pairs(
         tokenizer: ``moses`` or ``space``.
 
     Raises:
-        AnalysisError: a sentence is empty.
+        AnalysisError: a sentence is empty, or the merges that split its words are missing.
     """
-    codes = find_codes(task.cfg.data)
     sides = []
     for texts, language, words in (
         (sources, task.cfg.source_lang, task.source_dictionary),
         (targets, task.cfg.target_lang, task.target_dictionary),
     ):
+        codes = find_codes(task.cfg.data, language)
+        subwords = [] if codes else list(filter(_SUBWORD.fullmatch, words.symbols))
+        if texts and subwords:
+            raise AnalysisError(
+                f"{task.cfg.data}: the dictionary of {language} has parts of words, such as "
+                f"{subwords[0]}, but typed text cannot be split into them: of subword-nmt, put the "
+                f"merges beside it as {CODES[0]}; sentencepiece is not supported"
+            )
         encoder = text_encoder(language, tokenizer, codes)
         sides.append([encoder.encode(text, words) for text in texts])
         if any(len(tokens) < 2 for tokens in sides[-1]):

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fairseq.data import Dictionary
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq_sparse.measure.typed import TextEncoder, find_codes
+import toy
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.typed import TextEncoder, find_codes, typed_pairs
 
 SENTENCES = [
     'Ein Mann, der "Hallo" sagt & lacht.',
@@ -33,8 +36,8 @@ def test_text_is_split_as_by_the_recipes(tmp_path: Path) -> None:
     dictionary = Dictionary()
     for line in expected:
         dictionary.encode_line(line)
-    assert find_codes(tmp_path) == codes
-    encoder = TextEncoder("de", codes=find_codes(tmp_path))
+    assert find_codes(tmp_path, "de") == codes
+    encoder = TextEncoder("de", codes=codes)
     for sentence, pieces in zip(SENTENCES, expected, strict=True):
         assert dictionary.string(encoder.encode(sentence, dictionary)) == pieces
         assert encoder.decode(pieces) == sentence
@@ -43,5 +46,23 @@ def test_text_is_split_as_by_the_recipes(tmp_path: Path) -> None:
 def test_without_codes_words_stay_whole(tmp_path: Path) -> None:
     dictionary = Dictionary()
     dictionary.encode_line("a bc")
-    encoder = TextEncoder("de", "space", find_codes(tmp_path))
+    encoder = TextEncoder("de", "space", find_codes(tmp_path, "de"))
     assert dictionary.string(encoder.encode("  a   bc ", dictionary)) == "a bc"
+
+
+def test_each_language_can_have_merges_of_its_own(tmp_path: Path) -> None:
+    binary = tmp_path / "bin"
+    binary.mkdir()
+    (tmp_path / "bpe.codes.de").touch()
+    assert find_codes(binary, "de") and not find_codes(binary, "en")
+    (tmp_path / "bpe.codes").touch()
+    assert find_codes(binary, "de") != find_codes(binary, "en")
+
+
+@pytest.mark.parametrize("subword", ["Hun@@", "\u2581Hund"])
+def test_words_are_not_given_whole_to_a_model_of_subwords(tmp_path: Path, subword: str) -> None:
+    task = toy.task(data=str(tmp_path), source_lang="de", target_lang="en")
+    assert len(typed_pairs(task, ["w0 w1"])) == 1
+    task.source_dictionary.add_symbol(subword)
+    with pytest.raises(AnalysisError, match=subword):
+        typed_pairs(task, ["w0 w1"])
