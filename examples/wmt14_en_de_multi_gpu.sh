@@ -72,12 +72,13 @@ fairseq-preprocess --source-lang en --target-lang de --trainpref "$DATA/prepared
   --destdir "$DATA/prepared/bin" --workers "$CORES"
 
 # Training; the same command again resumes it
-# On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST
-# --master-port 29500 in place of --standalone --local-addr localhost, and all workers
-# counted in --distributed-world-size and --update-freq. By Slurm: srun --ntasks-per-node 1
-# bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID ...'; see launch/slurm.sh
+# On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST instead
+# of --standalone --local-addr localhost, and all workers counted in --distributed-world-size and
+# --update-freq. In a job of Slurm with one task on each machine:
+#   export HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+#   srun bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --master-addr $HOST ...'
 torchrun --standalone --local-addr localhost --nproc-per-node 8 \
-  -m fairseq_sparse.recipes.worker "$DATA/prepared/bin" --user-dir "$USER_DIR" \
+  --no-python fairseq-train "$DATA/prepared/bin" --user-dir "$USER_DIR" \
   --save-dir "$RUN/checkpoints" --task translation_sparse --source-lang en --target-lang de \
   --no-epoch-checkpoints --keep-interval-updates 5 --arch transformer_sparse_wmt_en_de \
   --dropout 0.1 --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0 --lr 0.00069877 \
@@ -86,7 +87,8 @@ torchrun --standalone --local-addr localhost --nproc-per-node 8 \
   --share-decoder-input-output-embed --save-interval-updates 5000 --fp16 --attention-dropout 0.1 \
   --activation-dropout 0.1 --adam-eps 1e-8 --weight-decay 0 --criterion entmax_loss \
   --output-transform softmax --label-smoothing 0.1 --attention rela_g --seed 1 --max-tokens 1875 \
-  --update-freq 2 --log-format json --distributed-world-size 8
+  --update-freq 2 --log-format json --distributed-world-size 8 --distributed-rank -1 \
+  --distributed-init-method env:// --distributed-no-spawn
 
 # The model that is used: an average of checkpoints, or the best one
 mkdir -p "$RUN"

@@ -1,6 +1,6 @@
 """Training by several workers: on one machine, or on several that meet at an address.
 
-Each machine starts its workers by torchrun; ``worker`` is what they run.
+Each machine starts its workers by torchrun; they are plain ``fairseq-train``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import engine, records
 from fairseq_sparse.recipes.plan import Plan, Stage
 
-WORKER = "fairseq_sparse.recipes.worker"
 # The other machines wait for the first, which may need days for the preparation; in seconds.
 _PATIENCE = 604_800
 # Of NVIDIA, AMD, and Windows' Linux.
@@ -56,7 +55,22 @@ class Launch:
                 *("--master-addr", self.address, "--master-port", str(self.port)),
                 *("--rdzv-conf", f"timeout={_PATIENCE}"),
             )
-        return ("torchrun", *place, "--nproc-per-node", str(self.workers), "-m", WORKER)
+        workers = ("--nproc-per-node", str(self.workers), "--no-python", "fairseq-train")
+        return ("torchrun", *place, *workers)
+
+    def flags(self) -> list[str]:
+        """Return the flags of fairseq-train that say how many workers there are, and their ranks.
+
+        torchrun gives them in variables: fairseq reads LOCAL_RANK, and PyTorch, for rank -1, RANK.
+        fairseq would read RANK, too, but 0.12.2 then has no GPU of its own for each worker, and
+        fairseq-fixed cannot do without one.
+        """
+        # Otherwise fairseq would start a worker for each GPU that it sees, even with --cpu.
+        size = ["--distributed-world-size", str(self.devices)]
+        if self.devices == 1:
+            return size
+        rank = ["--distributed-rank", "-1", "--distributed-init-method", "env://"]
+        return [*size, *rank, "--distributed-no-spawn"]
 
 
 ALONE = Launch()

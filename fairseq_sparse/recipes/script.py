@@ -45,7 +45,7 @@ def as_script(plan: Plan, names: Sequence[str] = (), origin: str = "") -> str:
         if folders:
             body += _wrap(["mkdir -p", *(_word(folder, plan.variables) for folder in folders)])
         for command in stage.commands:
-            body += [f"# {command.comment}"] if command.comment else []
+            body += [f"# {line}" for line in command.comment.splitlines()]
             body += _wrap(_groups(command, plan.variables))
     head = ["#!/usr/bin/env bash", f"# {plan.title}"]
     head += [f"# Printed by: {origin}"] if origin else []

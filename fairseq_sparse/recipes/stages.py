@@ -20,12 +20,13 @@ from fairseq_sparse.tables.summaries import summarize_training
 # of the time on a CPU; with these it keeps the memory.
 _KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 # Beside the command of several workers in a printed script.
-_ELSEWHERE = (
-    "On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST\n"
-    "# --master-port 29500 in place of --standalone --local-addr localhost, and all workers\n"
-    "# counted in --distributed-world-size and --update-freq. By Slurm: srun --ntasks-per-node 1\n"
-    "# bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID ...'; see launch/slurm.sh"
-)
+_ELSEWHERE = """\
+On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST instead
+of --standalone --local-addr localhost, and all workers counted in --distributed-world-size and
+--update-freq. In a job of Slurm with one task on each machine:
+  export HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+  srun bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --master-addr $HOST ...'
+"""
 
 
 def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
@@ -95,8 +96,7 @@ def _train(recipe: Recipe, launch: Launch) -> Stage:
     argv: list[Argument] = [*launch.command(), recipe.binary, "--user-dir", USER_DIR]
     argv += ["--save-dir", checkpoints, *as_arguments(flags), *_batch(recipe, launch.devices)]
     argv += ["--log-format", "json", *recipe.device]
-    # Otherwise fairseq would start a worker for each GPU that it sees, even with --cpu.
-    argv += ["--distributed-world-size", str(launch.devices)]
+    argv += launch.flags()
     if launch.devices > 1 and recipe.config == "cpu":
         # The default wrapper of a distributed model assumes that it is on a GPU.
         argv += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]

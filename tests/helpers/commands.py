@@ -8,6 +8,7 @@ import subprocess
 
 import toy
 from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.recipes.launch import Launch
 from fork_python import PYTHON
 
 # In fairseq 0.12.2: a tensor that is never filled, and copies of parameters that it makes for its
@@ -39,7 +40,7 @@ def free_port() -> int:
 def train_on_two_workers(data, save_dir, *flags):
     """Train on two CPU workers, started as torchrun does; return what each printed."""
     port = free_port()
-    command = [PYTHON, "-m", "fairseq_sparse.recipes.worker", str(data)] + (
+    command = [PYTHON, "-m", "fairseq_cli.train", str(data), *Launch(workers=2).flags()] + (
         f"--user-dir {toy.USER_DIR} --save-dir {save_dir} --cpu --task translation_sparse "
         "--source-lang de --target-lang en --arch transformer_sparse_tiny "
         "--optimizer adam --lr 0.01 --log-format json --dropout 0 --distributed-backend gloo "

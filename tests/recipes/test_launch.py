@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +17,8 @@ from fairseq_sparse.recipes import engine, records
 from fairseq_sparse.recipes.launch import Launch, join_training
 from fairseq_sparse.recipes.plan import Plan
 from fairseq_sparse.recipes.recipe import Recipe
+from fairseq_sparse.recipes.script import as_script
 from fairseq_sparse.recipes.stages import plan
-
-WORKER = [sys.executable, "-m", "fairseq_sparse.recipes.worker"]
 
 
 def trained(recipe: Recipe, folder: Path, launch: Launch) -> Plan:
@@ -46,6 +43,14 @@ def test_two_workers_of_one_machine(recipe: Recipe, tmp_path: Path) -> None:
     text = (tmp_path / "run" / "logs" / "train.log").read_text()
     assert "training on 2 devices" in text and "= 200 and max sentences" in text
     assert json.loads((tmp_path / "run" / "train.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.slow
+def test_two_workers_of_a_printed_script(recipe: Recipe, tmp_path: Path) -> None:
+    script = as_script(trained(recipe, tmp_path, Launch(workers=2)), ["train"])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and "training on 2 devices" in done.stdout + done.stderr
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint2.pt").is_file()
 
 
 @pytest.mark.slow
@@ -74,12 +79,3 @@ def test_two_machines_train_together(recipe: Recipe, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "machine-1" / "logs" / "train.log").is_file()
     third = Engine(plans[1], said, lambda made: join_training(made, Launch(2, 1)))
     assert third.wait() == 0 and "done already" in said.read_text()
-
-
-def test_workers_are_not_started_by_hand() -> None:
-    result = subprocess.run(WORKER, capture_output=True, text=True)
-    assert result.returncode == 1 and "torchrun" in result.stderr.splitlines()[-1]
-    environment = {**os.environ, "WORLD_SIZE": "3"}
-    command = [*WORKER, "data", "--distributed-world-size", "4"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == 1 and "--nproc-per-node" in result.stderr
