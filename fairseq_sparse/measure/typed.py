@@ -97,17 +97,17 @@ def typed_pairs(
         (targets, task.cfg.target_lang, task.target_dictionary),
     ):
         codes = find_codes(task.cfg.data, language)
-        subwords = [] if codes else list(filter(_SUBWORD.fullmatch, words.symbols))
-        if texts and subwords:
-            raise AnalysisError(
-                f"{task.cfg.data}: the dictionary of {language} has parts of words, such as "
-                f"{subwords[0]}, but typed text cannot be split into them: of subword-nmt, put the "
-                f"merges beside it as {CODES[0]}; sentencepiece is not supported"
-            )
         encoder = text_encoder(language, tokenizer, codes)
         sides.append([encoder.encode(text, words) for text in texts])
         if any(len(tokens) < 2 for tokens in sides[-1]):
             raise AnalysisError("a sentence is empty")
+        subwords = [] if codes else list(filter(_SUBWORD.fullmatch, words.symbols))
+        if subwords and any(tokens.eq(words.unk()).any() for tokens in sides[-1]):
+            raise AnalysisError(
+                f"{task.cfg.data}: the dictionary of {language} has parts of words, such as "
+                f"{subwords[0]}, and lacks words that were typed: to split them, put the merges of "
+                f"subword-nmt beside it as {CODES[0]} (sentencepiece is not supported)"
+            )
     lengths = [[len(tokens) for tokens in side] for side in sides]
     return LanguagePairDataset(
         sides[0],

@@ -62,7 +62,8 @@ def test_each_language_can_have_merges_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("subword", ["Hun@@", "\u2581Hund"])
 def test_words_are_not_given_whole_to_a_model_of_subwords(tmp_path: Path, subword: str) -> None:
     task = toy.task(data=str(tmp_path), source_lang="de", target_lang="en")
-    assert len(typed_pairs(task, ["w0 w1"])) == 1
+    assert len(typed_pairs(task, ["w0 Hund"])) == 1  # an unknown word
     task.source_dictionary.add_symbol(subword)
+    assert len(typed_pairs(task, ["w0 w1"])) == 1
     with pytest.raises(AnalysisError, match=subword):
-        typed_pairs(task, ["w0 w1"])
+        typed_pairs(task, ["w0 Hund"])
