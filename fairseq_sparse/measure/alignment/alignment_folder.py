@@ -48,7 +48,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not finished: run fairseq-sparse align again")
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{path} has no {MANIFEST}: fairseq-sparse align did not make it")
-    return read_json(path / MANIFEST)
+    settings = read_json(path / MANIFEST)
+    lists = (settings.get(name) for name in ("layers", "heads", "too_long"))
+    if not all(isinstance(x, list) for x in lists) or not {"hypothesis", "sentences"} <= set(
+        settings
+    ):
+        raise ValueError(
+            f"{path / MANIFEST} is damaged: run fairseq-sparse align into a new folder"
+        )
+    return settings
 
 
 class AlignmentFolder:

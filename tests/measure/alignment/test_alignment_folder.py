@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_sparse.files import write_json
 from fairseq_sparse.measure.alignment.alignment_folder import (
     WORDS,
     AlignmentFolder,
@@ -12,6 +13,7 @@ from fairseq_sparse.measure.alignment.alignment_folder import (
 )
 
 SETTINGS = {
+    "hypothesis": False,
     "layers": [1, 2],
     "heads": [1, "mean"],
     "checkpoint": {"path": "a.pt", "sha256": "00ff"},
@@ -77,6 +79,17 @@ def test_other_settings_are_refused(tmp_path: Path, finished: bool) -> None:
     assert manifest.read_bytes() == before
     moved = {**SETTINGS, "checkpoint": {"path": "moved.pt", "sha256": "00ff"}}
     assert AlignmentFolder(tmp_path, moved).has_part(PARTS[0]) != finished
+
+
+@pytest.mark.parametrize("name", ["hypothesis", "layers", "heads", "sentences", "too_long"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, name: str) -> None:
+    settings = {**SETTINGS, "too_long": []}
+    write_json(tmp_path / "manifest.json", settings)
+    assert read_manifest(tmp_path) == settings
+    del settings[name]
+    write_json(tmp_path / "manifest.json", settings)
+    with pytest.raises(ValueError, match="manifest.json"):
+        read_manifest(tmp_path)
 
 
 def test_folder_of_something_else(tmp_path: Path) -> None:
