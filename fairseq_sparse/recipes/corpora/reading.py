@@ -8,6 +8,7 @@ archive names.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import itertools
 import lzma
@@ -85,8 +86,9 @@ def naming_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (*_DAMAGE, OSError) as error:
-        # Errors of system calls have a number; gzip and bz2 raise OSError without one for bad data.
-        if isinstance(error, OSError) and error.errno is not None:
+        # Errors of system calls have a number; gzip and bz2 raise OSError without one for bad data,
+        # and a zip that names a place which it does not have makes the call an invalid one.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise RecipeError(f"{path} is damaged ({error}): delete it and fetch it again") from error
 

@@ -208,6 +208,14 @@ def test_damage_is_named(place: str, damage, raw: Path) -> None:
     run(raw, f"train text {place} small.en")
 
 
+def test_a_zip_whose_member_would_begin_before_the_file_is_damaged(raw: Path) -> None:
+    content = bytearray(archives.zipped({"0": b"zero\n"}))
+    content[content.rindex(b"PK\x05\x06") + 17] ^= 1  # where the directory is: 256 bytes later
+    (raw / "c.zip").write_bytes(content)
+    with pytest.raises(RecipeError, match=str(raw / "c.zip")):
+        run(raw, "train text c.zip!0 small.en")
+
+
 @pytest.mark.parametrize(
     ("take", "named"),
     [
