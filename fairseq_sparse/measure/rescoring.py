@@ -40,6 +40,9 @@ def rescore(
         translator: the models.
         sources: tokens with spaces between them, as ``fairseq-preprocess`` takes them.
         candidates: in any order; they are scored ``batch`` at a time.
+
+    Raises:
+        AnalysisError: a sentence is too long for the models.
     """
     chunk: list[Candidate] = []
     for candidate in candidates:
@@ -60,6 +63,7 @@ def _score(
     pairs.sort(key=lambda pair: -len(pair[0]))  # an LSTM takes the longest source first
     rows, chunk = zip(*pairs, strict=True)
     targets = [_encode(task.target_dictionary, part.tokens) for part in chunk]
+    translator.check_lengths(rows, targets)
     dictionary = task.source_dictionary
     net_input = {
         "src_tokens": collate_tokens(rows, dictionary.pad(), left_pad=task.cfg.left_pad_source),

@@ -85,6 +85,21 @@ class Translator:
         """Return the batches of a part of the data, on the models' device; see ``load_batches``."""
         return _Batches(load_batches(self.task, self.models, subset, max_tokens, chosen), self)
 
+    def check_lengths(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        """Refuse sentences that are too long for the models, EOS counted, as fairseq does.
+
+        Raises:
+            AnalysisError: there is one.
+        """
+        own = (model.max_positions() for model in self.models)
+        limits = utils.resolve_max_positions(self.task.max_positions(), *own)
+        for sentences, limit in zip((sources, targets), limits, strict=True):
+            longest = max(map(len, sentences), default=0)
+            if longest > limit:
+                raise AnalysisError(
+                    f"a sentence has {longest} tokens, but the model takes at most {limit}"
+                )
+
     def on_device(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a batch, or its input, on the models' device."""
         cuda = next(self.models[0].parameters()).is_cuda

@@ -72,8 +72,13 @@ def typed_batch(
     tokenizer: str = "moses",
 ) -> dict[str, Any]:
     """Return a batch of fairseq's of typed sentences, on the models' device, in their order; see
-    :func:`typed_pairs`."""
+    :func:`typed_pairs`.
+
+    Raises:
+        AnalysisError: as :func:`typed_pairs`, or a sentence is too long for the models.
+    """
     pairs = typed_pairs(translator.task, sources, targets, tokenizer)
+    translator.check_lengths(pairs.src, pairs.tgt or ())
     return translator.on_device(pairs.collater([pairs[number] for number in range(len(pairs))]))
 
 
