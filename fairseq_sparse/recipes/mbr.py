@@ -11,7 +11,8 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.recipes import stages
 from fairseq_sparse.recipes.ensemble import check_together
-from fairseq_sparse.recipes.plan import Command, Plan, Stage
+from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage
+from fairseq_sparse.recipes.preparation import all_references
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 
 # The ways of sampling, with their flags.
@@ -57,10 +58,12 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
             add(f"{utility}-{name}-{method}", sampled.outputs, command, chosen)
             systems.append(chosen)
     table = out / "table.txt"
-    reference = first.prepared / "text" / f"test.{first.corpus.target}"
-    argv = ("sh", "-c", _COMPARE, out, reference, "-i", *(str(x.relative_to(out)) for x in systems))
+    text = first.prepared / "text" / f"test.{first.corpus.target}"
+    references = all_references(first.corpus, text)
+    places = (str(system.relative_to(out)) for system in systems)
+    argv: tuple[Argument, ...] = ("sh", "-c", _COMPARE, out, *references, "-i", *places)
     argv += ("-m", "bleu", "chrf", *tokens, "--paired-bs", "--format", "text")
-    add("compare", (reference, *systems), Command(argv, stdout=table), table)
+    add("compare", (*references, *systems), Command(argv, stdout=table), table)
     title = f"{first.dataset}, minimum Bayes risk"
     return Plan(title, tuple(every), environment=stages.environment(first))
 

@@ -11,6 +11,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import ensemble, grid
 from fairseq_sparse.recipes.launch import Launch, count_gpus
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
+from fairseq_sparse.recipes.preparation import all_references
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve, run_name
 from fairseq_sparse.recipes.stages import plan
@@ -159,9 +160,11 @@ def read_rows(runs: Runs) -> dict[str, list[Row]]:
     }
 
 
-def references(runs: Runs) -> dict[str, Path]:
-    """Return the text that the test set of each data set is scored with."""
-    return {
-        dataset: rows[0][0].prepared / "text" / f"test.{rows[0][0].corpus.target}"
-        for dataset, rows in runs.recipes.items()
-    }
+def references(runs: Runs) -> dict[str, list[Path]]:
+    """Return the texts that the test set of each data set is scored with."""
+    found = {}
+    for dataset, rows in runs.recipes.items():
+        first = rows[0][0]
+        text = first.prepared / "text" / f"test.{first.corpus.target}"
+        found[dataset] = all_references(first.corpus, text)
+    return found

@@ -37,14 +37,14 @@ SAMPLES = 1000
 def make(
     table: Table,
     datasets: dict[str, list[Row]],
-    references: dict[str, Path],
+    references: dict[str, Sequence[Path]],
     samples: int = SAMPLES,
 ) -> tuple[Page, list[str]]:
     """Make a table, with the paper's figures that are not beside ours below it.
 
     Args:
         datasets: the rows of each data set.
-        references: the text that the test set of each data set is scored with.
+        references: the texts that the test set of each data set is scored with.
 
     Returns:
         the page, and messages about what could not be tested.

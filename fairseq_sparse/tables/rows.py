@@ -154,14 +154,14 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
 
 
 def compare_with_baseline(
-    rows: Sequence[Row], reference: Path, samples: int
+    rows: Sequence[Row], references: Sequence[Path], samples: int
 ) -> tuple[Optional[str], list[str]]:
     """Compute p-values against the first row, seed by seed, and store them in the rows.
 
     Only runs with BLEU have them.
 
     Args:
-        reference: the text of the test set that the translations were scored with.
+        references: the texts of the test set that the translations were scored with.
 
     Returns:
         sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds
@@ -176,7 +176,7 @@ def compare_with_baseline(
             continue
         try:
             folders = [row.runs[seed] for row in scored]
-            found, signature = paired_bootstrap(folders, reference, samples)
+            found, signature = paired_bootstrap(folders, references, samples)
         except (AnalysisError, OSError) as error:
             missing.append(f"no paired test of seed {seed}: {error}")
             continue

@@ -14,6 +14,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import follow_up, reproduce, tables
 from fairseq_sparse.recipes.plan import Plan, Stage
 from fairseq_sparse.recipes.recipe import Options, Recipe
+from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.tables import Table
 
 TINY = Table(
@@ -233,3 +234,10 @@ def test_alphas_below_one_are_refused(wrong: str, capsys) -> None:
     assert "--output-alphas" in capsys.readouterr().err
     with pytest.raises(RecipeError, match="language models"):
         sweep.run(sweep.parse_arguments(["tinyshakespeare", "--cpu"]))
+
+
+def test_a_table_is_tested_with_all_references(tmp_path: Path) -> None:
+    recipe = resolve("tatoeba_de_en", "softmax", Options(data_dir=tmp_path))
+    runs = reproduce.Runs(TINY, {"tatoeba_de_en": [[recipe]]})
+    found = reproduce.references(runs)["tatoeba_de_en"]
+    assert [path.name for path in found] == ["test.en", "test.en.2", "test.en.3", "test.en.4"]

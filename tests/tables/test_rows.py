@@ -84,7 +84,7 @@ def make(
         ensemble = row[0].run_dir.with_name("ensemble")
         datasets.setdefault(row[0].dataset, []).append(read_row(row, ensemble))
     folder = rows[0][0].run_dir.parents[1]
-    references = dict.fromkeys(datasets, folder / "reference")
+    references = dict.fromkeys(datasets, [folder / "reference"])
     stem = folder / "out" / "table"
     page, messages = paper_tables.make(table, datasets, references, samples)
     page.write(stem)

@@ -12,14 +12,15 @@ from fairseq_sparse.measure.text.scores import make_metric, score_systems
 
 
 def paired_bootstrap(
-    runs: Sequence[Path], reference: Path, samples: int
+    runs: Sequence[Path], references: Sequence[Path], samples: int
 ) -> tuple[list[float], str]:
     """Compare the first run's translations with those of each other run by :func:`score_systems`.
 
     Args:
         runs: two or more folders with ``hyp.detok.txt`` and ``bleu.json``; the first is the
             baseline.
-        reference: the text that they were scored with, one sentence per line.
+        references: the text that they were scored with, one sentence per line; several files are
+            several references.
         samples: number of draws.
 
     Returns:
@@ -37,19 +38,20 @@ def paired_bootstrap(
         raise AnalysisError(
             f"the runs were scored on different tokens: {', '.join(sorted(tokens))}"
         )
-    references = lines_of(reference)
+    texts = list(map(lines_of, references))
     systems = [lines_of(run / "hyp.detok.txt") for run in runs]
     for run, translations in zip(runs, systems, strict=True):
-        if len(translations) != len(references):
-            raise AnalysisError(
-                f"{run} has {len(translations)} translations, {reference} {len(references)} lines"
-            )
-    (found,) = score_systems(systems, [references], [make_metric("bleu", tokens.pop())], samples)
+        for path, lines in zip(references, texts, strict=True):
+            if len(translations) != len(lines):
+                raise AnalysisError(
+                    f"{run} has {len(translations)} translations, {path} {len(lines)} lines"
+                )
+    (found,) = score_systems(systems, texts, [make_metric("bleu", tokens.pop())], samples)
     for run, score, now in zip(runs, scores, found.scores, strict=True):
         if abs(now - score["bleu"]) > 1e-6:
             raise AnalysisError(
                 f"{run} has BLEU {score['bleu']:.2f} in bleu.json but {now:.2f} with "
-                f"{reference}: run its stage generate again"
+                f"{', '.join(map(str, references))}: run its stage generate again"
             )
     return found.p, found.signature
 

@@ -24,10 +24,16 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def make_run(folder: Path, lines: list[str], references: list[str], tokenize: str = "13a") -> Path:
+def make_run(
+    folder: Path,
+    lines: list[str],
+    references: list[str],
+    tokenize: str = "13a",
+    others: tuple[list[str], ...] = (),
+) -> Path:
     write(folder / "hyp.detok.txt", lines)
     metric = BLEU(tokenize=tokenize)
-    score = metric.corpus_score(lines, [references]).score
+    score = metric.corpus_score(lines, [references, *others]).score
     content = {"bleu": score, "signature": str(metric.get_signature())}
     (folder / "bleu.json").write_text(json.dumps(content))
     return folder
@@ -55,7 +61,7 @@ def test_p_is_that_of_the_command_line(
         make_run(tmp_path / str(rate), spoilt(references, rate), references, tokenize)
         for rate in (0.2, 0.22, 0.5)
     ]
-    found, signature = paired_bootstrap(runs, reference, samples=200)
+    found, signature = paired_bootstrap(runs, [reference], samples=200)
     hypotheses = [str(run / "hyp.detok.txt") for run in runs]
     command = [sys.executable, "-m", "sacrebleu", str(reference), "-i", *hypotheses, "-m", "bleu"]
     command += ["--paired-bs", "--paired-bs-n", "200", "--tokenize", tokenize, "--force"]
@@ -70,22 +76,35 @@ def test_p_is_that_of_the_command_line(
     assert f"tok:{tokenize}" in signature and "bs:200" in signature
 
 
+def test_all_references_of_a_test_set_count(references: list[str], tmp_path: Path) -> None:
+    second = spoilt(references, 0.5)
+    paths = [
+        write(tmp_path / str(number), text) for number, text in enumerate((references, second))
+    ]
+    runs = [
+        make_run(tmp_path / f"run {rate}", spoilt(references, rate), references, others=(second,))
+        for rate in (0.2, 0.5)
+    ]
+    (p,), signature = paired_bootstrap(runs, paths, samples=200)
+    assert p < 0.05 and "nrefs:2" in signature
+
+
 def test_what_does_not_fit_is_named(references: list[str], tmp_path: Path) -> None:
     reference = write(tmp_path / "reference", references)
     good = make_run(tmp_path / "good", references, references)
     short = make_run(tmp_path / "short", references[1:], references[1:])
     with pytest.raises(AnalysisError, match="short has 59 translations, .*reference 60 lines"):
-        paired_bootstrap([good, short], reference, 10)
+        paired_bootstrap([good, short], [reference], 10)
     tokens = make_run(tmp_path / "tokens", references, references, "none")
     with pytest.raises(AnalysisError, match="on different tokens: 13a, none"):
-        paired_bootstrap([good, tokens], reference, 10)
+        paired_bootstrap([good, tokens], [reference], 10)
     other = make_run(tmp_path / "other", references, spoilt(references, 0.5))
     with pytest.raises(AnalysisError, match="other has BLEU .* run its stage generate again"):
-        paired_bootstrap([good, other], reference, 10)
+        paired_bootstrap([good, other], [reference], 10)
 
 
 def test_a_damaged_score_is_named(tmp_path, references):
     runs = [make_run(tmp_path / name, references, references) for name in ("a", "b")]
     (runs[1] / "bleu.json").write_text('{"bleu": 3')
     with pytest.raises(ValueError, match=f"{runs[1] / 'bleu.json'}: not valid JSON"):
-        paired_bootstrap(runs, write(tmp_path / "ref", references), 10)
+        paired_bootstrap(runs, [write(tmp_path / "ref", references)], 10)
