@@ -38,7 +38,10 @@ def read_log(path: Path) -> Records:
     text = log_text(path)
     if path.suffix == ".tsv":
         rows = csv.DictReader(text.splitlines(), delimiter="\t")
-        records = [("valid", {k: float(v) for k, v in row.items() if v}) for row in rows]
+        try:
+            records = [("valid", {k: float(v) for k, v in row.items() if v}) for row in rows]
+        except (TypeError, ValueError, csv.Error) as error:  # TypeError: more cells than names
+            raise AnalysisError(f"{path}: not a table of numbers ({error})") from error
     else:
         records = read_records(text)
     if not records:

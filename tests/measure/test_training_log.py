@@ -1,11 +1,14 @@
 """Reading fairseq's logs, from lines as fairseq writes them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.training_log import (
     curves,
+    read_log,
     read_records,
     threshold_curve,
 )
@@ -88,3 +91,13 @@ def test_threshold_is_taken_between_epochs_where_it_is_logged() -> None:
     assert curve == {"updates": [2], "tau": [None], "logit_norm": [50]}
     curve = threshold_curve(read_records(log(line("train_inner", num_updates=1, loss=2))))
     assert curve == {"updates": [], "tau": [], "logit_norm": []}
+
+
+@pytest.mark.parametrize("row", ["1\tx", "1\t2\t3"])
+def test_a_damaged_table_of_validations_is_named(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "training.tsv"
+    path.write_text("num_updates\tloss\n1\t0.5\n")
+    assert read_log(path) == [("valid", {"num_updates": 1, "loss": 0.5})]
+    path.write_text(f"num_updates\tloss\n{row}\n")
+    with pytest.raises(AnalysisError, match="training.tsv"):
+        read_log(path)
